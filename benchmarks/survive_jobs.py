@@ -60,7 +60,7 @@ class Measured:
 
     def _changes(self, since: float, what: str) -> list[dict[str, Any]]:
         """The records of members that were lost or have joined since then."""
-        return [one for one in self.job.history if one["kind"] == "members" and one["time"] >= since and one[what]]
+        return [one for one in self.job.changes(what) if one["time"] >= since]
 
     def _step_after(self, change: dict[str, Any]) -> float:
         """When the first step after a change ended; 0 if none has."""
@@ -70,7 +70,7 @@ class Measured:
     def figures(self) -> Figures:
         """In s: of losses, from the loss; of joining, how much longer the step with it was than those around it."""
         history = self.job.history
-        joins = [number for number, one in enumerate(history) if one["kind"] == "members" and one["joined"]]
+        joins = [history.index(one) for one in self.job.changes("joined")]
         pauses = []
         for number in joins:
             before = [one["time"] for one in history[:number] if one["kind"] == "train"][-6:]
@@ -89,19 +89,9 @@ class Measured:
 def job(folder: Path, framework: str, strategy: str, *options: str, **more: Any) -> Iterator[Measured]:
     """A job that trains until the block ends."""
     folder.mkdir(parents=True)
-    measured = Measured(
-        SurvivingJob(
-            **{"folder": folder, "launcher": "local", "framework": framework, "launch_options": ["--survive"]},
-            **{
-                "ranks": RANKS,
-                "strategy": strategy,
-                "step_s": STEP_S,
-                "max_steps": STEPS,
-                "options": list(options),
-                **more,
-            },
-        )
-    )
+    placed = {"launcher": "local", "launch_options": ["--survive"], **more}
+    fixed = {"ranks": RANKS, "step_s": STEP_S, "max_steps": STEPS, "options": list(options)}
+    measured = Measured(SurvivingJob(folder, framework=framework, strategy=strategy, **fixed, **placed))
     try:
         yield measured
     finally:

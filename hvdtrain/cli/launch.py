@@ -52,6 +52,9 @@ def _print(message: object) -> None:
 
 def launch(options: argparse.Namespace) -> int:
     """Run the job that the options describe; its exit status. Raises UserError if it cannot start."""
+    if not options.survive and (options.max_np or options.host_discovery_script):
+        reason = "--max-np and --host-discovery-script have no effect without --survive"
+        raise UserError(reason, "give --survive as well, or omit them")
     if options.survive and (options.launcher == "mpirun" or options.controller == "mpi" or options.mpi):
         options.survive, options.restarts = False, options.restarts or MPI_RESTARTS
         _print(f"--survive: a lost process ends an MPI job, so it is restarted instead (--restarts {options.restarts})")
@@ -132,6 +135,7 @@ def _survival(options: argparse.Namespace) -> Survival:
         max_ranks=options.max_np,
         hostfile=options.hostfile,
         host_discovery_script=options.host_discovery_script,
+        allocation=slurm_hosts(os.environ) if options.launcher == "srun" and "SLURM_JOB_NODELIST" in os.environ else (),
     )
 
 

@@ -99,13 +99,18 @@ def _add_ssh_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to the other hosts")
 
 
-def _add_survival_options(command: argparse.ArgumentParser) -> None:
+def _add_survive(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--survive", action="store_true",
         help="go on in memory when ranks are lost, start them again, and take new ones; needs --shards of training "
              "(see docs/launch.md)")  # fmt: skip
     add("--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
         help="end, or restart, with fewer ranks (default: 1 with --survive, all with --restarts)")  # fmt: skip
+
+
+def _add_survival_options(command: argparse.ArgumentParser) -> None:
+    _add_survive(command)
+    add = command.add_argument
     add("--max-np", type=int, default=0, metavar="N",
         help="with --survive: grow up to N ranks where hosts have slots (default: -n)")  # fmt: skip
     add("--host-discovery-script", type=Path, metavar="FILE",
@@ -177,6 +182,7 @@ def _add_batch_options(command: argparse.ArgumentParser) -> None:
     add("--signal-before", type=int, default=120, metavar="S",
         help="seconds before the time limit at which the ranks write a last checkpoint (default: 120)")  # fmt: skip
     add("--no-requeue", action="store_true", help="do not resume after the time limit or the loss of a node")
+    _add_survive(command)
     add("--array", default="", metavar="0-9",
         help="one task for each number, such as 0-9, 0-9%%2 (two at a time) or 1,3,5; of a sweep, each trains "
              "the trial of its number")  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -72,6 +73,11 @@ class Change(NamedTuple):
     joined: tuple[int, ...]
     """Ranks that were not there before, or are replaced."""
 
+    def then(self, later: Change) -> Change:
+        """This change and the one after it, as one."""
+        joined = tuple(rank for rank in later.membership.ranks if rank in {*self.joined, *later.joined})
+        return Change(later.membership, {**self.lost, **later.lost}, joined)
+
 
 class Memberships:
     """What the launcher says through the agent's pipe; a thread reads it.
@@ -83,7 +89,8 @@ class Memberships:
         self._file, self._on_loss = os.fdopen(reading, "rb"), on_loss
         self._changed = threading.Condition()
         self._newest: Membership | None = None
-        self._lost: dict[int, str] = {}
+        self._lost: list[tuple[int, dict[int, str]]] = []
+        """Numbers of memberships, and the ranks that are lost since the one before."""
         threading.Thread(target=self._read, name="memberships", daemon=True).start()
 
     @property
@@ -98,16 +105,17 @@ class Memberships:
                 membership = Membership.from_record(json.loads(line))
                 with self._changed:
                     self._newest = membership
-                    self._lost |= membership.lost
+                    self._lost.append((membership.number, membership.lost))
                     self._changed.notify_all()
                 if membership.lost:
                     self._on_loss(membership.number)
 
-    def take_lost(self) -> dict[int, str]:
-        """Why ranks were lost since the last call, by rank."""
+    def take_lost(self, number: int) -> dict[int, str]:
+        """Why ranks were lost since the last call and up to the membership with this number, by rank."""
         with self._changed:
-            lost, self._lost = self._lost, {}
-            return lost
+            taken = [lost for of, lost in self._lost if of <= number]
+            self._lost = self._lost[len(taken) :]
+        return {rank: why for lost in taken for rank, why in lost.items()}
 
     def wait(self, after: int, limit_s: float) -> Membership | None:
         """The newest membership, if its number is greater than `after` within so many seconds."""
@@ -131,12 +139,16 @@ class SurvivingGroup:
         self._inner: Connected | None = None
         self._aborting = threading.Lock()
         self._membership: Membership | None = None
-        self._tried = 0
+        self._tried: Membership | None = None
         """The newest membership that this process has tried to join."""
+        self.connect_limit_s = math.inf if self.is_replacement else rank_info.start_timeout_s()
+        """How long all members may take to connect: while a job starts, when no watchdog looks at ranks."""
         self._cut_below = 0
         """Memberships with a lower number have lost ranks."""
         self._communicated_s = 0.0
         """In the groups of former memberships."""
+        self.exchanges = 0
+        """How many collectives are complete: what shows that ranks that join get on."""
         self.agreed_membership = 0
         """The newest membership that all ranks knew in the last step."""
         self._memberships = Memberships(agent_pipe.descriptor(VARIABLE), self._on_loss)
@@ -158,8 +170,8 @@ class SurvivingGroup:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The members' ranks, as the launcher numbers them, by position."""
-        return self._membership.ranks if self._membership else (self.place,)
+        """The members' ranks, as the launcher numbers them, by position; also while they connect."""
+        return self._tried.ranks if self._tried else (self.place,)
 
     @property
     def membership(self) -> Membership | None:
@@ -212,13 +224,13 @@ class SurvivingGroup:
         if self._is_cut:
             raise RanksChanged
         try:
-            return getattr(inner, operation)(*arguments)
-        except HvdtrainError as error:
-            if not (error.lost_peer or self._is_cut):
+            result = getattr(inner, operation)(*arguments)
+        except Exception as error:  # of a lost rank: of a kind that depends on the library
+            if not (self._is_cut or _is_by_lost_rank(error)):
                 raise
             raise RanksChanged(str(error)) from error
-        except Exception as error:  # of a kind that depends on the library
-            raise RanksChanged(str(error)) from error
+        self.exchanges += 1
+        return result
 
     @property
     def _is_cut(self) -> bool:
@@ -237,44 +249,55 @@ class SurvivingGroup:
     def join(self) -> None:
         """Tell the launcher that this process is ready, and connect with the others."""
         agent_pipe.send(Ready(0))
-        self._renew(None)
-        self._memberships.take_lost()
+        self._memberships.take_lost(self._renew(None).number)
 
     def renew(self, change: RanksChanged) -> Change:
         """Connect the members of the next membership. change: why."""
         before = set(self.ranks)
-        self._renew(change)
-        lost = self._memberships.take_lost()
-        assert self._membership
-        joined = tuple(rank for rank in self.ranks if rank not in before or rank in lost)
-        return Change(self._membership, lost, joined)
+        membership = self._renew(change)
+        lost = self._memberships.take_lost(membership.number)
+        joined = tuple(rank for rank in membership.ranks if rank not in before or rank in lost)
+        return Change(membership, lost, joined)
 
-    def _renew(self, change: RanksChanged | None) -> None:
+    def _renew(self, change: RanksChanged | None) -> Membership:
         self._leave(with_others=isinstance(change, RanksJoin))
         while True:
-            membership = self._next(change)
-            self._tried = membership.number
+            membership = self._tried = self._next(change)
             if self.place not in membership.ranks:
                 raise TrainingError("the launcher has taken this rank out of the job", "see the launcher's messages")
             try:
-                inner = self._connect(membership, membership.ranks.index(self.place), self._is_superseded)
-            except UserError:
-                raise
-            except Exception as error:  # a member that was lost meanwhile: of a kind that depends on the library
-                log.info("membership %d cannot be connected: %s", membership.number, error)
-                change = change or RanksChanged(str(error))
+                inner = self._connected(membership)
+            except RanksChanged as failed:
+                log.info("membership %d cannot be connected: %s", membership.number, failed)
+                change = change or failed
                 continue
             self._membership, self._inner, self.agreed_membership = membership, inner, membership.number
             self._abort()  # where ranks were lost while it connected
-            return
+            return membership
 
-    def _is_superseded(self) -> bool:
-        return self._memberships.newest > self._tried
+    def _connected(self, membership: Membership) -> Connected:
+        """Its members. Raises RanksChanged if one was lost meanwhile, TrainingError if they take too long."""
+        clock = RunningTime()
+
+        def gives_up() -> bool:
+            clock.tick()
+            return self._memberships.newest > membership.number or clock.seconds > self.connect_limit_s
+
+        try:
+            return self._connect(membership, membership.ranks.index(self.place), gives_up)
+        except UserError:
+            raise
+        except Exception as error:  # of a kind that depends on the library
+            if clock.seconds > self.connect_limit_s:
+                reason = f"{len(membership.members)} ranks cannot be connected within {self.connect_limit_s:g} s"
+                raise TrainingError(f"{reason} ({error})", "check that their hosts reach each other") from error
+            raise RanksChanged(str(error)) from error
 
     def _next(self, change: RanksChanged | None) -> Membership:
         """The next membership; asks the launcher for one if it has not noticed that connections broke."""
-        while not (membership := self._memberships.wait(self._tried, ASK_AGAIN_S)):
-            if change and not agent_pipe.send(Ready(self._tried)):
+        after = self._tried.number if self._tried else 0
+        while not (membership := self._memberships.wait(after, ASK_AGAIN_S)):
+            if change and not agent_pipe.send(Ready(after)):
                 raise TrainingError(f"other ranks are lost, and the launcher does not answer ({change})") from change
         return membership
 
@@ -292,6 +315,13 @@ class SurvivingGroup:
         inner.abort()
         with contextlib.suppress(Exception):
             inner.disconnect()
+
+
+def _is_by_lost_rank(error: Exception) -> bool:
+    """Whether an error of a collective may come from the end of another rank, and is no mistake of this one."""
+    if isinstance(error, HvdtrainError):
+        return error.lost_peer
+    return not isinstance(error, (TypeError, AttributeError, LookupError, MemoryError))
 
 
 def leave_if_agreed(group: Group) -> None:

@@ -75,7 +75,8 @@ class Store:
             reason = f"port {port} for the rendezvous of Gloo's ranks cannot be opened ({error.strerror})"
             raise UserError(reason, "set MASTER_ADDR and another MASTER_PORT on all ranks") from None
         self.port = int(self._server.server_address[1])
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         with self._server:  # closes its port

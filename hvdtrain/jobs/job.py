@@ -33,6 +33,8 @@ class Survival:
     """The hosts and their slots, read again when it changes."""
     host_discovery_script: Path | None = None
     """Prints them, a line of name:slots for each host, whenever it is run."""
+    allocation: tuple[Host, ...] = ()
+    """With srun: all slots of the Slurm allocation, of which those where no rank begins are spare."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,11 @@ class Memberships:
         return tuple(self._members) if self.number else ()
 
     @property
+    def awaited(self) -> bool:
+        """Whether some ranks are ready, and wait for the others before the first membership."""
+        return bool(self._members) and not self.number
+
+    @property
     def finished(self) -> bool:
         """Whether a member has ended well: the others are to do so as well, and no rank joins any more."""
         return self._finished
@@ -61,6 +66,11 @@ class Memberships:
         if not member or not self.number or self.too_few or not self._members:
             return None
         return self._next({rank: why})
+
+    def only(self, rank: int) -> Membership | None:
+        """The membership of one member, where the others end; None where it is no member."""
+        self._members = {number: member for number, member in self._members.items() if number == rank}
+        return self._next({}) if self._members else None
 
     def has_finished(self, rank: int) -> None:
         """A rank has ended well. Those that still run need no new membership for that."""

@@ -53,7 +53,10 @@ class Places:
     @classmethod
     def of_job(cls, job: Job) -> Places:
         """The places with which a job begins."""
-        return cls(job.hosts or job.allocation or [Host(host_name(), job.ranks)], job.ranks)
+        hosts = job.hosts or job.allocation or (Host(host_name(), job.ranks),)
+        if job.nodes:  # srun takes as many, and spreads the ranks over them
+            hosts = tuple(Host(host.name, -(-job.ranks // job.nodes)) for host in hosts[: job.nodes])
+        return cls(hosts, job.ranks)
 
     def of(self, rank: int) -> Place | None:
         """Where a rank runs or starts; None where it does not."""
@@ -62,6 +65,11 @@ class Places:
     def grow(self, ranks: int) -> None:
         """From now on up to that many ranks run."""
         self._ranks = ranks
+
+    def add(self, hosts: Sequence[Host]) -> None:
+        """These hosts have as many slots, or more."""
+        for host in hosts:
+            self._hosts[host.name] = max(host.slots, self._hosts.get(host.name, 0))
 
     def take(self, now: float) -> list[Place]:
         """The ranks that are to be started now, each with its slot. Lower ranks come first."""

@@ -31,6 +31,8 @@ class RankConnection:
         self.failure: Failure | None = None
         """Why the program says that it failed."""
         self.disconnected = False
+        self.host_answers = True
+        """Whether its host is there, as far as that is known."""
         self._console = console
         self._read = 0
         """Bytes of output of which the agent does not know yet that they were read."""

@@ -136,6 +136,8 @@ class Supervisor:
                 rank = RankConnection(message, writer, self._console)
                 self._register_rank(rank)
         if rank:
+            # A process that ends, or is killed, has its host close or reset the connection.
+            rank.host_answers = isinstance(reader.exception(), ConnectionError | None)
             self._on_disconnect(rank)
 
     def _on_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -23,11 +23,12 @@ from hvdtrain.jobs.memberships import Memberships
 from hvdtrain.jobs.places import Place, Places
 from hvdtrain.jobs.protocol import Message
 from hvdtrain.jobs.rank_connection import RankConnection, conflict_of
+from hvdtrain.jobs.signals import interrupted_status
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import rank_info
 from hvdtrain.system.agent_pipe import Excluded, NotRunning, OpenedRun, Ready, Said
 from hvdtrain.system.membership import Member, Membership
-from hvdtrain.system.processes import describe_status, shell_status
+from hvdtrain.system.processes import describe_status, shell_status, signal_name
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.run_end import Failure
 
@@ -52,8 +53,8 @@ class SurvivingSupervisor(Supervisor):
         """Why ranks were lost that have not joined again."""
         self._store: gloo.Store | None = None
         """The rendezvous server of the newest membership."""
-        self._first: int | None = None
-        """The first rank of that membership."""
+        self._published: tuple[int, ...] = ()
+        """The ranks of that membership."""
         self._said_last: dict[int, str] = {}
 
     # Starting ranks.
@@ -170,6 +171,7 @@ class SurvivingSupervisor(Supervisor):
         if is_first:
             self._losses.clear()
             self._places.grow(self._job.max_ranks)
+            self._places.add(self._survival.allocation)
             self._start_due()
         elif is_member:
             self._console.say(f"{rank.name} lost its connections; {len(membership.members)} ranks connect again")
@@ -178,7 +180,7 @@ class SurvivingSupervisor(Supervisor):
 
     def _publish(self, membership: Membership) -> None:
         """Tell all members."""
-        self._first = membership.ranks[0]
+        self._published = membership.ranks
         if self._store:
             self._store.close()
         self._store = gloo.Store(self._listening, ranks=len(membership.members))
@@ -189,6 +191,9 @@ class SurvivingSupervisor(Supervisor):
     # Losing ranks.
 
     def _on_message(self, rank: RankConnection, message: Message) -> None:
+        if "cannot_start" in message and self._is_current(rank) and self._memberships.number:
+            self._lose(rank.number, Failure.from_record(message["cannot_start"]))  # it may start on another host
+            return
         if "program_ended" in message and self._is_lost(rank, int(message["program_ended"])):
             self._lose(rank.number, self._failure_of(rank, int(message["program_ended"])))
         super()._on_message(rank, message)
@@ -234,11 +239,16 @@ class SurvivingSupervisor(Supervisor):
         """End the members that still run some seconds after one has ended well, except the first.
 
         All is written by then. A member that has joined after the last step of the others waits for them in vain; the
-        first one has not, and may have more to do, such as sending the last records to trackers.
+        first one may have more to do, such as sending the last records to trackers. It becomes the only member: where
+        a rank was lost at the very end, it waits for ranks that have ended.
         """
-        for number in self._memberships.ranks:
-            if number != self._first and not self._failure:
-                self._drop(number)
+        first, *others = self._published or (None,)
+        if first in self._ranks and not self._failure:
+            for number in self._memberships.ranks:
+                if number != first:
+                    self._drop(number)
+            if others and self._ranks[first].status is None and (membership := self._memberships.only(first)):
+                self._publish(membership)
         if self._ended():
             self._over.set()
 
@@ -250,7 +260,7 @@ class SurvivingSupervisor(Supervisor):
         if self._failure or at_fault or asked or rank not in self._ranks:
             super()._on_rank_failure(failure)
         else:
-            self._lose(rank, failure, answers=status is not None)
+            self._lose(rank, failure, answers=self._ranks[rank].host_answers)
 
     def _lose(self, number: int, failure: Failure, answers: bool = True) -> None:
         """A rank is lost. answers: whether its host is known to be there."""
@@ -260,6 +270,8 @@ class SurvivingSupervisor(Supervisor):
         self._drop(number)
         if self._failure or not self._places.of(number):
             return
+        if not answers:  # a rank may go where none began
+            self._places.add(self._survival.allocation)
         pause_s = self._places.release(number, asyncio.get_running_loop().time(), answers)
         again = self._is_repeated(failure)
         self._losses[number] = failure
@@ -324,6 +336,8 @@ class SurvivingSupervisor(Supervisor):
     def _request_stop(self, number: int) -> None:
         super()._request_stop(number)
         self._end_newcomers()
+        if self._memberships.awaited:  # nothing has begun, and ranks that wait for others do not answer
+            self._fail(Failure(f"ended by {signal_name(number)}"), interrupted_status(number))
 
     def _ended(self) -> bool:
         """Whether all ranks have ended that are to end by themselves."""

@@ -112,7 +112,11 @@ class Batches:
         """Parts of a step of this epoch. numbers: ranks, or with --shards shards."""
         run = self._run
         cut = sharding.Cut(run.config.shards or run.group.size, tuple(numbers))
-        return sharding.slices_of_step(self._order, step - self._start.step, run.global_batch, run.remainder, cut)
+        order, number = self._order, step - self._start.step
+        if number < 0:  # of before this rank has joined, or begun again
+            whole = sharding.order(run.config.seed, self._start.epoch, run.samples)
+            order, number = whole[max(self._start.rows_in_epoch + number * run.global_batch, 0) :], 0
+        return sharding.slices_of_step(order, number, run.global_batch, run.remainder, cut)
 
     def _with_rows(self, step: int) -> tuple[int, ...]:
         """The shards of a step that have rows."""

@@ -69,14 +69,14 @@ def begin_or_join(run: Run, group: SurvivingGroup, reader: Reader, examine_host:
         try:
             agreement = agree(group, Standing())
             if agreement.root >= 0:
-                return _join(run, group, agreement)
+                return _join(run, group, agreement, examine_host)
             run.learner.load(broadcast_arrays(group, run.learner.weights()))
             return begin(run, examine_host)
         except RanksChanged as change:
             group.renew(change)
 
 
-def _join(run: Run, group: SurvivingGroup, agreement: Agreement) -> Begun:
+def _join(run: Run, group: SurvivingGroup, agreement: Agreement, examine_host: Callable[[], Findings]) -> Begun:
     """Go on with the others, who train already, from their state."""
     config, learner = run.config, run.learner
     given = receive(group, agreement, config, run.runtime, run.target, learner, run.dataset)
@@ -84,8 +84,11 @@ def _join(run: Run, group: SurvivingGroup, agreement: Agreement) -> Begun:
     open_log(run.folder, group, run.runtime)
     log.info("rank %d joins %d others at step %d", rank_of(group), group.size - 1, agreement.step)
     run.not_finite_at_first.update(consistency.not_finite(learner.weights()))
+    tracking = None
+    if run.is_rank_0:  # it was cut off from the others while they began
+        tracking = write_records(run, given.state.position, examine_host)
     start = Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled)
-    return run, start, None
+    return run, start, tracking
 
 
 def _warm_up(run: Run, reader: Reader) -> None:
@@ -124,9 +127,14 @@ def _start_records(run: Run, position: Position, examine_host: Callable[[], Find
     log.info("rank %d of %d starts with parameters %s", rank_of(run.group), run.group.size, parameters)
     if run.config.shards:
         arithmetic.warn_of_processors(run.group, run.arithmetic)
+    return write_records(run, position, examine_host) if run.is_rank_0 else None
+
+
+def write_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
+    """On rank 0: write what the run records before its first step; returns who hands it to trackers."""
     with must_write("the record of this run", run.folder):
-        content = _write_record(run, examine_host) if run.is_rank_0 else {}
-        if not run.is_rank_0 or not run.runtime.trackers:
+        content = _write_record(run, examine_host)
+        if not run.runtime.trackers:
             return None
         from hvdtrain.runs.trackers.tracking import Tracking
 

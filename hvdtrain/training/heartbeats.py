@@ -85,6 +85,13 @@ class Observation(NamedTuple):
         """The ranks for which the others wait; empty if none is known."""
         return sorted(self.silent) or [beat.rank for beat in self.busy]
 
+    def awaited(self, ranks: Sequence[int]) -> list[int]:
+        """Of these ranks those for which the others wait. One without a heartbeat never came: it counts before those
+        that are a step behind, which wait for it as well.
+        """
+        missing = [rank for rank in ranks if rank not in self.beats]
+        return sorted(self.silent) or missing or self.culprits
+
     def works(self, within_s: float) -> bool:
         """Whether a rank that runs made progress in the last `within_s` seconds."""
         return any(self.beats[rank].idle_s < within_s for rank in self.living)

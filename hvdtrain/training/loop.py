@@ -85,7 +85,8 @@ class Training:
         """All that was due after the step is done."""
         self.is_settled = True
         self._announce(Observer.step_ended)
-        leave_if_agreed(self._run.group)
+        if not phases.is_leaving:  # else new ranks would begin a loop that the others have left
+            leave_if_agreed(self._run.group)
 
     def _do_what_is_due(self) -> None:
         step, every = self.at.step, self._run.runtime

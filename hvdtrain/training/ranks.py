@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -33,7 +33,7 @@ WRITING_RESULT = "all steps are done, and the result is being written"
 
 
 class RankStep(NamedTuple):
-    """A step on one rank."""
+    """A step on one rank, as the launcher numbers it."""
 
     rank: int
     step: int
@@ -77,20 +77,29 @@ class Ranks:
     def __init__(self, run: Run, batches: Batches, take_time: Callable[[], StepTime], stop: StopRequest) -> None:
         self._run, self._batches, self._take_time, self._stop = run, batches, take_time, stop
         self._pending: list[tuple[int, StepLoss]] = []
+        self._is_joined = False
+        """Whether all of these were joined: they stay until the next step, as ranks that change join them again."""
         self._stopping_rank: int | None = None
 
     def add(self, step: int, loss: StepLoss) -> None:
         """Add what `Learner.train_step` returned for a step: weighted so that the mean over parts is the batch's."""
+        if self._is_joined:
+            self._pending, self._is_joined = [], False
+        if isinstance(loss, list):  # positions in the group, which may be others when they are joined
+            ranks = ranks_of(self._run.group)
+            loss = [of_shard._replace(rank=ranks[of_shard.rank]) for of_shard in loss]
         self._pending.append((step, loss))
 
     @property
-    def losses(self) -> list[tuple[int, list[tuple[int, int, float]]]]:
-        """With --shards: the steps since the last logging step, and the values of each `ShardLoss`."""
-        return [(step, [(*loss,) for loss in losses]) for step, losses in self._pending if isinstance(losses, list)]
+    def losses(self) -> list[Any]:
+        """With --shards: whether they were joined, the steps since the last logging step, and their `ShardLoss`es."""
+        of_steps = [(step, [(*loss,) for loss in losses]) for step, losses in self._pending if isinstance(losses, list)]
+        return [self._is_joined, of_steps]
 
     @losses.setter
-    def losses(self, of_steps: list[tuple[int, list[tuple[int, int, float]]]]) -> None:
-        self._pending = [(step, [ShardLoss(*values) for values in losses]) for step, losses in of_steps]
+    def losses(self, values: list[Any]) -> None:
+        self._is_joined, of_steps = values or (False, [])
+        self._pending = [(step, [ShardLoss(*loss) for loss in losses]) for step, losses in of_steps]
 
     def join(self, at: Position, checkpoint_due: bool) -> Interval:
         """The interval over all ranks; call it on every rank at the same step.
@@ -105,7 +114,7 @@ class Ranks:
         losses = self._read_losses()
         phases.begin(JOINING)
         interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._take_time())
-        self._pending = []  # not before: where ranks change, all join again
+        self._is_joined = True
         phases.begin(LOGGING)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
@@ -126,11 +135,10 @@ class Ranks:
     def _handle_bad_loss(self, bad: RankStep) -> None:
         """A loss was not finite: end the job, or with --on-nan skip, which has skipped the update, warn."""
         rows = self._batches.describe_rows(bad.part, bad.step)
-        rank = ranks_of(self._run.group)[bad.rank]
-        text = f"rank {rank}: loss is not finite at step {bad.step}, in training rows {rows}"
+        text = f"rank {bad.rank}: loss is not finite at step {bad.step}, in training rows {rows}"
         if self._run.config.on_nan == "stop":
             remedy = "lower the learning rate, check these rows, or use --on-nan skip"
-            raise NotFiniteError(text, remedy, rank=rank, step=bad.step)
+            raise NotFiniteError(text, remedy, rank=bad.rank, step=bad.step)
         log.warning("%s; %d step(s) skipped so far", text, self._run.learner.skipped)
 
     def check_same_weights(self, step: int) -> None:
@@ -284,13 +292,13 @@ class StopRequest:
             del self._handlers[number]
 
     def raise_stopped(self, group: Group, rank: int, folder: Path, step: int) -> NoReturn:
-        """Raise Stopped on all ranks, after the checkpoint of this step, because `rank` was asked to stop."""
-        reason = group.gather(self.reason())[rank]
+        """Raise Stopped on all ranks, after the checkpoint of this step. rank: who was asked to stop, by position."""
+        reason, number = group.gather(self.reason())[rank], ranks_of(group)[rank]
         if group.rank == 0:
             self._file.unlink(missing_ok=True)  # so that the run can be resumed
         raise Stopped(
-            f"rank {ranks_of(group)[rank]} was asked to stop by {reason}; the checkpoint of step {step} is written",
+            f"rank {number} was asked to stop by {reason}; the checkpoint of step {step} is written",
             f"resume with --resume {folder}",
-            rank=rank,
+            rank=number,
             step=step,
         )

@@ -28,7 +28,7 @@ from hvdtrain.tasks.target import Target
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.balancing import Balancing
 from hvdtrain.training.batches import Batches
-from hvdtrain.training.begin import Findings, begin, begin_or_join
+from hvdtrain.training.begin import Findings, begin, begin_or_join, write_records
 from hvdtrain.training.loop import Training
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Ranks, StopRequest
@@ -55,12 +55,21 @@ class StartedRun:
     """A run that is ready for its first step: the loop, and all who watch it.
 
     start: where it begins. track: called on rank 0 with each record of metrics. reader: of the run's data.
+    examine_host: see `train`.
     """
 
-    def __init__(self, run: Run, start: Start, track: Callable[[dict[str, Any]], None], reader: Reader) -> None:
+    def __init__(
+        self,
+        run: Run,
+        start: Start,
+        track: Callable[[dict[str, Any]], None],
+        reader: Reader,
+        examine_host: Callable[[], Findings],
+    ) -> None:
         timer, at = StepTimer(run.group), start.position
         phases.start_run(run.learner.between_steps, timer.on_step_time)
         self.run, self.batches, self.throughput = run, Batches(run, reader), Throughput()
+        self._examine_host = examine_host
         if at.step >= run.last_step:  # the process that made the steps has ended before it wrote their result
             self.throughput.recall(MetricsReader(run.folder / metrics.NAME).read().of_kind("train"), run.global_batch)
         self.stop = StopRequest(run.folder, run.group)
@@ -99,14 +108,18 @@ class StartedRun:
             return
         run.lock.acquire(run.folder)
         open_log(run.folder, run.group, run.runtime)
-        if run.runtime.trackers:
+        tracking = None
+        if not (run.folder / "config.json").exists():  # it was lost before it had written that
+            tracking = write_records(run, self.at, self._examine_host)
+        elif run.runtime.trackers:
             from hvdtrain.runs.trackers.tracking import Tracking
 
             with contextlib.suppress(OSError, ValueError):  # config.json of a folder that does not respond
                 content = read_json(run.folder / "config.json")
                 tracking = Tracking(run.runtime.trackers, run.folder, content, self.at.step)
-                self.stack.enter_context(tracking.until_end())
-                self.reporter.track = tracking.log
+        if tracking:
+            self.stack.enter_context(tracking.until_end())
+            self.reporter.track = tracking.log
 
     def end_steps(self) -> None:
         """No more steps follow: the timeline is written, if there is one."""
@@ -154,7 +167,7 @@ def start_run(
         else:
             run, start, tracking = begin(run, examine_host, replays)
             reading.enter_context(reader)
-        started = StartedRun(run, start, tracking.log if tracking else lambda record: None, reader)
+        started = StartedRun(run, start, tracking.log if tracking else lambda record: None, reader, examine_host)
         with (
             tracking.until_end() if tracking else contextlib.nullcontext(),
             started.stack,

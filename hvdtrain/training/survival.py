@@ -8,16 +8,19 @@ unless each rank had done it: it depends on the state alone.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from hvdtrain.collectives.arrays import broadcast_from
-from hvdtrain.collectives.surviving import RanksChanged, SurvivingGroup, rank_of
+from hvdtrain.collectives.surviving import RanksChanged, RanksJoin, SurvivingGroup, rank_of
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.errors import UserError
+from hvdtrain.errors import TrainingError
 from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner
+from hvdtrain.system import agent_pipe
+from hvdtrain.system.agent_pipe import Excluded
 from hvdtrain.system.phases import RENEWING, phases
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic, consistency
@@ -91,6 +94,8 @@ class Survivors:
 
     def __init__(self, run: Run, training: Training, ranks: Ranks, take_over: Callable[[], None]) -> None:
         self._run, self._training, self._ranks, self._take_over = run, training, ranks, take_over
+        if isinstance(run.group, SurvivingGroup):
+            run.group.connect_limit_s = math.inf  # from now on the watchdog notices ranks that do not come
 
     def do(self, work: Callable[[], None]) -> None:
         """Do this together with the other ranks, and again after each change of them."""
@@ -102,19 +107,20 @@ class Survivors:
 
     def renew(self, change: RanksChanged) -> None:
         """Go on with the ranks that train now, from the furthest step of all."""
-        group, began, step = self._run.group, time.monotonic(), self._training.at.step
+        group, began, before = self._run.group, time.monotonic(), self._training.at.step
         assert isinstance(group, SurvivingGroup)
+        in_step = self._training.is_settled and not isinstance(change, RanksJoin) and before < self._run.last_step
         phases.begin(RENEWING)
+        changed = group.renew(change)
         while True:
             try:
-                changed = group.renew(change)
                 is_settled = self._agree(group)
                 break
             except RanksChanged as another:
-                change = another
+                changed = changed.then(group.renew(another))
         self._take_over()
         at = self._training.at
-        pause = Pause(changed, time.monotonic() - began, int(at.step == step and not is_settled))
+        pause = Pause(changed, time.monotonic() - began, int(in_step and at.step == before))
         self._training.renewed(at, is_settled, pause)
 
     def _agree(self, group: SurvivingGroup) -> bool:
@@ -147,20 +153,23 @@ def receive(
 ) -> Handover:
     """On a rank that joins others which train: their state, which is loaded into the learner.
 
-    Raises UserError if its options, data or arithmetic are not theirs.
+    Raises TrainingError if its options, data or arithmetic are not theirs; they go on without it, and without its host.
     """
     given = hand_over(group, None, agreement.root)
-    if group.size > config.shards:
-        reason = f"{group.size} ranks, and the batch has {config.shards} shards, of which each rank needs one"
-        raise UserError(reason, "give a lower --max-np, or more --shards", option="shards")
     rank, local = rank_of(group), consistency.shared_values(config, runtime, target, dataset.fingerprint)
     for name, value in given.options.items():
         if local.get(name) != value:
-            reason = f"rank {rank} joins with {name} {local.get(name)}, and the others have {value}"
-            raise UserError(reason, "give every host the same files and variables", rank=rank)
+            _refuse(rank, f"has {name} {local.get(name)}, and the others have {value}")
     for difference in arithmetic.changes(given.state.arithmetic, arithmetic.record(config, learner)):
-        reason = f"rank {rank} cannot join, as its bits would differ: {difference} on the others"
-        raise UserError(reason, "use hosts of one kind", rank=rank)
+        _refuse(rank, f"would compute other bits: {difference} on the others")
     restore(config, target, learner, dataset, given.folder, given.state)
     learner.skipped = given.skipped
     return given
+
+
+def _refuse(rank: int, reason: str) -> NoReturn:
+    """This rank cannot join: a job that trains well does not end for that."""
+    agent_pipe.send(Excluded(rank, reason))
+    raise TrainingError(
+        f"rank {rank} cannot join: it {reason}", "use hosts of one kind, with the same files", rank=rank
+    )

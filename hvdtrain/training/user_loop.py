@@ -200,6 +200,7 @@ class UserLoop:
                         self._count_step(started)
                 self._finish(started)
             except RanksChanged as change:
+                self._difference = None  # the step is done again
                 started.survivors.renew(change)
 
     def _compute_again(self, started: StartedRun, difference: ShardsDiffer) -> Iterator[tuple[Any, ...]]:
@@ -291,7 +292,9 @@ class UserLoop:
                 training.end_epoch()
             self._finish(started)
 
-        if self._is_stepped and self._ends_step:
+        if isinstance(self._change, RanksChanged):  # the last step was no update
+            started.survivors.renew(self._change)
+        elif self._is_stepped and self._ends_step:
             try:
                 self._count_step(started)
             except RanksChanged as change:

@@ -25,7 +25,7 @@ from hvdtrain.collectives.surviving import SurvivingGroup, rank_of, ranks_of
 from hvdtrain.interfaces import Group, Position
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import NotRunning
-from hvdtrain.system.phases import phases
+from hvdtrain.system.phases import RENEWING, phases
 from hvdtrain.system.processes import TICK_S, RunningTime
 from hvdtrain.system.resources import resident_bytes
 from hvdtrain.system.run_end import Failure, RunEnd
@@ -66,6 +66,7 @@ class Watchdog(Observer):
         self._reached = 0, STEP, 0
         self._last = self._longest_s = self._writing_s = 0.0
         self._state: tuple[int, ...] = ()
+        self._exchanges = 0
         self._compiling, self._resumed, self._held_up = True, False, False
         self._report: tuple[str, int] | None = None
         """The report of a hang and the rank that prints it."""
@@ -100,6 +101,7 @@ class Watchdog(Observer):
     def renewed(self, at: Position, pause: Pause) -> None:
         """The ranks have changed: a step may be done again, and new ranks may be slower at first."""
         self._reached, self._last, self._resumed = (0, STEP, 0), self._clock.seconds, True
+        self._compiling |= bool(pause.change.joined)  # new ranks may compile
 
     def progress(self, step: int, stage: int = STEP, part: int = 0) -> None:
         """Something is done: a training step, or a batch of the evaluation after it.
@@ -146,6 +148,10 @@ class Watchdog(Observer):
             self._writing_s += self._clock.seconds - self._last
             self._last = self._clock.seconds
         self._state = state
+        exchanges = getattr(self._group, "exchanges", 0)
+        if phases.current is RENEWING and exchanges != self._exchanges:  # handing over a large model takes a while
+            self._last = self._clock.seconds
+        self._exchanges = exchanges
         self._python_runs()
 
     def _python_runs(self) -> None:
@@ -176,7 +182,7 @@ class Watchdog(Observer):
         text = f"{explain(seen, ranks_of(self._group), idle_s)}; the stacks of all ranks are in {self._folder}"
         with contextlib.suppress(OSError):
             (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
-        self._hung = seen.culprits if isinstance(self._group, SurvivingGroup) else []
+        self._hung = seen.awaited(ranks_of(self._group)) if isinstance(self._group, SurvivingGroup) else []
         self._report = text, seen.living[0]
         if self._rank == seen.living[0] and not self._hung:
             rank, host = seen.culprit

@@ -1,5 +1,5 @@
 """Inject faults into real jobs: python -m faults.chaos [--minutes M] [--seed S] [--only FAULT ...] [--output FILE]
-                                                     [--kills N] [--first CASE]
+                                                     [--frameworks F ...] [--kills N] [--first CASE]
 
 Needs tests/ on PYTHONPATH, as `make chaos` sets it. Each case starts a job of two ranks, injects a fault at a moment
 drawn from the seed, and checks that the job reports the fault correctly and in time, leaves no process behind, and ends
@@ -76,25 +76,29 @@ FAULTS = {
 }
 
 
-def cases(generator: random.Random, only: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Fault, launcher and framework, without end.
+EACH = ("kill", "survive")
 
-    Each round has a kill with every launcher and framework, and every other fault once with each of its launchers.
+
+def cases(generator: random.Random, only: list[str], frameworks: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Fault, launcher and framework, without end; only of those named.
+
+    Each round has EACH with every launcher and framework, and every other fault once with each of its launchers.
     """
     while True:
-        drawn = [("kill", launcher, framework) for launcher in FAULTS["kill"].launchers for framework in FRAMEWORKS]
+        drawn = []
         for name, fault in FAULTS.items():
-            if name != "kill":
-                frameworks = itertools.cycle(generator.sample(FRAMEWORKS, len(FRAMEWORKS)))
-                drawn += [(name, launcher, next(frameworks)) for launcher in fault.launchers]
+            mixed = itertools.cycle(generator.sample(FRAMEWORKS, len(FRAMEWORKS)))
+            for launcher in fault.launchers:
+                drawn += [(name, launcher, one) for one in (FRAMEWORKS if name in EACH else [next(mixed)])]
         generator.shuffle(drawn)
-        yield from (one for one in drawn if one[0] in only)
+        yield from (one for one in drawn if one[0] in only and one[2] in ("", *frameworks))
 
 
 def run_cases(suite: Suite, options: argparse.Namespace) -> list[Row]:
     """Results of the cases that start within the options' minutes or kills; ends the process if one fails."""
     rows, until = [], time.monotonic() + 60 * options.minutes
-    drawn = enumerate(cases(random.Random(options.seed), ["survive"] if options.kills else options.only))
+    only = ["survive"] if options.kills else options.only
+    drawn = enumerate(cases(random.Random(options.seed), only, options.frameworks))
     for number, (name, launcher, framework) in itertools.islice(drawn, options.first, None):
         if suite.kills.total() >= options.kills if options.kills else time.monotonic() > until:
             break
@@ -107,7 +111,7 @@ def run_cases(suite: Suite, options: argparse.Namespace) -> list[Row]:
         except (AssertionError, pytest.fail.Exception) as error:
             for process in remaining_processes(suite.folder):
                 process.kill()
-            again = f"--seed {options.seed} --first {number} with the same --only or --kills"
+            again = f"the same options and --seed {options.seed} --first {number}"
             sys.exit(f"\n{name}, {launcher}, {framework}: {error}\n\nrepeat it by {again}; its files: {suite.folder}")
         print(rows[-1].line(), flush=True)
     return rows
@@ -119,6 +123,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="decides the order, steps and ranks (0)")
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="FAULT",
                         help=f"run only these faults: {', '.join(FAULTS)}")  # fmt: skip
+    parser.add_argument("--frameworks", nargs="+", choices=INSTALLED, default=INSTALLED, help="run only these")
     parser.add_argument("--kills", type=int, default=0, help="run only `survive`, until so many ranks were killed")
     parser.add_argument("--first", type=int, default=0, help="begin with the case of this number (0)")
     parser.add_argument("--output", type=Path, help="write the table to this file, too")

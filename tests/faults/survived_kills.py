@@ -29,7 +29,7 @@ STARTS = 2
 LAST_STEPS = 4
 JOIN_ANYWAY = 0.1
 """How often a rank that starts is killed where only one is left that trains."""
-STEPS = {"torch": 600, "mxnet": 600, "tensorflow": 600}
+STEPS = 400
 STEP_S = 0.1
 
 
@@ -149,7 +149,7 @@ def survive(suite: Suite, launcher: str, framework: str) -> Row:
     job = SurvivingJob(
         *(suite.new_folder(), launcher, framework),
         launch_options=["--survive"], ranks=RANKS, strategy=strategy, step_s=STEP_S,
-        training=training, max_steps=STEPS[framework],
+        training=training, max_steps=STEPS,
     )  # fmt: skip
     kills = Kills(suite, job)
     title = f"{training}, {strategy}"

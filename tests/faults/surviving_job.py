@@ -146,9 +146,10 @@ class SurvivingJob(WatchedJob):
         draft.replace(self.folder / "orders" / phase)
 
     def changes(self, what: str) -> list[dict[str, Any]]:
-        """The records of members that were `lost`, or have `joined`, so far."""
+        """The records of members that were `lost`, or have `joined`, so far; without those of the start."""
         self.read()
-        return [record for record in self.history if record["kind"] == "members" and record[what]]
+        changes = [record for record in self.history if record["kind"] == "members" and record["number"] > 1]
+        return [record for record in changes if record[what]]
 
     def compare(self, undisturbed: SurvivingJob) -> None:
         """Raise Mismatch unless both have the same parameters, and have recorded the same steps and evaluations."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.run_folders import write_beat, write_log, write_records, write_run
+from support.run_folders import write_beat, write_changes, write_log, write_records, write_run
 
 from fuzz.inputs import TOO_DEEP, json_like, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
@@ -29,6 +29,7 @@ def files_of_a_run() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as name:
         folder = write_run(Path(name, "run"))
         write_records(folder, 110, every=50)
+        write_changes(folder, back=True)
         for rank in range(2):
             write_beat(folder, rank)
             write_log(folder, rank, "the loss jumped", level="WARNING")
@@ -48,9 +49,10 @@ FILES = files_of_a_run()
 def file_like(name: str, content: bytes) -> st.SearchStrategy[bytes]:
     if name.endswith(".json"):
         return json_like(json.loads(content)) | st.just(content)
-    first, *_ = content.splitlines()
-    lines = json_like(json.loads(first)) if name.endswith(".jsonl") else mutated((first,), (b"\x1b[2J", b"\n", b"\xff"))
-    return st.lists(lines | st.just(first), max_size=4).map(b"\n".join) | st.just(content)
+    whole = content.splitlines()
+    records = st.sampled_from(whole).flatmap(lambda line: json_like(json.loads(line)))
+    lines = records if name.endswith(".jsonl") else mutated((whole[0],), (b"\x1b[2J", b"\n", b"\xff"))
+    return st.lists(lines | st.sampled_from(whole), max_size=4).map(b"\n".join) | st.just(content)
 
 
 CONTENTS = {name: file_like(name, content) for name, content in FILES.items()}

@@ -1,8 +1,11 @@
 """--balance: shards move away from a rank that takes longer for each, and the bits stay those of one process."""
 
+import os
+import signal
+
 import pytest
-from support.jobs import ROOT, train
-from support.same_bits import assert_same_bits
+from support.jobs import ROOT, finish, launcher, pids_of_ranks, start, train, wait_for
+from support.same_bits import assert_same_bits, weights_hash
 
 from hvdtrain.runs import metrics
 
@@ -28,3 +31,25 @@ def test_shards_of_a_slow_rank_move_and_the_bits_stay(tmp_path):
         record["compute_s"] for record in records if record["kind"] == "train" and len(record["compute_s"]) == 2
     ]
     assert compute_s[-2][1] / compute_s[-2][0] < 0.7 * compute_s[0][1] / compute_s[0][0]
+
+
+@pytest.mark.matrix
+@pytest.mark.needs("torch")
+def test_a_rank_is_lost_after_shards_have_moved(tmp_path):
+    """The others begin with equal shares."""
+    alone = train(tmp_path, "torch", *OPTIONS, "--strategy", "single", "--name", "alone")
+    *launch, end = launcher("local", 3)
+    command = [*launch, "--survive", end, "python", "-m", "hvdtrain.torch_lenet", *OPTIONS, "--name", "run"]
+    job, folder = start(command, tmp_path, SLOW="2", SHARD_S="0.03"), tmp_path / "runs" / "run"
+    pids = pids_of_ranks(folder, 3)
+
+    def records(kind):
+        return [record for record in metrics.read(folder / "metrics.jsonl") if record["kind"] == kind]
+
+    wait_for(lambda: records("shards"), 120)
+    os.kill(pids[0], signal.SIGKILL)
+    status, output = finish(job)
+    assert status == 0, output
+    assert weights_hash(folder) == weights_hash(alone)
+    assert records("shards")[0]["counts"][2] < 3
+    assert [1, 2] in [record["ranks"] for record in records("members")]

@@ -70,6 +70,7 @@ CASES = [
 ]
 
 
+@pytest.mark.guarantee("survive-lost-ranks")
 @pytest.mark.parametrize(("framework", "training", "strategy", "phase", "rank"), CASES)
 def test_a_lost_rank_is_replaced(job, framework, training, strategy, phase, rank):
     """Of two; rank 0 writes checkpoints, and another rank does so from then on."""

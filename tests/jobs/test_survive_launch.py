@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -152,3 +153,26 @@ def test_signals_reach_the_ranks_that_have_joined_later(start):
     job.signal(signal.SIGTERM)
     assert job.wait() == 128 + signal.SIGTERM
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_job_of_which_too_few_ranks_are_left_starts_again(start):
+    job = start("--min-np", "2", "--restarts", "1", ranks=2)
+    job.until(r"\[0\] member 1", r"\[1\] member 1")
+    first = job.pid(1)
+    job.kill(1)
+    job.until("hvdtrain: restarting in 1 s")
+    wait_for(lambda: job.output.count("member 1 [0, 1]") == 4 and job.pid(1) != first, 30, lambda: job.output)
+    assert job.end() == 0
+
+
+def test_a_host_with_wrong_bits_is_not_used_again(start):
+    job = start(ranks=2)
+    job.until(r"\[0\] member 1", r"\[1\] member 1")
+    excluded = job.pid(1)
+    job.say(0, {"excluded": {"rank": 1, "reason": "it computed wrong bits"}})
+    job.until(r"\[0\] member 2 \[0\] {1: 'it computed wrong bits'}")
+    wait_for(lambda: not os.path.exists(f"/proc/{excluded}"), 10)
+    time.sleep(2)  # a replacement would register in this time
+    assert job.end() == 0
+    assert "member 3" not in job.output
+    assert job.pid(1) == excluded

@@ -23,6 +23,12 @@ class ThreadGroup(SingleProcess):
         self._barrier.wait(60)
         return gathered
 
+    def broadcast(self, value):
+        return self.gather(value)[0]
+
+    def broadcast_bytes(self, values, root):
+        values[:] = self.gather(values.copy())[root]
+
     def sum(self, values):
         gathered = self.gather(values)
         total = gathered[self._order[0]].copy()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import Host, other_hosts, ssh
-from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, in_container, variables
+from hvdtrain.jobs.job import Job, LaunchSpec, agent_command, in_container, variables
 from hvdtrain.jobs.places import Place
 from hvdtrain.system import rank_info
 
@@ -27,18 +27,19 @@ def build_rank(
     identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], values, strict=True))
     given = {**variables(job, environment), **identity}
     if launcher == "srun":
-        return LaunchSpec([*_srun(job, place.host, environment), *command], given, place.rank)
+        return LaunchSpec([*_srun(job, place.host), *command], given, place.rank)
     if other_hosts([Host(place.host, 1)]):
         return LaunchSpec(ssh(place.host, "sh", job.ssh), given, place.rank, remote=tuple(command))
     return LaunchSpec(command, given, place.rank, terminal)
 
 
-def _srun(job: Job, node: str, environment: Mapping[str, str]) -> list[str]:
-    """A step of one task on a node of the allocation, which shares the node with the steps of other ranks."""
+def _srun(job: Job, node: str) -> list[str]:
+    """A step of one task on a node of the allocation, which shares the node with the steps of other ranks.
+
+    It has all cores of the node that the job has: with --cpus-per-task, several steps would get the same ones.
+    """
     command = ["srun", "--overlap", "--nodes", "1", "--ntasks", "1", "--nodelist", node, "--mpi", "none"]
     command += ["--kill-on-bad-exit=0", "--unbuffered", "--cpu-bind", "none"]
-    if CORES_PER_TASK in environment:
-        command += ["--cpus-per-task", environment[CORES_PER_TASK]]
     return [*command, *in_container(job)]
 
 

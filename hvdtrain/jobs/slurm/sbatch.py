@@ -117,6 +117,7 @@ def script(options: argparse.Namespace, python: str = sys.executable) -> str:
         mail_user=options.mail_user,
         mail_type=mail_type(options.mail_user, options.mail_type),
         extra=extra(options.sbatch),
+        survive=options.survive,
         requeue=not options.no_requeue,
         path=shlex.quote(os.path.dirname(python)) if in_venv else "",
         sweep=sweep is not None,
@@ -141,6 +142,8 @@ def _launch_command(options: argparse.Namespace, only_required: bool = False) ->
     command += ["--output-dir", str(options.output_dir)] if options.output_dir else []
     command += ["--time-limit", options.time_limit] if options.time_limit else []
     command += ["--restarts", str(options.restarts)] if options.restarts else []
+    command += ["--survive"] if options.survive else []
+    command += ["--min-np", str(options.min_ranks)] if options.min_ranks else []
     command += ["--start-timeout", f"{options.start_timeout:g}"] if options.start_timeout != START_TIMEOUT_S else []
     command += ["--on-end", options.on_end] if options.on_end else []
     settings = [f"{name}={value}" for name, value in horovod_options.variables(options).items()]
@@ -216,6 +219,7 @@ DECIDED = {
     "mail-type": "give --mail-type",
     "mail-user": "give --mail-user",
     "mem": "give --mem",
+    "no-kill": "give --survive",
     "no-requeue": "give --no-requeue",
     "nodes": RANKS,
     "ntasks": RANKS,

@@ -103,9 +103,9 @@ DEFINITIONS = (
     ),
     (
         "Changes of ranks",
-        "In a job that survives lost ranks: which were lost and joined, for how long training paused, and how many steps "
-        "were done again for that; shards that moved between ranks; and with --audit, shards that a second rank computed "
-        "to other bits.",
+        "In a job that survives lost ranks: which were lost and joined, for how long training paused, and how many "
+        "steps were done again for that; shards that moved between ranks; and with --audit, shards that a second rank "
+        "computed to other bits.",
     ),
     (NONE, "Not measured, or no run to compare with."),
     (

@@ -59,6 +59,7 @@ PATHS = [
     "launch horovodrun -n 1 --hostfile {} -- x",
     "launch horovodrun -n 1 --ssh-key {} -- x",
     "launch horovodrun -n 1 --config-file {} -- x",
+    "launch horovodrun -n 1 --survive --host-discovery-script {} -- x",
     "launch sbatch --nodes 1 --ranks-per-node 1 --script {} -- x",
     "sweep --output {} -- train",
     "bench --output {}",

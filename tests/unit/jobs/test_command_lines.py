@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -45,6 +46,7 @@ JOBS = {
     "srun-gloo": ["srun", "-n", "4", "--nodes", "2"],
     "srun-pmix": ["srun", "-n", "4", "--mpi", "pmix", "--interface", "eth0"],
     "srun-container": ["srun", "-n", "4", "--container", "/images/hvd train.sif"],
+    "horovodrun-survive": ["horovodrun", "-n", "3", "-H", "node1:2,node2:2", "--survive", "--max-np", "4"],
     "srun-pyxis": ["srun", "-n", "4", "--container", "hvdtrain:1"],
 }
 
@@ -54,6 +56,7 @@ def test_command_lines_equal_the_recorded_ones(name, monkeypatch):
     if name == "horovodrun-mpi" and " " in sys.executable:
         pytest.skip("horovodrun without --interface rejects a Python in a folder with a space")
     monkeypatch.setattr(os, "getcwd", lambda: "/srv/my job")
+    monkeypatch.setenv("HVDTRAIN_RUN_NAME", "job")  # by default the time
     program = ODD_ARGUMENTS if "odd" in name else ["python", "-m", "hvdtrain.mxnet_lenet"]
     monkeypatch.setattr(launch, "check_access", lambda port, key: SshAccess(port, str(key or "")))  # there is no key
     options = launch.parse([*JOBS[name], "--", *program])
@@ -62,6 +65,10 @@ def test_command_lines_equal_the_recorded_ones(name, monkeypatch):
     lines = [spec.pasteable().replace(shlex.quote(sys.executable), "python") for spec in specs]
     assert_recorded(f"{name}.txt", "\n".join(lines) + "\n")
     for spec in specs:  # a shell reads the line as the command that would be started
+        if spec.remote:
+            assert shlex.split(spec.pasteable())[:-1] == spec.command[:-1]
+            assert list(spec.remote[-len(program) :]) == program
+            continue
         variables = [f"{key}={value}" for key, value in sorted(spec.variables.items())]
         assert shlex.split(spec.pasteable()) == [*(["env", *variables] if variables else []), *spec.command]
         assert spec.command[-len(program) :] == program
@@ -170,3 +177,27 @@ def test_a_command_line_that_a_launcher_cannot_pass_on_is_an_error(by, arguments
     else:
         with pytest.raises(UserError, match=f"launch {by[0]}: .* KiB"):
             build(by[0], described, ENVIRONMENT)
+
+
+def test_each_rank_that_may_be_lost_is_a_step_of_its_own(monkeypatch):
+    """In an allocation of Slurm, whose nodes the ranks are spread over."""
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
+    options = launch.parse(["srun", "-n", "2", "--survive", "--", "x"])
+    described = launch.describe(options)
+    assert described.survival.allocation == (Host("node1", 2), Host("node2", 2))
+    specs = build("srun", described, ENVIRONMENT)
+    assert [spec.command[spec.command.index("--nodelist") + 1] for spec in specs] == ["node1", "node2"]
+    for rank, spec in enumerate(specs):
+        assert spec.command[:6] == ["srun", "--overlap", "--nodes", "1", "--ntasks", "1"]
+        assert (spec.rank, spec.variables["HVDTRAIN_RANK"], spec.variables["HVDTRAIN_SIZE"]) == (rank, str(rank), "2")
+
+
+def test_what_a_shell_on_another_host_reads_sets_the_variables_and_runs_the_agent(tmp_path, monkeypatch):
+    """It gets them through its standard input: no user of a host sees them."""
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-c", "import os, sys; print(os.environ['WORD'], os.getcwd(), sys.argv[1:])", "a 'b'"]
+    script = job.remote_script(command, {"WORD": "x 'y'\n$HOME", "HOME": "/nowhere", "PATH": os.environ["PATH"]})
+    assert b"/nowhere" not in script
+    done = subprocess.run(["sh"], input=script, capture_output=True, text=False, check=True)
+    assert done.stdout.decode() == f"x 'y'\n$HOME {tmp_path} [\"a 'b'\"]\n"

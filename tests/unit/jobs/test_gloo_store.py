@@ -41,5 +41,5 @@ def test_the_port_of_an_ended_job_can_be_opened_at_once():
         while client.recv(100):
             pass
     store._server.shutdown()
-    store._server.server_close()
+    store._thread.join()
     assert Store("127.0.0.1", store.port).port == store.port

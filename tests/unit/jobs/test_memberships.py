@@ -78,3 +78,10 @@ def test_after_a_rank_has_ended_well_no_rank_joins_and_those_left_go_on(started)
     assert left.ranks == (0,)
     assert started.lost(0, "") is None
     assert not started.too_few
+
+
+def test_the_first_rank_ends_alone_where_the_others_have_ended(started):
+    started.has_finished(1)
+    left = started.only(0)
+    assert (left.number, left.ranks, left.lost) == (2, (0,), {})
+    assert started.only(2) is None

@@ -81,3 +81,13 @@ def test_ranks_leave_with_their_slots():
     places = Places(HOSTS, 4)
     places.take(0)
     assert [place.rank for place in places.update((Host("node1", 1), Host("node3", 4)))] == [1, 3, 2]
+
+
+def test_spare_slots_of_an_allocation_take_lost_ranks():
+    """srun spreads the ranks over the nodes; a node that is lost never comes back into the allocation."""
+    places = Places((Host("node1", 1), Host("node2", 1)), 2)
+    places.take(0)
+    places.add((Host("node1", 2), Host("node2", 2)))
+    assert places.take(1) == []
+    places.release(1, 5, answers=False)
+    assert places.take(5) == [Place(1, "node1", 1)]

@@ -34,6 +34,7 @@ from hvdtrain.training.process import as_launched
 INVALID = [
     (("--restarts", "-1"), "--restarts -1 is invalid; give 0 or more"),
     (("--min-np", "1"), "--min-np 1 has no effect without --restarts or --survive; give one of them as well"),
+    (("--max-np", "4"), "--max-np and --host-discovery-script have no effect without --survive"),
     (("--min-np", "5", "--restarts", "1"), "--min-np 5 is out of range; give 1 to 2"),
 ]
 

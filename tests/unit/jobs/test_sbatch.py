@@ -23,6 +23,7 @@ BATCHES = {
         *("--output-dir", "logs of it"),
     ],
     "sbatch-mpirun": ["--nodes", "2", "--ranks-per-node", "2", "--via", "mpirun", "--no-requeue"],
+    "sbatch-survive": ["--nodes", "3", "--ranks-per-node", "2", "--survive", "--min-np", "4"],
     "sbatch-on-end": ["--nodes", "1", "--ranks-per-node", "2", "--on-end", "./notify.sh 'a job'"],
     "sbatch-horovodrun": ["--nodes", "2", "--ranks-per-node", "2", "--via", "horovodrun", "--ssh-port", "2222"],
     "sbatch-array": [

@@ -20,14 +20,14 @@ def make_run(folder, ranks=2, **config):
     return folder
 
 
-def beat(folder, rank, number=1, age_s=0.0, **values):
-    """Write a heartbeat, as if it had been written `age_s` ago."""
+def beat(folder, rank, number=1, age_s=0.0, now=None, **values):
+    """Write a heartbeat, as if it had been written `age_s` before `now`."""
     content = {"rank": rank, "pid": 10 + rank, "host": "node1", "step": 5, "doing": "step", "idle_s": 0.1}
     path = folder / "heartbeats" / f"rank-{rank}.json"
     path.parent.mkdir(exist_ok=True)
     content = {**content, "number": number, **values}
     path.write_text(json.dumps({"waits": content["doing"] == "step", **content}))
-    os.utime(path, (time.time() - age_s,) * 2)
+    os.utime(path, ((now or time.time()) - age_s,) * 2)
 
 
 def state(folder):
@@ -118,10 +118,10 @@ def test_living_ranks_are_recognized_where_clocks_differ(tmp_path, monkeypatch):
 
 def test_speed_and_shares_of_a_rank_are_those_between_two_looks(tmp_path):
     folder = make_run(tmp_path / "run", ranks=1)
-    follower = RunFollower(folder)
-    beat(folder, 0, number=1, age_s=1.0, rows=1000, compute_s=50.0, communicate_s=0.0, data_s=0.0)
+    follower, now = RunFollower(folder), time.time()
+    beat(folder, 0, number=1, age_s=1.0, now=now, rows=1000, compute_s=50.0, communicate_s=0.0, data_s=0.0)
     follower.look()
-    beat(folder, 0, number=2, rows=1400, compute_s=50.6, communicate_s=0.3, data_s=0.1)
+    beat(folder, 0, number=2, now=now, rows=1400, compute_s=50.6, communicate_s=0.3, data_s=0.1)
     (rank,) = follower.look().ranks
     assert rank.images_per_s == pytest.approx(400, rel=0.01)
     assert rank.shares == pytest.approx((0.6, 0.3, 0.1))

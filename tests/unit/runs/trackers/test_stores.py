@@ -117,3 +117,33 @@ def test_mlflow_continues_a_run(tmp_path, monkeypatch):
         (3, 3.0, 1003000),
     ]
     assert runs["f" * 16].data.metrics["train/loss"] == 5.0
+
+
+def test_prometheus_has_no_values_of_ranks_that_are_gone(tmp_path):
+    from hvdtrain.runs.trackers.prometheus import Prometheus
+
+    def of_ranks():
+        lines = (tmp_path / "metrics.prom").read_text().splitlines()
+        found = [line for line in lines if line.startswith("hvdtrain_rank_value{") and 'name="compute_s"' in line]
+        return sorted((line.partition('rank="')[2][0], float(line.split()[-1])) for line in found)
+
+    tracker = Prometheus()
+    tracker.start("0123456789abcdef", {**CONFIG, "folder": str(tmp_path), "step": 3})
+    tracker.log(record(4, compute_s=[1.0, 2.0, 3.0]))
+    tracker.log(record(5, compute_s=[1.5, None, 3.5]))
+    assert of_ranks() == [("0", 1.5), ("2", 3.5)]
+    tracker.log(record(6, compute_s=[1.0, 2.0]))
+    assert of_ranks() == [("0", 1.0), ("1", 2.0)]
+
+
+def test_records_of_ranks_that_left_have_numbers():
+    from hvdtrain.runs.trackers import scalars
+
+    assert scalars(record(5, compute_s=[1.0, None, 3.0]))["train/compute_s_mean"] == 2.0
+    lost = [{"rank": 1, "why": "was killed by SIGKILL"}]
+    members = {"number": 2, "ranks": [0, 2], "hosts": ["a", "b"], "lost": lost, "joined": [], "seconds": 0.25}
+    shown = scalars({**record(5), "kind": "members", **members})
+    expected = {"number": 2.0, "ranks": 2.0, "lost": 1.0, "joined": 0.0, "seconds": 0.25, "epoch": 2.5}
+    assert shown == {f"members/{name}": value for name, value in expected.items()}
+    shards = {"counts": [3, None, 1], "moved": [[1, 1, 0]], "why": "rank 1 is lost"}
+    assert scalars({**record(5), "kind": "shards", **shards})["shards/counts_max"] == 3.0

@@ -1,0 +1,295 @@
+"""A group whose members are lost and replaced: what it does with each news of the launcher, and without them."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from hvdtrain.collectives import surviving
+from hvdtrain.collectives.surviving import Change, RanksChanged, RanksJoin, SurvivingGroup, by_rank, leave_if_agreed
+from hvdtrain.errors import PeerLost, TrainingError, UserError
+from hvdtrain.system import agent_pipe, membership, rank_info
+from hvdtrain.system.agent_pipe import Ready
+from hvdtrain.system.membership import Member, Membership
+
+PLACE = 1
+"""The rank of the group that is tested."""
+KILLED = "was killed by SIGKILL"
+
+
+def made(number, *ranks, lost=None):
+    return Membership(number, tuple(Member(rank, f"node{rank}", 0, "", 0) for rank in ranks), lost or {})
+
+
+class Inner:
+    """A group of one membership that computes nothing. error: of each collective; BLOCKS for one that waits."""
+
+    controller, communicate_s = "", 0.5
+
+    def __init__(self, of: Membership, rank: int, error=None) -> None:
+        self.of, self.rank, self.size, self.local_rank, self.error = of, rank, len(of.members), 0, error
+        self.done: list[str] = []
+        self.aborted = threading.Event()
+
+    def gather(self, value):
+        if self.error == BLOCKS:
+            assert self.aborted.wait(20), "no other thread has freed it"
+            raise PeerLost("cut off")
+        if self.error:
+            raise self.error
+        return [value] * self.size
+
+    def sum(self, values):
+        return self.gather(values)[0] * self.size
+
+    def close(self):
+        self.done.append("close")
+
+    def abort(self):
+        self.done.append("abort")
+        self.aborted.set()
+
+    def disconnect(self):
+        self.done.append("disconnect")
+
+
+BLOCKS = "blocks"
+
+
+class Launcher:
+    """The agent's ends of the pipes, and what connects: by default each membership at once."""
+
+    def __init__(self, monkeypatch) -> None:
+        reading, self._told = os.pipe()
+        monkeypatch.setenv(membership.VARIABLE, f"{reading}:{os.fstat(reading).st_ino}")
+        said, self._writing, variable = agent_pipe.new_pipe()
+        monkeypatch.setenv(agent_pipe.VARIABLE, variable)
+        for name, value in zip(rank_info.VARIABLES[rank_info.LAUNCH], (PLACE, 3, 0), strict=True):
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setattr(surviving, "ASK_AGAIN_S", 0.05)
+        self._said = agent_pipe.Receiver(said)
+        self.connected: list[Inner] = []
+        self.error = None
+        self.on_connect = lambda of, gives_up: None
+        self.group = SurvivingGroup(self._connect)
+
+    def tell(self, *memberships):
+        os.write(self._told, b"".join(json.dumps(one.record()).encode() + b"\n" for one in memberships))
+
+    def said(self):
+        return [agent_pipe.parse(message) for message in self._said.receive()]
+
+    def end(self):
+        os.close(self._writing)
+
+    def _connect(self, of, position, gives_up):
+        self.on_connect(of, gives_up)
+        self.connected.append(Inner(of, position, self.error))
+        return self.connected[-1]
+
+
+@pytest.fixture
+def launcher(monkeypatch):
+    return Launcher(monkeypatch)
+
+
+@pytest.fixture
+def joined(launcher):
+    """After it has joined the first membership, of three ranks."""
+    launcher.tell(made(1, 0, 1, 2))
+    launcher.group.join()
+    return launcher
+
+
+def wait_until(is_so):
+    clock = threading.Event()
+    for _ in range(2000):
+        if is_so():
+            return
+        clock.wait(0.01)
+    raise AssertionError("it never happens")
+
+
+def test_before_it_joins_it_is_a_process_alone(launcher):
+    group = launcher.group
+    assert (group.rank, group.size, group.ranks, group.membership) == (0, 1, (PLACE,), None)
+    assert group.gather("alone") == ["alone"]
+    leave_if_agreed(group)
+
+
+def test_it_says_that_it_is_ready_and_joins(joined):
+    group = joined.group
+    assert joined.said() == [Ready(0)]
+    assert (group.rank, group.size, group.ranks) == (1, 3, (0, 1, 2))
+    assert group.sum(np.ones(2)).tolist() == [3, 3]
+    assert group.exchanges == 1
+
+
+def test_a_collective_that_waits_is_cut_off_when_a_rank_is_lost(joined):
+    group = joined.group
+    joined.connected[0].error = BLOCKS
+    threading.Timer(0.05, joined.tell, [made(2, 1, 2, lost={0: KILLED})]).start()
+    with pytest.raises(RanksChanged) as cut:
+        group.gather(None)
+    change = group.renew(cut.value)
+    assert (change.lost, change.joined, group.rank, group.ranks) == ({0: KILLED}, (), 0, (1, 2))
+    assert joined.connected[0].done[-2:] == ["abort", "disconnect"]
+    assert "close" not in joined.connected[0].done, "the others may wait for the lost rank"
+
+
+def test_after_a_loss_no_collective_of_the_old_group_begins(joined):
+    joined.tell(made(2, 1, 2, lost={0: KILLED}))
+    wait_until(lambda: joined.group.known_membership == 2)
+    wait_until(joined.connected[0].aborted.is_set)
+    with pytest.raises(RanksChanged):
+        joined.group.gather(None)
+    assert joined.group.exchanges == 0
+
+
+def test_a_rank_that_is_lost_while_the_others_connect(joined):
+    group, seen = joined.group, []
+
+    def connect(of, gives_up):
+        if of.number == 2:
+            seen.append(group.ranks)
+            joined.tell(made(3, 1, lost={2: "its host is down"}))
+            wait_until(gives_up)
+            raise OSError("of a library")
+
+    joined.on_connect = connect
+    joined.tell(made(2, 1, 2, lost={0: KILLED}))
+    change = group.renew(RanksChanged())
+    assert change == (made(3, 1, lost={2: "its host is down"}), {0: KILLED, 2: "its host is down"}, ())
+    assert seen == [(1, 2)], "the watchdog has to know who is awaited"
+
+
+def test_a_rank_that_is_lost_when_the_others_have_just_connected(joined):
+    group = joined.group
+
+    def connect(of, gives_up):
+        if of.number == 2:
+            joined.tell(made(3, 1, lost={2: KILLED}))
+            wait_until(gives_up)
+
+    joined.on_connect = connect
+    joined.tell(made(2, 1, 2, lost={0: "first"}))
+    first = group.renew(RanksChanged())
+    assert first.lost == {0: "first"}, "the later loss is of the next change"
+    with pytest.raises(RanksChanged) as cut:
+        group.gather(None)
+    assert joined.connected[1].aborted.is_set()
+    second = group.renew(cut.value)
+    assert (second.lost, group.ranks) == ({2: KILLED}, (1,))
+    assert first.then(second) == (second.membership, {0: "first", 2: KILLED}, ())
+
+
+def test_a_replaced_rank_has_joined(joined):
+    joined.tell(made(2, 1, 2, lost={0: KILLED}), made(3, 1, 2, 0))
+    wait_until(lambda: joined.group.known_membership == 3)
+    change = joined.group.renew(RanksChanged())
+    assert (change.lost, change.joined, joined.group.ranks) == ({0: KILLED}, (0,), (1, 2, 0))
+    assert [inner.of.number for inner in joined.connected] == [1, 3]
+
+
+def test_changes_one_after_the_other_are_one():
+    first = Change(made(2, 1, 2, 5), {0: KILLED}, (5,))
+    assert first.then(Change(made(3, 1, 2, 0), {5: KILLED}, (0,))) == (made(3, 1, 2, 0), {0: KILLED, 5: KILLED}, (0,))
+
+
+def test_connections_that_break_without_a_lost_rank_are_asked_for_again(joined):
+    joined.said()
+    joined.connected[0].error = PeerLost("no route to host")
+    with pytest.raises(RanksChanged) as broken:
+        joined.group.gather(None)
+
+    def answer():
+        said = []
+        wait_until(lambda: said.extend(joined.said()) or said)
+        assert set(said) == {Ready(1)}
+        joined.tell(made(2, 0, 1, 2))
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    assert joined.group.renew(broken.value) == (made(2, 0, 1, 2), {}, ())
+    answering.join()
+
+
+def test_without_a_launcher_it_ends(joined):
+    joined.end()
+    with pytest.raises(TrainingError, match="the launcher does not answer"):
+        joined.group.renew(RanksChanged("its connection broke"))
+
+
+@pytest.mark.parametrize("mistake", [TypeError("cannot be sent"), TrainingError("other places"), UserError("options")])
+def test_a_mistake_is_no_change_of_ranks(mistake, joined):
+    joined.connected[0].error = mistake
+    with pytest.raises(type(mistake)):
+        joined.group.gather(None)
+
+
+def test_an_error_of_a_library_is_a_change_of_ranks(joined):
+    joined.connected[0].error = RuntimeError("Horovod has been shut down")
+    with pytest.raises(RanksChanged, match="shut down"):
+        joined.group.gather(None)
+
+
+def test_ranks_that_join_are_awaited_when_all_know_of_them(joined):
+    group = joined.group
+    joined.tell(made(2, 0, 1, 2, 3))
+    wait_until(lambda: group.known_membership == 2)
+    leave_if_agreed(group)  # others do not know it yet
+    assert group.gather(None) == [None] * 3
+    group.agreed_membership = 2
+    with pytest.raises(RanksJoin) as change:
+        leave_if_agreed(group)
+    assert group.renew(change.value).joined == (3,)
+    assert joined.connected[0].done[0] == "close", "all leave it in order"
+    leave_if_agreed(group)
+
+
+def test_while_a_job_starts_connecting_has_a_limit(launcher):
+    launcher.on_connect = lambda of, gives_up: wait_until(gives_up) or (_ for _ in ()).throw(OSError("no route"))
+    launcher.group.connect_limit_s = 0.05
+    launcher.tell(made(1, 0, 1, 2))
+    with pytest.raises(TrainingError, match=r"3 ranks cannot be connected within 0.05 s \(no route\)"):
+        launcher.group.join()
+
+
+def test_options_that_cannot_connect_end_it(joined):
+    def refuse(of, gives_up):
+        raise UserError("no such interface")
+
+    joined.on_connect = refuse
+    joined.tell(made(2, 1, lost={0: KILLED}))
+    with pytest.raises(UserError):
+        joined.group.renew(RanksChanged())
+
+
+def test_a_rank_that_is_taken_out_of_the_job_ends(joined):
+    joined.tell(made(2, 0, 2))
+    with pytest.raises(TrainingError, match="taken this rank out"):
+        joined.group.renew(RanksChanged())
+
+
+def test_time_of_communication_is_that_of_all_groups(joined):
+    joined.tell(made(2, 1, lost={0: KILLED}))
+    joined.group.renew(RanksChanged())
+    assert joined.group.communicate_s == 1.0
+
+
+def test_closing_waits_for_all_members(joined):
+    joined.group.close()
+    assert (joined.group.exchanges, joined.connected[0].done) == (1, ["close"])
+    joined.connected[0].error = PeerLost("lost")
+    with pytest.raises(RanksChanged):  # the result may not be written
+        joined.group.close()
+
+
+def test_values_by_rank(joined):
+    joined.tell(made(2, 1, 3, lost={0: KILLED, 2: KILLED}))
+    joined.group.renew(RanksChanged())
+    assert by_rank(joined.group, ["a", "b"]) == [None, "a", None, "b"]
