@@ -17,7 +17,7 @@ from hvdtrain.runs.step_times import NO_TIME, StepTime
 from hvdtrain.system import phases as phases_module
 from hvdtrain.system.phases import CHECKPOINT, DATA, FORWARD, GRADIENTS, JOINING, LOGGING, LOOP, phases
 from hvdtrain.training import state, timing
-from hvdtrain.training.state import Saver
+from hvdtrain.training.saver import Saver
 from hvdtrain.training.timing import SlowRanks, StepTimer, Throughput
 from hvdtrain.training.train import train
 
