@@ -224,11 +224,11 @@ def faults(kind: str, trials: int, persistent: bool) -> list[tuple[Fault, int]]:
     return made
 
 
-def run_flips(trials: int) -> None:
+def run_flips(trials: int, kinds: list[str]) -> None:
     """Print how many faults were found, and how many should be."""
     plan = [
-        (kind, persistent, faults(kind, trials // (2 * len(KINDS)), persistent))
-        for kind in KINDS
+        (kind, persistent, faults(kind, trials // (2 * len(kinds)), persistent))
+        for kind in kinds
         for persistent in (False, True)
     ]
 
@@ -302,12 +302,13 @@ def job(folder: Path, ranks: int, *options: str) -> list[dict[str, Any]]:
     return list(metrics.read(folder / "runs" / "run" / "metrics.jsonl"))
 
 
-def run_sound(steps: int) -> None:
+def run_sound(steps: int, seed: int) -> None:
     """Print how many audits of a sound job were unequal."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "small.py").write_text(SMALL)
-        options = ("--model", "small.py:Small", "--shards", "4", "--audit", "1", "--batch-size", "64")
+        options = ("--model", "small.py:Small", "--shards", "2", "--audit", "1", "--batch-size", "64")
+        options += ("--seed", str(seed))
         limits = ("--epochs", str(-(-steps // 64)), "--max-steps", str(steps), "--log-every", "1000")
         records = job(folder, 2, *options, *limits, "--checkpoint-seconds", "0", "--keep", "1")
     last = [record for record in records if record["kind"] == "audited"][-1]
@@ -333,14 +334,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("flips", "sound", "cost"))
     parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     match given.what:
         case "flips":
-            run_flips(given.trials)
+            run_flips(given.trials, given.kinds)
         case "sound":
-            run_sound(given.steps)
+            run_sound(given.steps, given.seed)
         case _:
             run_cost(given.repeats)
 

@@ -33,6 +33,7 @@ def flipped(folder: Path, program: str, framework: str, ranks: int) -> tuple[str
     return found, record
 
 
+@pytest.mark.guarantee("wrong-bits")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, {FASTEST}))
 def test_others_name_a_rank_that_is_wrong_again_and_again(tmp_path, framework):
     found, record = flipped(tmp_path, "flip_from", framework, 3)
@@ -40,6 +41,7 @@ def test_others_name_a_rank_that_is_wrong_again_and_again(tmp_path, framework):
     assert record["wrong"] == 1 and record["step"] >= BAD_STEP and 1 in (record["rank"], record["by"])
 
 
+@pytest.mark.guarantee("wrong-bits")
 def test_of_two_ranks_the_one_that_was_wrong_once_is_named(tmp_path):
     found, record = flipped(tmp_path, "flip", FASTEST, 2)
     assert re.match(r"rank 1 on \S+ computed wrong bits .* and the right ones at a second try", found)
@@ -52,6 +54,7 @@ def test_of_two_ranks_that_stay_at_their_results_both_are_named(tmp_path):
     assert (record["wrong"], record["step"]) == (None, BAD_STEP)
 
 
+@pytest.mark.guarantee("wrong-bits")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, {FASTEST}))
 def test_audits_change_no_bits(tmp_path, framework):
     """Also with a last batch that leaves shards without rows."""
@@ -81,6 +84,7 @@ def test_a_loop_of_a_script_computes_the_shard_again_in_one_more_turn(tmp_path, 
     )
 
 
+@pytest.mark.guarantee("wrong-bits")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, {FASTEST}))
 def test_others_go_on_without_a_rank_that_is_wrong_and_end_with_the_bits_of_a_sound_run(tmp_path, framework):
     sound = train(tmp_path, framework, *OPTIONS, "--name", "sound", by="local", np=2)
@@ -93,8 +97,31 @@ def test_others_go_on_without_a_rank_that_is_wrong_and_end_with_the_bits_of_a_so
     assert weights_hash(tmp_path / "runs" / "run") == weights_hash(sound)
     (record,) = records(tmp_path / "runs" / "run", "audit")
     assert record["wrong"] == 1
-    (members,) = records(tmp_path / "runs" / "run", "members")
+    members = records(tmp_path / "runs" / "run", "members")[-1]
     assert members["ranks"] == [0, 2] and [one["rank"] for one in members["lost"]] == [1]
+
+
+@pytest.mark.guarantee("wrong-bits")
+def test_the_loop_of_a_script_goes_on_without_a_rank_that_is_wrong(tmp_path):
+    """Over Horovod; the sound run has the ring."""
+    script, options = ROOT / "tests" / "support", ("--epochs", "2", "--batch-size", "20", "--shards", "5")
+    options += ("--device", "cpu", "--name")
+    command = [*launcher("local", 2), "python", str(script / "user_loop.py"), "--strategy", "ring", *options, "sound"]
+    status, output = run(command, tmp_path)
+    assert status == 0, output
+    command = [
+        *launcher("local", 3)[:-1],
+        "--survive",
+        "--",
+        "python",
+        str(script / "flipped_loop.py"),
+        *options,
+        "run",
+    ]
+    status, output = run([*command, "--audit", "1", "--on-wrong-bits", "exclude", "--strategy", "horovod"], tmp_path)
+    assert status == 0, output
+    assert "rank 1" in output and "2 ranks continue" in output
+    assert weights_hash(tmp_path / "runs" / "run") == weights_hash(tmp_path / "runs" / "sound")
 
 
 def test_exclude_needs_a_job_that_survives(tmp_path):
