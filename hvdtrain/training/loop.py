@@ -17,7 +17,7 @@ from hvdtrain.training.evaluation import Evaluation, evaluate
 from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import Ranks
 from hvdtrain.training.run import Run
-from hvdtrain.training.state import Saver
+from hvdtrain.training.saver import Saver
 
 
 class Training:

@@ -34,7 +34,8 @@ from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Ranks, StopRequest
 from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import Run
-from hvdtrain.training.state import Saver, Start, open_log
+from hvdtrain.training.saver import Saver
+from hvdtrain.training.state import Start, open_log
 from hvdtrain.training.survival import Survivors
 from hvdtrain.training.timing import StepTimer, Throughput
 from hvdtrain.training.watchdog import Watchdog

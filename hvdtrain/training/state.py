@@ -1,4 +1,4 @@
-"""The state of a run: where it starts, or resumes, and saving it.
+"""The state of a run: where it starts, or resumes.
 
 Also what a run may change when it resumes, and the position as it counts from then on.
 """
@@ -9,16 +9,14 @@ import contextlib
 import dataclasses
 import functools
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdtrain.collectives.arrays import broadcast_arrays, broadcast_from, gather_arrays
+from hvdtrain.collectives.arrays import broadcast_arrays, broadcast_from
 from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.score import Score
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
 from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, OptimizerState, Position
@@ -28,13 +26,9 @@ from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
-from hvdtrain.system.phases import CHECKPOINT, phases
 from hvdtrain.tasks.target import Target
-from hvdtrain.training import arithmetic, consistency
-from hvdtrain.training.run import Run, last_step
-
-MAX_SHARE = 0.01
-"""Share of the time that checkpoints by --checkpoint-seconds may take: where one takes long, the next is later."""
+from hvdtrain.training import arithmetic
+from hvdtrain.training.run import last_step
 
 
 class Start(NamedTuple):
@@ -298,60 +292,3 @@ def must_write(what: str, folder: Path) -> Iterator[None]:
         raise WriteError(
             reason, f"earlier checkpoints are complete: free disk space or repair the disk, then {resume}"
         ) from None
-
-
-class Saver:
-    """Saves the state of a run. parent: the checkpoint that it resumed from.
-
-    first: in a job that survives lost ranks, the number of the first checkpoint that the job may have written.
-    """
-
-    def __init__(self, run: Run, parent: Entry | None = None, first: int | None = None) -> None:
-        self._run, self._parent, self._first = run, parent, first
-        self._saved_at, self._took_s = time.monotonic(), 0.0
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time for a checkpoint by --checkpoint-seconds; each rank has its own answer."""
-        interval_s = self._run.runtime.checkpoint_seconds
-        return interval_s > 0 and max(interval_s, self._took_s / MAX_SHARE) <= time.monotonic() - self._saved_at
-
-    def save(self, position: Position, score: Score | None = None) -> str:
-        """Rank 0 writes a checkpoint; call it on every rank. score: None if it was not measured there.
-
-        Returns the checksum of the weights that all ranks have in common; an empty text on other ranks than 0.
-
-        Raises TrainingError if a parameter is not finite or the disk does not accept the checkpoint.
-        """
-        phases.begin(CHECKPOINT)
-        run, began = self._run, time.monotonic()
-        weights = run.learner.weights()
-        consistency.check_finite(weights, position.step, run.learner.untrained, run.not_finite_at_first)
-        others, parameters = self._other_ranks(), ""
-        if run.is_rank_0:
-            run.lock.check()
-            state = dataclasses.replace(run.checkpoint(position, weights, score), other_ranks=others)
-            with must_write(f"the checkpoint of step {position.step}", run.folder):
-                self._parent = self._written(position.step) or self._write(state)
-            parameters = consistency.checksum(run.common(weights))
-        self._saved_at = time.monotonic()
-        self._took_s = self._saved_at - began
-        return parameters
-
-    def _written(self, step: int) -> Entry | None:
-        """The checkpoint of this step, if the ranks have changed after it was written, and all is done again."""
-        if self._first is None:
-            return None
-        newest = checkpoint_folder.newest_whole(self._run.folder / "checkpoints")
-        return newest if newest and newest.step == step and newest.written >= self._first else None
-
-    def _write(self, state: Checkpoint) -> Entry | None:
-        folder = self._run.folder / "checkpoints"
-        return checkpoint_folder.entry_of(checkpoints.save(folder, state, self._run.runtime.keep, self._parent))
-
-    def _other_ranks(self) -> tuple[Weights, ...]:
-        """The optimizer's arrays of the other ranks, where each rank has its own; on rank 0."""
-        learner = self._run.learner
-        if not learner.state_by_rank:
-            return ()
-        return tuple(gather_arrays(learner.group, learner.optimizer_state().arrays)[1:])

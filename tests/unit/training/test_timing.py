@@ -16,8 +16,8 @@ from hvdtrain.runs import metrics
 from hvdtrain.runs.step_times import NO_TIME, StepTime
 from hvdtrain.system import phases as phases_module
 from hvdtrain.system.phases import CHECKPOINT, DATA, FORWARD, GRADIENTS, JOINING, LOGGING, LOOP, phases
-from hvdtrain.training import state, timing
-from hvdtrain.training.state import Saver
+from hvdtrain.training import saver, timing
+from hvdtrain.training.saver import Saver
 from hvdtrain.training.timing import SlowRanks, StepTimer, Throughput
 from hvdtrain.training.train import train
 
@@ -27,7 +27,7 @@ def clock(monkeypatch):
     """A clock that only the test moves."""
     clock = SimpleNamespace(now=100.0)
     shown = SimpleNamespace(perf_counter=lambda: clock.now, monotonic=lambda: clock.now, monotonic_ns=lambda: 0)
-    for module in (phases_module, state, timing):
+    for module in (phases_module, saver, timing):
         monkeypatch.setattr(module, "time", shown)
     return clock
 

@@ -16,11 +16,13 @@ from torch import nn
 import hvdtrain
 from hvdtrain.__main__ import main
 from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.collectives.shard_sums import ShardSums
+from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.phases import phases
-from hvdtrain.training import evaluation
+from hvdtrain.training import evaluation, survival
 
 ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.int64)
 
@@ -627,3 +629,27 @@ def test_workers_that_cannot_be_are_a_warning(tmp_path, attributes, workers, war
             run.step(losses(model, batch))
     log = (tmp_path / "run" / "logs" / "rank-0.log").read_text()
     assert ("WARNING --workers 2" in log) == warns and (attributes or "raise --workers" not in log)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_loop_left_after_a_step_that_was_no_update_does_not_count_it(shards, start, monkeypatch):
+    renewed = []
+    monkeypatch.setattr(survival.Survivors, "renew", lambda survivors, change: renewed.append(change))
+    combine = ShardSums.combine
+
+    def cut_off(sums):
+        if sums._step.step == 2 and not renewed:
+            raise RanksChanged
+        return combine(sums)
+
+    monkeypatch.setattr(ShardSums, "combine", cut_off)
+    with start(shards=shards) as run:
+        model, _ = run.setup(*parts())
+        steps = 0
+        for batch in run.batches(ROWS):
+            steps += run.step(losses(model, batch)) or run._change is not None
+            if steps == 3:
+                assert run._change is not None
+                break
+    assert len(renewed) == 1
+    assert json.loads((run.folder / "result.json").read_text())["steps"] == 2
