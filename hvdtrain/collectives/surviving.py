@@ -1,8 +1,8 @@
 """A group whose members may be lost and replaced while training goes on (`hvdtrain launch --survive`).
 
 Learners and the loop hold one `SurvivingGroup` for the whole job. It passes collectives on to a group of the ranks that
-train together now: a ring, or Horovod's processes. When the launcher says that one of them is lost, or a collective fails
-because of that, each collective raises RanksChanged, until `renew` has made the group of the next membership.
+train together now: a ring, or Horovod's processes. When the launcher says that one of them is lost, or a collective
+fails because of that, each collective raises RanksChanged, until `renew` has made the group of the next membership.
 """
 
 from __future__ import annotations
