@@ -112,13 +112,17 @@ def _hvdtrain(*launch: str) -> Callable[[Path], list[str]]:
 
 
 def _recorded_steps(folder: Path) -> list[Step]:
-    """A membership or an attempt is a start; steps that an attempt did again replace those of the one before."""
-    start_number, steps = 0, []
-    for record in _records(folder / "runs" / "run" / "metrics.jsonl"):
+    """An attempt, or a membership without a lost rank, is a start."""
+    run = folder / "runs" / "run"
+    attempts = run / "attempts.json"  # written when an attempt has ended
+    began = [attempt["began"] for attempt in json.loads(attempts.read_text())] if attempts.exists() else []
+    changes, steps = 0, []
+    for record in _records(run / "metrics.jsonl"):
         if record["kind"] == "members":
-            start_number += bool(record["lost"])
+            changes += bool(record["lost"])
         elif record["kind"] == "train":
-            steps.append(Step(record["step"], record["time"], start_number))
+            starts = sum(one <= record["time"] for one in began)
+            steps.append(Step(record["step"], record["time"], changes + starts))
     return steps
 
 
