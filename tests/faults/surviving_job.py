@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 from support.jobs import ROOT, running
 from support.same_bits import MEASURED, weights_hash
 from support.tasks.counting import OPTIONS as COUNTING_OPTIONS
@@ -138,6 +139,13 @@ class SurvivingJob(WatchedJob):
         """Kill the newest process of a rank."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.started(rank), signal_number)
+
+    def kill_agent(self, rank: int) -> None:
+        """Kill the agent of a rank, and not the rank itself."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self.started(rank)).parent()
+            if parent and parent.pid != self.process.pid:
+                parent.kill()
 
     def order_kill(self, phase: str, delay_s: float = 0.0) -> None:
         """Let the next rank that begins a phase be killed so much later; `phase-RANK` is for one rank."""
