@@ -164,4 +164,6 @@ def survive(suite: Suite, launcher: str, framework: str) -> Row:
     except Mismatch as error:
         raise Mismatch(f"{title}: {error}\n{kills.report()}") from None
     suite.kills.update(kills.counts)
-    return Row(f"{kills.counts.total()} kills: {title}", launcher, framework, state="same hash, losses and evaluations")
+    return Row(
+        f"{kills.counts.total()} kills: {title}", launcher, framework, state="same losses, same scores, same hash"
+    )
