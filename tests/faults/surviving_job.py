@@ -83,7 +83,12 @@ class SurvivingJob(WatchedJob):
         return [*program, *options, *lasting, *kept, *sharded, *self.options]
 
     def _environment(self) -> dict[str, str]:
-        return {**super()._environment(), "KILLABLE": str(self.folder), "FRAMEWORK": self.framework, "STATE": "1"}
+        return {
+            **super()._environment(),
+            "HVDTRAIN_TEST_FOLDER": str(self.folder),
+            "FRAMEWORK": self.framework,
+            "STATE": "1",
+        }
 
     def read(self) -> bool:
         """Read what was recorded since; whether that has a step."""
