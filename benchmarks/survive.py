@@ -108,7 +108,10 @@ def cable(options: argparse.Namespace, folder: Path) -> Iterable[dict[str, Any]]
 def systems(options: argparse.Namespace, folder: Path) -> Iterable[dict[str, Any]]:
     """The same kills of each system."""
     for name in options.systems:
-        yield {"system": name, **measure_system(name, folder / name, count(options, 10), random.Random(options.seed))}
+        yield {
+            "system": name,
+            **measure_system(name, folder / name.replace(" ", "-"), count(options, 10), random.Random(options.seed)),
+        }
 
 
 def both(values: list[float]) -> str:
