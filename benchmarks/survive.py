@@ -1,7 +1,7 @@
 """How long a job stands still when it loses a rank: the figures and the table of docs/faults.md.
 
 usage: python benchmarks/survive.py [--short] [--parts PART...] [--frameworks F...] [--strategies S...] [--losses N]
-                                    [--output FILE]
+                                    [--systems NAME...] [--seed S] [--output FILE]
 
 Jobs of 4 ranks train LeNet on digits; each step sleeps 0.1 s, so that its own time says little. Parts:
 
@@ -66,6 +66,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--frameworks", nargs="+", choices=INSTALLED, default=INSTALLED)
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--losses", type=int, help="how many of each kind, instead of the numbers of --short")
     parser.add_argument("--seed", type=int, default=0, help="decides ranks and moments; default: 0")
     parser.add_argument("--output", type=Path, default=Path("runs/survive.md"), help="file for the tables")
@@ -106,8 +107,11 @@ def cable(options: argparse.Namespace, folder: Path) -> Iterable[dict[str, Any]]
 
 def systems(options: argparse.Namespace, folder: Path) -> Iterable[dict[str, Any]]:
     """The same kills of each system."""
-    for name in SYSTEMS:
-        yield {"system": name, **measure_system(name, folder / name, count(options, 10), random.Random(options.seed))}
+    for name in options.systems:
+        yield {
+            "system": name,
+            **measure_system(name, folder / name.replace(" ", "-"), count(options, 10), random.Random(options.seed)),
+        }
 
 
 def both(values: list[float]) -> str:

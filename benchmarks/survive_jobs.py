@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import signal
 import statistics
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from faults.surviving_job import RANKS, SurvivingJob
 from support.cluster import HOST_NEEDS, Hosts, Slurm, need
 from support.jobs import wait_for
@@ -96,7 +96,10 @@ def job(folder: Path, framework: str, strategy: str, *options: str, **more: Any)
         yield measured
     finally:
         if measured.job.process.poll() is None:
-            os.kill(measured.job.process.pid, signal.SIGTERM)
+            launcher = psutil.Process(measured.job.process.pid)
+            if measured.job.cluster:  # it was started by nsenter, which ends with its status
+                (launcher,) = launcher.children()
+            launcher.terminate()
         measured.job.end(75, within_s=60, cleanup_s=20)
 
 

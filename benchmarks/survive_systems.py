@@ -66,7 +66,7 @@ def measure_system(name: str, folder: Path, count: int, generator: random.Random
 def _run(system: System, folder: Path, kill: tuple[int, int] | None) -> float:
     """Run a job to its end, with a kill of a rank after a step, if any; when that was, or the job ended."""
     folder.mkdir(parents=True)
-    variables = {"KILLABLE": str(folder), "HVDTRAIN_TEST_STEP_S": str(STEP_S), "RANKS": str(RANKS)}
+    variables = {"HVDTRAIN_TEST_FOLDER": str(folder), "HVDTRAIN_TEST_STEP_S": str(STEP_S), "RANKS": str(RANKS)}
     with open(folder / "output", "w") as output:
         process = start(["bash", "-c", 'exec "$@" > output 2>&1', "bash", *system.command(folder)], folder, **variables)
         text = lambda: (folder / "output").read_text()[-6000:]  # noqa: E731
@@ -112,13 +112,17 @@ def _hvdtrain(*launch: str) -> Callable[[Path], list[str]]:
 
 
 def _recorded_steps(folder: Path) -> list[Step]:
-    """A membership or an attempt is a start; steps that an attempt did again replace those of the one before."""
-    start_number, steps = 0, []
-    for record in _records(folder / "runs" / "run" / "metrics.jsonl"):
+    """An attempt, or a membership without a lost rank, is a start."""
+    run = folder / "runs" / "run"
+    attempts = run / "attempts.json"  # written when an attempt has ended
+    began = [attempt["began"] for attempt in json.loads(attempts.read_text())] if attempts.exists() else []
+    changes, steps = 0, []
+    for record in _records(run / "metrics.jsonl"):
         if record["kind"] == "members":
-            start_number += bool(record["lost"])
+            changes += bool(record["lost"])
         elif record["kind"] == "train":
-            steps.append(Step(record["step"], record["time"], start_number))
+            starts = sum(one <= record["time"] for one in began)
+            steps.append(Step(record["step"], record["time"], changes + starts))
     return steps
 
 
@@ -130,7 +134,9 @@ def _parameters(folder: Path) -> str:
 
 
 def _torchrun(folder: Path) -> list[str]:
-    command = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(RANKS), "--max-restarts", "9"]
+    """By default, the ranks that are started again find the addresses of the former ones, and fail (PyTorch 2.13)."""
+    own_store = ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"]
+    command = [*own_store, str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(RANKS), "--max-restarts", "9"]
     return [*command, str(OTHERS), "ddp", str(STEPS), str(STEP_S), str(folder)]
 
 

@@ -14,9 +14,9 @@ from faults.watched_job import Mismatch
 PHASES = {"gradients": 0.02, "update": 0.002, "evaluation": 0.03, "checkpoint": 0.03, "logging": 0.002, "data": 0.002,
           "change of ranks": 0.3}  # fmt: skip
 """Phases in which a rank is killed, and at most how many seconds after the phase began; see `system/phases.py`."""
-KINDS = {"any": 6, "position 0": 3, "two": 3, "again": 3, "joining": 4, **dict.fromkeys(PHASES, 1)}
+KINDS = {"any": 6, "position 0": 3, "two": 3, "again": 3, "joining": 4, "agent": 1, **dict.fromkeys(PHASES, 1)}
 """Kinds of kills, and how often each is drawn. `again`: another rank, while the others get over the loss of the first;
-`joining`: a rank that starts, but does not train yet."""
+`joining`: a rank that starts, but does not train yet; `agent`: only the process that has started a rank."""
 AGAIN_S = 0.4
 PAUSE_S = {"torch": (0.1, 1.6), "mxnet": (0.1, 1.2), "tensorflow": (0.3, 3.0)}
 """From a kill to the next one."""
@@ -96,6 +96,10 @@ class Kills:
             self._kill_ranks(kind, choice[0])
             time.sleep(self._random.uniform(0.002, AGAIN_S))
             self._kill_ranks(kind, choice[1])
+        elif kind == "agent":
+            self._job.kill_agent(choice[0])
+            self._count(kind, f"that of rank {choice[0]}")
+            self._wait_before_next()
         else:
             self._kill_ranks(kind, self._random.choice([*holders, *self._job.starting]))
 
@@ -160,4 +164,6 @@ def survive(suite: Suite, launcher: str, framework: str) -> Row:
     except Mismatch as error:
         raise Mismatch(f"{title}: {error}\n{kills.report()}") from None
     suite.kills.update(kills.counts)
-    return Row(f"{kills.counts.total()} kills: {title}", launcher, framework, state="same hash, losses and evaluations")
+    return Row(
+        f"{kills.counts.total()} kills: {title}", launcher, framework, state="same losses, same scores, same hash"
+    )

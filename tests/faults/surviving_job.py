@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 from support.jobs import ROOT, running
 from support.same_bits import MEASURED, weights_hash
 from support.tasks.counting import OPTIONS as COUNTING_OPTIONS
@@ -82,7 +83,12 @@ class SurvivingJob(WatchedJob):
         return [*program, *options, *lasting, *kept, *sharded, *self.options]
 
     def _environment(self) -> dict[str, str]:
-        return {**super()._environment(), "KILLABLE": str(self.folder), "FRAMEWORK": self.framework, "STATE": "1"}
+        return {
+            **super()._environment(),
+            "HVDTRAIN_TEST_FOLDER": str(self.folder),
+            "FRAMEWORK": self.framework,
+            "STATE": "1",
+        }
 
     def read(self) -> bool:
         """Read what was recorded since; whether that has a step."""
@@ -138,6 +144,13 @@ class SurvivingJob(WatchedJob):
         """Kill the newest process of a rank."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.started(rank), signal_number)
+
+    def kill_agent(self, rank: int) -> None:
+        """Kill the agent of a rank, and not the rank itself."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self.started(rank)).parent()
+            if parent and parent.pid != self.process.pid:
+                parent.kill()
 
     def order_kill(self, phase: str, delay_s: float = 0.0) -> None:
         """Let the next rank that begins a phase be killed so much later; `phase-RANK` is for one rank."""

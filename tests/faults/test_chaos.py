@@ -35,6 +35,7 @@ def suite(tmp_path_factory):
         pytest.param("ranks", FASTEST, marks=[pytest.mark.guarantee("same-bits"), pytest.mark.matrix]),
         pytest.param("ranks", "torch", marks=pytest.mark.matrix),
         pytest.param("ranks", "tensorflow", marks=pytest.mark.matrix),
+        pytest.param("survive", FASTEST, marks=[pytest.mark.guarantee("survive-lost-ranks"), pytest.mark.matrix]),
         pytest.param("stall", FASTEST, marks=pytest.mark.matrix),
         pytest.param("slow", "torch", marks=pytest.mark.matrix),
         pytest.param("suspend", "torch", marks=pytest.mark.matrix),
@@ -49,7 +50,7 @@ def test_fault(suite, fault, framework):
     suite.shards = 0
     row = FAULTS[fault].inject(suite, "local", framework)
     assert row.ran
-    assert row.state.endswith("same hash" if fault == "ranks" else "same weights")
+    assert row.state.endswith("same hash" if fault in ("ranks", "survive") else "same weights")
 
 
 @pytest.mark.matrix

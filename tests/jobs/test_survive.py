@@ -19,7 +19,7 @@ def job(tmp_path):
     """Starts a job of these ranks, whose steps take STEP_S until it may hurry; by default it survives."""
     started = []
 
-    def start(framework, training, strategy, ranks=2, *options, steps=150):
+    def start(framework, training, strategy, ranks=2, *options, steps=96):
         folder = tmp_path / str(len(started))
         words = [] if strategy == "single" else ["--survive", *options]
         started.append(
@@ -30,7 +30,8 @@ def job(tmp_path):
                 strategy=strategy,
                 training=training,
                 max_steps=steps,
-                step_s=0.0 if strategy == "single" else 0.2,
+                options=["--checkpoint-every", "5"],
+                step_s=0.0 if strategy == "single" else 0.4,
             )
         )
         return started[-1]
@@ -51,7 +52,7 @@ def lose_and_replace(job, phase, rank):
 
 
 CASES = [
-    ("mxnet", "network", "ring", "gradients", 1),
+    ("mxnet", "rows", "ring", "gradients", 1),
     ("torch", "loop of torch", "horovod", "checkpoint", 0),
     ("tensorflow", "task", "horovod", "evaluation", 1),
     *(
@@ -62,7 +63,7 @@ CASES = [
             ("torch", "rows", "horovod", "data", 1),
             ("mxnet", "loop of mxnet", "horovod", "update", 0),
             ("mxnet", "task", "horovod", "evaluation", 1),
-            ("mxnet", "rows", "ring", "checkpoint", 0),
+            ("mxnet", "network", "ring", "checkpoint", 0),
             ("tensorflow", "network", "ring", "gradients", 0),
             ("tensorflow", "rows", "horovod", "logging", 1),
         ]

@@ -2,10 +2,10 @@
 
 usage: python killable.py FRAMEWORK|SCRIPT.py [OPTIONS of training]
 
-In the folder $KILLABLE, each rank first writes its process id into `pids/RANK`. The file `orders/PHASE` holds a number
-of seconds: the first rank to begin that phase takes the order, and is killed so many seconds later; `orders/PHASE-RANK`
-is for that rank only. HVDTRAIN_TEST_STEP_S: seconds by which each step is longer, in which nothing is computed, as long
-as there is no file `hurry`.
+In the folder $HVDTRAIN_TEST_FOLDER, each rank first writes its process id into `pids/RANK`. The file `orders/PHASE`
+holds a number of seconds: the first rank to begin that phase takes the order, and is killed so many seconds later;
+`orders/PHASE-RANK` is for that rank only. HVDTRAIN_TEST_STEP_S: seconds by which each step is longer, in which nothing
+is computed, as long as there is no file `hurry`.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-FOLDER = "KILLABLE"
+FOLDER = "HVDTRAIN_TEST_FOLDER"
 STEP_S = "HVDTRAIN_TEST_STEP_S"
 folder = Path(os.environ[FOLDER])
 rank = os.environ.get("HVDTRAIN_RANK", "0")
