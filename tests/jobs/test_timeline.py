@@ -183,7 +183,7 @@ def test_runs_that_cannot_have_their_timeline(tmp_path, framework):
     assert "--timeline 6:8: the run ends before these steps, after step 5; there is no timeline" in output
     assert list(Trace(runs / "cut" / "timeline-3-6.json").steps(0)) == ["step 3", "step 4", "step 5"]
     assert "the timeline runs/blocked/timeline-2-4.json cannot be written" in output
-    assert "--timeline 1:3: its steps were made before this job began, which begins at step 4" in output
+    assert "--timeline 1:3: its steps were made before, as training begins at step 4 here" in output
     assert [path.name for path in runs.glob("resumed/timeline-*")] == ["timeline-6-8.json"]
     resumed = Trace(runs / "resumed" / "timeline-6-8.json")
     assert list(resumed.steps(0)) == [f"step {number}" for number in range(6, 8)]
