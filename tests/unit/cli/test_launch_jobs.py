@@ -1,10 +1,9 @@
 """launch status and launch cancel, with programs in place of Slurm's that answer as the real ones do."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -147,14 +146,19 @@ def test_errors_of_status_and_cancel(slurm, capsys, monkeypatch):
     assert "squeue is not on PATH" in run(capsys, "status")[2]
 
 
+def without_seconds(output):
+    """A busy machine takes longer."""
+    return re.sub(r"after \d+ s", "after some s", output)
+
+
 def test_cancel_asks_for_a_checkpoint_first(slurm, capsys):
     for job in ("1", "2", "3", "4"):
         add(job, slurm)
     jobs = [line("1", "RUNNING"), line("2", "PENDING"), line("3", "COMPLETED"), line("6", "RUNNING")]
     (slurm / "jobs").write_text("".join(jobs))
     status, output, _ = run(capsys, "cancel", "1", "2", "3", "4", "6")
-    assert (status, sorted(output.splitlines())) == (0, [
-        "1: ended after 0 s", "2: cancelled before it started", "3: had ended before (COMPLETED)",
+    assert (status, sorted(without_seconds(output).splitlines())) == (0, [
+        "1: ended after some s", "2: cancelled before it started", "3: had ended before (COMPLETED)",
         "4: had ended before (Slurm has no record of it any more)", "6: cancelled",
     ])  # fmt: skip
     assert (slurm / "scancelled").read_text() == "--batch --signal=TERM 1\n2\n6\n"
@@ -167,7 +171,10 @@ def test_cancel_ends_what_does_not_end_itself(slurm, capsys, monkeypatch):
     (slurm / "deaf").touch()
     assert "there is no terminal; give --yes" in run(capsys, "cancel", "--all")[2]
     status, output, _ = run(capsys, "cancel", "--all", "--yes")
-    assert (status, output) == (0, "1: did not end when asked to; ended by scancel after 0 s\n")
+    assert (status, without_seconds(output)) == (
+        0,
+        "1: did not end when asked to; ended by scancel after some s\n",
+    )
     assert run(capsys, "cancel", "--all") == (0, "no submitted job waits or runs\n", "")
     (slurm / "jobs").write_text(line("1", "RUNNING"))
     (slurm / "denied").touch()
