@@ -75,7 +75,7 @@ class Audit(NamedTuple):
     by: int
     """The rank that computes it besides the one whose shard it is."""
     only: bool = False
-    """Whether the step is nothing but that: there is no update, and all ranks compute the shard."""
+    """Whether all ranks only compute that shard, without an update."""
 
 
 class Batch(NamedTuple):

@@ -23,7 +23,7 @@ HALF = 1 << 32
 def choose(seed: int, step: int, by_rank: Sequence[Sequence[int]], shards: Sequence[int]) -> Audit | None:
     """The shard that is audited in a step, each with the same probability, and the rank that computes it as well.
 
-    by_rank: the shards of each rank. shards: those that have rows. None if there is no other rank.
+    by_rank: the shards of each rank. shards: those that have rows. None in a job of one rank.
     """
     if len(by_rank) < 2 or not shards:
         return None

@@ -7,6 +7,7 @@ takes the same number of steps, without which a synchronous job hangs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -73,6 +74,7 @@ class Assignment:
             raise ValueError(f"not each part on exactly one rank: {self.by_rank}")
 
     @classmethod
+    @functools.cache  # asked for in each step
     def contiguous(cls, size: int, shards: int = 0) -> Assignment:
         """The one that a job of `size` ranks begins with: `Cut.of` of each rank."""
         return cls(tuple(Cut.of(rank, size, shards).numbers for rank in range(size)))

@@ -8,6 +8,7 @@ from collections import deque
 
 from hvdtrain.jobs import protocol
 from hvdtrain.jobs.protocol import Message
+from hvdtrain.system import agent_pipe
 
 
 class MembershipPipe:
@@ -19,7 +20,7 @@ class MembershipPipe:
     def __init__(self) -> None:
         self.reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
-        self.variable = f"{self.reading}:{os.fstat(self.reading).st_ino}"
+        self.variable = agent_pipe.named(self.reading)
         self._queue = deque[bytes]()
 
     def fileno(self) -> int:

@@ -60,7 +60,7 @@ class Memberships:
     def lost(self, rank: int, why: str) -> Membership | None:
         """A rank has ended, or is to be ended: the membership without it.
 
-        None where it is no member, or where too few are left.
+        None for a rank that was not a member, or where too few are left.
         """
         member = self._members.pop(rank, None)
         if not member or not self.number or self.too_few or not self._members:
@@ -68,7 +68,7 @@ class Memberships:
         return self._next({rank: why})
 
     def only(self, rank: int) -> Membership | None:
-        """The membership of one member, where the others end; None where it is no member."""
+        """The membership of one member, where the others end; None for a rank that is not a member."""
         self._members = {number: member for number, member in self._members.items() if number == rank}
         return self._next({}) if self._members else None
 

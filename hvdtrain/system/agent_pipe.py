@@ -64,7 +64,12 @@ def new_pipe() -> tuple[int, int, str]:
     """A pipe: the ends to read and to write, and the value of VARIABLE."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    return reading, writing, f"{writing}:{os.fstat(writing).st_ino}"
+    return reading, writing, named(writing)
+
+
+def named(end: int) -> str:
+    """The value of a variable by which a program finds an end of a pipe that it inherits: see `descriptor`."""
+    return f"{end}:{os.fstat(end).st_ino}"
 
 
 def send(said: Said) -> bool:

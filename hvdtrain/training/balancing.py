@@ -41,8 +41,6 @@ class Balancing(Observer):
         self._step = at.step
         if not run.config.shards > run.group.size > 1 or run.runtime.balance == "off" or steps <= 0:
             return
-        if self._balancer.assignment != run.assignment:  # the ranks are others now
-            self._balancer = Balancer(run.assignment)
         if change := self._balancer.add(steps, interval.times):
             run.assign(change.assignment)
             self._report(at, change)

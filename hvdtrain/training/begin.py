@@ -133,12 +133,16 @@ def _start_records(run: Run, position: Position, examine_host: Callable[[], Find
 def write_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
     """On rank 0: write what the run records before its first step; returns who hands it to trackers."""
     with must_write("the record of this run", run.folder):
-        content = _write_record(run, examine_host)
-        if not run.runtime.trackers:
-            return None
-        from hvdtrain.runs.trackers.tracking import Tracking
+        return start_tracking(run, _write_record(run, examine_host), position)
 
-        return Tracking(run.runtime.trackers, run.folder, content, position.step)
+
+def start_tracking(run: Run, content: dict[str, Any], position: Position) -> Tracking | None:
+    """Who hands what the run records to its trackers, if there are some. content: of `config.json`."""
+    if not run.runtime.trackers:
+        return None
+    from hvdtrain.runs.trackers.tracking import Tracking
+
+    return Tracking(run.runtime.trackers, run.folder, content, position.step)
 
 
 def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, Any]:

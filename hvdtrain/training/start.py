@@ -28,7 +28,7 @@ from hvdtrain.tasks.target import Target
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.balancing import Balancing
 from hvdtrain.training.batches import Batches
-from hvdtrain.training.begin import Findings, begin, begin_or_join, write_records
+from hvdtrain.training.begin import Findings, begin, begin_or_join, start_tracking, write_records
 from hvdtrain.training.loop import Training
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Ranks, StopRequest
@@ -113,11 +113,8 @@ class StartedRun:
         if not (run.folder / "config.json").exists():  # it was lost before it had written that
             tracking = write_records(run, self.at, self._examine_host)
         elif run.runtime.trackers:
-            from hvdtrain.runs.trackers.tracking import Tracking
-
             with contextlib.suppress(OSError, ValueError):  # config.json of a folder that does not respond
-                content = read_json(run.folder / "config.json")
-                tracking = Tracking(run.runtime.trackers, run.folder, content, self.at.step)
+                tracking = start_tracking(run, read_json(run.folder / "config.json"), self.at)
         if tracking:
             self.stack.enter_context(tracking.until_end())
             self.reporter.track = tracking.log

@@ -1,9 +1,9 @@
-"""The hosts, which are made once for all tests of this folder."""
+"""The hosts, which are made once for all tests of this folder, and a Slurm on them for each file that asks for it."""
 
 from __future__ import annotations
 
 import pytest
-from support.cluster import HOST_NEEDS, Hosts, need
+from support.cluster import HOST_NEEDS, SLURM_NEEDS, Hosts, Slurm, need
 from support.cluster_jobs import QUICK
 from support.jobs import newest, train
 
@@ -17,6 +17,14 @@ def hosts(tmp_path_factory):
         yield made
     finally:
         made.down()
+
+
+@pytest.fixture(scope="module")
+def slurm(hosts, tmp_path_factory):
+    need(SLURM_NEEDS, "slurm-wlm slurm-wlm-basic-plugins munge")
+    made = Slurm(hosts, tmp_path_factory.mktemp("slurm"))
+    made.up()
+    return made
 
 
 @pytest.fixture(scope="package")

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.cluster import SLURM_NEEDS, Slurm, need
+from support.cluster import Slurm
 from support.cluster_jobs import LAUNCH, SLEEP, program, ranks_on, skip_if_the_folder_has_a_space
 from support.jobs import PROGRAMS, distance, newest, train, wait_for
 from support.stack import FASTEST
@@ -21,14 +21,6 @@ from hvdtrain.system.run_end import last_step
 MATRIX = pytest.mark.matrix
 LONG = ("python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single", "--epochs", "10000", "--log-every", "2")
 """Trains until it is ended."""
-
-
-@pytest.fixture(scope="module")
-def slurm(hosts, tmp_path_factory):
-    need(SLURM_NEEDS, "slurm-wlm slurm-wlm-basic-plugins munge")
-    made = Slurm(hosts, tmp_path_factory.mktemp("slurm"))
-    made.up()
-    return made
 
 
 IN_SLURM = [

@@ -5,20 +5,10 @@ from __future__ import annotations
 import re
 import sys
 
-import pytest
-from support.cluster import SLURM_NEEDS, Slurm, need
 from support.cluster_jobs import LAUNCH
 from support.jobs import ROOT, wait_for
 
 PROGRAM = [sys.executable, str(ROOT / "tests" / "support" / "survivor.py")]
-
-
-@pytest.fixture(scope="module")
-def slurm(hosts, tmp_path_factory):
-    need(SLURM_NEEDS, "slurm-wlm slurm-wlm-basic-plugins munge")
-    made = Slurm(hosts, tmp_path_factory.mktemp("slurm"))
-    made.up()
-    return made
 
 
 def test_a_killed_step_and_a_failed_node_do_not_end_the_job(slurm, tmp_path):

@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple, Protocol
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, in_container, passed_on, variables
 from hvdtrain.jobs.launchers import horovodrun, mpirun
-from hvdtrain.jobs.launchers.single_rank import build_rank
-from hvdtrain.jobs.places import Places
-from hvdtrain.system import rank_info
+from hvdtrain.jobs.launchers.single_rank import build_here, build_rank
+from hvdtrain.jobs.places import Place, Places
+from hvdtrain.system.rank_info import host_name
 
 
 def build_local(
@@ -26,16 +26,8 @@ def build_local(
 
     It inherits all variables, so `control` needs no option.
     """
-    return [_one_rank(job, environment, rank, python) for rank in range(job.ranks)]
-
-
-def _one_rank(job: Job, environment: Mapping[str, str], rank: int, python: str) -> LaunchSpec:
-    # Rank 0 shows a progress bar, which needs the terminal itself.
-    on_terminal = rank == 0 and not job.output_dir and os.isatty(1) and os.isatty(2)
-    flags = ["--gloo", *(["--on-terminal"] if on_terminal else [])]
-    identity = zip(rank_info.VARIABLES[rank_info.LAUNCH], map(str, (rank, job.ranks, rank)), strict=True)
-    command = agent_command(job, *flags, python=python)
-    return LaunchSpec(command, {**variables(job, environment), **dict(identity)}, rank, on_terminal)
+    places = (Place(rank, host_name(), rank) for rank in range(job.ranks))
+    return [build_here(job, environment, place, on_terminal=True, python=python) for place in places]
 
 
 def build_srun(

@@ -20,17 +20,25 @@ def build_rank(
     launcher: str, job: Job, environment: Mapping[str, str], place: Place, python: str = sys.executable
 ) -> LaunchSpec:
     """What starts the agent of a rank at its place."""
+    here = build_here(job, environment, place, on_terminal=launcher == "local", python=python)
+    if launcher == "srun":
+        return here._replace(command=[*_srun(job, place.host), *here.command])
+    if other_hosts([Host(place.host, 1)]):
+        return here._replace(command=ssh(place.host, "sh", job.ssh), remote=tuple(here.command))
+    return here
+
+
+def build_here(
+    job: Job, environment: Mapping[str, str], place: Place, on_terminal: bool, python: str = sys.executable
+) -> LaunchSpec:
+    """The agent of a rank on this host. on_terminal: whether rank 0 has the terminal, where there is one."""
     # Rank 0 shows a progress bar, which needs the terminal itself.
-    terminal = place.rank == 0 and launcher == "local" and not job.output_dir and os.isatty(1) and os.isatty(2)
-    command = agent_command(job, "--gloo", "--survive", *(["--on-terminal"] if terminal else []), python=python)
+    terminal = place.rank == 0 and on_terminal and not job.output_dir and os.isatty(1) and os.isatty(2)
+    flags = ["--gloo", *(["--survive"] if job.survival else []), *(["--on-terminal"] if terminal else [])]
     values = map(str, (place.rank, job.max_ranks, place.local_rank))
     identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], values, strict=True))
     given = {**variables(job, environment), **identity}
-    if launcher == "srun":
-        return LaunchSpec([*_srun(job, place.host), *command], given, place.rank)
-    if other_hosts([Host(place.host, 1)]):
-        return LaunchSpec(ssh(place.host, "sh", job.ssh), given, place.rank, remote=tuple(command))
-    return LaunchSpec(command, given, place.rank, terminal)
+    return LaunchSpec(agent_command(job, *flags, python=python), given, place.rank, terminal)
 
 
 def _srun(job: Job, node: str) -> list[str]:
