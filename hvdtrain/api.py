@@ -57,7 +57,7 @@ def start(
     arguments: Sequence[str] | None = None,
     framework: Framework | None = None,
 ) -> Iterator[UserLoop]:
-    """Train by a loop of the script's own, on each rank that a launcher started (docs/own.md).
+    """Train by a loop of the script's own, on each rank that a launcher started (docs/own-loop.md).
 
     Without `config` and `options`, the options are those of the command line, or `arguments`; an error then ends the
     process with one line, as `hvdtrain train` does. Otherwise raises UserError if they do not allow it, TrainingError

@@ -179,7 +179,7 @@ def replay(segment: Segment, config: Config, runtime: RuntimeOptions) -> Verdict
             problem = group.broadcast(explain(segment, verdict, reasons) if verdict.mismatch else "")
         group.close()
     if problem:
-        raise BitsDiffer(problem, "docs/same-bits.md says what decides the bits")
+        raise BitsDiffer(problem, "docs/deterministic.md says what decides the bits")
     return verdict
 
 
