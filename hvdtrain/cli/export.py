@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from hvdtrain import __version__
-from hvdtrain.config.option import option, positional, read_arguments
+from hvdtrain.config.option import OptionParser, option, parser_of, positional, read_arguments
 from hvdtrain.config.options import Framework
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
@@ -59,10 +59,17 @@ class ExportOptions:
         check_ranges(self)
 
 
+PROGRAM = "python -m hvdtrain export"
+
+
+def parser() -> OptionParser:
+    return parser_of(ExportOptions, PROGRAM)
+
+
 @exit_status()
 def main(argv: list[str]) -> None:
     """Write the model and print a line about it; ends the process with an exit status if that fails."""
-    _export(read_arguments(ExportOptions, "python -m hvdtrain export", argv))
+    _export(read_arguments(ExportOptions, PROGRAM, argv))
 
 
 def _export(options: ExportOptions) -> None:

@@ -34,21 +34,25 @@ BATCH_COMMANDS = {
 }
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """The options; exits with status 2 where they are invalid."""
-    parser = Parser(
+def parser() -> Parser:
+    made = Parser(
         prog="python -m hvdtrain launch",
         description="Start the ranks of a job and supervise them.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(dest="launcher", required=True, metavar="LAUNCHER", title="launchers and commands")
+    commands = made.add_subparsers(dest="launcher", required=True, metavar="LAUNCHER", title="launchers and commands")
     for name, launcher in LAUNCHERS.items():
         _add_job_options(_add_command(commands, name, launcher.about, PROGRAM), launcher.options)
     _add_batch_options(_add_command(commands, "sbatch", BATCH_COMMANDS["sbatch"], PROGRAM))
     _add_status_options(_add_command(commands, "status", BATCH_COMMANDS["status"], "[JOB...]"))
     _add_cancel_options(_add_command(commands, "cancel", BATCH_COMMANDS["cancel"], "[JOB...]"))
-    options = parser.parse_args(_joined(argv))
+    return made
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The options; exits with status 2 where they are invalid."""
+    options = parser().parse_args(_joined(argv))
     if options.launcher not in ("status", "cancel"):
         options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
     return options

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from hvdtrain.cli import launch, launch_options, sweep_options
+from hvdtrain.cli.sweep_options import parser as parser
 from hvdtrain.config.option import arguments, as_json
 from hvdtrain.config.options import Framework
 from hvdtrain.config.sources import CommandLine, to_record
