@@ -184,11 +184,9 @@ def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -
     """
     test = next((folder / part for part in TEST_FOLDERS if (folder / part).is_dir()), None)
     if test is None:
-        raise UserError(f"{folder}: has a folder train, but neither test nor val", "put images to test with there")
+        return load_class_folders(name, folder / "train", skip, resized)
     train = folder / "train"
     classes, tested = _class_names(train), _class_names(test)
-    if not classes:
-        raise UserError(f"{train}: has no folders", "give it a folder of images for each class")
     for names, others, has, lacks in ((tested, classes, test, train), (classes, tested, train, test)):
         if missing := sorted(set(names) - set(others)):
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -196,16 +194,32 @@ def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -
                 f"{printable(str(lacks / missing[0]))}: no such folder{more}, but {has.name} has this class",
                 "give both parts the same classes; a folder of test may be empty",
             )
-    train_folders, test_folders = ([_scan(part / name) for name in classes] for part in (train, test))
-    for class_folder in train_folders:
-        if not len(class_folder.names):
-            raise UserError(f"{printable(os.fsdecode(class_folder.path))}: holds no image", "remove it, or add images")
+    train_folders, test_folders = _class_folders(train, classes), [_scan(test / name) for name in classes]
     if not any(len(class_folder.names) for class_folder in test_folders):
         raise UserError(f"{test}: holds no image", "put images to test with there")
     train_rows = ImageFolder(f"{name}: train", train_folders, skip, resized)
     test_rows = ImageFolder(f"{name}: {test.name}", test_folders, skip, resized)
     train_rows.take_colors_of_first(test_rows)
     return LoadedSources(train_rows, test_rows, tuple(map(printable, classes)))
+
+
+def load_class_folders(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
+    """CLASS/*.png, in one part; see `load_image_folder`."""
+    classes = _class_names(folder)
+    folders = _class_folders(folder, classes)
+    labels = np.repeat(np.arange(len(folders)), [len(one.names) for one in folders])
+    return LoadedSources(ImageFolder(name, folders, skip, resized), None, tuple(map(printable, classes)), labels)
+
+
+def _class_folders(folder: Path, classes: list[str]) -> list[ClassFolder]:
+    """The folders of these classes. Raises UserError if there is none, or one has no image."""
+    if not classes:
+        raise UserError(f"{folder}: has no folders", "give it a folder of images for each class")
+    folders = [_scan(folder / name) for name in classes]
+    for class_folder in folders:
+        if not len(class_folder.names):
+            raise UserError(f"{printable(os.fsdecode(class_folder.path))}: holds no image", "remove it, or add images")
+    return folders
 
 
 def _class_names(folder: Path) -> list[str]:
