@@ -187,6 +187,8 @@ def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -
         return load_class_folders(name, folder / "train", skip, resized)
     train = folder / "train"
     classes, tested = _class_names(train), _class_names(test)
+    if not classes:
+        raise UserError(f"{train}: has no folders", "give it a folder of images for each class")
     for names, others, has, lacks in ((tested, classes, test, train), (classes, tested, train, test)):
         if missing := sorted(set(names) - set(others)):
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -194,7 +196,10 @@ def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -
                 f"{printable(str(lacks / missing[0]))}: no such folder{more}, but {has.name} has this class",
                 "give both parts the same classes; a folder of test may be empty",
             )
-    train_folders, test_folders = _class_folders(train, classes), [_scan(test / name) for name in classes]
+    train_folders, test_folders = ([_scan(part / name) for name in classes] for part in (train, test))
+    for class_folder in train_folders:
+        if not len(class_folder.names):
+            raise UserError(f"{printable(os.fsdecode(class_folder.path))}: holds no image", "remove it, or add images")
     if not any(len(class_folder.names) for class_folder in test_folders):
         raise UserError(f"{test}: holds no image", "put images to test with there")
     train_rows = ImageFolder(f"{name}: train", train_folders, skip, resized)
@@ -204,22 +209,18 @@ def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -
 
 
 def load_class_folders(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
-    """CLASS/*.png, in one part; see `load_image_folder`."""
-    classes = _class_names(folder)
-    folders = _class_folders(folder, classes)
-    labels = np.repeat(np.arange(len(folders)), [len(one.names) for one in folders])
-    return LoadedSources(ImageFolder(name, folders, skip, resized), None, tuple(map(printable, classes)), labels)
-
-
-def _class_folders(folder: Path, classes: list[str]) -> list[ClassFolder]:
-    """The folders of these classes. Raises UserError if there is none, or one has no image."""
+    """CLASS/*.png, in one part; see `load_image_folder`. Folders without images are ignored."""
+    scanned = {name: _scan(folder / name) for name in _class_names(folder)}
+    empty = [name for name, one in scanned.items() if not len(one.names)]
+    classes = [name for name in scanned if name not in empty]
     if not classes:
-        raise UserError(f"{folder}: has no folders", "give it a folder of images for each class")
-    folders = [_scan(folder / name) for name in classes]
-    for class_folder in folders:
-        if not len(class_folder.names):
-            raise UserError(f"{printable(os.fsdecode(class_folder.path))}: holds no image", "remove it, or add images")
-    return folders
+        raise UserError(f"{folder}: has no folders of images", "give it a folder of images for each class")
+    folders = [scanned[name] for name in classes]
+    labels = np.repeat(np.arange(len(folders)), [len(one.names) for one in folders])
+    rows = ImageFolder(name, folders, skip, resized)
+    if empty:
+        rows.advice += (f"{name}: {len(empty)} folder(s) without images are ignored: {printable(', '.join(empty))}",)
+    return LoadedSources(rows, None, tuple(map(printable, classes)), labels)
 
 
 def _class_names(folder: Path) -> list[str]:

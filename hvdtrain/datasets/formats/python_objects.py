@@ -146,9 +146,9 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
         except Exception as error:
             raise UserError(f"{name}: {type(error).__name__}: {one_line(error)}", "correct the function") from None
     data = parts_of(data)
-    if not isinstance(data, tuple | list):  # one part
+    if not isinstance(data, tuple | list) and hasattr(data, "__getitem__") and not hasattr(data, "dtype"):  # one part
         data = (data, None)
-    if len(data) not in (2, 3):
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise UserError(f"{name}: is of type {type(data).__name__}", PAIR)
     train, test = (_as_pairs(name, rows_of_loader(name, part), columns) for part in data[:2])
     names = _class_names(name, train, data[2] if len(data) == 3 else None)
@@ -179,7 +179,8 @@ def _as_pairs(name: str, rows: Any, columns: Columns) -> Any:
     """A data set with named columns, as Hugging Face's, as pairs; other rows as they are. Raises UserError."""
     names = getattr(rows, "column_names", None)
     if not isinstance(names, list | tuple):
-        check_no_columns(name, columns)
+        if rows is not None:
+            check_no_columns(name, columns)
         return rows
     labels = [columns.label] if columns.label else [column for column in names if column.lower() in LABEL_NAMES]
     if len(labels) != 1 or labels[0] not in names:

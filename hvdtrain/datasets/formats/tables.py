@@ -230,9 +230,8 @@ def _labels(tables: list[_Table], label: str, rows: list[np.ndarray]) -> tuple[l
     for table, cells, taken in zip(tables, values, rows, strict=True):
         if new := [row for row, cell in zip(taken.tolist(), cells.tolist(), strict=True) if cell not in number_of]:
             text = printable(str(cells[taken.tolist().index(new[0])]))
-            raise UserError(
-                f"{table.path}: the label of row {new[0]}, {text}, is no class", "give it training rows too"
-            )
+            reason = f"{table.path}: the label of row {new[0]}, {text}, is not among those of training"
+            raise UserError(reason, "correct it, or add training rows with it")
     numbers = [np.array([number_of[cell] for cell in cells.tolist()], np.int64) for cells in values]
     return numbers, tuple(names or map(printable, map(str, known)))
 
@@ -250,7 +249,9 @@ def _read(path: Path) -> pyarrow.Table:
             delimiter = "\t" if path.suffix == ".tsv" else ","
             if path.stat().st_size > reading.MEMORY:
                 raise Malformed("is larger than this machine's memory allows")
-            return pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter))
+            parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+            converting = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
+            return pyarrow.csv.read_csv(path, parse_options=parsing, convert_options=converting)
         if path.suffix == ".parquet":
             file = pyarrow.parquet.ParquetFile(path)
             size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
