@@ -49,9 +49,9 @@ choose() {
             "$uv" pip compile -q --no-header --no-annotate --no-build-isolation --python "$python" -c "$constraints" \
                 --override "$work/overrides" -o "$work/chosen" "${options[@]}" - "${files[@]}" >/dev/null
     else
-        # shellcheck disable=SC2086  # -e and its value
+        printf '%s\n' "${requirements[@]}" >"$work/requirements"
         pip install --dry-run --no-build-isolation -c "$constraints" --report "$work/chosen" "${options[@]}" \
-            ${again:+--ignore-installed} ${requirements[*]} "${files[@]/#/--requirement=}"
+            ${again:+--ignore-installed} -r "$work/requirements" "${files[@]/#/--requirement=}"
     fi
 }
 

@@ -43,8 +43,8 @@ read_stack() {
     source "$folder/stack.conf"
     extras=${HVDTRAIN_EXTRAS:-$EXTRAS}
     # What an environment has for tests stays there.
-    [[ $purpose = train && $(cat "$venv/.hvdtrain-extras" 2>/dev/null) != "$EXTRAS" ]] && extras=${extras%,dev}
-    [[ $purpose = test-gpu ]] && extras=test-gpu
+    if [[ $purpose = train && $(cat "$venv/.hvdtrain-extras" 2>/dev/null) != "$EXTRAS" ]]; then extras=${extras%,dev}; fi
+    if [[ $purpose = test-gpu ]]; then extras=test-gpu; fi
     constraints=${HVDTRAIN_CONSTRAINTS:-$folder/constraints.txt}
 }
 
