@@ -168,7 +168,6 @@ has_gpu() {
 # choose: the lock cannot know them. An index or a folder that pip is configured to use may have one, too.
 choose_torch_build() {
     local answer=${TORCH:-}
-    [[ $answer =~ ^(cpu|cuda|)$ ]] || die "TORCH=$TORCH: give cpu or cuda"
     [[ ,$extras, = *,pytorch,* && -z $system_torch ]] || return 0
     if [[ -z $answer && ! -d $(echo "$venv"/lib/python*/site-packages/torch) ]] && ! has_gpu &&
         pip_install --show torch | grep -q '^nvidia-\|^cuda-'; then
@@ -199,6 +198,7 @@ install_packages() {
     ensure_mpi
 }
 
+[[ ${TORCH:-} =~ ^(cpu|cuda|)$ ]] || die "TORCH=$TORCH: give cpu or cuda"
 choose_stack
 # The system's PyTorch: its Python and, in a second line, its version.
 torch=''

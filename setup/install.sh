@@ -34,6 +34,7 @@ uv=$HVDTRAIN_UV
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 pip() { "$python" -m pip "$@" -qq --disable-pip-version-check; }
 
 # The packages of a linked PyTorch are not to be chosen again; pip finds them installed.
@@ -56,12 +57,18 @@ choose() {
 }
 
 install() {
+    local remedy="check the network, and which index pip uses (pip config list), and try again"
     touch "$venv/.hvdtrain-installing"
     if [[ -n $uv ]]; then
         "$uv" pip install -q --no-deps --no-build-isolation --python "$python" ${again:+--reinstall} "$@"
     else
         pip install --no-deps --no-build-isolation ${again:+--force-reinstall} "$@"
-    fi
+    fi 2>"$work/said" && return
+    cat "$work/said" >&2
+    ! grep -q 'Hash mismatch\|DO NOT MATCH' "$work/said" ||
+        remedy="a file is not the one that was published: check which index pip uses (pip config list), or update the \
+lock (make lock)"
+    die "packages cannot be installed; $remedy"
 }
 
 into='' show='' checkout='' requirements=() files=() options=()
@@ -82,7 +89,7 @@ while (($#)); do
     esac
     shift
 done
-choose
+choose || die "the packages cannot be found; check the network, and which index pip uses (pip config list), and try again"
 if [[ -n $show ]]; then
     cat "$work/chosen"
     exit

@@ -2,7 +2,7 @@
 
 usage: python -m pip config list | python -I -S setup/uv_settings.py
 
-uv reads neither pip's files nor its variables, and where a machine has a mirror or a proxy, pip's are those that are set.
+uv reads neither pip's files nor its variables, and where a machine has a mirror or a proxy, pip's are set.
 It uses only the standard library.
 """
 
