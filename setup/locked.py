@@ -3,7 +3,7 @@
 usage: python -I -S setup/locked.py LOCK CHOSEN LOCKED OTHERS
 
 CHOSEN is what `uv pip compile` wrote, or `pip install --report`. It writes two files of requirements: LOCKED, each with
-the hashes of the lock, and OTHERS, which the lock does not have, and prints the latter: a build from an index other than
+the hashes of the lock, and OTHERS, which the lock does not have, and prints the latter: a build from another index than
 PyPI, such as PyTorch's for CPUs, and what only it requires.
 It uses only the standard library: nothing that was installed runs.
 """
