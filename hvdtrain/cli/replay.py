@@ -69,7 +69,12 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("run", type=Path, metavar="RUN", help="a run's folder, or its name in runs/; a checkpoint, also as RUN/best, for the steps up to it")
+    add(
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="a run's folder, or its name in runs/; a checkpoint, also as RUN/best, for the steps up to it",
+    )
     add("--from", dest="first", type=_step, metavar="STEP",
         help="step of the checkpoint to begin from, 0 for the initial weights (default: the newest)")  # fmt: skip
     add("--to", dest="last", type=_step, metavar="STEP",

@@ -39,7 +39,7 @@ def best_checkpoints(run: Path, choice: str) -> list[Entry]:
 
 
 def step_of(path: Path) -> int | None:
-    """The step of the checkpoint that `path` names: `RUN/best`, or the folder of one of a run's current line; else None.
+    """The step of the checkpoint that `path` names: `RUN/best`, or the folder of one of a run's line; else None.
 
     Raises UserError as `best_checkpoints` does.
     """

@@ -299,8 +299,8 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
 def newest(path: Path) -> tuple[Path, Checkpoint]:
     """The checkpoint at `path`, or the newest whole one of the line that the run in that folder continues.
 
-    path: that folder, or `best` below it for the whole one of the best score (`runs.best`). Damaged ones are logged. Raises UserError
-    if none is whole.
+    path: that folder, or `best` below it for the whole one of the best score (`runs.best`). Damaged ones are logged.
+    Raises UserError if none is whole.
     """
     run = checkpoint_folder.run_of_best(path)
     place = run or path

@@ -95,7 +95,9 @@ def best_first(known: Sequence[Entry]) -> list[Entry]:
 
 def run_of_best(path: Path) -> Path | None:
     """The run of which `path`, `RUN/best` or `RUN/best:CHOICE`, names the best checkpoint; None for another path."""
-    is_name = path.name.partition(":")[0] == BEST and not os.path.lexists(path) and os.path.isdir(path.parent / "checkpoints")
+    is_name = (
+        path.name.partition(":")[0] == BEST and not os.path.lexists(path) and os.path.isdir(path.parent / "checkpoints")
+    )
     return path.parent if is_name else None
 
 

@@ -38,7 +38,7 @@ MAX_METRICS = 6
 """Of more metrics, a terminal shows the first ones."""
 STYLES = {
     "starting": "cyan", "training": "green", "waiting": "yellow", "restarting": "yellow", "finished": "",
-    "stopped": "yellow", "failed": "red", "hung": "red",
+    "stopped": "yellow", "pruned": "yellow", "failed": "red", "hung": "red",
 }  # fmt: skip
 """The color of each state."""
 REMEDY = "filters are COLUMN=VALUE, or with !=, <, <=, >, >=, or ~ for texts that contain VALUE"
