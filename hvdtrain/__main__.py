@@ -6,6 +6,7 @@ import importlib
 import signal
 import sys
 
+from hvdtrain.cli import COMMANDS
 from hvdtrain.errors import UserError
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.text import did_you_mean
@@ -28,19 +29,11 @@ commands:
   watch      follow a run while it trains; with --serve, follow runs on a web page
   predict    classify image files with a checkpoint
   export     write a trained network as ONNX, or in PyTorch's or TensorFlow's own format
+  completion print what a shell needs to complete commands and options
 
 Each framework also has its own entry point, whose source shows how to launch it:
   python -m hvdtrain.mxnet_lenet | hvdtrain.torch_lenet | hvdtrain.tensorflow_lenet
 """
-
-COMMANDS = {
-    name: f"cli.{name}"
-    for name in (
-        *("train", "launch", "doctor", "bench", "sweep", "scale", "report"),
-        *("runs", "show", "diff", "replay", "watch", "predict", "export"),
-    )
-}
-"""The module of each command."""
 
 
 @exit_status()

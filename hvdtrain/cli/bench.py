@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from hvdtrain.cli.report import show_report
-from hvdtrain.config.option import read_arguments
+from hvdtrain.config.option import OptionParser, parser_of, read_arguments
 from hvdtrain.errors import TrainingError
 from hvdtrain.measure.bench import allreduce
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
@@ -27,6 +27,11 @@ from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import to_json
 
 PROG = "python -m hvdtrain bench"
+
+
+def parser() -> OptionParser:
+    """That of the strategies; `bench allreduce` has another."""
+    return parser_of(StrategyBenchOptions, PROG)
 
 
 @exit_status()

@@ -20,13 +20,7 @@ from hvdtrain.views.terminal.figures import Output
 @exit_status()
 def main(argv: list[str]) -> None:
     """Print the differences; ends the process with a nonzero status if there is no such run."""
-    parser = Parser(
-        prog="python -m hvdtrain diff",
-        description="Compare runs: options, network, versions, host and results that differ, side by side. "
-        "Percentages are differences from the first run.",
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="two or more runs' folders")
-    options = parser.parse_args(argv)
+    options = parser().parse_args(argv)
     if len(options.runs) < 2:
         raise UserError(
             f"{printable(str(options.runs[0]))}: one run, and nothing to compare it with", "give another run"
@@ -39,3 +33,13 @@ def main(argv: list[str]) -> None:
         output.print([Text(f"{', '.join(names)}: nothing differs")])
     else:
         output.print(difference_lines(names, sections, output.width, output.plain))
+
+
+def parser() -> Parser:
+    made = Parser(
+        prog="python -m hvdtrain diff",
+        description="Compare runs: options, network, versions, host and results that differ, side by side. "
+        "Percentages are differences from the first run.",
+    )
+    made.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="two or more runs' folders")
+    return made

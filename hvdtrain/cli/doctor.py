@@ -31,26 +31,30 @@ def main(argv: list[str]) -> None:
     sys.exit(_run(_parse(argv)))
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def parser() -> Parser:
     listed = "\n".join(f"  {check.name:14} {check.about}{', in a job' * (check.where == 'job')}" for check in CHECKS)
-    parser = Parser(
+    made = Parser(
         prog="python -m hvdtrain doctor",
         description="Find out what is wrong with the installation, this machine, or the job in which it is started.",
         epilog=f"checks:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     names = [check.name for check in CHECKS]
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON object to FILE")
-    parser.add_argument("--only", nargs="+", default=[], choices=names, metavar="NAME", help="run only these checks")
-    parser.add_argument("--hosts", default="", metavar="A,B", help="also check these hosts, over ssh")
-    parser.add_argument("--ssh-port", type=int, default=0, metavar="N", help="port of sshd on these hosts")
-    parser.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to these hosts")
-    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks planned on this host; default: 2")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs; default: runs")
-    options = parser.parse_args(argv)
+    made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    made.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON object to FILE")
+    made.add_argument("--only", nargs="+", default=[], choices=names, metavar="NAME", help="run only these checks")
+    made.add_argument("--hosts", default="", metavar="A,B", help="also check these hosts, over ssh")
+    made.add_argument("--ssh-port", type=int, default=0, metavar="N", help="port of sshd on these hosts")
+    made.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to these hosts")
+    made.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks planned on this host; default: 2")
+    made.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs; default: runs")
+    return made
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    options = parser().parse_args(argv)
     if options.ranks < 1:
-        parser.error(f"--ranks {options.ranks}: give 1 or more")
+        parser().error(f"--ranks {options.ranks}: give 1 or more")
     return options
 
 

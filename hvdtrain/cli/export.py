@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from hvdtrain import __version__
-from hvdtrain.config.option import option, positional, read_arguments
+from hvdtrain.config.option import OptionParser, option, parser_of, positional, read_arguments
 from hvdtrain.config.options import Framework
+from hvdtrain.config.sources import recorded
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.export import (
@@ -60,10 +61,17 @@ class ExportOptions:
         check_ranges(self)
 
 
+PROGRAM = "python -m hvdtrain export"
+
+
+def parser() -> OptionParser:
+    return parser_of(ExportOptions, PROGRAM)
+
+
 @exit_status()
 def main(argv: list[str]) -> None:
     """Write the model and print a line about it; ends the process with an exit status if that fails."""
-    _export(read_arguments(ExportOptions, "python -m hvdtrain export", argv))
+    _export(read_arguments(ExportOptions, PROGRAM, argv))
 
 
 def _export(options: ExportOptions) -> None:
@@ -106,7 +114,7 @@ def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkp
     if not options.model:
         raise UserError(f"{path}: belongs to the task {name}, whose code makes the model", f"give --model {name}")
     prepare(FRAMEWORKS[kind])  # the file imports it
-    task = load_task(options.model, options.set)
+    task = load_task(options.model, options.set, recorded(path))
     if not task.is_of(saved.network):
         raise UserError(
             f"{path}: belongs to the task {name} with {saved.network.get('options')!r:.80}, not to {options.model} "

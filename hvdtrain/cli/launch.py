@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from hvdtrain.cli import launch_jobs
 from hvdtrain.cli.launch_options import parse
+from hvdtrain.cli.launch_options import parser as parser
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options, series
 from hvdtrain.jobs.discovery import discover

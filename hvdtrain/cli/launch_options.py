@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.launchers import LAUNCHERS
@@ -19,6 +20,13 @@ EXAMPLES = """examples:
   python -m hvdtrain launch sbatch --nodes 2 --ranks-per-node 4 --time 1:00:00 -- python -m hvdtrain.torch_lenet
   python -m hvdtrain launch status
 """
+PROGRAM = "-- PROGRAM [ARGUMENTS...]"
+"""How --help names the program that the ranks run."""
+# The options' groups in --help.
+HOSTS = "ranks and hosts"
+FAILURES = "failures and limits"
+ENVIRONMENT = "environment and output"
+SLURM = "what Slurm is asked for"
 BATCH_COMMANDS = {
     "sbatch": "write a batch script for Slurm; with --submit submit it",
     "status": "show the jobs that launch sbatch --submit has submitted: state, time, run and its step",
@@ -26,27 +34,33 @@ BATCH_COMMANDS = {
 }
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """The options; exits with status 2 where they are invalid."""
-    parser = Parser(
+def parser() -> Parser:
+    made = Parser(
         prog="python -m hvdtrain launch",
         description="Start the ranks of a job and supervise them.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(dest="launcher", required=True)
+    commands = made.add_subparsers(dest="launcher", required=True, metavar="LAUNCHER", title="launchers and commands")
     for name, launcher in LAUNCHERS.items():
-        _add_job_options(commands.add_parser(name, help=launcher.about, description=launcher.about), launcher.options)
-    batch, status, cancel = (
-        commands.add_parser(name, help=about, description=about) for name, about in BATCH_COMMANDS.items()
-    )
-    _add_batch_options(batch)
-    _add_status_options(status)
-    _add_cancel_options(cancel)
-    options = parser.parse_args(_joined(argv))
+        _add_job_options(_add_command(commands, name, launcher.about, PROGRAM), launcher.options)
+    _add_batch_options(_add_command(commands, "sbatch", BATCH_COMMANDS["sbatch"], PROGRAM))
+    _add_status_options(_add_command(commands, "status", BATCH_COMMANDS["status"], "[JOB...]"))
+    _add_cancel_options(_add_command(commands, "cancel", BATCH_COMMANDS["cancel"], "[JOB...]"))
+    return made
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The options; exits with status 2 where they are invalid."""
+    options = parser().parse_args(_joined(argv))
     if options.launcher not in ("status", "cancel"):
         options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
     return options
+
+
+def _add_command(commands: Any, name: str, about: str, positional: str) -> argparse.ArgumentParser:
+    usage = f"python -m hvdtrain launch {name} [OPTIONS] {positional}"
+    return commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=usage)
 
 
 def _joined(argv: list[str]) -> list[str]:
@@ -64,20 +78,31 @@ def _joined(argv: list[str]) -> list[str]:
 def _add_job_options(command: argparse.ArgumentParser, groups: Sequence[str]) -> None:
     """The options of one launcher. groups: those of GROUPS that it has; of the others it has the defaults."""
     command.set_defaults(**DEFAULTS)
-    command.add_argument("-n", "-np", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
+    _group(command, HOSTS)("-n", "-np", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
     for group in groups:
         GROUPS[group](command)
     _add_common_options(command)
 
 
+def _group(command: argparse.ArgumentParser, title: str) -> Callable[..., Any]:
+    """What adds an option to the group of this title."""
+    return _titled(command, title).add_argument
+
+
+def _titled(command: argparse.ArgumentParser, title: str) -> Any:
+    known = [group for group in command._action_groups if group.title == title]
+    return known[0] if known else command.add_argument_group(title)
+
+
 def _add_host_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots, reached by ssh")
-    command.add_argument("--hostfile", type=Path, metavar="FILE", help="file with a line for each host: name slots=N")
-    command.add_argument("--oversubscribe", action="store_true", help="allow more ranks than slots")
+    add = _group(command, HOSTS)
+    add("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots, reached by ssh")
+    add("--hostfile", type=Path, metavar="FILE", help="file with a line for each host: name slots=N")
+    add("--oversubscribe", action="store_true", help="allow more ranks than slots")
 
 
 def _add_controller_options(command: argparse.ArgumentParser) -> None:
-    which = command.add_mutually_exclusive_group()
+    which = _titled(command, HOSTS).add_mutually_exclusive_group()
     which.add_argument("--gloo", dest="controller", action="store_const", const="gloo", default="gloo",
                        help="coordinate the ranks with Gloo (default)")  # fmt: skip
     which.add_argument("--mpi", dest="controller", action="store_const", const="mpi",
@@ -85,22 +110,24 @@ def _add_controller_options(command: argparse.ArgumentParser) -> None:
 
 
 def _add_container_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--container", default="", metavar="IMAGE",
-                         help="a .sif file (Apptainer), or with srun an image for pyxis")  # fmt: skip
+    _group(command, HOSTS)("--container", default="", metavar="IMAGE",
+                           help="a .sif file (Apptainer), or with srun an image for pyxis")  # fmt: skip
 
 
 def _add_slurm_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--nodes", type=int, default=0, metavar="N", help="number of nodes to run on")
-    command.add_argument("--mpi", default="", metavar="TYPE", help="pmix or pmi2, if srun --mpi=list shows it")
+    add = _group(command, HOSTS)
+    add("--nodes", type=int, default=0, metavar="N", help="number of nodes to run on")
+    add("--mpi", default="", metavar="TYPE", help="pmix or pmi2, if srun --mpi=list shows it")
 
 
 def _add_ssh_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--ssh-port", type=int, default=0, metavar="N", help="port of sshd on the other hosts")
-    command.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to the other hosts")
+    add = _group(command, HOSTS)
+    add("--ssh-port", type=int, default=0, metavar="N", help="port of sshd on the other hosts")
+    add("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to the other hosts")
 
 
 def _add_survive(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
+    add = _group(command, FAILURES)
     add("--survive", action="store_true",
         help="go on in memory when ranks are lost, start them again, and take new ones; needs --shards of training "
              "(see docs/launch.md)")  # fmt: skip
@@ -110,7 +137,7 @@ def _add_survive(command: argparse.ArgumentParser) -> None:
 
 def _add_survival_options(command: argparse.ArgumentParser) -> None:
     _add_survive(command)
-    add = command.add_argument
+    add = _group(command, FAILURES)
     add("--max-np", type=int, default=0, metavar="N",
         help="with --survive: grow up to N ranks where hosts have slots (default: -n)")  # fmt: skip
     add("--host-discovery-script", type=Path, metavar="FILE",
@@ -145,28 +172,27 @@ def positive(text: str) -> float:
 
 def _add_common_options(command: argparse.ArgumentParser) -> None:
     """Options of all launchers and of sbatch."""
-    add = command.add_argument
-    add("--interface", metavar="NAME", help="network interface between the hosts, such as eth0")
-    add(
-        "--env", action="append", default=[], metavar="NAME[=VALUE]", help="set a variable for the ranks, or pass it on"
-    )
-    add("--output-dir", type=Path, metavar="DIR", help="also write each rank's output to files")
-    add("--time-limit", metavar="TIME", help="stop with a checkpoint after seconds, M:S or H:M:S")
+    _group(command, HOSTS)("--interface", metavar="NAME", help="network interface between the hosts, such as eth0")
+    add = _group(command, FAILURES)
+    add("--restarts", type=int, default=0, metavar="N",
+        help="restart the job up to N times after failures (default: 0)")  # fmt: skip
     add("--start-timeout", type=positive, default=START_TIMEOUT_S, metavar="S",
         help=f"seconds to wait until all ranks have registered, and then until their library connects them "
              f"(default: {START_TIMEOUT_S:g})")  # fmt: skip
-    add(
-        "--restarts", type=int, default=0, metavar="N", help="restart the job up to N times after failures (default: 0)"
-    )
+    add("--time-limit", metavar="TIME", help="stop with a checkpoint after seconds, M:S or H:M:S")
+    add = _group(command, ENVIRONMENT)
+    add("--env", action="append", default=[], metavar="NAME[=VALUE]",
+        help="set a variable for the ranks, or pass it on")  # fmt: skip
+    add("--output-dir", type=Path, metavar="DIR", help="also write each rank's output to files")
     add("--on-end", default="", metavar="COMMAND",
         help="shell command to run after the job, with HVDTRAIN_STATUS and more in its environment")  # fmt: skip
     add("--dry-run", action="store_true", help="print the command line, ready to paste, and start nothing")
     horovod_options.add_options(command)
-    command.add_argument("program", nargs=argparse.REMAINDER, help="program and its options, after --")
+    command.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)  # the usage has it
 
 
 def _add_batch_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
+    add = _group(command, SLURM)
     add("--nodes", type=int, required=True, metavar="N", help="number of nodes")
     add("--ranks-per-node", type=int, required=True, metavar="N", help="with GPUs: one rank per GPU")
     add("--time", default="1:00:00", metavar="D-H:M:S", help="time limit (default: 1:00:00)")

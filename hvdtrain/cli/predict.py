@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from hvdtrain.config.option import option, positional, read_arguments
+from hvdtrain.config.option import OptionParser, option, parser_of, positional, read_arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.datasets.formats.image_files import read_image
@@ -45,10 +45,17 @@ class PredictOptions:
         check_ranges(self)
 
 
+PROGRAM = "python -m hvdtrain predict"
+
+
+def parser() -> OptionParser:
+    return parser_of(PredictOptions, PROGRAM)
+
+
 @exit_status()
 def main(argv: list[str]) -> None:
     """Print a line for each image; ends the process with an exit status if that fails."""
-    _predict(read_arguments(PredictOptions, "python -m hvdtrain predict", argv))
+    _predict(read_arguments(PredictOptions, PROGRAM, argv))
 
 
 def _predict(options: PredictOptions) -> None:

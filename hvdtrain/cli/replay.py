@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
 
 
 def _replay(argv: list[str]) -> None:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     from hvdtrain.training import replay
 
     folder, last = chosen_run(options.run), options.last
@@ -60,7 +60,7 @@ def _step(text: str) -> int:
     return int(text)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
     made = Parser(
         prog="python -m hvdtrain replay",
         description="Train again from a checkpoint of a run to a later step, in a temporary folder and with the ranks "

@@ -19,13 +19,7 @@ from hvdtrain.views.table import paragraph
 @exit_status()
 def main(argv: list[str]) -> None:
     """Write the report and print its table; ends the process with a nonzero status if that fails."""
-    parser = Parser(
-        prog="python -m hvdtrain report",
-        description="Compare runs: a table in Markdown and CSV, and one HTML page with charts.",
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that contain some")
-    parser.add_argument("--output", type=Path, default=Path("report"), metavar="DIR", help="default: report")
-    options = parser.parse_args(argv)
+    options = parser().parse_args(argv)
     show_report(options.runs, options.output)
 
 
@@ -43,3 +37,13 @@ def show_report(runs: list[Path], output: Path) -> None:
     if unfinished:
         print(f"\nwithout {len(unfinished)} unfinished: {'; '.join(unfinished)}")
     print(f"\nwritten to {printable(str(output))}: {', '.join(pages)}")
+
+
+def parser() -> Parser:
+    made = Parser(
+        prog="python -m hvdtrain report",
+        description="Compare runs: a table in Markdown and CSV, and one HTML page with charts.",
+    )
+    made.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that contain some")
+    made.add_argument("--output", type=Path, default=Path("report"), metavar="DIR", help="default: report")
+    return made

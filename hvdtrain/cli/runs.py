@@ -50,28 +50,32 @@ def main(argv: list[str]) -> None:
         output.print([Text(f"{counted(ordered)} in {printable(str(options.folder))}{rest}", "dim")])
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """The options; exits for invalid ones."""
-    parser = Parser(
+def parser() -> Parser:
+    made = Parser(
         prog="python -m hvdtrain runs",
         description="List runs with their states, also those that train now: the newest first.",
         epilog=f"Columns: {', '.join(COLUMNS)}.",
     )
-    parser.add_argument(
+    made.add_argument(
         "folder", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs (default: runs)"
     )
-    parser.add_argument(
+    made.add_argument(
         "--sort", default="-started", metavar="COLUMN",
         help="least value first, or with - before its name the greatest; unknown values last (default: -started)",
     )  # fmt: skip
-    parser.add_argument("--reverse", action="store_true", help="turn the order around")
-    parser.add_argument(
+    made.add_argument("--reverse", action="store_true", help="turn the order around")
+    made.add_argument(
         "--filter", action="append", default=[], metavar="CONDITION",
         help="only runs that meet it, as state=failed, strategy=horovod, 'accuracy>0.9', name~fashion; any number",
     )  # fmt: skip
-    parser.add_argument("--all", action="store_true", help="in a terminal, also runs for which it has no line")
-    parser.add_argument("--json", action="store_true", help="print a JSON list, in which null is what is not known")
-    return parser.parse_args(_joined(argv))
+    made.add_argument("--all", action="store_true", help="in a terminal, also runs for which it has no line")
+    made.add_argument("--json", action="store_true", help="print a JSON list, in which null is what is not known")
+    return made
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The options; exits for invalid ones."""
+    return parser().parse_args(_joined(argv))
 
 
 def _joined(argv: list[str]) -> list[str]:

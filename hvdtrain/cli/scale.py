@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvdtrain.config.option import read_arguments
+from hvdtrain.config.option import OptionParser, parser_of, read_arguments
 from hvdtrain.measure.scale import output
 from hvdtrain.measure.scale.inputs import ScaleOptions, read_job
 from hvdtrain.measure.scale.prediction import predict_all
@@ -11,11 +11,17 @@ from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
 from hvdtrain.views.table import paragraph
 
+PROGRAM = "python -m hvdtrain scale"
+
+
+def parser() -> OptionParser:
+    return parser_of(ScaleOptions, PROGRAM)
+
 
 @exit_status()
 def main(argv: list[str]) -> None:
     """Predict, print the table and write it; ends the process with 2 for invalid options or files."""
-    options = read_arguments(ScaleOptions, "python -m hvdtrain scale", argv)
+    options = read_arguments(ScaleOptions, PROGRAM, argv)
     require_writable(options.output, "--output")
     job, notes = read_job(options)
     predictions = predict_all(job, options.ranks)

@@ -17,16 +17,20 @@ from hvdtrain.views.terminal.screen import Shown
 @exit_status()
 def main(argv: list[str]) -> None:
     """Print the page; ends the process with a nonzero status if there is no such run."""
-    parser = Parser(
-        prog="python -m hvdtrain show",
-        description="Show a run: state, options, results, ranks, attempts, checkpoints, curves, messages, findings.",
-    )
-    parser.add_argument(
-        "run", nargs="?", type=Path, default=RUNS, metavar="RUN",
-        help="a run's folder, or a folder of runs, of which the newest is shown (default: runs)",
-    )  # fmt: skip
-    parser.add_argument("--all", action="store_true", help="all options, not only those that are not defaults")
-    options = parser.parse_args(argv)
+    options = parser().parse_args(argv)
     (view,) = read_runs([chosen_run(options.run)])
     output = Output()
     output.print(page_lines(Shown.read(view), output.width, options.all, output.plain))
+
+
+def parser() -> Parser:
+    made = Parser(
+        prog="python -m hvdtrain show",
+        description="Show a run: state, options, results, ranks, attempts, checkpoints, curves, messages, findings.",
+    )
+    made.add_argument(
+        "run", nargs="?", type=Path, default=RUNS, metavar="RUN",
+        help="a run's folder, or a folder of runs, of which the newest is shown (default: runs)",
+    )  # fmt: skip
+    made.add_argument("--all", action="store_true", help="all options, not only those that are not defaults")
+    return made

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.cli import sweep_options
+from hvdtrain.cli.sweep_options import parser as parser
 from hvdtrain.cli.sweep_programs import expected
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.jobs.series import JobSeries, SeriesJob

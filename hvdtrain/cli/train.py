@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import sys
 
+from hvdtrain.config.option import OptionParser
 from hvdtrain.config.options import TITLES, Config, Framework
+from hvdtrain.config.sources import training_parser
 from hvdtrain.doctor import examine_host
 from hvdtrain.system import rank_info
 from hvdtrain.training.process import Ending, end, ending_process, prepare_host, read_options
 
+PROGRAM = "python -m hvdtrain train"
+
+
+def parser() -> OptionParser:
+    return training_parser(PROGRAM)
+
 
 def main(
     framework: Framework | None = None,
-    program: str = "python -m hvdtrain train",
+    program: str = PROGRAM,
     argv: list[str] | None = None,
 ) -> None:
     """Train with the options in `argv`, by default the command line's; ends the process with an exit status.

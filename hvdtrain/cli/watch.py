@@ -53,14 +53,13 @@ def _run(path: Path) -> Path:
         raise UserError(error.reason, f"{error.remedy}; --wait waits for a run that is not there yet") from None
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """The options; exits for invalid ones. Raises UserError for options that do not go together."""
-    parser = Parser(
+def parser() -> Parser:
+    made = Parser(
         prog="python -m hvdtrain watch",
         description="Follow a run: its state, its ranks, curves and messages. Ctrl-C leaves; the run goes on.",
         epilog="The exit status is that of the run's job; 0 after Ctrl-C.",
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("runs", nargs="*", type=Path, default=[RUNS], metavar="RUN",
         help="a run's folder, or a folder of runs, of which the newest is followed (default: runs)")  # fmt: skip
     add("--wait", action="store_true", help="wait for the run if it is not there yet")
@@ -68,7 +67,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help="serve a web page of all these runs instead; 127.0.0.1:0 takes a free port")  # fmt: skip
     add("--token-file", type=Path, metavar="FILE",
         help="with --serve: holds the token that browsers need (default: none on loopback, else random)")  # fmt: skip
-    options = parser.parse_args(argv)
+    return made
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The options; exits for invalid ones. Raises UserError for options that do not go together."""
+    options = parser().parse_args(argv)
     if options.token_file and not options.serve:
         raise UserError("--token-file: there is no page", "give --serve HOST:PORT as well")
     if options.wait and options.serve:

@@ -154,11 +154,16 @@ def convert(value: Any, kind: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
-def read_arguments(kind: type[Kind], program: str, argv: list[str]) -> Kind:
-    """A dataclass of options, from a command line. Raises UserError for invalid options."""
+def parser_of(kind: type, program: str) -> OptionParser:
+    """The parser of a program whose options are a dataclass; the docstring of this is the program's description."""
     parser = OptionParser(program, inspect.getdoc(kind) or "")
     parser.add(kind)
-    return kind(**parser.parse(argv))
+    return parser
+
+
+def read_arguments(kind: type[Kind], program: str, argv: list[str]) -> Kind:
+    """A dataclass of options, from a command line. Raises UserError for invalid options."""
+    return kind(**parser_of(kind, program).parse(argv))
 
 
 class OptionParser(Parser):
@@ -200,6 +205,8 @@ class OptionParser(Parser):
             settings["action"] = "store_true" if about.is_switch else argparse.BooleanOptionalAction
         else:
             settings |= {"type": functools.partial(_argument, name, item), "metavar": _metavar(name, about, item)}
+            if get_origin(item) is Literal:
+                settings["choices"] = get_args(item)  # for the completion of shells: `type` refuses others
             if is_tuple:
                 settings |= {"action": "append"} if about.is_repeated else {"nargs": "*"}
         if about.is_positional:

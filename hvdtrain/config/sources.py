@@ -183,7 +183,7 @@ class CommandLine:
             if argv and is_script(argv[0]) and not is_script(program):
                 remedy = f"{class_remedy(argv[0])}; a script with a loop of its own is started by python {argv[0]}"
                 raise UserError(f"{argv[0]}: the class of the task is missing", remedy)
-            given = _parser(program).parse(argv)
+            given = training_parser(program).parse(argv)
         except UserError:
             if not {"-h", "--help"} & set(argv):
                 raise
@@ -240,7 +240,7 @@ class CommandLine:
 
     def help(self) -> str:
         """The text of --help, with the defaults of this recipe or run."""
-        return _parser(self.program, self.defaults()).format_help()
+        return training_parser(self.program, self.defaults()).format_help()
 
     def to_toml(self) -> str:
         """The options as TOML, which --config reads: a line for each with its value, and as a comment its origin.
@@ -277,7 +277,7 @@ class CommandLine:
         return UserError(f"--config {self.path}: {error.reason}", error.remedy, option=error.option)
 
 
-def _parser(program: str, defaults: Config | None = None) -> OptionParser:
+def training_parser(program: str, defaults: Config | None = None) -> OptionParser:
     """The parser of a training command line. defaults: those that --help shows."""
     parser = OptionParser(program, SCRIPT if is_script(program) else PROGRAM, add_help=False)
     if not is_script(program):

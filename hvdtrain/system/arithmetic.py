@@ -1,8 +1,8 @@
 """What decides the bits of a computation besides its data: instruction sets, threads, and settings of libraries.
 
 Libraries choose kernels by the processor's instruction sets, and cut sums by the number of threads. They read variables
-of the environment when they are loaded or used first; `hold` sets these for all of them. docs/deterministic.md says which
-variable acts where.
+of the environment when they are loaded or used first; `hold` sets these for all of them. docs/deterministic.md says
+which variable acts where.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     if network is None and is_reference(config.model):
         loaded = load_object(config.model, f"--model {config.model}")
         if not isinstance(loaded, Network):
-            task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip")
+            task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip", (config.split, config.seed))
             return dataclasses.replace(task, loader_spec=_task_loader_spec(config, task)), task.dataset
         network = loaded
     if config.set:
@@ -44,11 +44,14 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     return NetworkTarget(network.for_data(dataset.input_shape, len(dataset.classes), config.model), spec), dataset
 
 
-def load_task(name: str, settings: Sequence[str]) -> UserTask:
-    """The task FILE.py:CLASS with these NAME=VALUE; runs the file. Raises UserError if there is no such task."""
+def load_task(name: str, settings: Sequence[str], config: Config) -> UserTask:
+    """The task FILE.py:CLASS with these NAME=VALUE; runs the file. Raises UserError if there is no such task.
+
+    config: of a run that trained it.
+    """
     if not is_reference(name):
         raise UserError(f"--model {name}: is not a task", "give FILE.py:CLASS")
-    return make_task(name, load_object(name, f"--model {name}"), settings, skip_bad_rows=True)
+    return make_task(name, load_object(name, f"--model {name}"), settings, True, (config.split, config.seed))
 
 
 def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:
@@ -59,15 +62,18 @@ def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:
         "settings": config.set,
         "skip_bad_rows": config.on_bad_row == "skip",
         "expected": task.dataset.fingerprint,
+        "split": (config.split, config.seed),
     }
 
 
-def load_task_data(name: str, settings: list[str], skip_bad_rows: bool, expected: str) -> Dataset:
+def load_task_data(
+    name: str, settings: list[str], skip_bad_rows: bool, expected: str, split: tuple[float, int]
+) -> Dataset:
     """The data of a task, in another process than its rank's.
 
-    expected: the fingerprint that the rank found. Raises UserError if the data are others here.
+    expected: the fingerprint that the rank found. split: see `make_task`. Raises UserError if the data are others here.
     """
-    dataset = make_task(name, load_object(name, f"--model {name}"), settings, skip_bad_rows).dataset
+    dataset = make_task(name, load_object(name, f"--model {name}"), settings, skip_bad_rows, split).dataset
     if dataset.fingerprint != expected:
         raise UserError(
             f"--model {name}: data() returned other rows in a process of --workers than in its rank",
@@ -85,6 +91,11 @@ def _network_loader_spec(config: Config, runtime: RuntimeOptions, network: Netwo
         "image_size": config.resized,
         "skip_bad_rows": config.on_bad_row == "skip",
         "name": f"--data {config.data}",
+        "split": config.split,
+        "seed": config.seed,
+        "label": config.label,
+        "columns": [name for name in config.columns.split(",") if name],
+        "as_images": True,
     }
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
-from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle
+from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle, parts_of, rows_of_loader
 from hvdtrain.datasets.rows import (
     ArraySource,
     Forms,
@@ -31,6 +31,7 @@ from hvdtrain.datasets.rows import (
     forms_of,
     has_numbers,
 )
+from hvdtrain.datasets.splitting import divide
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system.text import did_you_mean
@@ -118,13 +119,15 @@ class UserTask(Target):
         return TaskError.of(self.name, f"{method}() {problem}", remedy)
 
 
-def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False) -> UserTask:
+def make_task(
+    name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False, split: tuple[float, int] = (0, 0)
+) -> UserTask:
     """The task of this class, or an object of one, with its data.
 
     settings: NAME=VALUE for each argument of the class; a value that is neither a Python literal nor true or false is a
-    text. skip_bad_rows:
-    replace rows that cannot be read (--on-bad-row). Raises UserError for what is not a task, for arguments that the
-    class does not have, and for errors in its data.
+    text. skip_bad_rows: replace rows that cannot be read (--on-bad-row). split: the share of the rows to train with, if
+    data() returns one part, and the seed that chooses them (--split, --seed); share 0 if it returns two. Raises
+    UserError for what is not a task, for arguments that the class does not have, and for errors in its data.
     """
     options = _parse(name, settings)
     task = _construct(name, kind, options)
@@ -133,7 +136,7 @@ def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows:
     inputs = getattr(task, "inputs", 1)
     if type(inputs) is not int or inputs < 1:
         raise UserError(f"--model {name}: inputs is {inputs!r:.60}", "give the number of arrays that the model gets")
-    dataset = _load_data(name, task, inputs, skip_bad_rows)
+    dataset = _load_data(name, task, inputs, skip_bad_rows, split)
     return UserTask(name, options, task, dataset, inputs, skip_bad_rows)
 
 
@@ -232,12 +235,16 @@ def _kinds(parameter: inspect.Parameter) -> set[str]:
     return names | ({type(parameter.default).__name__} & {"str", "bool"})
 
 
-def _load_data(name: str, task: Any, inputs: int, skip: bool) -> Dataset:
-    data = _call(name, task, "data")
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        raise UserError(f"--model {name}: data() returned {type(data).__name__}", "return training and test rows")
-    parts = zip(("training", "test"), data, strict=True)
-    train, test = (as_source(f"--model {name}: the {part} rows", rows, skip) for part, rows in parts)
+def _load_data(name: str, task: Any, inputs: int, skip: bool, split: tuple[float, int]) -> Dataset:
+    where, data = f"--model {name}: data()", parts_of(_call(name, task, "data"))
+    if split[0]:
+        train, test = divide(where, as_source(f"{where}: the rows", data, skip), None, None, *split)
+    elif not isinstance(data, tuple | list) or len(data) != 2:
+        remedy = "return training and test rows, or give --split 0.8 to divide what it returns"
+        raise UserError(f"{where} returned {type(data).__name__}", remedy)
+    else:
+        parts = zip(("training", "test"), data, strict=True)
+        train, test = (as_source(f"--model {name}: the {part} rows", rows, skip) for part, rows in parts)
     trained = _augmented(name, task, train)
     _check_forms(name, *(forms_of(source[np.zeros(1, np.int64)]) for source in (train, trained, test)))
     count = len(forms_of(test[np.zeros(1, np.int64)]))
@@ -279,6 +286,7 @@ def as_source(where: str, rows: Any, skip: bool = False) -> Source:
     """
     if isinstance(rows, ArraySource | RowReader):  # from load_dataset
         return cast(Source, rows)
+    rows = rows_of_loader(where, rows)
     if not isinstance(rows, tuple | list | Mapping | str) and not hasattr(rows, "__array__"):
         kind = BatchedRows if hasattr(rows, "fingerprint") else MapStyle
         return kind(where, rows, skip, RowChecks())

@@ -105,7 +105,7 @@ def test_reference_lists_all_training_options_with_their_defaults():
 
 
 def test_reference_lists_all_commands():
-    from hvdtrain.__main__ import COMMANDS
+    from hvdtrain.cli import COMMANDS
 
     page = (ROOT / "docs" / "reference.md").read_text()
     for command in COMMANDS:

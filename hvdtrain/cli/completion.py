@@ -1,0 +1,70 @@
+"""python -m hvdtrain completion: what a shell needs to complete commands and options."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import shtab
+
+from hvdtrain.cli import COMMANDS
+from hvdtrain.system.command import Parser, exit_status
+
+EXAMPLES = """in the shell's start-up file (~/.bashrc, ~/.zshrc):
+  source <(hvdtrain completion bash)
+  source <(hvdtrain completion zsh)
+in fish:
+  hvdtrain completion fish | source
+"""
+
+
+@exit_status()
+def main(argv: list[str]) -> None:
+    """Print the script for a shell; ends the process with status 2 for another one."""
+    options = parser().parse_args(argv)
+    print(shtab.complete(_all_commands(), shell=options.shell))
+
+
+def parser() -> Parser:
+    made = Parser(
+        prog="python -m hvdtrain completion",
+        usage="python -m hvdtrain completion SHELL",
+        description="Print a script by which a shell completes commands, options and their values.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    shells = shtab.SUPPORTED_SHELLS
+    made.add_argument("shell", choices=shells, metavar="SHELL", help=f"one of {', '.join(shells)}")
+    return made
+
+
+def _all_commands() -> argparse.ArgumentParser:
+    """One parser of all commands, from those that the commands use."""
+    program = argparse.ArgumentParser("hvdtrain", description="Train with data parallelism.")
+    commands = program.add_subparsers(dest="command")
+    for name, module in COMMANDS.items():
+        made = importlib.import_module(f"hvdtrain.{module}").parser()
+        # Its own --help stays, which some commands print by themselves.
+        for action in _all_actions(made):
+            if _takes_path(action):
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+        commands.add_parser(name, help=made.description, parents=[made], add_help=False)
+    return program
+
+
+def _all_actions(made: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Options and positional arguments of a parser, and of the commands below it."""
+    for action in made._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _all_actions(command)
+
+
+def _takes_path(action: argparse.Action) -> bool:
+    kind = action.type.args[-1] if isinstance(action.type, functools.partial) else action.type
+    return Path in (kind, *get_args(kind))
