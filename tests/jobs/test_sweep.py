@@ -102,10 +102,10 @@ import time
 import numpy as np
 
 class Task:
-    """The score is an argument, so that it is known which trial is better."""
+    """The metric is an argument, so that it is known which trial is better."""
 
-    def __init__(self, score=1.0, width=4, pause=0.0):
-        self.score, self.width, self.pause = score, width, pause
+    def __init__(self, level=1.0, width=4, pause=0.0):
+        self.level, self.width, self.pause = level, width, pause
 
     def data(self):
         x = np.random.default_rng(0).normal(size=(48, 4)).astype(np.float32)
@@ -119,7 +119,7 @@ class Task:
 
     def metrics(self, outputs, labels):
         time.sleep(self.pause)
-        return {"perplexity": 0 * outputs[:, 0] + self.score}
+        return {"perplexity": 0 * outputs[:, 0] + self.level}
 '''
 OF_TASK = ("launch", "local", "-n", "2", "--", "python", "-m", "hvdtrain", "train", "mytask.py:Task")
 OF_TASK += ("--strategy", "ring", "--batch-size", "16", "--score", "min:perplexity")
@@ -128,12 +128,12 @@ OF_TASK += ("--strategy", "ring", "--batch-size", "16", "--score", "min:perplexi
 @pytest.mark.needs("torch")
 def test_arguments_of_a_task_on_two_ranks(tmp_path):
     (tmp_path / "mytask.py").write_text(TASK)
-    command = [*SWEEP, "--set", "score=3.0,2.0", "--", *OF_TASK, "--epochs", "1"]
+    command = [*SWEEP, "--set", "level=3.0,2.0", "--", *OF_TASK, "--epochs", "1"]
     status, output = run(command, tmp_path)
     assert status == 0, output
-    assert set(results(tmp_path)) == {"set.score=3.0,seed=0", "set.score=2.0,seed=0"}
+    assert set(results(tmp_path)) == {"set.level=3.0,seed=0", "set.level=2.0,seed=0"}
     best, other = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
-    assert [(row["set.score"], float(row["perplexity_median"])) for row in (best, other)] == [("2.0", 2), ("3.0", 3)]
+    assert [(row["set.level"], float(row["perplexity_median"])) for row in (best, other)] == [("2.0", 2), ("3.0", 3)]
     assert "lowest test perplexity first" in output
 
     recorded = json.loads((tmp_path / "all" / "sweep.json").read_text())["trials"][0]["command_line"]
@@ -142,7 +142,7 @@ def test_arguments_of_a_task_on_two_ranks(tmp_path):
     status, output = run(["python", "-m", *shlex.split(recorded)], tmp_path)
     assert status == 0, output
     hashes = [
-        json.loads((tmp_path / folder / "set.score=3.0,seed=0" / "result.json").read_text())["parameters"]
+        json.loads((tmp_path / folder / "set.level=3.0,seed=0" / "result.json").read_text())["parameters"]
         for folder in ("first", "all")
     ]
     assert hashes[0] == hashes[1] and before, "the recorded command line repeats the trial, bit for bit"
@@ -153,7 +153,7 @@ def test_a_search_ends_bad_trials_early_and_continues(tmp_path):
     """Four trials that are complete, then one that is worse than their median."""
     pytest.importorskip("optuna")
     (tmp_path / "mytask.py").write_text(TASK)
-    command = [*SWEEP, "--set", "score=float:1:9", "--set", "pause=0.3", "--sampler", "random"]
+    command = [*SWEEP, "--set", "level=float:1:9", "--set", "pause=0.3", "--sampler", "random"]
     train = ["--", *OF_TASK, "--epochs", "9"]
     status, output = run([*command, "--trials", "4", *train], tmp_path)
     assert status == 0 and "pruned" not in output, output
