@@ -16,7 +16,7 @@ from hvdtrain.measure.sweep.ranges import Range
 from hvdtrain.measure.sweep.search import PRUNERS, SAMPLERS, Rules
 from hvdtrain.measure.sweep.trials import RANKS, Settings, parse_ranks, parse_settings, written
 from hvdtrain.system.command import Parser
-from hvdtrain.system.python_files import is_reference
+from hvdtrain.system.python_files import class_arguments, is_reference
 from hvdtrain.system.text import did_you_mean
 
 EXAMPLES = """COMMAND is what follows `hvdtrain` on a command line: train, or launch with a training program.
@@ -127,7 +127,10 @@ def settings(options: argparse.Namespace, command: list[str]) -> Settings:
     Raises UserError for values that no trial can have.
     """
     ranks = {RANKS: parse_ranks(options.np, command)} if options.np else {}
-    given = {**parse_settings(options.settings, not command or _has_task(command), _is_foreign(command)), **ranks}
+    given = {
+        **parse_settings(options.settings, not command or _has_task(command), _is_foreign(command), _of_task(command)),
+        **ranks,
+    }
     drawn = next((name for name, values in given.items() if isinstance(values[0], Range)), None)
     if drawn and options.trials is None:
         reason = f"--set {written(drawn)}={given[drawn][0]}: a range is for a search"
@@ -139,6 +142,12 @@ def settings(options: argparse.Namespace, command: list[str]) -> Settings:
 
 def _has_task(command: list[str]) -> bool:
     return any(is_reference(word.removeprefix("--model=")) for word in command)
+
+
+def _of_task(command: list[str]) -> list[str]:
+    """The names of the arguments of the task in the command, as far as its file says them."""
+    task = next((word.removeprefix("--model=") for word in command if is_reference(word.removeprefix("--model="))), "")
+    return class_arguments(task) if task else []
 
 
 def _is_foreign(command: list[str]) -> bool:
@@ -160,7 +169,7 @@ def trial_number(options: argparse.Namespace, count: int, environment: Mapping[s
 def check_trials(words: list[str], command: list[str], array: str) -> None:
     """Raises UserError for a sweep that could not start in a batch job. array: the tasks that are asked for, if any."""
     options = parse(words)
-    parse_settings(options.settings, _has_task(command), _is_foreign(command))
+    parse_settings(options.settings, _has_task(command), _is_foreign(command), _of_task(command))
     given = settings(options, [])
     if options.trials:
         if array:

@@ -154,22 +154,22 @@ def test_a_search_ends_bad_trials_early_and_continues(tmp_path):
     pytest.importorskip("optuna")
     (tmp_path / "mytask.py").write_text(TASK)
     command = [*SWEEP, "--set", "level=float:1:9", "--set", "pause=0.3", "--sampler", "random"]
-    train = ["--", *OF_TASK, "--epochs", "9"]
+    train = ["--", *OF_TASK, "--epochs", "7"]
     status, output = run([*command, "--trials", "4", *train], tmp_path)
     assert status == 0 and "pruned" not in output, output
     before = results(tmp_path)
     assert len(before) == 4
     values = sorted(float(row["perplexity_median"]) for row in csv.DictReader((tmp_path / "all" / "sweep.csv").open()))
 
-    status, output = run([*command, "--trials", "7", *train], tmp_path)
+    status, output = run([*command, "--trials", "6", *train], tmp_path)
     assert status == 0, output
-    assert "4 of 7 trials have ended" in output and before.items() <= results(tmp_path).items()
+    assert "4 of 6 trials have ended" in output and before.items() <= results(tmp_path).items()
     pruned = re.findall(r"pruned after evaluation \d+: test perplexity ([\d.]+) is worse", output)
     assert pruned and min(map(float, pruned)) > values[1]
-    assert len(results(tmp_path)) == 7 - len(pruned)
+    assert len(results(tmp_path)) == 6 - len(pruned)
     states = {
         folder.parent.name: json.loads(folder.read_text())["status"] for folder in tmp_path.glob("all/*/end.json")
     }
-    assert sorted(states.values()) == ["finished"] * (7 - len(pruned)) + ["pruned"] * len(pruned)
+    assert sorted(states.values()) == ["finished"] * (6 - len(pruned)) + ["pruned"] * len(pruned)
     page = (tmp_path / "all" / "sweep.md").read_text()
     assert page.count("| pruned |") == len(pruned) and "Failed" not in page

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,10 +112,13 @@ def written(name: str) -> str:
     return name if is_text(name) else key(name)
 
 
-def parse_settings(texts: list[str], has_task: bool = False, is_foreign: bool = False) -> Settings:
+def parse_settings(
+    texts: list[str], has_task: bool = False, is_foreign: bool = False, of_task: Collection[str] = ()
+) -> Settings:
     """The settings of `--set NAME=V1,V2`. Raises UserError for names and values that no trial can have.
 
-    has_task: whether the trials train a task: a name that is no option of training is then an argument of it. In any
+    has_task: whether the trials train a task: a name that is no option of training is then an argument of it.
+    of_task: names of its arguments, as far as they are known; others must not be close to that of an option. In any
     case `--set set.NAME=V1,V2` is, and `--set set=NAME=V1,NAME=V2`, which has each as training gets it. is_foreign:
     whether the program may have options of its own, as a script has: `--set --NAME=V1,V2` gives it `--NAME=V1`.
     """
@@ -128,6 +131,7 @@ def parse_settings(texts: list[str], has_task: bool = False, is_foreign: bool = 
         parts = [part.strip() for part in values.split(",")]
         if name == "set":
             name, parts = _of_one_argument(parts, where)
+        name = f"{ARGUMENT}{name}" if name in of_task and name not in sources.KINDS else name
         name = _find(name, where, has_task, is_foreign)
         if name in GIVEN_TO_TRIALS:
             raise UserError(f"{where}: a sweep sets --{key(name)} itself", GIVEN_TO_TRIALS[name])

@@ -270,3 +270,15 @@ def test_the_ends_of_ranges_are_checked_before_anything_starts(tmp_path, capsys,
     with pytest.raises(SystemExit) as ended:
         main(["sweep", "--set", "momentum=float:0.5:1.5", "--trials", "4", *TRAIN])
     assert (ended.value.code, [*tmp_path.iterdir()]) == (2, []) and "--momentum 1.5" in capsys.readouterr().err
+
+
+def test_arguments_that_the_file_of_the_task_names_need_no_prefix(tmp_path):
+    path = tmp_path / "mytask.py"
+    path.write_text("class Task:\n    def __init__(self, level=1, lr=2): pass\n")
+    command = ["--", "launch", "local", "--", "python", "-m", "hvdtrain", "train", f"{path}:Task"]
+    trials, _ = planned("--set", "level=3,4", "--set", "lr=0.5", *command)
+    assert [trial.options for trial in trials] == [{"lr": 0.5, "set.level": "3"}, {"lr": 0.5, "set.level": "4"}], (
+        "an option of training is one, also where an argument of the task has its name"
+    )
+    with pytest.raises(UserError, match="no option 'labl'"):
+        planned("--set", "labl=3", *command)
