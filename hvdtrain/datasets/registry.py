@@ -8,6 +8,7 @@ from pathlib import Path
 from hvdtrain.datasets.built_in import PUBLISHED, digits, load_published, synthetic
 from hvdtrain.datasets.formats.reading import ImageSize
 from hvdtrain.datasets.rows import ArraySource, LoadedArrays, LoadedSources
+from hvdtrain.datasets.splitting import NOTHING, HoldOut
 from hvdtrain.datasets.validation import check_same_shape, names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset
@@ -28,13 +29,15 @@ def load_dataset(
     image_size: ImageSize = None,
     skip_bad_rows: bool = False,
     name: str = "",
+    hold_out: tuple[float, int] = NOTHING,
 ) -> Dataset:
     """The data set with this name, or the user's own at this path.
 
     image_shape: (channels, height, width) that the network takes, if it takes only one; synthetic images get it.
     offline: do not download. image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace
-    rows that cannot be read (`RowSource`). name: of the data in messages, by default `data`. Raises UserError, which
-    names the file or option, the problem and the remedy.
+    rows that cannot be read (`RowSource`). name: of the data in messages, by default `data`. hold_out: share of the
+    training rows that are validation rows, and the seed by which they are chosen. Raises UserError, which names the
+    file or option, the problem and the remedy.
     """
     name = name or data
     if is_reference(data):
@@ -52,9 +55,12 @@ def load_dataset(
         if image_size:
             raise UserError(f"--image-size: {name} is not resized", "leave it out")
     train, test, classes = loaded if isinstance(loaded, LoadedSources) else _in_memory(name, loaded)
-    dataset = Dataset(data, train, test, classes)
-    check_same_shape(name, dataset)
-    return dataset
+    check_same_shape(name, Dataset(data, train, test, classes))
+    held_out = HoldOut(*hold_out)
+    if not held_out.share:
+        return Dataset(data, train, test, classes)
+    train, validation = held_out.of(name, train, 1)
+    return Dataset(data, train, test, classes, validation)
 
 
 def _in_memory(name: str, loaded: LoadedArrays) -> LoadedSources:

@@ -10,6 +10,7 @@ from typing import Any
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import REMEDY, recorded, run_folder
 from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.splitting import HoldOut
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset
 from hvdtrain.networks.description import Network
@@ -33,7 +34,8 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     if network is None and is_reference(config.model):
         loaded = load_object(config.model, f"--model {config.model}")
         if not isinstance(loaded, Network):
-            task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip")
+            held_out = HoldOut(config.validation, config.seed)
+            task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip", held_out)
             return dataclasses.replace(task, loader_spec=_task_loader_spec(config, task)), task.dataset
         network = loaded
     if config.set:
@@ -58,16 +60,20 @@ def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:
         "name": config.model,
         "settings": config.set,
         "skip_bad_rows": config.on_bad_row == "skip",
+        "hold_out": HoldOut(config.validation, config.seed),
         "expected": task.dataset.fingerprint,
     }
 
 
-def load_task_data(name: str, settings: list[str], skip_bad_rows: bool, expected: str) -> Dataset:
+def load_task_data(
+    name: str, settings: list[str], skip_bad_rows: bool, hold_out: tuple[float, int], expected: str
+) -> Dataset:
     """The data of a task, in another process than its rank's.
 
     expected: the fingerprint that the rank found. Raises UserError if the data are others here.
     """
-    dataset = make_task(name, load_object(name, f"--model {name}"), settings, skip_bad_rows).dataset
+    kind = load_object(name, f"--model {name}")
+    dataset = make_task(name, kind, settings, skip_bad_rows, HoldOut(*hold_out)).dataset
     if dataset.fingerprint != expected:
         raise UserError(
             f"--model {name}: data() returned other rows in a process of --workers than in its rank",
@@ -84,6 +90,7 @@ def _network_loader_spec(config: Config, runtime: RuntimeOptions, network: Netwo
         "offline": runtime.offline,
         "image_size": config.resized,
         "skip_bad_rows": config.on_bad_row == "skip",
+        "hold_out": HoldOut(config.validation, config.seed),
         "name": f"--data {config.data}",
     }
 

@@ -77,6 +77,15 @@ class MapStyle(PythonRows):
     def read_row(self, row: int) -> Any:
         return self._rows[row]
 
+    @functools.cached_property
+    def labels(self) -> np.ndarray | None:
+        """The attribute `targets`, as torchvision's data sets have it, if it has an integer for each row."""
+        try:
+            labels = as_array(getattr(self._rows, "targets", None))
+        except Exception:  # of the user's code, or of lists in lists
+            return None
+        return labels if labels.dtype.kind in "iu" and labels.shape == (len(self),) else None
+
     def seeding(self, draw: Draw | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
         return super().seeding(draw) if draw is None or self.background == "threads" else seeded_rows(draw)
 
