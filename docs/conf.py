@@ -27,9 +27,8 @@ default_role = "code"
 smartquotes = False  # they would change -- in the names of options
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-html_theme = "pydata_sphinx_theme"
+html_theme = "furo"
 html_title = f"hvdtrain {version}"
-html_theme_options = {"show_toc_level": 2, "header_links_before_dropdown": 9, "navigation_with_keys": True}
 
 REDIRECT = '<!doctype html><title>hvdtrain</title><meta http-equiv="refresh" content="0; url=docs/index.html">\n'
 VERSIONS = """<!doctype html><html lang="en"><meta charset="utf-8"><title>hvdtrain: versions</title>

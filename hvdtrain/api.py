@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdtrain.config.option import arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
-from hvdtrain.datasets.splitting import HoldOut
+from hvdtrain.datasets.holdout import HoldOut
 from hvdtrain.doctor import examine_host
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs.record import RunFolder

@@ -165,7 +165,7 @@ def check_rows(config: Any, samples: int, unit: str, ranks: int, devices: int) -
 
 def check_patience(config: Any, evaluated: int) -> None:
     """Check --patience together with the number of rows that are evaluated at the end of an epoch."""
-    if config.patience and not evaluated:
+    if not evaluated:
         problem = "the script evaluates nothing, so it has no score"
         raise invalid("patience", config.patience, problem, "give run.batches() test or validation rows, and evaluate")
 

@@ -1,9 +1,8 @@
-"""Dividing the rows of a source by seed and class: a share of them, and the others."""
+"""Dividing rows: a part of them for training, the others to test or validate with."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,77 +12,38 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
 
 STREAM = 3
-"""Of the seed's random numbers, those that divide rows; 1 and 2 are of the order of rows and of models."""
+"""Separates these random numbers from others of the same seed."""
 
 
-class HoldOut(NamedTuple):
-    """Which training rows are kept apart for validation (`--validation`)."""
+def split_rows(labels: np.ndarray | None, count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of about `share` of `count` rows, and those of the others: int64, each in order.
 
-    share: float
-    """0 for none."""
-    seed: int
-
-    def of(self, name: str, source: Source, labels_at: int) -> tuple[Source, Source]:
-        """The rows to train on, and those kept apart, each in their order in the source.
-
-        name: of the data in messages. labels_at: see `labels_of`. Raises UserError if one of both would have no row.
-        """
-        rest, taken = split_rows(len(source), self.share, self.seed, labels_of(source, labels_at))
-        if not len(rest) or not len(taken):
-            problem = f"{name}: --validation {self.share:g} of {len(source)} training rows is {len(taken)}"
-            raise UserError(problem, "give a share that leaves rows in both parts", option="validation")
-        return rows_of(source, rest), rows_of(source, taken)
-
-
-NOTHING = HoldOut(0.0, 0)
-
-
-def split_rows(count: int, share: float, seed: int, labels: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of rows, int64, ascending: those that are left, and a share of them, chosen at random.
-
-    The share is round(share * count) rows. labels: integers (count,), of which each value then has its share up to a
-    row; what is left over by rounding goes to those that lost most by it (the largest remainders).
+    labels: of the rows, integers (n,), each class of which is divided by itself (a stratified split); None to divide
+    all rows at once. A class has at least one row in the first part, and if it has two or more also one in the second.
+    The result depends on the arguments alone. Raises UserError for fewer than two rows.
     """
-    order = np.random.Generator(np.random.PCG64([seed, STREAM])).permutation(count)
-    total = round(share * count)
-    groups = [order]
-    if labels is not None:
-        shuffled = labels[order]
-        by_label = np.argsort(shuffled, kind="stable")
-        groups = np.split(order[by_label], np.flatnonzero(np.diff(shuffled[by_label])) + 1)
-    exact = np.array([share * len(group) for group in groups])
-    counts = np.floor(exact).astype(np.int64)
-    for number in np.argsort(counts - exact, kind="stable")[: total - counts.sum()]:
-        counts[number] += 1
-    taken = np.sort(np.concatenate([group[:number] for group, number in zip(groups, counts, strict=True)]))
-    return np.setdiff1d(order, taken), taken
-
-
-def labels_of(source: Source, position: int) -> np.ndarray | None:
-    """The labels of all rows, integers (n,), where they are known without reading rows; else None.
-
-    position: of the labels among the arrays of a row. A source in files has them as its attribute `labels`.
-    """
-    if isinstance(source, ArraySource):
-        labels = source.arrays[position] if position < len(source.arrays) else None
-    else:
-        labels = getattr(source, "labels", None)
-    is_known = isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "iub"
-    return labels if is_known and labels is not None and len(labels) == len(source) else None
-
-
-def rows_of(source: Source, rows: np.ndarray) -> Source:
-    """These rows of a source, int64 (n,), as a source: in memory where it is."""
-    return ArraySource(*source[rows]) if isinstance(source, ArraySource) else Subset(source, rows)
+    if count < 2:
+        raise UserError(f"{count} row(s) cannot be divided into two parts", "give more rows")
+    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, STREAM])))
+    order = generator.permutation(count)
+    classes = np.zeros(count, np.int64) if labels is None else np.asarray(labels)
+    by_class = order[np.argsort(classes[order], kind="stable")]
+    is_first = np.zeros(count, bool)
+    for rows in np.split(by_class, np.flatnonzero(np.diff(classes[by_class])) + 1):
+        taken = min(max(round(share * len(rows)), 1), max(len(rows) - 1, 1))
+        is_first[rows[:taken]] = True
+    if is_first.all():  # each class has one row
+        is_first[order[min(max(round(share * count), 1), count - 1) :]] = False
+    return np.flatnonzero(is_first), np.flatnonzero(~is_first)
 
 
 class Subset(RowReader):
-    """Some rows of a source, read as the source reads them. rows: their numbers there, int64 (n,)."""
+    """Some rows of a source, under new numbers from 0 on. Messages have their numbers in the source."""
 
     def __init__(self, source: Source, rows: np.ndarray) -> None:
+        """rows: their numbers in the source, int64 (n,)."""
         self._source, self._rows = source, rows
-        self.in_memory = getattr(source, "in_memory", False)
-        self.background = getattr(source, "background", "threads")
+        self.background: str = getattr(source, "background", "threads")
         self.advice: tuple[str, ...] = getattr(source, "advice", ())
         labels = getattr(source, "labels", None)
         self.labels = labels[rows] if isinstance(labels, np.ndarray) else None
@@ -94,14 +54,18 @@ class Subset(RowReader):
 
     @property
     def fingerprint(self) -> str:
-        """That of the source, and which rows they are."""
-        numbers = hashlib.sha256(self._rows.astype("<i8").tobytes()).hexdigest()
-        return f"{self._source.fingerprint} rows {numbers}"
+        """That of the source, and of the rows' numbers."""
+        return f"{self._source.fingerprint} {hashlib.sha256(self._rows.astype('<i8').tobytes()).hexdigest()}"
 
     @property
     def state(self) -> str:
-        """That of the source's files."""
+        """That of the source (`rows.CheckedRows.state`)."""
         return getattr(self._source, "state", "")
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         return read_rows(self._source, self._rows[rows], draw)
+
+
+def subset(source: Source, rows: np.ndarray) -> Source:
+    """These rows of a source, int64 (n,); of arrays in memory they are copied."""
+    return ArraySource(*source[rows]) if isinstance(source, ArraySource) else Subset(source, rows)

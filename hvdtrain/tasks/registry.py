@@ -10,7 +10,7 @@ from typing import Any
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import REMEDY, recorded, run_folder
 from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.datasets.splitting import HoldOut
+from hvdtrain.datasets.holdout import HoldOut
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset
 from hvdtrain.networks.description import Network

@@ -9,7 +9,7 @@ import numpy as np
 
 from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle
 from hvdtrain.datasets.rows import ArraySource, RowChecks, RowReader, as_array, describe_types, has_numbers
-from hvdtrain.datasets.splitting import HoldOut
+from hvdtrain.datasets.holdout import HoldOut
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Source
 

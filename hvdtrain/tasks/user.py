@@ -24,7 +24,7 @@ from hvdtrain.datasets.rows import (
     describe_forms,
     forms_of,
 )
-from hvdtrain.datasets.splitting import NOTHING, HoldOut
+from hvdtrain.datasets.holdout import NOTHING, HoldOut
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Part, Source
 from hvdtrain.system.text import did_you_mean

@@ -124,7 +124,7 @@ class Sums:
         if self._confusion.size:
             np.add.at(self._confusion, (labels, evaluated.predicted), 1)
 
-    def join(self, group: Group, part: EvaluatedPart) -> Scores:
+    def join(self, group: Group, part: EvaluatedPart = "test") -> Scores:
         """The scores over all ranks: exactly those of a single process. Call it on every rank.
 
         Raises UserError if there is no row.

@@ -44,7 +44,8 @@ class Run:
 
     def __post_init__(self) -> None:
         validity.check_rows(self.config, self.samples, self.unit, self.group.size, self.learner.devices)
-        validity.check_patience(self.config, len(self.dataset.parts[self.dataset.evaluated]))
+        if self.config.patience:
+            validity.check_patience(self.config, len(self.dataset.parts[self.dataset.evaluated]))
 
     @property
     def group(self) -> Group:

@@ -318,4 +318,4 @@ def test_each_stack_names_its_frameworks_and_extras(stack):
     values = dict(re.findall(r'^([A-Z_]+)="(.*)"$', text, re.M))
     assert {"PYTHONS", "FRAMEWORKS", "EXTRAS", "NEEDS"} <= set(values)
     installed = {{"torch": "pytorch"}.get(name, name) for name in values["FRAMEWORKS"].split()}
-    assert installed | {"mpi", "onnx", "dev"} == set(values["EXTRAS"].split(","))
+    assert installed | {"mpi", "onnx", "tables", "sweep", "dev"} == set(values["EXTRAS"].split(","))

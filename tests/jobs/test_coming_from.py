@@ -1,0 +1,60 @@
+"""The conversions of docs/coming-from.md: the converted programs train, and the table counts their lines."""
+
+import ast
+import json
+import re
+
+import pytest
+from support.jobs import ROOT, run
+from support.stack import require
+
+PAGE = (ROOT / "docs" / "coming-from.md").read_text()
+DIFFS = {
+    title: text.splitlines() for title, text in re.findall(r"^## (.*?)\n+```diff\n(.*?)^```", PAGE, re.M | re.S)
+}
+SCRIPTS = [title for title in DIFFS if title != "Keras"]
+
+
+def side(title: str, sign: str) -> str:
+    """The program of one side of a diff, before (-) or after (+)."""
+    return "\n".join(line[1:] for line in DIFFS[title] if line[:1] in (sign, " ", "")) + "\n"
+
+
+@pytest.mark.needs()
+def test_the_table_counts_the_lines_of_each_program():
+    for title, lines in DIFFS.items():
+        ast.parse(side(title, "-"))
+        counts = [sum(line.startswith(sign) for line in lines) for sign in "-+"]
+        anchor = title.lower().replace(" ", "-")
+        for page, path in ((PAGE, ""), ((ROOT / "README.md").read_text(), "docs/coming-from.md")):
+            row = rf"^\| \[.*\]\({path}#{anchor}\) \| {counts[0]} \| {counts[1]} \|"
+            assert re.search(row, page, re.M), (title, counts)
+
+
+@pytest.mark.needs("torch")
+def test_the_converted_script_trains_on_two_ranks(tmp_path):
+    assert len({side(title, "+") for title in SCRIPTS}) == 1, "the programs end as the same one"
+    (tmp_path / "train.py").write_text(side(SCRIPTS[0], "+"))
+    launch = [*"python -m hvdtrain launch local -n 2 -- python train.py --epochs 3".split(), "--name", "converted"]
+    status, said = run(launch, tmp_path)
+    assert status == 0, said
+    records = [json.loads(line) for line in (tmp_path / "runs/converted/metrics.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records if record["kind"] == "train"]
+    assert records[-1]["epoch"] == 3 and losses[-1] < 0.6 * losses[0], records
+
+
+@pytest.mark.needs("torch")
+def test_horovods_program_is_one_that_horovod_trains(tmp_path):
+    require("horovod.torch")
+    (tmp_path / "train.py").write_text(side("Horovod", "-"))
+    status, said = run(["python", "train.py"], tmp_path)
+    assert status == 0, said
+
+
+@pytest.mark.needs("tensorflow")
+def test_the_converted_task_trains(tmp_path):
+    (tmp_path / "train.py").write_text(side("Keras", "+"))
+    options = "--framework tensorflow --strategy single --optimizer adam --lr 0.05 --epochs 3 --name converted"
+    status, said = run(["python", "-m", "hvdtrain", "train", "train.py:Task", *options.split()], tmp_path)
+    assert status == 0, said
+    assert json.loads((tmp_path / "runs/converted/result.json").read_text())["metrics"]["accuracy"] > 0.8
