@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hvdtrain.datasets.built_in import PUBLISHED, digits, load_published, synthetic
 from hvdtrain.datasets.formats.reading import ImageSize
-from hvdtrain.datasets.rows import ArraySource, LoadedArrays, LoadedSources
 from hvdtrain.datasets.holdout import NOTHING, HoldOut
+from hvdtrain.datasets.rows import ArraySource, LoadedArrays, LoadedSources
 from hvdtrain.datasets.validation import check_same_shape, names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset

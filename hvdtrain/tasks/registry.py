@@ -9,8 +9,8 @@ from typing import Any
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import REMEDY, recorded, run_folder
-from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.holdout import HoldOut
+from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset
 from hvdtrain.networks.description import Network

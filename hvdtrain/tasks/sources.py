@@ -8,8 +8,8 @@ from typing import Any, cast
 import numpy as np
 
 from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle
-from hvdtrain.datasets.rows import ArraySource, RowChecks, RowReader, as_array, describe_types, has_numbers
 from hvdtrain.datasets.holdout import HoldOut
+from hvdtrain.datasets.rows import ArraySource, RowChecks, RowReader, as_array, describe_types, has_numbers
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Source
 

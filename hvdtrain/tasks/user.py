@@ -19,12 +19,12 @@ import numpy as np
 
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
+from hvdtrain.datasets.holdout import NOTHING, HoldOut
 from hvdtrain.datasets.rows import (
     Forms,
     describe_forms,
     forms_of,
 )
-from hvdtrain.datasets.holdout import NOTHING, HoldOut
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Part, Source
 from hvdtrain.system.text import did_you_mean
