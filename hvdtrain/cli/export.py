@@ -11,6 +11,7 @@ from typing import Literal
 from hvdtrain import __version__
 from hvdtrain.config.option import OptionParser, option, parser_of, positional, read_arguments
 from hvdtrain.config.options import Framework
+from hvdtrain.config.sources import recorded
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.export import (
@@ -112,7 +113,7 @@ def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkp
     if not options.model:
         raise UserError(f"{path}: belongs to the task {name}, whose code makes the model", f"give --model {name}")
     prepare(FRAMEWORKS[kind])  # the file imports it
-    task = load_task(options.model, options.set)
+    task = load_task(options.model, options.set, recorded(path))
     if not task.is_of(saved.network):
         raise UserError(
             f"{path}: belongs to the task {name} with {saved.network.get('options')!r:.80}, not to {options.model} "

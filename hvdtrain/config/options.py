@@ -73,6 +73,12 @@ class Config:
     """digits, fashion-mnist, mnist, cifar10, synthetic, or your own: a folder, a file, or FILE.py:NAME."""
     image_size: str = option("", DATA, resume=Resume.DATA, by_script=True, of_network=True)
     """Size HEIGHTxWIDTH, or shape CHANNELSxHEIGHTxWIDTH, to which image files are resized; by default their own."""
+    label: str = option("", DATA, resume=Resume.DATA, by_script=True, of_network=True)
+    """Column of labels in a table; by default the one that is called label, labels, target, class or y."""
+    columns: str = option("", DATA, resume=Resume.DATA, by_script=True, of_network=True)
+    """Columns of a table that the network gets, as A,B,C; by default all others that hold numbers, or images."""
+    split: float = option(0.0, DATA, minimum=0, below=1, resume=Resume.DATA, by_script=True)
+    """Share of the rows to train with, for data without a test part: chosen by --seed, the same share of each class."""
     on_bad_row: Literal["stop", "skip"] = option("stop", DATA)
     """If a row of the data cannot be read: stop the job, or give the row weight zero."""
     validation: float = option(0.0, DATA, minimum=0, below=1, resume=Resume.DATA)

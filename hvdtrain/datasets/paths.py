@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import zipfile
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ import numpy as np
 
 from hvdtrain.datasets.built_in import IDX_FILES, find_file
 from hvdtrain.datasets.formats.array_files import HDF5_SUFFIXES, NPY_FILES, load_hdf5, load_npy
-from hvdtrain.datasets.formats.image_files import SUFFIXES, load_image_folder
+from hvdtrain.datasets.formats.image_files import SUFFIXES, load_class_folders, load_image_folder
 from hvdtrain.datasets.formats.in_memory import read_idx, read_npz
 from hvdtrain.datasets.formats.reading import ImageSize, Malformed, wrap_errors
+from hvdtrain.datasets.formats.tables import NO_COLUMNS, TABLE_SUFFIXES, Columns, check_no_columns, load_tables
 from hvdtrain.datasets.formats.tar_shards import SHARD, load_tar_shards
 from hvdtrain.datasets.rows import LoadedArrays, LoadedSources
 from hvdtrain.errors import UserError
@@ -24,18 +26,25 @@ MAX_LISTED = 3
 OWN_READER = "read it in a function of FILE.py (--data FILE.py:NAME) or in a task"
 FORMATS = (
     f"train.npz and test.npz with images and labels, one .npz file with x_train, y_train, x_test and y_test, IDX files "
-    f"named as MNIST's ({IDX_FILES[0]}), {NPY_FILES[0]} and so on, folders train/CLASS and test/CLASS of images, "
-    "an HDF5 file, or train-*.tar and test-*.tar"
+    f"named as MNIST's ({IDX_FILES[0]}), {NPY_FILES[0]} and so on, folders CLASS, or train/CLASS and test/CLASS, of "
+    f"images, a table ({', '.join(TABLE_SUFFIXES)}), an HDF5 file, or train-*.tar and test-*.tar"
 )
 
 
-def load_path(name: str, path: Path, skip: bool = False, resized: ImageSize = None) -> LoadedSources | LoadedArrays:
+def load_path(
+    name: str, path: Path, skip: bool = False, resized: ImageSize = None, columns: Columns = NO_COLUMNS
+) -> LoadedSources | LoadedArrays:
     """The data at a path, in one of FORMATS.
 
-    name: of the data in messages. skip, resized: see `RowSource` and `ImageRows`. Raises UserError if the path has none
-    of the formats, or several, or a file is damaged.
+    name: of the data in messages. skip, resized: see `RowSource` and `ImageRows`. columns: of a table. Raises UserError
+    if the path has none of the formats, or several, or a file is damaged.
     """
     kind = _format(name, path)
+    if kind == "table":
+        return load_tables(name, _tables(path), columns, skip, resized)
+    check_no_columns(name, columns)
+    if kind == "classes":
+        return load_class_folders(name, path, skip, resized)
     if resized and kind not in ("images", "tar"):
         raise UserError(f"--image-size: {name} holds arrays, which are not resized", "leave it out")
     if kind == "images":
@@ -52,7 +61,7 @@ def load_path(name: str, path: Path, skip: bool = False, resized: ImageSize = No
 
 
 def _format(name: str, path: Path) -> str:
-    """What a path holds: `images`, `tar`, `npy`, `hdf5`, `idx` or `npz`."""
+    """What a path holds: `images`, `classes`, `table`, `tar`, `npy`, `hdf5`, `idx` or `npz`."""
     if path.is_file():
         return _format_of_file(name, path)
     with wrap_errors(path, "check the path and its permissions"):
@@ -66,6 +75,9 @@ def _format(name: str, path: Path) -> str:
         "hdf5": len(list(_named(path, HDF5_SUFFIXES))) == 1,
         "tar": any(map(SHARD.fullmatch, names)),
     }
+    is_there["table"] = len(tables := _tables(path)) == 1 or [file.stem for file in tables] == ["train", "test"]
+    if not any(is_there.values()):
+        is_there["classes"] = any(map(_holds_images, _folders(path)))
     kinds = [kind for kind, there in is_there.items() if there]
     if len(kinds) > 1:
         raise UserError(f"{name}: holds data in several formats ({', '.join(kinds)})", "leave one of them there")
@@ -75,9 +87,11 @@ def _format(name: str, path: Path) -> str:
 
 
 def _format_of_file(name: str, path: Path) -> str:
-    """`hdf5` or `npz`. Raises UserError for a file that is neither."""
+    """`table`, `hdf5` or `npz`. Raises UserError for a file that is neither."""
     if path.suffix in HDF5_SUFFIXES:
         return "hdf5"
+    if path.suffix in TABLE_SUFFIXES:
+        return "table"
     if path.suffix != ".npz" and not zipfile.is_zipfile(path):
         kind = f"a {path.suffix} file" if path.suffix else "a file of another format"
         raise UserError(f"{name}: is {printable(kind)}, which is not read", f"{OWN_READER}, or give {FORMATS}")
@@ -87,19 +101,35 @@ def _format_of_file(name: str, path: Path) -> str:
 def _no_format(name: str, path: Path, names: list[str]) -> UserError:
     """The error of a folder that holds no data in any format."""
     shown = sorted(file for file in names if not file.startswith("."))
-    classes = [file for file in shown if _holds_images(path / file)]
-    if classes:
-        remedy = "move them into a folder train, and images to test with into a folder test with the same classes"
-        return UserError(f"{name}: holds folders of images ({_listed(classes)}), but no folder train", remedy)
     archives = [file for file in shown if file.endswith(".npz")]
     if len(archives) > 1:
         remedy = "name them train.npz and test.npz, or give the path of one that has all arrays"
         return UserError(f"{name}: holds {len(archives)} .npz files ({_listed(archives)})", remedy)
-    return UserError(f"{name}: holds no data of a known format ({_listed(shown) or 'it is empty'})", f"give {FORMATS}")
+    suffixes = collections.Counter(Path(file).suffix.lower() for file in shown if (path / file).is_file())
+    if any(suffix in SUFFIXES for suffix in suffixes):
+        held = " and ".join(f"{count:,} {suffix} file(s)" for suffix, count in suffixes.most_common(2))
+        remedy = "put the images of each class into a folder with its name, or add a table with columns file and label"
+        return UserError(f"{name}: holds {held}, but nothing says of which class an image is", remedy)
+    held = _listed(shown) or "it is empty"
+    if len(tables := _tables(path)) > 1:
+        return UserError(f"{name}: holds {len(tables)} tables ({held})", "name two of them train and test, or give one")
+    return UserError(f"{name}: holds no data of a known format ({held})", f"give {FORMATS}")
 
 
 def _listed(names: list[str]) -> str:
     return printable(", ".join(names[:MAX_LISTED])) + ", ..." * (len(names) > MAX_LISTED)
+
+
+def _tables(path: Path) -> list[Path]:
+    """The tables at a path: training rows before test rows."""
+    if path.is_file():
+        return [path]
+    found = [file for file in _named(path, TABLE_SUFFIXES) if file.name[0] != "."]
+    return sorted(found, key=lambda file: (file.stem != "train", file.name))
+
+
+def _folders(path: Path) -> list[Path]:
+    return [folder for folder in sorted(path.iterdir()) if folder.is_dir() and folder.name[0] != "."]
 
 
 def _holds_images(folder: Path) -> bool:

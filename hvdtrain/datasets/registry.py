@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from hvdtrain.datasets.built_in import PUBLISHED, digits, load_published, synthetic
+from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.reading import ImageSize
-from hvdtrain.datasets.holdout import NOTHING, HoldOut
+from hvdtrain.datasets.formats.tables import Columns, check_no_columns
 from hvdtrain.datasets.rows import ArraySource, LoadedArrays, LoadedSources
 from hvdtrain.datasets.validation import check_same_shape, names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset
+from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.networks.layers import Shape
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import did_you_mean
@@ -29,38 +33,59 @@ def load_dataset(
     image_size: ImageSize = None,
     skip_bad_rows: bool = False,
     name: str = "",
-    hold_out: tuple[float, int] = NOTHING,
+    split: float = 0.0,
+    validation: float = 0.0,
+    seed: int = 0,
+    label: str = "",
+    columns: Sequence[str] = (),
+    as_images: bool = False,
 ) -> Dataset:
     """The data set with this name, or the user's own at this path.
 
     image_shape: (channels, height, width) that the network takes, if it takes only one; synthetic images get it.
     offline: do not download. image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace
-    rows that cannot be read (`RowSource`). name: of the data in messages, by default `data`. hold_out: share of the
-    training rows that are validation rows, and the seed by which they are chosen. Raises UserError, which names the
-    file or option, the problem and the remedy.
+    rows that cannot be read (`RowSource`). name: of the data in messages, by default `data`. split: share of the rows
+    to train with, of data that has no test part; validation: share of these that is kept apart; seed: decides which.
+    label, columns: names of columns of a table, as --label and --columns. as_images: give rows of n numbers the shape
+    (1, 1, n), as networks take it. Raises UserError, which names the file or option, the problem and the remedy.
     """
-    name = name or data
+    name, chosen = name or data, Columns(label, tuple(columns))
     if is_reference(data):
         from hvdtrain.datasets.formats.python_objects import load_python
 
-        loaded: LoadedSources | LoadedArrays = load_python(name, data, skip_bad_rows)
+        loaded: LoadedSources | LoadedArrays = load_python(name, data, skip_bad_rows, chosen)
         if image_size:
             raise UserError(f"--image-size: {name} makes the images", "resize them there")
     elif os.path.exists(path := Path(os.path.expanduser(data))) and data and data not in NAMES:
         from hvdtrain.datasets.paths import load_path
 
-        loaded = load_path(name, path, skip_bad_rows, image_size)
+        loaded = load_path(name, path, skip_bad_rows, image_size, chosen)
     else:
         loaded = _load_arrays(name, data, image_shape, offline)
+        check_no_columns(name, chosen)
         if image_size:
             raise UserError(f"--image-size: {name} is not resized", "leave it out")
-    train, test, classes = loaded if isinstance(loaded, LoadedSources) else _in_memory(name, loaded)
-    check_same_shape(name, Dataset(data, train, test, classes))
-    held_out = HoldOut(*hold_out)
-    if not held_out.share:
-        return Dataset(data, train, test, classes)
-    train, validation = held_out.of(name, train, 1)
-    return Dataset(data, train, test, classes, validation)
+    sources = loaded if isinstance(loaded, LoadedSources) else _in_memory(name, loaded)
+    train, test, validated = Division(split, validation, seed).of(name, sources.train, sources.test, sources.labels)
+    if as_images:
+        if not sources.classes:
+            reason = f"{name}: its labels are numbers with fractions, and a network as data tells classes apart"
+            raise UserError(reason, "write a task with a loss for them, or give --label a column of classes")
+        train, test = map(_as_images, (train, test))
+        validated = validated and _as_images(validated)
+    dataset = Dataset(data, train, test, sources.classes, validated)
+    check_same_shape(name, dataset)
+    return dataset
+
+
+def _as_images(source: Source) -> Source:
+    """Rows of n numbers in memory as images of 1 x 1 x n; others as they are."""
+    if not isinstance(source, ArraySource) or source.arrays[0].ndim != 2:
+        return source
+    numbers, labels = source.arrays
+    images = ArraySource(numbers[:, np.newaxis, np.newaxis], labels)
+    images.advice, images.are_pixels = source.advice, False
+    return images
 
 
 def _in_memory(name: str, loaded: LoadedArrays) -> LoadedSources:

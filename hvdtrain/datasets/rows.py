@@ -79,6 +79,8 @@ class ArraySource:
     """Rows of arrays in memory (see `interfaces.Source`); the arrays are writable, contiguous and equally long."""
 
     in_memory = True
+    advice: tuple[str, ...] = ()
+    are_pixels = True  # numbers of a table are none
 
     def __init__(self, *arrays: np.ndarray) -> None:
         self.arrays = arrays
@@ -136,6 +138,7 @@ class RowChecks:
 
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
         """The arrays of a row, checked. place: names it in messages. item: in any form that stands for them."""
+        item = tuple(item.values()) if isinstance(item, Mapping) else item
         values = item if isinstance(item, tuple | list) else (item,)
         arrays = tuple(map(as_array, values))
         if not arrays or not all(map(has_numbers, arrays)):
@@ -334,8 +337,11 @@ class LoadedSources(NamedTuple):
     """Data in one of the formats."""
 
     train: Source
-    test: Source
+    test: Source | None
+    """None for data that is not divided into parts."""
     classes: tuple[str, ...]
+    labels: np.ndarray | None = None
+    """Those of `train`, integers (n,), where they are known without reading all rows."""
 
 
 class LoadedArrays(NamedTuple):

@@ -66,6 +66,30 @@ class Subset(RowReader):
         return read_rows(self._source, self._rows[rows], draw)
 
 
+def divide(
+    name: str, train: Source, test: Source | None, labels: np.ndarray | None, split: float, seed: int
+) -> tuple[Source, Source]:
+    """Training and test rows: those that the data has, or with --split parts of all its rows.
+
+    name: of the data in messages. labels: see `split_rows`. Raises UserError unless the data has two parts, or one and
+    a `split`.
+    """
+    if test is not None:
+        if split:
+            raise UserError(f"--split {split:g}: {name} has a test part", "leave it out")
+        return train, test
+    if not split:
+        raise UserError(f"{name}: has no test part", "give --split 0.8, which keeps a fifth of its rows for tests")
+    if labels is None and isinstance(train, ArraySource) and train.arrays[-1].dtype.kind in "iu":
+        labels = train.arrays[-1]
+    first, second = split_rows(labels if labels is None or labels.ndim == 1 else None, len(train), split, seed)
+    return subset(train, first), subset(train, second)
+
+
 def subset(source: Source, rows: np.ndarray) -> Source:
     """These rows of a source, int64 (n,); of arrays in memory they are copied."""
-    return ArraySource(*source[rows]) if isinstance(source, ArraySource) else Subset(source, rows)
+    if not isinstance(source, ArraySource):
+        return Subset(source, rows)
+    copied = ArraySource(*source[rows])
+    copied.advice, copied.are_pixels = source.advice, source.are_pixels
+    return copied

@@ -145,7 +145,9 @@ def suspicious(dataset: Dataset) -> list[str]:
     """What is probably wrong with images and labels: each problem with its remedy, in one sentence."""
     sources = dataset.train, dataset.test
     (images, labels), (test_images, test_labels) = map(_sample, sources)
-    problems = [_many_channels(images.shape[1:]), _dark("train", images) or _dark("test", test_images)]
+    problems = []
+    if getattr(dataset.train, "are_pixels", True):
+        problems = [_many_channels(images.shape[1:]), _dark("train", images) or _dark("test", test_images)]
     if labels is not None and test_labels is not None:
         problems += _labels(labels, test_labels, len(dataset.classes))
     return [*(f"--data {dataset.name}: {problem}" for problem in problems if problem), *advice(dataset)]

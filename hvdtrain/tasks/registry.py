@@ -9,7 +9,7 @@ from typing import Any
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import REMEDY, recorded, run_folder
-from hvdtrain.datasets.holdout import HoldOut
+from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset
@@ -34,8 +34,7 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     if network is None and is_reference(config.model):
         loaded = load_object(config.model, f"--model {config.model}")
         if not isinstance(loaded, Network):
-            held_out = HoldOut(config.validation, config.seed)
-            task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip", held_out)
+            task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip", Division.by(config))
             return dataclasses.replace(task, loader_spec=_task_loader_spec(config, task)), task.dataset
         network = loaded
     if config.set:
@@ -46,11 +45,14 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     return NetworkTarget(network.for_data(dataset.input_shape, len(dataset.classes), config.model), spec), dataset
 
 
-def load_task(name: str, settings: Sequence[str]) -> UserTask:
-    """The task FILE.py:CLASS with these NAME=VALUE; runs the file. Raises UserError if there is no such task."""
+def load_task(name: str, settings: Sequence[str], config: Config) -> UserTask:
+    """The task FILE.py:CLASS with these NAME=VALUE; runs the file. Raises UserError if there is no such task.
+
+    config: of a run that trained it.
+    """
     if not is_reference(name):
         raise UserError(f"--model {name}: is not a task", "give FILE.py:CLASS")
-    return make_task(name, load_object(name, f"--model {name}"), settings, skip_bad_rows=True)
+    return make_task(name, load_object(name, f"--model {name}"), settings, True, Division.by(config))
 
 
 def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:
@@ -60,20 +62,21 @@ def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:
         "name": config.model,
         "settings": config.set,
         "skip_bad_rows": config.on_bad_row == "skip",
-        "hold_out": HoldOut(config.validation, config.seed),
         "expected": task.dataset.fingerprint,
+        "division": Division.by(config),
     }
 
 
 def load_task_data(
-    name: str, settings: list[str], skip_bad_rows: bool, hold_out: tuple[float, int], expected: str
+    name: str, settings: list[str], skip_bad_rows: bool, expected: str, division: tuple[float, float, int]
 ) -> Dataset:
     """The data of a task, in another process than its rank's.
 
-    expected: the fingerprint that the rank found. Raises UserError if the data are others here.
+    expected: the fingerprint that the rank found. division: see `make_task`. Raises UserError if the data are others
+    here.
     """
     kind = load_object(name, f"--model {name}")
-    dataset = make_task(name, kind, settings, skip_bad_rows, HoldOut(*hold_out)).dataset
+    dataset = make_task(name, kind, settings, skip_bad_rows, Division(*division)).dataset
     if dataset.fingerprint != expected:
         raise UserError(
             f"--model {name}: data() returned other rows in a process of --workers than in its rank",
@@ -90,8 +93,13 @@ def _network_loader_spec(config: Config, runtime: RuntimeOptions, network: Netwo
         "offline": runtime.offline,
         "image_size": config.resized,
         "skip_bad_rows": config.on_bad_row == "skip",
-        "hold_out": HoldOut(config.validation, config.seed),
         "name": f"--data {config.data}",
+        "split": config.split,
+        "validation": config.validation,
+        "seed": config.seed,
+        "label": config.label,
+        "columns": [name for name in config.columns.split(",") if name],
+        "as_images": True,
     }
 
 

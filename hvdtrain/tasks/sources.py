@@ -7,29 +7,29 @@ from typing import Any, cast
 
 import numpy as np
 
-from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle
-from hvdtrain.datasets.holdout import HoldOut
+from hvdtrain.datasets.division import Division
+from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle, rows_of_loader
 from hvdtrain.datasets.rows import ArraySource, RowChecks, RowReader, as_array, describe_types, has_numbers
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Source
 
 
 def load_parts(
-    name: str, train: Any, validation: Any, test: Any, skip: bool, hold_out: HoldOut, labels_at: int
+    name: str, train: Any, validation: Any, test: Any, skip: bool, division: Division, labels_at: int
 ) -> Dataset:
-    """The data set of these rows (see `as_source`), whose training rows the validation rows are taken from if need be.
+    """The data set of these rows (see `as_source`), from which a division makes the parts that it lacks.
 
-    validation, test: None for none. labels_at: which array has the classes, if one has. Raises UserError for rows of
-    another kind, or for validation rows with --validation.
+    validation, test: None where there is no such part. labels_at: which array has the classes, if one has. Raises
+    UserError for rows of another kind, and for parts that would be there twice.
     """
-    if validation is not None and hold_out.share:
+    if validation is not None and division.validation:
         remedy = "leave it out, or give training and test rows only"
-        raise UserError(f"{name}: gives validation rows, and --validation takes them from training rows", remedy)
+        reason = f"--validation {division.validation:g}: {name} gives validation rows by itself"
+        raise UserError(reason, remedy, option="validation")
     trained = as_source(f"{name}: the training rows", train, skip)
-    tested = NoRows() if test is None else as_source(f"{name}: the test rows", test, skip)
-    validated = None if validation is None else as_source(f"{name}: the validation rows", validation, skip)
-    if hold_out.share:
-        trained, validated = hold_out.of(name, trained, labels_at)
+    tested = None if test is None else as_source(f"{name}: the test rows", test, skip)
+    trained, tested, divided = division.of(name, trained, tested, labels_at=labels_at)
+    validated = divided if validation is None else as_source(f"{name}: the validation rows", validation, skip)
     return Dataset(name, trained, tested, (), validated)
 
 
@@ -40,8 +40,9 @@ def as_source(where: str, rows: Any, skip: bool = False) -> Source:
     which with an attribute `fingerprint` is a source, called with row numbers, else a map-style data set, called with
     one. skip: whether rows that cannot be read are replaced (--on-bad-row). Raises UserError if it is none of these.
     """
-    if isinstance(rows, ArraySource | RowReader):  # from load_dataset
+    if isinstance(rows, ArraySource | RowReader | NoRows):  # from load_dataset
         return cast(Source, rows)
+    rows = rows_of_loader(where, rows)
     if not isinstance(rows, tuple | list | Mapping | str) and not hasattr(rows, "__array__"):
         kind = BatchedRows if hasattr(rows, "fingerprint") else MapStyle
         return kind(where, rows, skip, RowChecks())

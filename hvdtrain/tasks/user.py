@@ -19,7 +19,8 @@ import numpy as np
 
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
-from hvdtrain.datasets.holdout import NOTHING, HoldOut
+from hvdtrain.datasets.division import UNDIVIDED, Division
+from hvdtrain.datasets.formats.python_objects import parts_of
 from hvdtrain.datasets.rows import (
     Forms,
     describe_forms,
@@ -30,7 +31,7 @@ from hvdtrain.interfaces import Dataset, Part, Source
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks import methods
 from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
-from hvdtrain.tasks.sources import load_parts
+from hvdtrain.tasks.sources import NoRows, load_parts
 from hvdtrain.tasks.target import Target
 
 PACKAGE = Path(__file__).parents[1]
@@ -114,14 +115,13 @@ class UserTask(Target):
 
 
 def make_task(
-    name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False, hold_out: HoldOut = NOTHING
+    name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False, division: Division = UNDIVIDED
 ) -> UserTask:
     """The task of this class, or an object of one, with its data.
 
     settings: NAME=VALUE for each argument of the class; a value that is neither a Python literal nor true or false is a
-    text. skip_bad_rows:
-    replace rows that cannot be read (--on-bad-row). hold_out: see --validation. Raises UserError for what is not a
-    task, for arguments that the class does not have, and for errors in its data.
+    text. skip_bad_rows: replace rows that cannot be read (--on-bad-row). division: of the rows that data() returns.
+    Raises UserError for what is not a task, for arguments that the class does not have, and for errors in its data.
     """
     options = _parse(name, settings)
     task = _construct(name, kind, options)
@@ -130,7 +130,7 @@ def make_task(
     inputs = getattr(task, "inputs", 1)
     if type(inputs) is not int or inputs < 1:
         raise UserError(f"--model {name}: inputs is {inputs!r:.60}", "give the number of arrays that the model gets")
-    dataset = _load_data(name, task, inputs, skip_bad_rows, hold_out)
+    dataset = _load_data(name, task, inputs, skip_bad_rows, division)
     return UserTask(name, options, task, dataset, inputs, skip_bad_rows)
 
 
@@ -229,13 +229,15 @@ def _kinds(parameter: inspect.Parameter) -> set[str]:
     return names | ({type(parameter.default).__name__} & {"str", "bool"})
 
 
-def _load_data(name: str, task: Any, inputs: int, skip: bool, hold_out: HoldOut) -> Dataset:
-    data = _call(name, task, "data")
-    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
-        remedy = "return training and test rows, or training, validation and test rows"
-        raise UserError(f"--model {name}: data() returned {_counted(data)}", remedy)
+def _load_data(name: str, task: Any, inputs: int, skip: bool, division: Division) -> Dataset:
+    where, data = f"--model {name}", parts_of(_call(name, task, "data"), with_validation=True)
+    if division.split:
+        data = (data, None, None)
+    elif not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        remedy = "return (train, test) or (train, validation, test), or give --split 0.8 to divide what it returns"
+        raise UserError(f"{where}: data() returned {_counted(data)}", remedy)
     train, validation, test = data if len(data) == 3 else (data[0], None, data[1])
-    loaded = load_parts(f"--model {name}", train, validation, test, skip, hold_out, labels_at=inputs)
+    loaded = load_parts(where, train, validation, test, skip, division, labels_at=inputs)
     train, evaluated = loaded.train, {part: source for part, source in loaded.parts.items() if part != "train"}
     trained = _augmented(name, task, train)
     for part, source in evaluated.items():
@@ -293,5 +295,6 @@ class Script(Target):
 
         Raises UserError for rows of another kind.
         """
-        hold_out = HoldOut(config.validation, config.seed)
-        return load_parts(self.name, train, validation, test, config.on_bad_row == "skip", hold_out, labels_at=1)
+        division = Division.by(config)
+        tested = NoRows() if test is None and not config.split else test
+        return load_parts(self.name, train, validation, tested, config.on_bad_row == "skip", division, labels_at=1)

@@ -9,9 +9,7 @@ from support.jobs import ROOT, run
 from support.stack import require
 
 PAGE = (ROOT / "docs" / "coming-from.md").read_text()
-DIFFS = {
-    title: text.splitlines() for title, text in re.findall(r"^## (.*?)\n+```diff\n(.*?)^```", PAGE, re.M | re.S)
-}
+DIFFS = {title: text.splitlines() for title, text in re.findall(r"^## (.*?)\n+```diff\n(.*?)^```", PAGE, re.M | re.S)}
 SCRIPTS = [title for title in DIFFS if title != "Keras"]
 
 
@@ -35,7 +33,11 @@ def test_the_table_counts_the_lines_of_each_program():
 def test_the_converted_script_trains_on_two_ranks(tmp_path):
     assert len({side(title, "+") for title in SCRIPTS}) == 1, "the programs end as the same one"
     (tmp_path / "train.py").write_text(side(SCRIPTS[0], "+"))
-    launch = [*"python -m hvdtrain launch local -n 2 -- python train.py --epochs 3".split(), "--name", "converted"]
+    launch = [
+        *["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--", "python", "train.py", "--epochs", "3"],
+        "--name",
+        "converted",
+    ]
     status, said = run(launch, tmp_path)
     assert status == 0, said
     records = [json.loads(line) for line in (tmp_path / "runs/converted/metrics.jsonl").read_text().splitlines()]

@@ -185,7 +185,7 @@ def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -
     """
     test = next((folder / part for part in TEST_FOLDERS if (folder / part).is_dir()), None)
     if test is None:
-        raise UserError(f"{folder}: has a folder train, but neither test nor val", "put images to test with there")
+        return load_class_folders(name, folder / "train", skip, resized)
     train = folder / "train"
     classes, tested = _class_names(train), _class_names(test)
     if not classes:
@@ -207,6 +207,21 @@ def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -
     test_rows = ImageFolder(f"{name}: {test.name}", test_folders, skip, resized)
     train_rows.take_colors_of_first(test_rows)
     return LoadedSources(train_rows, test_rows, tuple(map(printable, classes)))
+
+
+def load_class_folders(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
+    """CLASS/*.png, in one part; see `load_image_folder`. Folders without images are ignored."""
+    scanned = {name: _scan(folder / name) for name in _class_names(folder)}
+    empty = [name for name, one in scanned.items() if not len(one.names)]
+    classes = [name for name in scanned if name not in empty]
+    if not classes:
+        raise UserError(f"{folder}: has no folders of images", "give it a folder of images for each class")
+    folders = [scanned[name] for name in classes]
+    labels = np.repeat(np.arange(len(folders)), [len(one.names) for one in folders])
+    rows = ImageFolder(name, folders, skip, resized)
+    if empty:
+        rows.advice += (f"{name}: {len(empty)} folder(s) without images are ignored: {printable(', '.join(empty))}",)
+    return LoadedSources(rows, None, tuple(map(printable, classes)), labels)
 
 
 def _class_names(folder: Path) -> list[str]:

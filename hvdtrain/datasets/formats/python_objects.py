@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import Malformed, one_line
+from hvdtrain.datasets.formats.tables import LABEL_NAMES, NO_COLUMNS, Columns, check_no_columns
 from hvdtrain.datasets.row_random import Draw, seeded_rows
 from hvdtrain.datasets.rows import (
     ArraySource,
@@ -31,6 +32,8 @@ from hvdtrain.system.python_files import load_object
 FINGERPRINT_ROWS = 16
 """Rows that the fingerprint of data without one of its own looks at."""
 PAIR = "return (train, test), or (train, test, classes)"
+DEFAULT_SAMPLERS = ("SequentialSampler", "RandomSampler", "DistributedSampler")
+"""Samplers of PyTorch that decide only the order of rows, which is hvdtrain's own."""
 
 
 class PythonRows(CheckedRows):
@@ -112,12 +115,43 @@ class BatchedRows(PythonRows):
         return arrays
 
 
-def load_python(name: str, reference: str, skip: bool) -> LoadedSources:
+def parts_of(data: Any, with_validation: bool = False) -> Any:
+    """Training and test rows of a dictionary of parts, such as Hugging Face's; other data as it is.
+
+    with_validation: whether validation rows come between them, where the dictionary has all three.
+    """
+    if not isinstance(data, Mapping) or "train" not in data:
+        return data
+    if with_validation and {"validation", "test"} <= data.keys():
+        return data["train"], data["validation"], data["test"]
+    test = next((data[part] for part in ("test", "validation") if part in data), None)
+    return data["train"] if test is None else (data["train"], test)
+
+
+def rows_of_loader(name: str, rows: Any) -> Any:
+    """The data set of PyTorch's DataLoader, as hvdtrain makes the batches itself; other rows as they are.
+
+    name: of the data in messages. Raises UserError for one that chooses or joins rows in a way of its own.
+    """
+    if not (hasattr(rows, "dataset") and hasattr(rows, "batch_size") and hasattr(rows, "collate_fn")):
+        return rows
+    collate, sampler = getattr(rows.collate_fn, "__name__", "its collate_fn"), type(rows.sampler).__name__
+    if collate not in ("default_collate", "default_convert"):
+        reason = f"{name}: a DataLoader with {collate}, which hvdtrain does not call, as it makes the batches itself"
+        raise UserError(reason, "let the data set return rows of one shape, and give loader.dataset")
+    if sampler not in DEFAULT_SAMPLERS:
+        reason = f"{name}: a DataLoader with {sampler}, which decides the rows of an epoch"
+        raise UserError(reason, "give loader.dataset, of which each row is taken once in an epoch")
+    return rows.dataset
+
+
+def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COLUMNS) -> LoadedSources:
     """The data that FILE.py:NAME holds or, if it is a function, returns: (train, test) or (train, test, classes).
 
     A part is a `Source`, an object with the length and the rows of PyTorch's map-style data sets, or a tuple of two
     NumPy arrays, images and labels. classes: names, or their number; by default the attribute `classes` of the training
-    data, or the largest of its attribute `targets` plus 1. Raises UserError if it is none of these.
+    data, or the largest of its attribute `targets` plus 1. A Hugging Face data set is one part, and a dictionary of
+    them has two; columns: which of their columns are image and label. Raises UserError if it is none of these.
     """
     data = load_object(reference, name)
     if callable(data):
@@ -125,12 +159,50 @@ def load_python(name: str, reference: str, skip: bool) -> LoadedSources:
             data = data()
         except Exception as error:
             raise UserError(f"{name}: {type(error).__name__}: {one_line(error)}", "correct the function") from None
+    data = parts_of(data)
+    if not isinstance(data, tuple | list) and hasattr(data, "__getitem__") and not hasattr(data, "dtype"):  # one part
+        data = (data, None)
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise UserError(f"{name}: is of type {type(data).__name__}", PAIR)
-    train, test = data[:2]
+    train, test = (_as_pairs(name, rows_of_loader(name, part), columns) for part in data[:2])
     names = _class_names(name, train, data[2] if len(data) == 3 else None)
     train_source = _source(f"{name}: train", train, len(names), skip)
-    return LoadedSources(train_source, _source(f"{name}: test", test, len(names), skip), names)
+    test_source = None if test is None else _source(f"{name}: test", test, len(names), skip)
+    labels = getattr(train, "targets", None) if test is None else None
+    return LoadedSources(train_source, test_source, names, labels if labels is None else np.asarray(labels))
+
+
+class Pairs:
+    """Rows of a data set whose rows are dictionaries, as pairs of image and label. targets: all labels, int64 (n,)."""
+
+    def __init__(self, rows: Any, image: str, label: str) -> None:
+        self._rows, self._image, self._label = rows, image, label
+        names = getattr(getattr(rows, "features", {}).get(label), "names", None)
+        self.targets = np.asarray(rows[label])
+        self.classes = tuple(map(str, names)) if names else None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row: int) -> tuple[Any, Any]:
+        found = self._rows[row]
+        return found[self._image], found[self._label]
+
+
+def _as_pairs(name: str, rows: Any, columns: Columns) -> Any:
+    """A data set with named columns, as Hugging Face's, as pairs; other rows as they are. Raises UserError."""
+    names = getattr(rows, "column_names", None)
+    if not isinstance(names, list | tuple):
+        if rows is not None:
+            check_no_columns(name, columns)
+        return rows
+    labels = [columns.label] if columns.label else [column for column in names if column.lower() in LABEL_NAMES]
+    if len(labels) != 1 or labels[0] not in names:
+        raise UserError(f"{name}: which column is the label is not known ({', '.join(names)})", "name it by --label")
+    images = list(columns.inputs) or [column for column in names if column != labels[0]]
+    if len(images) != 1 or images[0] not in names:
+        raise UserError(f"{name}: which column is the image is not known ({', '.join(names)})", "name it by --columns")
+    return Pairs(rows, images[0], labels[0])
 
 
 def _source(name: str, part: Any, classes: int, skip: bool) -> Source:
@@ -186,9 +258,6 @@ def _length(name: str, rows: Any) -> int:
 def _no_rows(name: str, rows: Any) -> UserError:
     """The error of an object that has no rows by number."""
     kind = type(rows).__name__
-    if hasattr(rows, "dataset") and hasattr(rows, "batch_size"):  # PyTorch's DataLoader
-        remedy = "give its data set, as in loader.dataset: hvdtrain makes batches, and --workers reads ahead"
-        return UserError(f"{name}: {kind} returns batches, not rows", remedy)
     lacks = [method for method in ("__len__", "__getitem__") if not hasattr(rows, method)] or ["rows"]
     reason = f"{name}: {kind} has no {' and no '.join(lacks)}"
     if hasattr(rows, "__iter__"):

@@ -105,7 +105,7 @@ def test_formats_are_not_mixed(tmp_path: Path) -> None:
     rejected(tmp_path / "empty", "it is empty", "train/CLASS")
     rejected(tmp_path / "data" / "classes.txt", "is a .txt file, which is not read", "--data FILE.py:NAME")
     (tmp_path / "table.csv").write_text("a,b\n")
-    rejected(tmp_path / "table.csv", "is a .csv file, which is not read", "HDF5")
+    rejected(tmp_path / "table.csv", "table.csv: has no rows below its header")
     (tmp_path / "cut.npz").write_text("PK")
     rejected(tmp_path / "cut.npz", "cut.npz: cannot be read", "numpy.savez")
 
@@ -114,7 +114,7 @@ def test_folders_of_classes_without_parts_are_recognized(tmp_path: Path) -> None
     for name in ("cats", "dogs", "notes"):
         (tmp_path / "data" / name).mkdir(parents=True)
         (tmp_path / "data" / name / ("a.JPG" if name != "notes" else "a.txt")).touch()
-    rejected(tmp_path / "data", "holds folders of images (cats, dogs), but no folder train", "into a folder train")
+    rejected(tmp_path / "data", "has no test part; give --split 0.8")
     for name in ("a", "b", "c", "d"):
         np.savez(tmp_path / f"{name}.npz")
     rejected(tmp_path, "holds 4 .npz files (a.npz, b.npz, c.npz, ...)", "train.npz and test.npz")
@@ -264,7 +264,10 @@ def test_classes_of_both_parts_are_the_same(tmp_path: Path) -> None:
     (folder / "train" / "cat").mkdir()
     rejected(folder, "train/cat: holds no image")
     shutil.rmtree(folder / "val")
-    rejected(folder, "has a folder train, but neither test nor val")
+    rejected(folder, "has no test part; give --split 0.8")
+    shutil.rmtree(folder / "train")
+    (folder / "train").mkdir()
+    rejected(folder, "has no folders of images")
 
 
 def test_hdf5_without_what_it_needs(tmp_path: Path) -> None:

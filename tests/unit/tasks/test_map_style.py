@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
@@ -78,7 +78,7 @@ def test_a_row_of_one_array_and_the_fingerprint():
 @pytest.mark.parametrize(
     ("item", "text"),
     [
-        ({"x": 1}, "the training rows (row 0): is dict; return a tuple of arrays and numbers"),
+        ({"x": "a"}, "the training rows (row 0): is str; return a tuple of arrays and numbers"),
         ((X[0], None), "the training rows (row 0): is float32, NoneType; return a tuple of arrays and numbers"),
         (("a", 1), "is str, int; return a tuple"),
         ((np.ones(2, np.longdouble), 1), "int; return a tuple of arrays and numbers, of at most 64 bits"),
@@ -102,8 +102,12 @@ def fail(error):
         (3, "the training rows: int has no __len__ and no __getitem__; give it __len__ and __getitem__"),
         (type("Stream", (IterableDataset,), {"__iter__": iter})(), "not only __iter__"),
         (
-            DataLoader(TensorDataset(torch.ones(4))),
-            "returns batches, not rows; give its data set, as in loader.dataset",
+            DataLoader(TensorDataset(torch.ones(4)), collate_fn=list),
+            "a DataLoader with list, which hvdtrain does not call",
+        ),
+        (
+            DataLoader(TensorDataset(torch.ones(4)), sampler=WeightedRandomSampler([1, 1, 1, 1], 8)),
+            "a DataLoader with WeightedRandomSampler, which decides the rows of an epoch",
         ),
         (Rows(None, 0), "the training rows: has no rows; give it at least 1"),
     ],
@@ -238,3 +242,24 @@ def test_processes_read_the_rows_of_the_rank(tmp_path: Path):
     assert np.array_equal(found[0][0].arrays[0], found[0][1].arrays[0])
     for module in [name for name in sys.modules if name.startswith("hvdtrain_user_random_rows")]:
         del sys.modules[module]
+
+
+def test_a_loader_stands_for_its_data_set():
+    rows = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    task = made(DataLoader(rows, batch_size=3, shuffle=True), DataLoader(rows))
+    same = made(rows, rows)
+    assert len(task.dataset.train) == len(X) and task.dataset.fingerprint == same.dataset.fingerprint
+
+
+def test_rows_that_are_dictionaries_are_their_values():
+    task = made(Dictionaries(), Dictionaries())
+    x, y = task.dataset.train[np.array([2, 0])]
+    assert np.array_equal(x, X[[2, 0]]) and np.array_equal(y, Y[[2, 0]])
+
+
+class Dictionaries:
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, row):
+        return {"x": X[row], "y": Y[row]}

@@ -1,0 +1,201 @@
+"""Tables of numbers and of images, whole and with whatever may be wrong with them."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from support.row_data import rejected
+
+from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.validation import suspicious
+from hvdtrain.errors import UserError
+
+pytestmark = pytest.mark.needs()
+ROWS = 20
+NUMBERS = {"height": np.arange(ROWS) / 2, "width": np.arange(ROWS)[::-1]}
+LABELS = ["yes" if row % 3 else "no" for row in range(ROWS)]
+
+
+def write(path: Path, columns: dict[str, object]) -> Path:
+    table = pyarrow.table(columns)
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+    elif path.suffix in (".arrow", ".feather"):
+        pyarrow.feather.write_feather(table, str(path))
+    else:
+        delimiter = "\t" if path.suffix == ".tsv" else ","
+        pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(delimiter=delimiter))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".arrow", ".feather"])
+def test_each_format_has_the_same_rows(tmp_path, suffix):
+    path = write(tmp_path / f"rows{suffix}", {**NUMBERS, "Label": LABELS})
+    for given_path in (path, tmp_path):
+        data = load_dataset(str(given_path), split=0.75, seed=3)
+        assert data.classes == ("no", "yes") and (len(data.train), len(data.test)) == (15, 5)
+        rows = [data.train[np.arange(15)], data.test[np.arange(5)]]
+        numbers, labels = (np.concatenate([part[i] for part in rows]) for i in range(2))
+        assert numbers.dtype == np.float32 and labels.dtype == np.int64
+        order = np.argsort(numbers[:, 0])
+        assert np.array_equal(numbers[order], np.stack([*NUMBERS.values()], 1).astype(np.float32))
+        assert [data.classes[label] for label in labels[order]] == LABELS
+
+
+def test_two_tables_are_both_parts_and_columns_are_chosen(tmp_path):
+    write(tmp_path / "train.csv", {**NUMBERS, "city": LABELS, "kind": np.arange(ROWS) % 2 + 5})
+    write(tmp_path / "test.csv", {"kind": [6, 5], "width": [1.5, 2], "height": [0, 1], "city": ["a", "b"]})
+    data = load_dataset(str(tmp_path), label="kind", columns=("width",), as_images=True)
+    assert data.classes == ("5", "6") and data.input_shape == (1, 1, 1)
+    assert data.test[np.arange(2)][0].ravel().tolist() == [1.5, 2] and data.test[np.arange(2)][1].tolist() == [1, 0]
+    (advice,) = suspicious(load_dataset(str(tmp_path), label="kind", as_images=True))[:1]
+    assert "ignores city, which hold no numbers" in advice
+    rejected(tmp_path, "no column is called label (height, width, city, kind); name the column of labels by --label")
+    rejected(tmp_path, "has no column kint (did you mean kind?)", label="kint")
+    rejected(tmp_path, "column city holds string, and no numbers", label="kind", columns=("city", "width"))
+    rejected(tmp_path, "--columns kind: is the label", label="kind", columns=("kind",))
+    write(tmp_path / "test.csv", {"kind": [7], "width": [1.5], "height": [0], "city": ["a"]})
+    rejected(tmp_path, "test.csv: the label of row 0, 7, is not among those of training", label="kind")
+
+
+def test_labels_with_fractions_are_for_tasks(tmp_path):
+    path = write(tmp_path / "rows.csv", {**NUMBERS, "y": np.arange(ROWS) / 4})
+    data = load_dataset(str(path), split=0.5)
+    assert data.classes == () and data.train[np.arange(3)][1].dtype == np.float32
+    rejected(path, "its labels are numbers with fractions", split=0.5, as_images=True)
+    whole = write(tmp_path / "whole.csv", {**NUMBERS, "y": np.arange(ROWS) % 2 * 1.0})
+    assert load_dataset(str(whole), split=0.5).classes == ("0", "1")
+
+
+def test_missing_values(tmp_path):
+    path = write(
+        tmp_path / "rows.csv", {"a": [1.0, None, 3, 4, 5], "b": [1, 2, 3, 4, float("nan")], "y": [0, 1, 0, 1, 0]}
+    )
+    rejected(path, "row 1 has no finite value in column a; correct it", "--on-bad-row skip", split=0.5)
+    data = load_dataset(str(path), split=0.5, skip_bad_rows=True)
+    assert len(data.train) + len(data.test) == 3
+    assert any("leaves out 2 of 5 rows" in sentence for sentence in data.train.advice)
+    no_label = write(tmp_path / "labels.csv", {"a": [1, 2, 3], "label": ["x", None, "y"]})
+    rejected(no_label, "row 1 has no finite value in column label", split=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("empty.csv", b"", "cannot be read as a table (Empty CSV file"),
+        ("header.csv", b"a,label\n", "has no rows below its header"),
+        ("one.csv", b"a,label\n1,x\n", "1 row(s) cannot be divided"),
+        ("twice.csv", b"a,a,label\n1,2,x\n", "two columns have the name a"),
+        ("ragged.csv", b"a,label\n1,x\n2\n", "cannot be read as a table (CSV parse error"),
+        ("two.csv", b"a,label,y\n1,x,z\n", "several columns may be the label (label, y)"),
+        ("text.csv", b"a,label\nb,x\nc,y\n", "no column besides label holds numbers or images (a: string)"),
+        ("latin.csv", "a,label\n1,caf\xe9\n2,x\n".encode("latin-1"), "the labels in column label are binary"),
+        ("nul.csv", b"\0\0\0\n", "has no rows below its header"),
+        ("bytes.parquet", b"PAR1 no more", "cannot be read as a table"),
+        ("bytes.arrow", b"ARROW1", "cannot be read as a table"),
+    ],
+)
+def test_odd_tables_are_one_line(tmp_path, name, content, text):
+    (tmp_path / name).write_bytes(content)
+    rejected(tmp_path / name, name, text, split=0.5) if text != "1 row(s) cannot be divided" else rejected(
+        tmp_path / name, text, split=0.5
+    )
+
+
+@given(st.lists(st.lists(st.one_of(st.none(), st.floats(), st.text(max_size=3)), min_size=2, max_size=2), max_size=6))
+def test_any_cells_load_or_are_one_line(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("cells") / "rows.csv"
+    lines = [",".join("" if cell is None else str(cell) for cell in row) for row in rows]
+    path.write_bytes("\n".join(["a,label", *lines]).encode("utf-8", "surrogatepass"))
+    try:
+        data = load_dataset(str(path), split=0.5)
+        data.train[np.arange(len(data.train))]
+    except UserError as error:
+        assert "\n" not in str(error) and error.remedy
+
+
+def images(folder: Path, count: int = 6) -> list[str]:
+    (folder / "pictures").mkdir(parents=True)
+    names = [f"pictures/{i}.png" for i in range(count)]
+    for i, name in enumerate(names):
+        Image.new("L", (5, 4), 10 * i).save(folder / name)
+    return names
+
+
+def test_a_list_of_files_with_labels(tmp_path):
+    names = images(tmp_path)
+    write(tmp_path / "list.csv", {"file": names, "label": ["a", "b"] * 3})
+    data = load_dataset(str(tmp_path), split=0.5)
+    pixels, labels = data.train[np.arange(len(data.train))]
+    assert pixels.shape == (len(data.train), 1, 4, 5) and data.classes == ("a", "b")
+    assert all(label == int(value) // 10 % 2 for value, label in zip(pixels[:, 0, 0, 0], labels, strict=True))
+    (tmp_path / names[2]).unlink()
+    rejected(tmp_path, "pictures/2.png (row 2): cannot be read", split=0.5)
+    load_dataset(str(tmp_path), split=0.5, skip_bad_rows=True).train[np.arange(2)]
+
+
+def test_images_in_a_table_as_hugging_face_writes_them(tmp_path):
+    def png(value: int) -> bytes:
+        file = io.BytesIO()
+        Image.new("RGB", (3, 2), (value, 0, 0)).save(file, "PNG")
+        return file.getvalue()
+
+    cells = [{"bytes": png(20 * i), "path": f"{i}.png"} for i in range(4)]
+    features = {"label": {"names": ["cat", "dog", "cow"], "_type": "ClassLabel"}}
+    table = pyarrow.table({"image": cells, "label": [0, 1, 0, 1]})
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
+    data = load_dataset(str(tmp_path), split=0.5)
+    assert data.classes == ("cat", "dog", "cow") and data.input_shape == (3, 2, 3)
+
+
+def test_loose_photos_say_what_is_missing(tmp_path):
+    for i in range(3):
+        (tmp_path / f"{i}.jpg").touch()
+    rejected(
+        tmp_path, "holds 3 .jpg file(s), but nothing says of which class an image is; put the images of each class"
+    )
+
+
+class HuggingFace:
+    """A data set with the attributes of Hugging Face's, whose rows are dictionaries."""
+
+    column_names = ("img", "fine_label", "text")
+
+    def __init__(self):
+        self.features = {"fine_label": type("ClassLabel", (), {"names": ["a", "b"]})}
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            return [row % 2 for row in range(8)]
+        return {"img": Image.new("L", (4, 4), key), "fine_label": key % 2, "text": "x"}
+
+
+def test_hugging_faces_data_sets(tmp_path, monkeypatch):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from test_tables import HuggingFace\n"
+        "def one():\n    return HuggingFace()\n"
+        "def both():\n    return {'train': HuggingFace(), 'test': HuggingFace()}\n"
+    )
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    chosen = {"label": "fine_label", "columns": ("img",)}
+    data = load_dataset(f"{path}:one", split=0.5, **chosen)
+    assert data.classes == ("a", "b") and data.train[np.arange(4)][0].shape == (4, 1, 4, 4)
+    assert len(load_dataset(f"{path}:both", **chosen).test) == 8
+    rejected(f"{path}:one", "has no test part; give --split 0.8", **chosen)
+    rejected(f"{path}:one", "which column is the label is not known (img, fine_label, text)", split=0.5)
+    rejected(f"{path}:both", "which column is the image is not known", label="fine_label")
+    rejected(f"{path}:both", "has a test part; leave it out", split=0.5, **chosen)
