@@ -217,6 +217,8 @@ class Strategy:
     """Modules that the strategy imports besides its framework."""
     unsupported: ClassVar[tuple[Unsupported, ...]] = ()
     """Options that the strategy does not support in full."""
+    takes_optimizer: ClassVar[bool] = False
+    """Whether it trains with the optimizer that a task brings."""
     many_devices: ClassVar[bool] = False
     """Whether one process can train on several devices."""
     sums_shards: ClassVar[bool] = False
@@ -308,8 +310,11 @@ class Learner(abc.ABC):
 
     @property
     def learning_rate(self) -> float | None:
-        """That of an optimizer whose rate a user's script sets; None where a batch has it."""
+        """That of an optimizer whose rate a user's code sets; None where a batch has it."""
         return None
+
+    def plan(self, steps: int, epochs: int) -> None:  # noqa: B027  (only a task's own schedule needs it)
+        """Learn, before the first step or a state, that all epochs of the run have so many steps."""
 
     def train_step(self, batch: Batch) -> StepLoss:
         """One synchronous step on this rank's rows.
@@ -355,6 +360,15 @@ class Learner(abc.ABC):
     @abc.abstractmethod
     def optimizer_state(self) -> OptimizerState:
         """The state of the optimizer; of a script's, empty before the first step."""
+
+    def takes(self, state: OptimizerState) -> bool:
+        """Whether this may be the state of its optimizer. Raises ValueError if it is that of another network."""
+        required = {name: array.shape for name, array in self.optimizer_state().arrays.items()}
+        if required.keys() - state.arrays.keys():
+            return False
+        if any(state.arrays[name].shape != shape for name, shape in required.items()):
+            raise ValueError("its shapes are not those of the network")
+        return True
 
     @abc.abstractmethod
     def load_optimizer_state(self, state: OptimizerState) -> None:

@@ -97,24 +97,26 @@ class Config:
     remainder: Literal["drop", "pad", "exact"] = option("pad", DATA, resume=Resume.POSITION, affects_speed=True)
     """Incomplete last batch of an epoch: drop it, pad it with rows of weight zero, or use it as it is."""
     optimizer: Literal["sgd", "adam"] = option(
-        "sgd", OPTIMIZER, resume=Resume.STATE, by_script=True, affects_speed=True
+        "sgd", OPTIMIZER, resume=Resume.STATE, by_script=True, decided_by="optimizer", affects_speed=True
     )
     """Optimizer; adam has betas 0.9 and 0.999."""
-    lr: float = option(0.05, OPTIMIZER, above=0, by_script=True)
+    lr: float = option(0.05, OPTIMIZER, above=0, by_script=True, decided_by="optimizer")
     """Peak learning rate."""
-    momentum: float = option(0.9, OPTIMIZER, minimum=0, below=1, resume=Resume.STATE, by_script=True)
+    momentum: float = option(
+        0.9, OPTIMIZER, minimum=0, below=1, resume=Resume.STATE, by_script=True, decided_by="optimizer"
+    )
     """Momentum of sgd."""
-    nesterov: bool = option(False, OPTIMIZER, by_script=True)
+    nesterov: bool = option(False, OPTIMIZER, by_script=True, decided_by="optimizer")
     """Use Nesterov momentum."""
-    weight_decay: float = option(0.0, OPTIMIZER, minimum=0, by_script=True)
+    weight_decay: float = option(0.0, OPTIMIZER, minimum=0, by_script=True, decided_by="optimizer")
     """L2 penalty: adds weight_decay * parameter to the gradient."""
-    schedule: Literal["constant", "step", "cosine"] = option("cosine", OPTIMIZER, by_script=True)
+    schedule: Literal["constant", "step", "cosine"] = option("cosine", OPTIMIZER, by_script=True, decided_by="schedule")
     """Learning rate schedule after the warm-up."""
-    warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, by_script=True)
+    warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, by_script=True, decided_by="schedule")
     """Length of the linear learning rate warm-up, in epochs."""
-    lr_gamma: float = option(0.1, OPTIMIZER, above=0, by_script=True)
+    lr_gamma: float = option(0.1, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
     """Factor by which the step schedule multiplies the learning rate."""
-    lr_step_epochs: int = option(5, OPTIMIZER, above=0, by_script=True)
+    lr_step_epochs: int = option(5, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
     """Epochs between two changes of the step schedule."""
     batch_norm: Literal["local", "sync"] = option("local", MODEL, by_script=True, of_network=True)
     """Rows by whose mean and variance batch normalization trains: each rank's own, or those of all ranks."""

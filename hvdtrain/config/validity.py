@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hvdtrain.config.option import choices, facts, invalid, key, types
@@ -125,6 +125,22 @@ def check_task_style(config: Any, style: str, default: str) -> None:
         name, value = ("strategy", config.strategy) if config.api == "auto" else ("api", config.api)
         remedy = "leave out --api, or train a network with --model"
         raise invalid(name, value, f"tasks need --api {default}", remedy)
+
+
+def check_decided(config: Any, strategy: Any, decided: Mapping[str, str]) -> None:
+    """Check options of a task. strategy: its class. decided: options that a method of the task decides, by name."""
+    for name, method in decided.items():
+        if getattr(config, name) != getattr(type(config), name):
+            raise UserError(f"--{key(name)}: the task's {method}() decides it", "leave it out", option=name)
+    if not decided:
+        return
+    method = next(iter(decided.values()))
+    if not strategy.takes_optimizer:
+        given = f"--strategy {config.strategy}" if config.framework == "torch" else f"--framework {config.framework}"
+        problem, remedy = f"{given} makes its updates without the task's {method}()", "leave out that method"
+        raise UserError(problem, f"{remedy}, or use another strategy", option="strategy")
+    if config.op == "adasum":
+        raise invalid("op", "adasum", f"it does not combine the updates of the task's {method}()", "use --op average")
 
 
 def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) -> None:

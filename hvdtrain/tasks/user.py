@@ -71,7 +71,18 @@ class UserTask(Target):
     advice: list[str] = field(default_factory=list)
     """What is probably wrong with the model, as its framework finds out."""
     kind = "task"
-    ignored_options = tuple(name for name, about in facts(Config).items() if about.of_network)
+
+    @property
+    def ignored_options(self) -> Sequence[str]:
+        of_network = (name for name, about in facts(Config).items() if about.of_network)
+        return (*of_network, *self.decided)
+
+    @property
+    def decided(self) -> Mapping[str, str]:
+        own = [method for method in ("optimizer", "schedule") if self.has(method)]
+        # The options of a schedule are for the optimizer of the options.
+        by = {"optimizer": own[:1], "schedule": own[-1:]} if "optimizer" in own else {"schedule": own}
+        return {name: by[about.decided_by][0] for name, about in facts(Config).items() if by.get(about.decided_by)}
 
     @functools.cached_property
     def labels(self) -> LabelCheck:
@@ -100,6 +111,10 @@ class UserTask(Target):
     def call(self, method: str, *arguments: Any) -> Any:
         """What the task's own method returns. Raises UserError, with the line, if it fails."""
         return _call(self.name, self.task, method, *arguments)
+
+    def guard(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of the user's returns; what: names it. Raises UserError, with the line, if it fails."""
+        return _report(self.name, what, function, *arguments)
 
     def first_rows(self) -> tuple[np.ndarray, ...]:
         """The first training rows, on which the task is tried out."""
@@ -285,7 +300,10 @@ class Script(Target):
 
     name: str
     kind = "script"
-    ignored_options = tuple(name for name, about in facts(Config).items() if about.by_script)
+
+    @property
+    def ignored_options(self) -> Sequence[str]:
+        return [name for name, about in facts(Config).items() if about.by_script]
 
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": {}}

@@ -175,7 +175,7 @@ class Run:
             model=self.config.model,
             network=self.target.record(),
             framework=self.config.framework,
-            optimizer_name=self.config.optimizer,
+            optimizer_name=self.recorded_options.get("optimizer", ""),  # of a user's code, empty
             data=self.dataset.fingerprint,
             score=score.order if score else 0.0,
             score_choice=score.choice if score else "",

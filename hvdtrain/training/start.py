@@ -159,6 +159,7 @@ def start_run(
     reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
     with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as reading:
         run = Run(config, runtime, target, learner, dataset, Path(), lock)
+        learner.plan(config.epochs * run.steps_per_epoch, config.epochs)
         if isinstance(learner.group, SurvivingGroup):
             reading.enter_context(reader)  # before the others wait for this rank
             run, start, tracking = begin_or_join(run, learner.group, reader, examine_host)

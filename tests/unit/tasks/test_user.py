@@ -159,7 +159,8 @@ STRANGERS = {
     "losses": ("loss", "Loss", "lossess", "compute_loss", "loss_fn", "criterion", "training_step"),
     "metrics": ("metric", "metrcis", "Metrics", "compute_metrics", "validation_step"),
     "augment": ("augmentation", "augments", "agument"),
-    "optimizer": ("optimizer", "optimizers", "configure_optimizers", "lr_scheduler"),
+    "optimizer": ("optimizers", "configure_optimizers", "optimizr"),
+    "schedule": ("lr_scheduler", "scheduler"),
     "data": ("train_dataloader", "val_dataloader"),
 }
 """Names of methods that are misspelt or of other programs, by what they stand for."""
