@@ -207,7 +207,8 @@ def _checkpoint(state: dict[str, Any], weights: Weights, arrays: list[Weights]) 
     """
     state = {name: value for name, value in state.items() if name != "history"}  # read by checkpoint_folder
     state["optimizer"] = OptimizerState(**{**state["optimizer"], "arrays": arrays[0]})
-    state["position"] = Position(**state["position"])
+    at = state["position"]
+    state["position"] = Position(**{"best_epoch": at["epoch"], **at})  # of earlier versions, which counted no scores
     state["classes"] = tuple(state["classes"])
     checkpoint = Checkpoint(weights=weights, other_ranks=tuple(arrays[1:]), **state)
     _check_values(checkpoint)
@@ -226,7 +227,9 @@ def _by_rank(arrays: Weights) -> list[Weights]:
 def _check_values(saved: Checkpoint) -> None:
     """Raise ValueError for a value that `save` never writes; correct sums do not prove who wrote it."""
     optimizer = saved.optimizer
-    counts = (*vars(saved.position).values(), optimizer.updates)
+    position = {name: value for name, value in vars(saved.position).items() if name not in ("best", "best_by")}
+    counts = (*position.values(), optimizer.updates)
+    numbers = (saved.score, saved.position.best, optimizer.scale)
     texts = (
         saved.model,
         saved.framework,
@@ -234,12 +237,13 @@ def _check_values(saved: Checkpoint) -> None:
         saved.data,
         saved.init,
         saved.score_choice,
+        saved.position.best_by,
         *saved.classes,
     )
     if (
         not all(type(count) is int and 0 <= count < LARGEST_COUNT for count in counts)
         or not all(isinstance(text, str) for text in texts)
-        or not all(type(number) in (int, float) and math.isfinite(number) for number in (saved.score, optimizer.scale))
+        or not all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
         or not _holds_numbers(optimizer.extra)
         or not isinstance(saved.network, dict)
         or not _is_arithmetic(saved.arithmetic)
