@@ -140,7 +140,7 @@ def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
         dataset = pkgutil.resolve_name(arguments.pop("loader"))(**arguments)
     except Exception as error:
         return {}, error
-    sources = {"train": dataset.train, "test": dataset.test}
+    sources = dataset.parts
     for part, state in what["states"].items():
         state_here = getattr(sources[part], "state", "")
         if state_here != state:

@@ -30,8 +30,9 @@ from hvdtrain.system.text import finite_number, printable
 from hvdtrain.system.user_frames import user_lines
 
 FILE = "end.json"
-STATUSES = ("finished", "stopped", "failed", "hung", "restarting")
-"""`restarting`: an attempt failed, and the launcher starts the next one."""
+STATUSES = ("finished", "stopped", "pruned", "failed", "hung", "restarting")
+"""`pruned`: a sweep ended a trial that did worse than others. `restarting`: an attempt failed, and the launcher starts
+the next one."""
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 LAST_LINES = 8
 """Lines of a rank's output that the message about its failure shows."""
