@@ -81,6 +81,9 @@ class Config:
     """Share of the rows to train with, for data without a test part: chosen by --seed, the same share of each class."""
     on_bad_row: Literal["stop", "skip"] = option("stop", DATA)
     """If a row of the data cannot be read: stop the job, or give the row weight zero."""
+    validation: float = option(0.0, DATA, minimum=0, below=1, resume=Resume.DATA)
+    """Share of the training rows, by seed and class, that is kept apart: by it the best weights are chosen, and test
+    data is used once, at the end."""
     init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, by_script=True, of_network=True)
     """Initial weights: N(0, 0.01^2), Glorot's uniform distribution, or He's normal one; biases are zero."""
     seed: int = option(0, MODEL, minimum=0, resume=Resume.SAME, in_sweep="use --seeds N for the seeds 0 to N-1")
@@ -175,6 +178,8 @@ class Config:
     """If a loss or gradient is not finite: stop the job, or skip the step on all ranks."""
     max_steps: int = option(0, OPTIMIZER, minimum=0)
     """Maximum number of steps of the run, which shortens neither warm-up nor schedule; 0 for no limit."""
+    patience: int = option(0, OPTIMIZER, minimum=0)
+    """End the run after so many epochs without a better score (--score); 0 for none."""
 
     def __post_init__(self) -> None:
         # A resumed run gets the settings of its record and, from the same command line, once more.

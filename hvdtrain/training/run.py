@@ -47,6 +47,8 @@ class Run:
 
     def __post_init__(self) -> None:
         validity.check_rows(self.config, self.samples, self.unit, self.group.size, self.learner.devices)
+        if self.config.patience:
+            validity.check_patience(self.config, len(self.dataset.parts[self.dataset.evaluated]))
 
     @property
     def group(self) -> Group:
@@ -122,6 +124,10 @@ class Run:
     def last_step(self) -> int:
         """Number of steps in the run."""
         return last_step(self.config, self.samples, self.group.size)
+
+    def is_over(self, at: Position) -> bool:
+        """Whether no step follows: the last one is done, or the score has not become better for --patience epochs."""
+        return at.step >= self.last_step or at.has_waited(self.config.patience)
 
     @property
     def schedule_problem(self) -> str:
