@@ -70,7 +70,7 @@ def _load(path: Path, option: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise UserError(f"{option}: {_place(path, error)}", "correct the file") from None
+        raise UserError(f"{option}: {_place(path, error)}", "correct the file") from error
     return module
 
 
