@@ -21,9 +21,11 @@ from hvdtrain.system.phases import LOOP, Phase
 
 PIXEL_MAX = 255
 """Networks get uint8 pixels divided by this; each framework's `network.scale_pixels` does it."""
-ADAM_BETAS = (0.9, 0.999)
-ADAM_EPSILON = 1e-8
-"""Adam's constants in every framework; epsilon is that of Algorithm 1 in Kingma and Ba (2015)."""
+
+
+Part = Literal["train", "validation", "test"]
+"""Of the data. Evaluations while a run trains are of validation data where there is some, else of test data."""
+EvaluatedPart = Literal["validation", "test"]
 
 
 class Source(Protocol):
@@ -56,6 +58,19 @@ class Dataset:
     test: Source
     classes: tuple[str, ...]
     """Names of the classes, by label."""
+    validation: Source | None = None
+    """Rows apart from both, by which the best weights are chosen (`--validation`)."""
+
+    @property
+    def parts(self) -> dict[Part, Source]:
+        """Its sources."""
+        validation: dict[Part, Source] = {"validation": self.validation} if self.validation else {}
+        return {"train": self.train, **validation, "test": self.test}
+
+    @property
+    def evaluated(self) -> EvaluatedPart:
+        """The part that each evaluation of training is on, and by which the best checkpoint is chosen."""
+        return "validation" if self.validation else "test"
 
     @functools.cached_property
     def input_shape(self) -> tuple[int, ...]:
@@ -64,8 +79,9 @@ class Dataset:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of both sources' fingerprints, in hexadecimal digits."""
-        return hashlib.sha256(f"{self.train.fingerprint} {self.test.fingerprint}".encode()).hexdigest()
+        """SHA-256 of the sources' fingerprints, in hexadecimal digits."""
+        sources = (self.train, self.test, *([self.validation] if self.validation else []))
+        return hashlib.sha256(" ".join(source.fingerprint for source in sources).encode()).hexdigest()
 
 
 class Audit(NamedTuple):
@@ -386,11 +402,27 @@ class Position:
     global_batch: int = 0
     """Rows per step over all ranks, by which `step` counts."""
     seed: int = 0
+    best: float = 0.0
+    """The best score so far, `Score.order`; 0 for none."""
+    best_epoch: int = 0
+    """Number of complete epochs when it was measured."""
+    best_by: str = ""
+    """`Score.choice` of it."""
 
     def after_step(self, samples: int) -> Position:
         """After one more step, of an epoch of so many rows."""
         rows = min(self.rows_in_epoch + self.global_batch, samples)
         return replace(self, step=self.step + 1, rows_in_epoch=rows)
+
+    def scored(self, order: float, choice: str) -> Position:
+        """After an evaluation at the end of an epoch, which may be done again. order, choice: of its `Score`."""
+        if order <= self.best and choice == self.best_by:
+            return self
+        return replace(self, best=order, best_epoch=self.epoch, best_by=choice)
+
+    def has_waited(self, patience: int) -> bool:
+        """Whether so many epochs have passed since the one with the best score; never for 0."""
+        return 0 < patience <= self.epoch - self.best_epoch
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,13 @@ def check_rows(config: Any, samples: int, unit: str, ranks: int, devices: int) -
         raise invalid("accumulate", config.accumulate, problem, f"give at most {rows}")
 
 
+def check_patience(config: Any, evaluated: int) -> None:
+    """Check --patience together with the number of rows that are evaluated at the end of an epoch."""
+    if not evaluated:
+        problem = "the script evaluates nothing, so it has no score"
+        raise invalid("patience", config.patience, problem, "give run.batches() test or validation rows, and evaluate")
+
+
 def _raise_first(problems: Iterator[UserError]) -> None:
     for problem in problems:
         raise problem

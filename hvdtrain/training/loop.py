@@ -9,7 +9,7 @@ from typing import Any
 from hvdtrain.collectives.audits import ShardsDiffer
 from hvdtrain.collectives.surviving import leave_if_agreed
 from hvdtrain.config.score import Score, score_of
-from hvdtrain.interfaces import Batch, Position, StepLoss
+from hvdtrain.interfaces import Batch, EvaluatedPart, Position, StepLoss
 from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.batches import Batches
@@ -59,7 +59,7 @@ class Training:
         self._batches.prepare()
         self._announce(Observer.started)
         self.settle()
-        while self.at.step < self._run.last_step:
+        while not self._run.is_over(self.at):
             self._epoch_end = min((self.at.epoch + 1) * self._run.steps_per_epoch, self._run.last_step)
             self._announce(Observer.epoch_started)
             yield self._batches.of_epoch(self.at, self._epoch_end - self.at.step)
@@ -108,8 +108,12 @@ class Training:
         if self.at.step == (self.at.epoch + 1) * self._run.steps_per_epoch:
             self.at = dataclasses.replace(self.at, epoch=self.at.epoch + 1, rows_in_epoch=0)
         self._ranks.stop_if_asked(self.at, self._save)
-        scores = self.evaluate().scores
-        self._save(score_of(scores.loss, scores.metrics, self._run.runtime.score))
+        part = self._run.dataset.evaluated
+        scores = self.evaluate(part).scores
+        score = score_of(scores.loss, scores.metrics, self._run.runtime.score, part)
+        if score and not self.at.rows_in_epoch:
+            self.at = self.at.scored(score.order, score.choice)
+        self._save(score)
         self._end_step()
 
     def renewed(self, at: Position, is_settled: bool, pause: Pause) -> None:
@@ -117,12 +121,17 @@ class Training:
         self.at, self.is_settled = at, is_settled
         self._announce(Observer.renewed, pause)
 
-    def evaluate(self) -> Evaluation:
-        """Evaluate the weights as they are; call it on every rank."""
+    def evaluate(self, part: EvaluatedPart, step: int | None = None) -> Evaluation:
+        """Evaluate the weights as they are; call it on every rank.
+
+        step: of which they are, if of an earlier one, as those of a checkpoint; nothing is then recorded.
+        """
+        weights_of = self.at.step if step is None else step
         evaluation = evaluate(
-            self._run, self._batches, self.at.step, lambda count: self._announce(Observer.evaluating, count)
+            self._run, self._batches, weights_of, part, lambda count: self._announce(Observer.evaluating, count)
         )
-        self._announce(Observer.evaluated, evaluation)
+        if step is None:
+            self._announce(Observer.evaluated, evaluation)
         return evaluation
 
     def _join(self) -> bool:

@@ -95,7 +95,8 @@ def open_log(folder: Path, group: Group, runtime: RuntimeOptions) -> None:
 
 def _is_at_end(config: Config, position: Position, samples: int, size: int) -> bool:
     """Whether no step follows, as `size` ranks with these options count."""
-    return recounted(config, position, samples, size).step >= last_step(config, samples, size)
+    has_all_steps = recounted(config, position, samples, size).step >= last_step(config, samples, size)
+    return has_all_steps or position.has_waited(config.patience)
 
 
 def _open_or_refuse(

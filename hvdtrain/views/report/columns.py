@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hvdtrain.config.score import ACCURACY
+from hvdtrain.system.text import printable
 from hvdtrain.views.report.definitions import NONE
 from hvdtrain.views.report.rows import Row, Spread, count_of, score_form, unit_of
 
@@ -66,17 +68,17 @@ def _score(row: Row) -> Figure:
 
 def _named_score(row: Row) -> Figure:
     figure = _score(row)
-    return figure._replace(text=f"{row.scored_by} {figure.text}") if row.score else figure
+    return figure._replace(text=f"{row.part} {row.scored_by} {figure.text}") if row.score else figure
 
 
 def _score_column(rows: Sequence[Row]) -> FigureColumn:
     """The score, by its name if all rows have the same."""
-    names = {row.scored_by for row in rows if row.scored_by} or {ACCURACY}
+    names = {(row.part, row.scored_by) for row in rows if row.scored_by} or {("test", ACCURACY)}
     if len(names) > 1:
-        return FigureColumn("test score", _named_score, "minimum to maximum; 95 % interval of accuracies", priority=2)
-    (name,) = names
+        return FigureColumn("score", _named_score, "minimum to maximum; 95 % interval of accuracies", priority=2)
+    ((part, name),) = names
     detail = "minimum to maximum; 95 % interval" if name == ACCURACY else "minimum to maximum"
-    return FigureColumn(f"test {name}", _score, detail, priority=2)
+    return FigureColumn(f"{part} {name}", _score, detail, priority=2)
 
 
 def _difference(row: Row) -> Figure:
@@ -141,4 +143,17 @@ def more_columns(rows: Sequence[Row]) -> tuple[FigureColumn, ...]:
         FigureColumn("step: computing / communication / waiting for rows", _step),
         FigureColumn("Karp–Flatt serial fraction", _serial_fraction),
         FigureColumn("peak memory, MB", _memory),
+        *(FigureColumn(title, functools.partial(_metric, name)) for title, name in other_metrics(rows)),
     )
+
+
+def other_metrics(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Titles and names of the metrics that are not the score of all rows."""
+    known = dict.fromkeys((row.part, name) for row in rows for name in row.metrics)
+    shown = [one for one in known if any((row.part, row.scored_by) != one for row in rows)]
+    return [(f"{part} {printable(name)}", name) for part, name in shown]
+
+
+def _metric(name: str, row: Row) -> Figure:
+    value = row.metrics.get(name)
+    return _median(value, score_form(value.median) if value else "")

@@ -87,6 +87,8 @@ class Row:
     difference: WeightDifference | None = None
     scored_by: str = field(init=False, default="")
     """What the score is: `accuracy`, `loss` or another metric; empty if there is none."""
+    part: str = field(init=False, default="test")
+    """Of the data that the score is on: `validation` or `test`."""
     is_least_best: bool = field(init=False, default=False)
     chance: Interval | None = field(init=False)
     """Accuracies that chance in the choice of test rows gives, around the median (95 %)."""
@@ -103,13 +105,15 @@ class Row:
         self.peak_rss_mb, self.step_s, self.cores = map(self._result, ("peak_rss_mb", "step_s", "cores"))
         self.images_per_core_s = spread(run.images_per_core_s for run in self.runs)
         self.gflops_per_core = spread(run.gflops_per_core for run in self.runs)
+        names = dict.fromkeys(name for run in self.runs for name in run.tested)
+        self.metrics = {name: spread(run.tested.get(name) for run in self.runs) for name in names}
         self.shares = mean_shares([run.shares for run in self.runs if run.shares])
 
     def _score(self) -> Spread | None:
         """The spread of the score that the first run has."""
         scores = [score for run in self.runs if (score := run.score)]
         if scores:
-            self.scored_by, self.is_least_best = scores[0].name, scores[0].is_least_best
+            self.scored_by, self.is_least_best, self.part = scores[0].name, scores[0].is_least_best, scores[0].part
         return spread(score.value for score in scores if score.name == self.scored_by)
 
     def _result(self, name: str) -> Spread | None:

@@ -315,7 +315,7 @@ def replace(model, _):
         (lambda run: (run.setup(*parts()), run.register(x=Unsaveable())), "the state of x cannot be saved"),
         (lambda run: run.batches(ROWS), "batches() is called at the wrong time"),
         (lambda run: (run.setup(*parts()), run.batches(ROWS), run.batches(ROWS)), "batches() is called at the wrong"),
-        (lambda run: (run.setup(*parts()), run.batches(ROWS, ROWS)), "got one of test and evaluate"),
+        (lambda run: (run.setup(*parts()), run.batches(ROWS, ROWS)), "got rows to evaluate, but no evaluate"),
         (lambda run: (run.setup(*parts()), run.batches((ROWS[0], ROWS[1][:3]))), "arrays of length 3, 30"),
         (lambda run: run.epoch, "the run has not begun"),
         (lambda run: run.step(torch.zeros(3)), "step() is called twice, or before the first batch"),
