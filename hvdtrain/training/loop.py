@@ -107,14 +107,19 @@ class Training:
         self._join()
         if self.at.step == (self.at.epoch + 1) * self._run.steps_per_epoch:
             self.at = dataclasses.replace(self.at, epoch=self.at.epoch + 1, rows_in_epoch=0)
-        self._ranks.stop_if_asked(self.at, self._save)
+        # What --patience counts must not depend on whether a run was stopped here.
+        self._ranks.stop_if_asked(self.at, self._evaluate_and_save if self._run.config.patience else self._save)
+        self._evaluate_and_save()
+        self._end_step()
+
+    def _evaluate_and_save(self) -> None:
+        """Evaluate the weights after an epoch, and save them with their score."""
         part = self._run.dataset.evaluated
         scores = self.evaluate(part).scores
         score = score_of(scores.loss, scores.metrics, self._run.runtime.score, part)
         if score and not self.at.rows_in_epoch:
             self.at = self.at.scored(score.order, score.choice)
         self._save(score)
-        self._end_step()
 
     def renewed(self, at: Position, is_settled: bool, pause: Pause) -> None:
         """The ranks have changed, and go on here; call it on every rank."""
