@@ -33,8 +33,10 @@ from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs import shards
+from hvdtrain.runs.best import best_checkpoints, choice_of
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import (
+    BEST,
     BROKEN,
     FILES,
     MANIFEST,
@@ -46,7 +48,7 @@ from hvdtrain.system.checkpoint_folder import (
     Line,
 )
 from hvdtrain.system.python_files import is_reference
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import did_you_mean, printable
 
 __all__ = ["FILES", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
 
@@ -301,14 +303,14 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
 def newest(path: Path) -> tuple[Path, Checkpoint]:
     """The checkpoint at `path`, or the newest whole one of the line that the run in that folder continues.
 
-    path: that folder, or `best` below it for the whole one of the best score. Damaged ones are logged. Raises UserError
-    if none is whole.
+    path: that folder, or `best` below it for the whole one of the best score (`runs.best`). Damaged ones are logged.
+    Raises UserError if none is whole.
     """
     run = checkpoint_folder.run_of_best(path)
     place = run or path
     folder = place / "checkpoints" if os.path.isdir(place / "checkpoints") else place
     if run:
-        candidates = [entry.path for entry in checkpoint_folder.best_first(checkpoint_folder.current_line(folder))]
+        candidates = [entry.path for entry in best_checkpoints(run, choice_of(path))]
     else:
         candidates = [path] if os.path.isfile(path / MANIFEST) else _candidates(folder)
     for candidate in candidates:
@@ -316,10 +318,9 @@ def newest(path: Path) -> tuple[Path, Checkpoint]:
             return candidate, load(candidate)
         except Damaged as error:
             log.warning("damaged checkpoint: %s", error)
-    if run and not candidates:
-        raise UserError(f"{path}: no evaluation has given a checkpoint of {run} a score", f"give {run} for the newest")
+    meant = "" if os.path.lexists(path) else did_you_mean(path.name, [BEST])
     raise UserError(
-        f"{path}: no intact checkpoint there ({len(candidates)} damaged)",
+        f"{path}: no intact checkpoint there ({len(candidates)} damaged){meant}",
         "give a run's folder or one of its checkpoints",
     )
 

@@ -17,7 +17,7 @@ from hvdtrain.runs.console import Display, log, log_to_file
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.system import resources
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, Scores
 from hvdtrain.training.observer import Observer, Pause
@@ -213,10 +213,10 @@ class Reporter(Observer):
             return
         self._has_warned_of_score = True
         if self._run.is_rank_0:
-            names = ", ".join((*scores.metrics, LOSS))
-            log.warning(
-                "--score %s: no such metric (there are %s); %s is taken", choice, printable(names), measured.name
-            )
+            known = (*scores.metrics, LOSS)
+            meant = printable(did_you_mean(choice.partition(":")[2], known))
+            names = printable(", ".join(known))
+            log.warning("--score %s: no such metric%s (there are %s); %s is taken", choice, meant, names, measured.name)
 
     def record(self, kind: str, at: Position, **values: Any) -> None:
         """Write one more record of a kind; on rank 0, with values that are the same on all ranks."""

@@ -50,7 +50,7 @@ MAX_METRICS = 6
 """Of more metrics, a terminal shows the first ones."""
 STYLES = {
     "starting": "cyan", "training": "green", "waiting": "yellow", "restarting": "yellow", "finished": "",
-    "stopped": "yellow", "failed": "red", "hung": "red",
+    "stopped": "yellow", "pruned": "yellow", "failed": "red", "hung": "red",
 }  # fmt: skip
 """The color of each state."""
 REMEDY = "filters are COLUMN=VALUE, or with !=, <, <=, >, >=, or ~ for texts that contain VALUE"
@@ -138,17 +138,21 @@ def column_of(name: str, option: str, metrics: Collection[str] = ()) -> str:
 def sort_runs(views: list[RunView], column: str = "-started", reverse: bool = False) -> list[RunView]:
     """The runs by a column, the least value first, or with `-` before its name, the greatest; unknown values last.
 
-    Raises UserError for an unknown column.
+    By `score` the best is first, whether that is the least or the greatest, and with `-` the last. Raises UserError for
+    an unknown column.
     """
     name = column_of(column.removeprefix("-"), "--sort", metric_names(views))
     views = sorted(views, key=lambda view: str(view.folder))
     known = [view for view in views if value_of(view, name) not in (None, "")]
     unknown = [view for view in views if value_of(view, name) in (None, "")]
     is_reverse = column.startswith("-") != reverse
-    return sorted(known, key=lambda view: _key(value_of(view, name)), reverse=is_reverse) + unknown
+    return sorted(known, key=lambda view: _key(view, name), reverse=is_reverse) + unknown
 
 
-def _key(value: Any) -> Any:
+def _key(view: RunView, column: str) -> Any:
+    if column == "score" and view.score:
+        return -view.score.order
+    value = value_of(view, column)
     return value.lower() if isinstance(value, str) else value
 
 

@@ -219,7 +219,7 @@ def read_runs(folders: Iterable[Path]) -> list[RunView]:
 
 def _needs_second_look(view: RunView) -> bool:
     """Whether it may be that ranks run whose heartbeats look old, or that their speed is not known yet."""
-    is_final = view.state.name in ("finished", "stopped", "restarting")
+    is_final = view.state.name in ("finished", "stopped", "pruned", "restarting")
     return not is_final and bool(view.ranks) and min(rank.age_s for rank in view.ranks) < RECENT_S
 
 
