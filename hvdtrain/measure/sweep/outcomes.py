@@ -61,8 +61,10 @@ class Outcome(NamedTuple):
     score: Score | None = None
     unit: str = "images"
     """What a row is."""
+    part: str = "test"
+    """Of the data that metrics and loss are on: `validation` or `test`."""
     test: dict[str, float] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
-    """Test metrics of the best checkpoint, where the other figures are of validation data."""
+    """Test metrics of the best checkpoint, where they are on validation data."""
 
 
 @dataclass
@@ -143,7 +145,7 @@ def _outcome(trial: Trial, folder: Path) -> Outcome | None:
     run.result.require()
     loss, speed, rows = run.chosen.number("loss"), run.images_per_s, run.test_rows
     score, test = run.score, metrics_of(run.result.table("best").table("test").table("metrics").values)
-    return Outcome(trial.seed, run.tested, loss, speed, rows, run.parameters, score, run.unit, test)
+    return Outcome(trial.seed, run.tested, loss, speed, rows, run.parameters, score, run.unit, run.part, test)
 
 
 def is_pruned(run: Run) -> bool:
@@ -153,8 +155,7 @@ def is_pruned(run: Run) -> bool:
 
 def _newest_score(run: Run) -> Score | None:
     """That of the newest evaluation of a run that has no result."""
-    record = run.evaluated
-    return run.score_of(record.number("loss"), metrics_of(record.values))
+    return run.score_of(run.evaluated.number("loss"), metrics_of(run.evaluated.values))
 
 
 def failure(run: Path) -> str:

@@ -76,7 +76,7 @@ def _shown_figures(combinations: list[Combination]) -> list[_Figure]:
     outcomes = [outcome for row in combinations for outcome in row.outcomes]
     score, units = score_of(combinations), {outcome.unit for outcome in outcomes}
     names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.metrics))
-    part = score.part if score else "test"
+    part = next((outcome.part for outcome in outcomes), "test")
     loss = _Figure(f"{part} {LOSS}", lambda row: row.loss, LOSS)
     metrics = [_Figure(f"{part} {printable(name)}", partial(_metric, name), printable(name)) for name in names]
     tested = list(dict.fromkeys(name for outcome in outcomes for name in outcome.test))

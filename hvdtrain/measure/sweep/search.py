@@ -22,7 +22,7 @@ from hvdtrain.measure.sweep.outcomes import is_pruned
 from hvdtrain.measure.sweep.ranges import Range
 from hvdtrain.measure.sweep.trials import Settings, Trial, exclusive, from_text, shown, written
 from hvdtrain.runs import metrics
-from hvdtrain.runs.metrics import MetricsReader, metrics_of
+from hvdtrain.runs.metrics import EVALUATIONS, MetricsReader, metrics_of
 from hvdtrain.runs.run import Run
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.system.text import finite_number
@@ -227,7 +227,7 @@ class EarlyEnd:
     def __init__(self, proposal: Proposal, folder: Path, reported: int) -> None:
         """folder: of the run. reported: evaluations that the study knows already."""
         self._trial, self._folder, self._reported = proposal.trial, folder, reported
-        self._reader = MetricsReader(folder / metrics.NAME, only=metrics.EVALUATIONS)
+        self._reader = MetricsReader(folder / metrics.NAME, only=EVALUATIONS)
         self._reason = ""
 
     def look(self) -> None:
