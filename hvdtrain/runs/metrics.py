@@ -22,6 +22,8 @@ from hvdtrain.system.text import finite_number, to_json
 NAME = "metrics.jsonl"
 KINDS = ("train", "test")
 """Of a record: a logging step, or an evaluation."""
+LOGGED = "logged"
+"""The value of a `train` record that has the figures that a script logged, by name."""
 HAPPENED = ("members", "shards", "audit")
 """Kinds of records of what happened to ranks, see `runs.changes`: all of them count, also those of repeated steps."""
 EVALUATION_NAMES = frozenset({"kind", "step", "time", "epoch", "loss"})
@@ -66,7 +68,7 @@ class MetricsWriter:
         self._lost = 0
         self._track = track
 
-    def write(self, kind: str, step: int, **values: float | str | list[Any] | None) -> None:
+    def write(self, kind: str, step: int, **values: float | str | list[Any] | dict[str, Any] | None) -> None:
         """Write one record of a kind: `train`, `test`, `ranks`, `checkpoint`, `audited`, or one of HAPPENED.
 
         Its `time` is that of writing, in seconds since 1970.
@@ -136,6 +138,8 @@ class History(NamedTuple):
     test_loss: Curve
     metrics: dict[str, Curve]
     """Those of the evaluations, by name."""
+    logged: dict[str, Curve]
+    """Those that a script logged, see `MetricsReader.logged`."""
     ranks: dict[int, StepTime]
     """By rank, see `rank_times.summed`."""
 
@@ -244,6 +248,19 @@ class MetricsReader:
                     curve.values.append(value)
         return curves
 
+    def logged(self) -> dict[str, Curve]:
+        """The finite values that a script logged, as `logged NAME`."""
+        curves: dict[str, Curve] = {}
+        for record in self.of_kind("train"):
+            epoch = finite_number(record.get("epoch"))
+            for name, value in logged_of(record).items():
+                if epoch is not None and (f"logged {name}" in curves or len(curves) < MAX_METRICS):
+                    curve = curves.setdefault(f"logged {name}", Curve([], [], []))
+                    curve.epochs.append(epoch)
+                    curve.steps.append(record["step"])
+                    curve.values.append(value)
+        return curves
+
     def rank_times(self, most: int = rank_times.MAX_TIMES) -> list[RankTimes]:
         """The logging steps that measured the time of ranks.
 
@@ -264,14 +281,20 @@ class MetricsReader:
         """The curves, and the times of ranks."""
         ranks = rank_times.summed(self.of_kind("train"), has_changed=bool(self.of_kind("members")))
         tested = self._curves("test", ["loss", *self.metrics()])
-        return History(self.curve("loss"), tested.pop("loss"), tested, ranks)
+        return History(self.curve("loss"), tested.pop("loss"), tested, self.logged(), ranks)
 
 
-def metrics_of(record: Values) -> dict[str, float]:
-    """The finite metrics of a `test` record, or of the object `metrics` of a result, by name."""
-    numbers = {name: finite_number(value) for name, value in record.items() if name not in NOT_METRICS}
+def metrics_of(record: Values, others: Collection[str] = NOT_METRICS) -> dict[str, float]:
+    """The finite metrics of a `test` record, or of the object `metrics` of a result, by name. others: no metrics."""
+    numbers = {name: finite_number(value) for name, value in record.items() if name not in others}
     finite = [(name, number) for name, number in numbers.items() if number is not None and len(name) <= MAX_NAME]
     return dict(finite[:MAX_METRICS])
+
+
+def logged_of(record: Values) -> dict[str, float]:
+    """The finite figures of a `train` record that a script logged, by name."""
+    logged = record.get(LOGGED)
+    return metrics_of(logged, others=()) if isinstance(logged, dict) else {}
 
 
 def read(path: Path) -> list[Values]:

@@ -43,20 +43,22 @@ class _Line(NamedTuple):
 
 def has_curve(row: Row) -> bool:
     """Whether any run of the row recorded its losses."""
-    return any(run.history.train_loss or run.history.test_loss or run.history.metrics for run in row.runs)
+    histories = [run.history for run in row.runs]
+    return any(one.train_loss or one.test_loss or one.metrics or one.logged for one in histories)
 
 
 def _points(name: str, history: History) -> Points:
     """The curve of a panel."""
     losses = {TRAIN_LOSS: history.train_loss, TEST_LOSS: history.test_loss}
-    curve = losses.get(name) or history.metrics.get(name.removeprefix("test "))
+    curve = losses.get(name) or history.metrics.get(name.removeprefix("test ")) or history.logged.get(name)
     return curve.points if curve else []
 
 
 def _panels(lines: list[_Line]) -> list[str]:
-    """The names of the figures that any of the runs recorded: losses, then metrics."""
+    """The names of the figures that any of the runs recorded: losses, then metrics, then those that scripts logged."""
     metrics = dict.fromkeys(f"test {name}" for line in lines for name in line.run.history.metrics)
-    names = [TRAIN_LOSS, TEST_LOSS, *metrics]
+    logged = dict.fromkeys(name for line in lines for name in line.run.history.logged)
+    names = [TRAIN_LOSS, TEST_LOSS, *metrics, *logged]
     return [name for name in names if any(_points(name, line.run.history) for line in lines)][:MAX_PANELS]
 
 
