@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdtrain.config.option import arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
+from hvdtrain.datasets.division import Division
 from hvdtrain.doctor import examine_host
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs.record import RunFolder
@@ -34,7 +35,7 @@ def fit(task: Any, config: Config | None = None, options: RuntimeOptions | None 
 
     kind = task if inspect.isclass(task) else type(task)
     config = config or Config(strategy="single")
-    made = make_task(_name(kind), task, skip_bad_rows=config.on_bad_row == "skip")
+    made = make_task(_name(kind), task, (), config.on_bad_row == "skip", Division.by(config))
     config = dataclasses.replace(config, model=made.name)
     options = options or RuntimeOptions()
     with notifying(options.on_end):

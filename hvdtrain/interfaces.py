@@ -26,6 +26,11 @@ ADAM_EPSILON = 1e-8
 """Adam's constants in every framework; epsilon is that of Algorithm 1 in Kingma and Ba (2015)."""
 
 
+Part = Literal["train", "validation", "test"]
+"""Of the data. Evaluations while a run trains are of validation data where there is some, else of test data."""
+EvaluatedPart = Literal["validation", "test"]
+
+
 class Source(Protocol):
     """Rows of training or test data, read by their numbers."""
 
@@ -56,6 +61,19 @@ class Dataset:
     test: Source
     classes: tuple[str, ...]
     """Names of the classes, by label."""
+    validation: Source | None = None
+    """Rows apart from both, by which the best weights are chosen (`--validation`)."""
+
+    @property
+    def parts(self) -> dict[Part, Source]:
+        """Its sources."""
+        validation: dict[Part, Source] = {"validation": self.validation} if self.validation else {}
+        return {"train": self.train, **validation, "test": self.test}
+
+    @property
+    def evaluated(self) -> EvaluatedPart:
+        """The part that each evaluation of training is on, and by which the best checkpoint is chosen."""
+        return "validation" if self.validation else "test"
 
     @functools.cached_property
     def input_shape(self) -> tuple[int, ...]:
@@ -64,8 +82,9 @@ class Dataset:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of both sources' fingerprints, in hexadecimal digits."""
-        return hashlib.sha256(f"{self.train.fingerprint} {self.test.fingerprint}".encode()).hexdigest()
+        """SHA-256 of the sources' fingerprints, in hexadecimal digits."""
+        sources = (self.train, self.test, *([self.validation] if self.validation else []))
+        return hashlib.sha256(" ".join(source.fingerprint for source in sources).encode()).hexdigest()
 
 
 class Audit(NamedTuple):
@@ -198,6 +217,8 @@ class Strategy:
     """Modules that the strategy imports besides its framework."""
     unsupported: ClassVar[tuple[Unsupported, ...]] = ()
     """Options that the strategy does not support in full."""
+    takes_optimizer: ClassVar[bool] = False
+    """Whether it trains with the optimizer that a task brings."""
     many_devices: ClassVar[bool] = False
     """Whether one process can train on several devices."""
     sums_shards: ClassVar[bool] = False
@@ -289,8 +310,11 @@ class Learner(abc.ABC):
 
     @property
     def learning_rate(self) -> float | None:
-        """That of an optimizer whose rate a user's script sets; None where a batch has it."""
+        """That of an optimizer whose rate a user's code sets; None where a batch has it."""
         return None
+
+    def plan(self, steps: int, epochs: int) -> None:  # noqa: B027  (only a task's own schedule needs it)
+        """Learn, before the first step or a state, that all epochs of the run have so many steps."""
 
     def train_step(self, batch: Batch) -> StepLoss:
         """One synchronous step on this rank's rows.
@@ -337,6 +361,15 @@ class Learner(abc.ABC):
     def optimizer_state(self) -> OptimizerState:
         """The state of the optimizer; of a script's, empty before the first step."""
 
+    def takes(self, state: OptimizerState) -> bool:
+        """Whether this may be the state of its optimizer. Raises ValueError if it is that of another network."""
+        required = {name: array.shape for name, array in self.optimizer_state().arrays.items()}
+        if required.keys() - state.arrays.keys():
+            return False
+        if any(state.arrays[name].shape != shape for name, shape in required.items()):
+            raise ValueError("its shapes are not those of the network")
+        return True
+
     @abc.abstractmethod
     def load_optimizer_state(self, state: OptimizerState) -> None:
         """Set the state of the optimizer."""
@@ -372,11 +405,27 @@ class Position:
     global_batch: int = 0
     """Rows per step over all ranks, by which `step` counts."""
     seed: int = 0
+    best: float = 0.0
+    """The best score so far, `Score.order`; 0 for none."""
+    best_epoch: int = 0
+    """Number of complete epochs when it was measured."""
+    best_by: str = ""
+    """`Score.choice` of it."""
 
     def after_step(self, samples: int) -> Position:
         """After one more step, of an epoch of so many rows."""
         rows = min(self.rows_in_epoch + self.global_batch, samples)
         return replace(self, step=self.step + 1, rows_in_epoch=rows)
+
+    def scored(self, order: float, choice: str) -> Position:
+        """After an evaluation at the end of an epoch, which may be done again. order, choice: of its `Score`."""
+        if order <= self.best and choice == self.best_by:
+            return self
+        return replace(self, best=order, best_epoch=self.epoch, best_by=choice)
+
+    def has_waited(self, patience: int) -> bool:
+        """Whether so many epochs have passed since the one with the best score; never for 0."""
+        return 0 < patience <= self.epoch - self.best_epoch
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ class ExportOptions:
     """Write a trained network in a format that other programs run, and compare its logits with hvdtrain's own."""
 
     checkpoint: Path = positional()
-    """A run's folder, of which the newest checkpoint is used, RUN/best for its best one, or a checkpoint."""
+    """A run's folder, of which the newest checkpoint is used, RUN/best for its best one (RUN/best:min:NAME by another
+    metric), or a checkpoint."""
     output: str = positional(is_path=True)
     """MODEL.onnx for ONNX, MODEL.pt2 for PyTorch (torch.export), FOLDER/ for TensorFlow (SavedModel)."""
     framework: Literal["recorded", Framework] = option("recorded")

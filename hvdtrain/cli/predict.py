@@ -27,7 +27,8 @@ class PredictOptions:
     """Classify image files with a checkpoint: prints the most probable classes of each with their probabilities."""
 
     checkpoint: Path = positional()
-    """A run's folder, of which the newest checkpoint is used, RUN/best for its best one, or a checkpoint."""
+    """A run's folder, of which the newest checkpoint is used, RUN/best for its best one (RUN/best:min:NAME by another
+    metric), or a checkpoint."""
     images: tuple[Path, ...] = positional()
     """Image files of any size (PNG, JPEG, GIF, BMP, TIFF, WebP, PPM), resized to the network's input."""
     framework: Literal["recorded", Framework] = option("recorded")

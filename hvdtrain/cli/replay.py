@@ -10,15 +10,17 @@ import sys
 from pathlib import Path
 
 from hvdtrain.cli.train import starting
+from hvdtrain.runs.best import step_of
 from hvdtrain.runs.segment import Segment
 from hvdtrain.system import rank_info
 from hvdtrain.system.command import Parser, output_errors
 from hvdtrain.system.text import printable
 from hvdtrain.training.process import ending_process, prepare_host
-from hvdtrain.views.run_view import chosen_run
+from hvdtrain.views.run_view import RUNS, chosen_run
 
 EXAMPLES = """examples:
   hvdtrain replay runs/NAME
+  hvdtrain replay runs/NAME/best
   horovodrun -np 3 python -m hvdtrain replay runs/NAME --from 230 --to 276
   hvdtrain launch local -n 3 -- python -m hvdtrain replay runs/NAME --strategy ring
 
@@ -36,8 +38,10 @@ def _replay(argv: list[str]) -> None:
     options = parser().parse_args(argv)
     from hvdtrain.training import replay
 
-    folder = chosen_run(options.run)
-    segment = Segment.choose(folder, options.first, options.last)
+    folder, last = chosen_run(options.run), options.last
+    if last is None:
+        last = next(filter(None, map(step_of, (options.run, RUNS / options.run))), None)
+    segment = Segment.choose(folder, options.first, last)
     config, runtime = replay.options(segment, options.strategy, options.quiet)
     rank, size = rank_info.detect()[1:3]
     if rank == 0 and not options.quiet:
@@ -65,11 +69,17 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("run", type=Path, metavar="RUN", help="a run's folder, or its name in runs/")
+    add(
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="a run's folder, or its name in runs/; a checkpoint, also as RUN/best, for the steps up to it",
+    )
     add("--from", dest="first", type=_step, metavar="STEP",
         help="step of the checkpoint to begin from, 0 for the initial weights (default: the newest)")  # fmt: skip
     add("--to", dest="last", type=_step, metavar="STEP",
-        help="last step, of which the run recorded a hash (default: the last one that has one)")  # fmt: skip
+        help="last step, of which the run recorded a hash (default: that of the checkpoint RUN "
+             "names, else the last one that has one)")  # fmt: skip
     add("--strategy", default="", metavar="NAME", help="how gradients are combined, instead of the run's own strategy")
     add("--quiet", action="store_true", help="print only the result")
     return made

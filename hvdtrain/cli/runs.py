@@ -61,7 +61,8 @@ def parser() -> Parser:
     )
     made.add_argument(
         "--sort", default="-started", metavar="COLUMN",
-        help="least value first, or with - before its name the greatest; unknown values last (default: -started)",
+        help="least value first, or with - before its name the greatest; unknown values last; score: the best first "
+             "(default: -started)",
     )  # fmt: skip
     made.add_argument("--reverse", action="store_true", help="turn the order around")
     made.add_argument(

@@ -66,6 +66,8 @@ class Option:
     calls: with different values, ranks would wait for each other for ever."""
     by_script: bool = False
     """Whether a script with a training loop of its own decides it instead; the record of its runs leaves it out."""
+    decided_by: str = ""
+    """The method of a task that decides it instead, where the task has that: `optimizer` or `schedule`."""
     of_network: bool = False
     """Whether only networks as data have it; the record of a task leaves it out, as the task decides it."""
     affects_speed: bool = False

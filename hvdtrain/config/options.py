@@ -81,6 +81,9 @@ class Config:
     """Share of the rows to train with, for data without a test part: chosen by --seed, the same share of each class."""
     on_bad_row: Literal["stop", "skip"] = option("stop", DATA)
     """If a row of the data cannot be read: stop the job, or give the row weight zero."""
+    validation: float = option(0.0, DATA, minimum=0, below=1, resume=Resume.DATA)
+    """Share of the training rows, by seed and class, that is kept apart: by it the best weights are chosen, and test
+    data is used once, at the end."""
     init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, by_script=True, of_network=True)
     """Initial weights: N(0, 0.01^2), Glorot's uniform distribution, or He's normal one; biases are zero."""
     seed: int = option(0, MODEL, minimum=0, resume=Resume.SAME, in_sweep="use --seeds N for the seeds 0 to N-1")
@@ -94,24 +97,26 @@ class Config:
     remainder: Literal["drop", "pad", "exact"] = option("pad", DATA, resume=Resume.POSITION, affects_speed=True)
     """Incomplete last batch of an epoch: drop it, pad it with rows of weight zero, or use it as it is."""
     optimizer: Literal["sgd", "adam"] = option(
-        "sgd", OPTIMIZER, resume=Resume.STATE, by_script=True, affects_speed=True
+        "sgd", OPTIMIZER, resume=Resume.STATE, by_script=True, decided_by="optimizer", affects_speed=True
     )
     """Optimizer; adam has betas 0.9 and 0.999."""
-    lr: float = option(0.05, OPTIMIZER, above=0, by_script=True)
+    lr: float = option(0.05, OPTIMIZER, above=0, by_script=True, decided_by="optimizer")
     """Peak learning rate."""
-    momentum: float = option(0.9, OPTIMIZER, minimum=0, below=1, resume=Resume.STATE, by_script=True)
+    momentum: float = option(
+        0.9, OPTIMIZER, minimum=0, below=1, resume=Resume.STATE, by_script=True, decided_by="optimizer"
+    )
     """Momentum of sgd."""
-    nesterov: bool = option(False, OPTIMIZER, by_script=True)
+    nesterov: bool = option(False, OPTIMIZER, by_script=True, decided_by="optimizer")
     """Use Nesterov momentum."""
-    weight_decay: float = option(0.0, OPTIMIZER, minimum=0, by_script=True)
+    weight_decay: float = option(0.0, OPTIMIZER, minimum=0, by_script=True, decided_by="optimizer")
     """L2 penalty: adds weight_decay * parameter to the gradient."""
-    schedule: Literal["constant", "step", "cosine"] = option("cosine", OPTIMIZER, by_script=True)
+    schedule: Literal["constant", "step", "cosine"] = option("cosine", OPTIMIZER, by_script=True, decided_by="schedule")
     """Learning rate schedule after the warm-up."""
-    warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, by_script=True)
+    warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, by_script=True, decided_by="schedule")
     """Length of the linear learning rate warm-up, in epochs."""
-    lr_gamma: float = option(0.1, OPTIMIZER, above=0, by_script=True)
+    lr_gamma: float = option(0.1, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
     """Factor by which the step schedule multiplies the learning rate."""
-    lr_step_epochs: int = option(5, OPTIMIZER, above=0, by_script=True)
+    lr_step_epochs: int = option(5, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
     """Epochs between two changes of the step schedule."""
     batch_norm: Literal["local", "sync"] = option("local", MODEL, by_script=True, of_network=True)
     """Rows by whose mean and variance batch normalization trains: each rank's own, or those of all ranks."""
@@ -159,6 +164,8 @@ class Config:
     """If a loss or gradient is not finite: stop the job, or skip the step on all ranks."""
     max_steps: int = option(0, OPTIMIZER, minimum=0)
     """Maximum number of steps of the run, which shortens neither warm-up nor schedule; 0 for no limit."""
+    patience: int = option(0, OPTIMIZER, minimum=0)
+    """End the run after so many epochs without a better score (--score); 0 for none."""
 
     def __post_init__(self) -> None:
         # A resumed run gets the settings of its record and, from the same command line, once more.

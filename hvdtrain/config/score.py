@@ -23,10 +23,12 @@ class Score(NamedTuple):
     is_least_best: bool
     choice: str = ""
     """The value of --score by which it is the score; empty where nobody chose one."""
+    part: str = "test"
+    """Of the data: `validation` or `test`."""
 
     @property
     def title(self) -> str:
-        return f"test {self.name}"
+        return f"{self.part} {self.name}"
 
     @property
     def order(self) -> float:
@@ -44,19 +46,20 @@ def check_choice(text: str) -> None:
         raise invalid("score", text, "does not say whether the greatest or the least value is the best", remedy)
 
 
-def score_of(loss: float | None, metrics: Mapping[str, float], choice: str = "") -> Score | None:
+def score_of(loss: float | None, metrics: Mapping[str, float], choice: str = "", part: str = "test") -> Score | None:
     """The score of an evaluation: what --score chose, else the accuracy, else the loss; None if it is not finite.
 
-    choice: the value of --score. Where nothing of that name was measured, it is as if it had not been given.
+    choice: the value of --score. Where nothing of that name was measured, it is as if it had not been given. part: of
+    the data.
     """
     measured = {**metrics, **({} if loss is None else {LOSS: loss})}
     match = CHOICE.fullmatch(choice)
     if match and match[2] in measured:
-        score = Score(match[2], measured[match[2]], match[1] == "min", choice)
+        score = Score(match[2], measured[match[2]], match[1] == "min", choice, part)
     elif ACCURACY in measured:
-        score = Score(ACCURACY, measured[ACCURACY], False)
+        score = Score(ACCURACY, measured[ACCURACY], False, part=part)
     elif LOSS in measured:
-        score = Score(LOSS, measured[LOSS], True)
+        score = Score(LOSS, measured[LOSS], True, part=part)
     else:
         return None
     return score if math.isfinite(score.value) else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hvdtrain.config.option import choices, facts, invalid, key, types
@@ -127,6 +127,22 @@ def check_task_style(config: Any, style: str, default: str) -> None:
         raise invalid(name, value, f"tasks need --api {default}", remedy)
 
 
+def check_decided(config: Any, strategy: Any, decided: Mapping[str, str]) -> None:
+    """Check options of a task. strategy: its class. decided: options that a method of the task decides, by name."""
+    for name, method in decided.items():
+        if getattr(config, name) != getattr(type(config), name):
+            raise UserError(f"--{key(name)}: the task's {method}() decides it", "leave it out", option=name)
+    if not decided:
+        return
+    method = next(iter(decided.values()))
+    if not strategy.takes_optimizer:
+        given = f"--strategy {config.strategy}" if config.framework == "torch" else f"--framework {config.framework}"
+        problem, remedy = f"{given} makes its updates without the task's {method}()", "leave out that method"
+        raise UserError(problem, f"{remedy}, or use another strategy", option="strategy")
+    if config.op == "adasum":
+        raise invalid("op", "adasum", f"it does not combine the updates of the task's {method}()", "use --op average")
+
+
 def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) -> None:
     """Check options for a script with a training loop of its own.
 
@@ -161,6 +177,13 @@ def check_rows(config: Any, samples: int, unit: str, ranks: int, devices: int) -
     if config.accumulate > max(rows, 1):
         problem = f"a step has {rows} row(s) on each device"
         raise invalid("accumulate", config.accumulate, problem, f"give at most {rows}")
+
+
+def check_patience(config: Any, evaluated: int) -> None:
+    """Check --patience together with the number of rows that are evaluated at the end of an epoch."""
+    if not evaluated:
+        problem = "the script evaluates nothing, so it has no score"
+        raise invalid("patience", config.patience, problem, "give run.batches() test or validation rows, and evaluate")
 
 
 def _raise_first(problems: Iterator[UserError]) -> None:

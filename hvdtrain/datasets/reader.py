@@ -13,10 +13,9 @@ import numpy as np
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.rows import Rows, read_rows
 from hvdtrain.datasets.worker import WorkerProcess
-from hvdtrain.interfaces import Dataset, Source
+from hvdtrain.interfaces import Dataset, Part, Source
 from hvdtrain.system import resources
 
-Part = Literal["train", "test"]
 AHEAD = 2
 """Batches per worker that are read, or have been read, before they are asked for."""
 MAX_AUTO = 16
@@ -41,7 +40,7 @@ class Reader:
         seed: int = 0,
         check: Callable[[Part, np.ndarray, Rows], Rows] | None = None,
     ) -> None:
-        self._sources: dict[Part, Source] = {"train": dataset.train, "test": dataset.test}
+        self._sources = dataset.parts
         self._in_processes = {part for part, source in self._sources.items() if _needs_process(source)}
         self.workers = _auto(self._sources.values()) if workers == "auto" else workers
         self.reads_ahead = not self._in_processes or loader_spec is not None

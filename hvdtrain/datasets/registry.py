@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from hvdtrain.datasets.built_in import PUBLISHED, digits, load_published, synthetic
+from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.reading import ImageSize
 from hvdtrain.datasets.formats.tables import Columns, check_no_columns
 from hvdtrain.datasets.rows import ArraySource, LoadedArrays, LoadedSources
-from hvdtrain.datasets.splitting import divide
 from hvdtrain.datasets.validation import check_same_shape, names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Source
@@ -34,6 +34,7 @@ def load_dataset(
     skip_bad_rows: bool = False,
     name: str = "",
     split: float = 0.0,
+    validation: float = 0.0,
     seed: int = 0,
     label: str = "",
     columns: Sequence[str] = (),
@@ -44,9 +45,9 @@ def load_dataset(
     image_shape: (channels, height, width) that the network takes, if it takes only one; synthetic images get it.
     offline: do not download. image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace
     rows that cannot be read (`RowSource`). name: of the data in messages, by default `data`. split: share of the rows
-    to train with, of data that has no test part; seed: decides which. label, columns: names of columns of a table, as
-    --label and --columns. as_images: give rows of n numbers the shape (1, 1, n), as networks take it. Raises UserError,
-    which names the file or option, the problem and the remedy.
+    to train with, of data that has no test part; validation: share of these that is kept apart; seed: decides which.
+    label, columns: names of columns of a table, as --label and --columns. as_images: give rows of n numbers the shape
+    (1, 1, n), as networks take it. Raises UserError, which names the file or option, the problem and the remedy.
     """
     name, chosen = name or data, Columns(label, tuple(columns))
     if is_reference(data):
@@ -65,13 +66,14 @@ def load_dataset(
         if image_size:
             raise UserError(f"--image-size: {name} is not resized", "leave it out")
     sources = loaded if isinstance(loaded, LoadedSources) else _in_memory(name, loaded)
-    train, test = divide(name, sources.train, sources.test, sources.labels, split, seed)
+    train, test, validated = Division(split, validation, seed).of(name, sources.train, sources.test, sources.labels)
     if as_images:
         if not sources.classes:
             reason = f"{name}: its labels are numbers with fractions, and a network as data tells classes apart"
             raise UserError(reason, "write a task with a loss for them, or give --label a column of classes")
         train, test = map(_as_images, (train, test))
-    dataset = Dataset(data, train, test, sources.classes)
+        validated = validated and _as_images(validated)
+    dataset = Dataset(data, train, test, sources.classes, validated)
     check_same_shape(name, dataset)
     return dataset
 

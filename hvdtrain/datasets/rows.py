@@ -305,6 +305,8 @@ class CheckedRows(RowReader):
 class RowSource(CheckedRows):
     """Images and labels (see `interfaces.Source`). classes: number of classes, above all labels."""
 
+    labels: np.ndarray | None = None
+    """The labels of all rows, integers (n,); None if they are not known without reading all rows."""
     labels_seen: np.ndarray | None = None
     """The labels that occur, in order; None if that is not known without reading all rows."""
     other_shape = "give all images one shape, or use --on-bad-row skip"

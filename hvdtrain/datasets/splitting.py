@@ -45,7 +45,9 @@ class Subset(RowReader):
         self._source, self._rows = source, rows
         self.background: str = getattr(source, "background", "threads")
         self.advice: tuple[str, ...] = getattr(source, "advice", ())
-        self.labels_seen: np.ndarray | None = getattr(source, "labels_seen", None)
+        labels = getattr(source, "labels", None)
+        self.labels = labels[rows] if isinstance(labels, np.ndarray) else None
+        self.labels_seen = getattr(source, "labels_seen", None) if self.labels is None else np.unique(self.labels)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -155,7 +155,7 @@ def suspicious(dataset: Dataset) -> list[str]:
 
 def advice(dataset: Dataset) -> list[str]:
     """What the sources themselves found to be probably wrong, each in one sentence with its remedy."""
-    return [sentence for source in (dataset.train, dataset.test) for sentence in getattr(source, "advice", ())]
+    return [sentence for source in dataset.parts.values() for sentence in getattr(source, "advice", ())]
 
 
 def _sample(source: Source) -> tuple[np.ndarray, np.ndarray | None]:

@@ -19,6 +19,7 @@ from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.rows import RowError, Rows, read_rows
 from hvdtrain.errors import HvdtrainError, TrainingError, UserError
 from hvdtrain.system.processes import describe_status, end_with_parent
+from hvdtrain.system.user_frames import user_lines
 
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']\n"
@@ -33,6 +34,16 @@ END_S = 5.0
 
 class WorkerTraceback(Exception):
     """The traceback of an exception in a worker, which is its text: the cause of the error that the rank gets."""
+
+    user_lines: tuple[str, ...] = ()
+    """See `system.user_frames.user_lines`."""
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> WorkerTraceback:
+        """That of a worker's answer."""
+        error = cls(answer["traceback"])
+        error.user_lines = tuple(answer["user_lines"])
+        return error
 
     def __str__(self) -> str:
         return f"in a process that reads data\n{self.args[0]}"
@@ -79,7 +90,7 @@ class WorkerProcess:
             self._connection.send_bytes(json.dumps({"part": part, "rows": rows, "draw": draw}).encode())
             answer = json.loads(self._connection.recv_bytes())
             if "error" in answer:
-                cause = WorkerTraceback(answer["traceback"]) if answer["traceback"] else None
+                cause = WorkerTraceback.of(answer) if answer["traceback"] else None
                 raise ERRORS[answer["error"]](answer["reason"], answer["remedy"]) from cause
             return Rows(
                 tuple(self._receive(*form) for form in answer["arrays"]),
@@ -129,7 +140,7 @@ def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
         dataset = pkgutil.resolve_name(arguments.pop("loader"))(**arguments)
     except Exception as error:
         return {}, error
-    sources = {"train": dataset.train, "test": dataset.test}
+    sources = dataset.parts
     for part, state in what["states"].items():
         state_here = getattr(sources[part], "state", "")
         if state_here != state:
@@ -154,7 +165,8 @@ def _answer(connection: Connection, answer: Rows | Exception) -> None:
         reason, remedy = (answer.reason, answer.remedy) if isinstance(answer, UserError) else (one_line(answer), "")
         cause = answer.__cause__ if isinstance(answer, HvdtrainError) else answer
         trace = "".join(traceback.format_exception(cause)) if cause else ""
-        error = {"error": kind, "reason": reason, "remedy": remedy, "traceback": trace}
+        lines = user_lines(cause) if cause else ()
+        error = {"error": kind, "reason": reason, "remedy": remedy, "traceback": trace, "user_lines": lines}
         connection.send_bytes(json.dumps(error).encode())
         return
     described = {

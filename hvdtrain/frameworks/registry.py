@@ -247,6 +247,7 @@ def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> St
     require(entry.requires, config.framework)
     if not target.is_portable:
         validity.check_task_style(config, entry.style, STYLES[config.framework][0])
+    validity.check_decided(config, entry.strategy, target.decided)
     validity.check_strategy(config, runtime, entry.strategy, target.gradients)
     return entry
 

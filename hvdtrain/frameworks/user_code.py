@@ -147,18 +147,20 @@ def no_gradient(task: UserTask) -> UserError:
     return task.error("losses", "returned losses without gradient", "compute them from the outputs")
 
 
-def check_optimizer(kind: str, trained: Set[int], names: Mapping[int, str], all_of_model: str, freeze: str) -> None:
+def check_optimizer(
+    kind: str, trained: Set[int], names: Mapping[int, str], all_of_model: str, freeze: str, where: str = "setup()"
+) -> None:
     """Raise UserError unless an optimizer trains all parameters of the model that can be trained, and no others.
 
     kind: what the framework calls an optimizer. trained: the identities of its parameters. names: those of the model's,
-    by identity. all_of_model, freeze: the code that corrects it.
+    by identity. all_of_model, freeze: the code that corrects it. where: what got or made the optimizer.
     """
     if not names or trained - names.keys():
         problem = "has parameters that are not the model's" if names else "has nothing to train"
-        raise UserError(f"setup(): the {kind} {problem}", f"make it with {all_of_model}")
+        raise UserError(f"{where}: the {kind} {problem}", f"make it with {all_of_model}")
     if missing := [name for parameter, name in names.items() if parameter not in trained]:
         remedy = f"give it all parameters, or freeze this one with {freeze}"
-        raise UserError(f"setup(): the {kind} lacks the parameter {missing[0]}", remedy)
+        raise UserError(f"{where}: the {kind} lacks the parameter {missing[0]}", remedy)
 
 
 class UserLearner(Learner):

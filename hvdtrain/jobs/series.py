@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import math
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -24,6 +25,9 @@ STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that end a series, as Ctrl-C does."""
 
 
+POLL_S = 0.5
+
+
 class SeriesJob(NamedTuple):
     """One job of a series."""
 
@@ -34,6 +38,10 @@ class SeriesJob(NamedTuple):
     """File for its output, which stays if the job fails. Only one process at a time has its lock, and runs the job."""
     prepare: Callable[[], bool] = lambda: True
     """Called when no other process runs the job any more; whether the job is still to be run."""
+    watch: Callable[[], None] | None = None
+    """Called every POLL_S while the job runs."""
+    excuse: Callable[[], str] = lambda: ""
+    """Called when it has ended with an error: why that is none, such as that it was stopped on purpose; else empty."""
 
 
 class JobSeries:
@@ -53,8 +61,10 @@ class JobSeries:
         self.status = 0
         """Exit status of the job that has ended by itself last."""
 
-    def run(self, jobs: Sequence[SeriesJob]) -> Iterator[str]:
+    def run(self, jobs: Iterable[SeriesJob], count: int | None = None) -> Iterator[str]:
         """Run the jobs; yields after each why it failed, or an empty string.
+
+        count: at most so many jobs, of which each is taken when the one before it has ended; None for a list of jobs.
 
         Ctrl-C, SIGTERM and SIGHUP end the job that runs before they end the series. If the series is killed, the kernel
         asks its job to stop.
@@ -62,12 +72,15 @@ class JobSeries:
         for number in STOPS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as with nohup
                 signal.signal(number, _exit)
+        if count is None:
+            jobs = list(jobs)
+            count = len(jobs)
         began = time.monotonic()
         try:
             for done, job in enumerate(jobs):
-                left_s = (time.monotonic() - began) / done * (len(jobs) - done) if done else 0.0
+                left_s = (time.monotonic() - began) / done * (count - done) if done else 0.0
                 left = f"; {left_s // 60:.0f}:{left_s % 60:02.0f} min left" if left_s else ""
-                print(f"[{done + 1}/{len(jobs)}] {job.title}{left}", file=sys.stderr, flush=True)
+                print(f"[{done + 1}/{count}] {job.title}{left}", file=sys.stderr, flush=True)
                 reason = self._run_job(job)
                 if reason:
                     print(f"    failed: {reason}", file=sys.stderr, flush=True)
@@ -79,6 +92,9 @@ class JobSeries:
         """Run a job, unless another process has done so; why it failed, or an empty string."""
         with contextlib.closing(_locked(job.log)) as file:
             reason = self._run_alone(job, file) if job.prepare() else ""
+            if reason and (excuse := job.excuse()):
+                print(f"    {excuse}", file=sys.stderr, flush=True)
+                reason = ""
             if not reason:
                 job.log.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
@@ -102,7 +118,7 @@ class JobSeries:
             )
             os.close(writing)
             try:
-                self.status = self._process.wait(self._limit_s)
+                self.status = self._wait(self._process, job.watch)
             except subprocess.TimeoutExpired:
                 self._end_process()
                 self.status = self._process.returncode
@@ -111,6 +127,19 @@ class JobSeries:
             if failure:
                 file.write(f"hvdtrain: {failure}\n".encode(errors="backslashreplace"))
         return "" if self.status == 0 else f"{failure or f'exit status {self.status}'} (its output is in {job.log})"
+
+    def _wait(self, process: subprocess.Popen[bytes], watch: Callable[[], None] | None) -> int:
+        """The job's exit status. Raises TimeoutExpired at the limit."""
+        if watch is None:
+            return process.wait(self._limit_s)
+        ends = time.monotonic() + (math.inf if self._limit_s is None else self._limit_s)
+        while True:
+            try:
+                return process.wait(min(POLL_S, max(ends - time.monotonic(), 0.0)))
+            except subprocess.TimeoutExpired:
+                if time.monotonic() >= ends:
+                    raise
+                watch()
 
     def _end_process(self) -> None:
         """End the job that is running: first with SIGTERM, on which its launcher ends the ranks, then with SIGKILL."""

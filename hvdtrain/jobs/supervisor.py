@@ -230,7 +230,9 @@ class Supervisor:
         """A rank's program has ended."""
         said = rank.failure
         if said:
-            rank.output.store("stderr", f"hvdtrain: rank {rank.number}: {said}\n".encode(errors="backslashreplace"))
+            rank.output.store(
+                "stderr", f"hvdtrain: rank {rank.number}: {said.message(False)}\n".encode(errors="backslashreplace")
+            )
         rank.output.close()
         if rank.status == Stopped.exit_status:
             if said and not self._stop_reported:

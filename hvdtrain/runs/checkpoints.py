@@ -33,8 +33,10 @@ from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs import shards
+from hvdtrain.runs.best import best_checkpoints, choice_of
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import (
+    BEST,
     BROKEN,
     FILES,
     MANIFEST,
@@ -46,7 +48,7 @@ from hvdtrain.system.checkpoint_folder import (
     Line,
 )
 from hvdtrain.system.python_files import is_reference
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import did_you_mean, printable
 
 __all__ = ["FILES", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
 
@@ -205,7 +207,8 @@ def _checkpoint(state: dict[str, Any], weights: Weights, arrays: list[Weights]) 
     """
     state = {name: value for name, value in state.items() if name != "history"}  # read by checkpoint_folder
     state["optimizer"] = OptimizerState(**{**state["optimizer"], "arrays": arrays[0]})
-    state["position"] = Position(**state["position"])
+    at = state["position"]
+    state["position"] = Position(**{"best_epoch": at["epoch"], **at})  # of earlier versions, which counted no scores
     state["classes"] = tuple(state["classes"])
     checkpoint = Checkpoint(weights=weights, other_ranks=tuple(arrays[1:]), **state)
     _check_values(checkpoint)
@@ -224,7 +227,9 @@ def _by_rank(arrays: Weights) -> list[Weights]:
 def _check_values(saved: Checkpoint) -> None:
     """Raise ValueError for a value that `save` never writes; correct sums do not prove who wrote it."""
     optimizer = saved.optimizer
-    counts = (*vars(saved.position).values(), optimizer.updates)
+    position = {name: value for name, value in vars(saved.position).items() if name not in ("best", "best_by")}
+    counts = (*position.values(), optimizer.updates)
+    numbers = (saved.score, saved.position.best, optimizer.scale)
     texts = (
         saved.model,
         saved.framework,
@@ -232,12 +237,13 @@ def _check_values(saved: Checkpoint) -> None:
         saved.data,
         saved.init,
         saved.score_choice,
+        saved.position.best_by,
         *saved.classes,
     )
     if (
         not all(type(count) is int and 0 <= count < LARGEST_COUNT for count in counts)
         or not all(isinstance(text, str) for text in texts)
-        or not all(type(number) in (int, float) and math.isfinite(number) for number in (saved.score, optimizer.scale))
+        or not all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
         or not _holds_numbers(optimizer.extra)
         or not isinstance(saved.network, dict)
         or not _is_arithmetic(saved.arithmetic)
@@ -297,14 +303,14 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
 def newest(path: Path) -> tuple[Path, Checkpoint]:
     """The checkpoint at `path`, or the newest whole one of the line that the run in that folder continues.
 
-    path: that folder, or `best` below it for the whole one of the best score. Damaged ones are logged. Raises UserError
-    if none is whole.
+    path: that folder, or `best` below it for the whole one of the best score (`runs.best`). Damaged ones are logged.
+    Raises UserError if none is whole.
     """
     run = checkpoint_folder.run_of_best(path)
     place = run or path
     folder = place / "checkpoints" if os.path.isdir(place / "checkpoints") else place
     if run:
-        candidates = [entry.path for entry in checkpoint_folder.best_first(checkpoint_folder.current_line(folder))]
+        candidates = [entry.path for entry in best_checkpoints(run, choice_of(path))]
     else:
         candidates = [path] if os.path.isfile(path / MANIFEST) else _candidates(folder)
     for candidate in candidates:
@@ -312,10 +318,9 @@ def newest(path: Path) -> tuple[Path, Checkpoint]:
             return candidate, load(candidate)
         except Damaged as error:
             log.warning("damaged checkpoint: %s", error)
-    if run and not candidates:
-        raise UserError(f"{path}: no evaluation has given a checkpoint of {run} a score", f"give {run} for the newest")
+    meant = "" if os.path.lexists(path) else did_you_mean(path.name, [BEST])
     raise UserError(
-        f"{path}: no intact checkpoint there ({len(candidates)} damaged)",
+        f"{path}: no intact checkpoint there ({len(candidates)} damaged){meant}",
         "give a run's folder or one of its checkpoints",
     )
 

@@ -20,7 +20,9 @@ from hvdtrain.system.files import LINES_BYTES, last_bytes, open_regular
 from hvdtrain.system.text import finite_number, to_json
 
 NAME = "metrics.jsonl"
-KINDS = ("train", "test")
+EVALUATIONS = ("validation", "test")
+"""Parts of the data. A run with validation data evaluates it after each epoch, and test data only at its end."""
+KINDS = ("train", *EVALUATIONS)
 """Of a record: a logging step, or an evaluation."""
 LOGGED = "logged"
 """The value of a `train` record that has the figures that a script logged, by name."""
@@ -30,13 +32,14 @@ EVALUATION_NAMES = frozenset({"kind", "step", "time", "epoch", "loss"})
 """What the record of an evaluation has besides metrics."""
 CURVES = {
     "loss": ("train", "loss"),
+    "validation loss": ("validation", "loss"),
     "test loss": ("test", "loss"),
     "images/s": ("train", "images_per_s"),
     "learning rate": ("train", "lr"),
 }
-"""Curves by their names: kind of record, and name of the value. The others are metrics, by their names."""
+"""Curves by their names: kind of record, and name of the value. The others are metrics, by their names, of `part`."""
 NOT_METRICS = EVALUATION_NAMES | CURVES.keys()
-"""Values of a `test` record that are no metrics, and names by which curves are not those of metrics."""
+"""Values of an evaluation's record that are no metrics, and names by which curves are not those of metrics."""
 MAX_METRICS, MAX_NAME = 50, 100
 """Of more metrics, or of one with a longer name, views do not show the rest."""
 CHUNK_BYTES = 1 << 22
@@ -69,7 +72,7 @@ class MetricsWriter:
         self._track = track
 
     def write(self, kind: str, step: int, **values: float | str | list[Any] | dict[str, Any] | None) -> None:
-        """Write one record of a kind: `train`, `test`, `ranks`, `checkpoint`, `audited`, or one of HAPPENED.
+        """Write one record of a kind: one of KINDS, `ranks`, `checkpoint`, `audited`, or one of HAPPENED.
 
         Its `time` is that of writing, in seconds since 1970.
         """
@@ -135,11 +138,14 @@ class History(NamedTuple):
     """What a run's metrics say about its whole training. What it did not record is empty."""
 
     train_loss: Curve
-    test_loss: Curve
+    evaluated_loss: Curve
+    """That of the evaluations."""
     metrics: dict[str, Curve]
     """Those of the evaluations, by name."""
     logged: dict[str, Curve]
     """Those that a script logged, see `MetricsReader.logged`."""
+    part: str
+    """Of the data that was evaluated: `validation` or `test`; empty for none."""
     ranks: dict[int, StepTime]
     """By rank, see `rank_times.summed`."""
 
@@ -221,10 +227,15 @@ class MetricsReader:
         numbered = sorted(row for numbers, lines in columns for row in zip(numbers, lines, strict=True))
         return Records([line for _, line in numbered[-most:]])
 
+    @property
+    def part(self) -> str:
+        """The part of the data that the run evaluates while it trains."""
+        return next((part for part in EVALUATIONS if part in self._kept), "test")
+
     def metrics(self) -> list[str]:
         """The names of the metrics of evaluations."""
         names: dict[str, None] = {}
-        for record in self.of_kind("test"):
+        for record in self.of_kind(self.part):
             names.update(dict.fromkeys(metrics_of(record)))
             if len(names) >= MAX_METRICS:
                 break
@@ -232,7 +243,7 @@ class MetricsReader:
 
     def curve(self, name: str) -> Curve:
         """The finite values of one of CURVES, or of a metric."""
-        kind, key = CURVES.get(name, ("test", name))
+        kind, key = CURVES.get(name, (self.part, name))
         return self._curves(kind, [key])[key]
 
     def _curves(self, kind: str, names: list[str]) -> dict[str, Curve]:
@@ -280,12 +291,13 @@ class MetricsReader:
     def history(self) -> History:
         """The curves, and the times of ranks."""
         ranks = rank_times.summed(self.of_kind("train"), has_changed=bool(self.of_kind("members")))
-        tested = self._curves("test", ["loss", *self.metrics()])
-        return History(self.curve("loss"), tested.pop("loss"), tested, self.logged(), ranks)
+        evaluated = self._curves(self.part, ["loss", *self.metrics()])
+        part = self.part if any(evaluated.values()) else ""
+        return History(self.curve("loss"), evaluated.pop("loss"), evaluated, self.logged(), part, ranks)
 
 
 def metrics_of(record: Values, others: Collection[str] = NOT_METRICS) -> dict[str, float]:
-    """The finite metrics of a `test` record, or of the object `metrics` of a result, by name. others: no metrics."""
+    """The finite metrics of an evaluation's record, or of a result's object `metrics`, by name. others: no metrics."""
     numbers = {name: finite_number(value) for name, value in record.items() if name not in others}
     finite = [(name, number) for name, number in numbers.items() if number is not None and len(name) <= MAX_NAME]
     return dict(finite[:MAX_METRICS])
@@ -310,13 +322,13 @@ def read(path: Path) -> list[Values]:
 def last_records(path: Path) -> dict[str, Values]:
     """The newest record of each of KINDS, read from the end of the file: long runs are listed as fast as short ones.
 
-    None of a kind that is not near the end.
+    None of a kind that is not near the end. Of evaluations, one is looked for, and the others are there by chance.
     """
     size = BLOCK_BYTES
     while True:
         content = last_bytes(path, size)
         records = {kind: record for kind in KINDS if (record := _newest(content, kind))}
-        if len(records) == len(KINDS) or len(content) < size or size >= MAX_END_BYTES:
+        if ("train" in records and len(records) > 1) or len(content) < size or size >= MAX_END_BYTES:
             return records
         size *= 8
 

@@ -100,13 +100,15 @@ def _draw(figure: Figure, records: list[dict[str, Any]], title: str, choice: str
     left = figure.subplots()
     right = left.twinx()
     right.grid(visible=False)
-    tested = next((metrics.metrics_of(record) for record in reversed(records) if record["kind"] == "test"), {})
+    kinds = {record["kind"] for record in records}
+    part = next((part for part in metrics.EVALUATIONS if part in kinds), "test")
+    tested = next((metrics.metrics_of(record) for record in reversed(records) if record["kind"] == part), {})
     score, lines = score_of(None, tested, choice), []
     metric = score.name if score else next(iter(tested), "")
     for axis, kind, name, style, color in (
         (left, "train", "loss", "-", BLUE),
-        (left, "test", "loss", "o-", ORANGE),
-        *([(right, "test", metric, "s--", GREEN)] if metric else []),
+        (left, part, "loss", "o-", ORANGE),
+        *([(right, part, metric, "s--", GREEN)] if metric else []),
     ):
         chosen = [record for record in records if record["kind"] == kind and {"epoch", name} <= record.keys()]
         x, y = ([record[key] for record in chosen] for key in ("epoch", name))

@@ -59,9 +59,19 @@ class Run:
 
     @functools.cached_property
     def last_records(self) -> dict[str, Record]:
-        """The newest logging step, `train`, and the newest evaluation, `test`."""
+        """The newest logging step, `train`, and the newest evaluations by part of the data."""
         records = metrics.last_records(self.folder / metrics.NAME)
         return {kind: Record(records.get(kind)) for kind in metrics.KINDS}
+
+    @property
+    def part(self) -> str:
+        """The part of the data that its evaluations, and so its score, are of: `validation` or `test`."""
+        return next((part for part in metrics.EVALUATIONS if self.last_records[part]), "test")
+
+    @property
+    def evaluated(self) -> Record:
+        """The newest evaluation while it trained."""
+        return self.last_records[self.part]
 
     @property
     def history(self) -> History:
@@ -219,21 +229,30 @@ class Run:
         return "rows" if self.is_user_code else "images"
 
     @functools.cached_property
+    def chosen(self) -> Record:
+        """The evaluation by which it is compared: of its best checkpoint on validation data, else the test at its end.
+
+        `loss`, `metrics` and `rows`, or `test_rows`.
+        """
+        best = self.result.table("best").table("validation")
+        return best or self.result.table("validation") or self.result
+
+    @functools.cached_property
     def tested(self) -> dict[str, float]:
-        """The metrics of the evaluation at its end."""
+        """The metrics of the evaluation by which it is compared."""
         metrics_of = metrics.metrics_of
-        return metrics_of(self.result.table("metrics").values) or metrics_of(
-            {ACCURACY: self.result.number(ACCURACY)}  # of earlier versions
+        return metrics_of(self.chosen.table("metrics").values) or metrics_of(
+            {ACCURACY: self.chosen.number(ACCURACY)}  # of earlier versions
         )
 
     @property
     def score(self) -> Score | None:
-        """That of the evaluation at its end."""
-        return self.score_of(self.result.number("loss"), self.tested)
+        """That by which it is compared."""
+        return self.score_of(self.chosen.number("loss"), self.tested)
 
     def score_of(self, loss: float | None, metrics: dict[str, float]) -> Score | None:
         """That of an evaluation, by the run's --score."""
-        return score_of(loss, metrics, self.config.table("runtime").text("score"))
+        return score_of(loss, metrics, self.config.table("runtime").text("score"), self.part)
 
     @property
     def images_per_s(self) -> float | None:
@@ -254,7 +273,7 @@ class Run:
     @property
     def test_rows(self) -> int | None:
         """Rows that the accuracy is a share of."""
-        return self.result.count("test_rows") or None
+        return self.chosen.count("rows") or self.chosen.count("test_rows") or None
 
     @functools.cached_property
     def shares(self) -> StepTime | None:

@@ -27,7 +27,8 @@ WEIGHTS, OPTIMIZER = "weights", "optimizer"
 FILES = ("weights.safetensors", "optimizer.safetensors", STATE)
 """The files of a checkpoint whose arrays are not divided over several files."""
 BEST = "best"
-"""In a run's folder, the name by which users mean its best checkpoint; there is no file of it."""
+"""In a run's folder, the name by which users mean its best checkpoint; there is no file of it. After a colon it may say
+by which figure: `best:min:perplexity`."""
 MAX_BYTES = 1 << 28
 """The largest JSON file that is read, in bytes; those of the largest built-in network have less than 1 MB."""
 MAX_FILES = 10_000
@@ -93,8 +94,10 @@ def best_first(known: Sequence[Entry]) -> list[Entry]:
 
 
 def run_of_best(path: Path) -> Path | None:
-    """The run of which `path`, `RUN/best`, names the best checkpoint; None for another path."""
-    is_name = path.name == BEST and not os.path.lexists(path) and os.path.isdir(path.parent / "checkpoints")
+    """The run of which `path`, `RUN/best` or `RUN/best:CHOICE`, names the best checkpoint; None for another path."""
+    is_name = (
+        path.name.partition(":")[0] == BEST and not os.path.lexists(path) and os.path.isdir(path.parent / "checkpoints")
+    )
     return path.parent if is_name else None
 
 

@@ -190,8 +190,9 @@ def exit_status() -> Iterator[None]:
             yield
     except HvdtrainError as error:
         if error.reason:
-            agent_pipe.send(Failure.of_exception(error))
-            print(f"hvdtrain: {printable(str(error))}", file=sys.stderr)
+            failure = Failure.of_exception(error)
+            agent_pipe.send(failure)
+            print(f"hvdtrain: {printable(str(error))}{failure.indented_traceback}", file=sys.stderr)
         sys.exit(error.exit_status)
     except KeyboardInterrupt:
         print("hvdtrain: interrupted", file=sys.stderr)

@@ -27,10 +27,12 @@ from hvdtrain.system.processes import describe_status
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.run_steps import last_step, time_of_files
 from hvdtrain.system.text import finite_number, printable
+from hvdtrain.system.user_frames import user_lines
 
 FILE = "end.json"
-STATUSES = ("finished", "stopped", "failed", "hung", "restarting")
-"""`restarting`: an attempt failed, and the launcher starts the next one."""
+STATUSES = ("finished", "stopped", "pruned", "failed", "hung", "restarting")
+"""`pruned`: a sweep ended a trial that did worse than others. `restarting`: an attempt failed, and the launcher starts
+the next one."""
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 LAST_LINES = 8
 """Lines of a rank's output that the message about its failure shows."""
@@ -70,13 +72,17 @@ class Failure(NamedTuple):
     """How the rank's program ended, as Popen has it; None where its host or agent was lost."""
     last_lines: tuple[str, ...] = ()
     """What the rank printed last, where it did not say why it failed."""
+    traceback: tuple[str, ...] = ()
+    """Where an exception is the user's code's: the lines of its traceback with the user's frames (`user_lines`)."""
 
     @classmethod
     def of_exception(cls, error: BaseException) -> Failure:
         """What an exception says. The rank and its host are those of an error of all ranks, else still unknown."""
         if not isinstance(error, HvdtrainError):
             summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's messages begin with a traceback
-            return cls("interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {summary}")
+            if isinstance(error, KeyboardInterrupt):
+                return cls("interrupted")
+            return cls(f"{type(error).__name__}: {summary}", traceback=user_lines(error))
         return cls(
             error.reason,
             error.remedy,
@@ -87,6 +93,7 @@ class Failure(NamedTuple):
             resumable=error.resumable,
             stands_alone=error.rank is not None,
             lost_peer=error.lost_peer,
+            traceback=user_lines(error.__cause__) if error.__cause__ else (),
         )
 
     def of_rank(self, rank: int, host: str) -> Failure:
@@ -120,7 +127,12 @@ class Failure(NamedTuple):
         """For the console. ends_others: whether other ranks run, which are ended now."""
         lines = "".join(f"\n  {line}" for line in self.last_lines[-LAST_LINES:])
         parts = [str(self), "ending the others" if ends_others else "", f"its last lines:{lines}" if lines else ""]
-        return "; ".join(part for part in parts if part)
+        return "; ".join(part for part in parts if part) + self.indented_traceback
+
+    @property
+    def indented_traceback(self) -> str:
+        """The lines of the traceback, each after an end of line; empty where there are none."""
+        return "".join(f"\n  {printable(line)}" for line in self.traceback)
 
     def record(self) -> dict[str, Any]:
         """As JSON, for other processes: with a reason that says by itself which rank failed, and how."""
@@ -136,6 +148,9 @@ class Failure(NamedTuple):
         known = {name: value for name, value in values.items() if name in KINDS}
         if "reason" not in known or not all(type(value) in KINDS[name] for name, value in known.items()):
             raise ValueError("not the record of a failure")
+        known["traceback"] = tuple(known.get("traceback", ()))
+        if not all(isinstance(line, str) for line in known["traceback"]):
+            raise ValueError("a traceback is a list of texts")
         return cls(**known)
 
 
@@ -144,6 +159,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("rank", "step"), (int, type(None))),
     **dict.fromkeys(("resumable", "stands_alone", "lost_peer", "at_start"), (bool,)),
     "retry": (bool, type(None)),
+    "traceback": (list, tuple),
 }
 """The types of the values in the record of a failure."""
 

@@ -7,8 +7,10 @@ from typing import Any
 
 REQUIRED = ("data", "model")
 """Methods that a task has."""
-OPTIONAL = ("losses", "metrics", "augment")
+OPTIONAL = ("losses", "metrics", "augment", "optimizer", "schedule")
 """Methods that a task may have, or set to None."""
+ARGUMENTS = ("optimizer", "schedule")
+"""Of these, names under which tasks also keep an argument, such as the text that --set optimizer=adam gives."""
 LIKENESS = 0.82
 """A name that is as similar to a method's as this (`difflib`) is misspelt; `classes` and `argument` are not."""
 
@@ -16,18 +18,18 @@ _LOSSES = "losses(outputs, *targets), the loss of each row"
 _METRICS = "metrics(outputs, *targets), a dict of a value for each row"
 _AUGMENT = "augment(rows, generators)"
 _DATA = "data(), with an object that makes rows where they do not fit into memory"
-_OPTIMIZER = "options such as --optimizer, --lr and --schedule; or write a loop of your own"
+_OPTIMIZER = "optimizer(parameters), and schedule(optimizer, steps, epochs)"
 ELSEWHERE = {
     # The names in PyTorch Lightning, Keras, transformers' Trainer and many scripts.
     "losses": dict.fromkeys(("loss", "loss_fn", "loss_function", "compute_loss", "criterion"), _LOSSES),
     "metrics": dict.fromkeys(("metric", "compute_metrics"), _METRICS),
     "augment": dict.fromkeys(("augmentation", "augmentations"), _AUGMENT),
+    "optimizer": dict.fromkeys(("configure_optimizers", "create_optimizer", "optimizers"), _OPTIMIZER),
+    "schedule": dict.fromkeys(("scheduler", "schedulers", "lr_scheduler", "configure_schedulers"), _OPTIMIZER),
     "": {
         **dict.fromkeys(("training_step", "train_step"), _LOSSES),
         **dict.fromkeys(("validation_step", "test_step"), _METRICS),
         **dict.fromkeys(("train_dataloader", "val_dataloader", "test_dataloader"), _DATA),
-        **dict.fromkeys(("configure_optimizers", "create_optimizer", "optimizer", "optimizers"), _OPTIMIZER),
-        **dict.fromkeys(("scheduler", "lr_scheduler", "configure_schedulers"), _OPTIMIZER),
     },
 }
 """By the method that a task lacks, names under which other programs have it, and what a task has instead.
@@ -43,7 +45,7 @@ def mistake(task: Any) -> tuple[str, str] | None:
             return f"has no method {name}", "give the task that method (docs/own.md)"
     missing = [name for name in OPTIONAL if getattr(task, name, None) is None]
     for name in OPTIONAL:
-        if name not in missing and not callable(value := getattr(task, name)):
+        if name not in (*missing, *ARGUMENTS) and not callable(value := getattr(task, name)):
             return f"{name} is {type(value).__name__}, not a method", "make it a method, or give it another name"
     for stranger in dir(task):
         instead = next(filter(None, (_instead(name, stranger) for name in ("", *missing))), "")

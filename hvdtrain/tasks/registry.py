@@ -9,6 +9,7 @@ from typing import Any
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import REMEDY, recorded, run_folder
+from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset
@@ -33,7 +34,7 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     if network is None and is_reference(config.model):
         loaded = load_object(config.model, f"--model {config.model}")
         if not isinstance(loaded, Network):
-            task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip", (config.split, config.seed))
+            task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip", Division.by(config))
             return dataclasses.replace(task, loader_spec=_task_loader_spec(config, task)), task.dataset
         network = loaded
     if config.set:
@@ -51,7 +52,7 @@ def load_task(name: str, settings: Sequence[str], config: Config) -> UserTask:
     """
     if not is_reference(name):
         raise UserError(f"--model {name}: is not a task", "give FILE.py:CLASS")
-    return make_task(name, load_object(name, f"--model {name}"), settings, True, (config.split, config.seed))
+    return make_task(name, load_object(name, f"--model {name}"), settings, True, Division.by(config))
 
 
 def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:
@@ -62,18 +63,20 @@ def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:
         "settings": config.set,
         "skip_bad_rows": config.on_bad_row == "skip",
         "expected": task.dataset.fingerprint,
-        "split": (config.split, config.seed),
+        "division": Division.by(config),
     }
 
 
 def load_task_data(
-    name: str, settings: list[str], skip_bad_rows: bool, expected: str, split: tuple[float, int]
+    name: str, settings: list[str], skip_bad_rows: bool, expected: str, division: tuple[float, float, int]
 ) -> Dataset:
     """The data of a task, in another process than its rank's.
 
-    expected: the fingerprint that the rank found. split: see `make_task`. Raises UserError if the data are others here.
+    expected: the fingerprint that the rank found. division: see `make_task`. Raises UserError if the data are others
+    here.
     """
-    dataset = make_task(name, load_object(name, f"--model {name}"), settings, skip_bad_rows, split).dataset
+    kind = load_object(name, f"--model {name}")
+    dataset = make_task(name, kind, settings, skip_bad_rows, Division(*division)).dataset
     if dataset.fingerprint != expected:
         raise UserError(
             f"--model {name}: data() returned other rows in a process of --workers than in its rank",
@@ -92,6 +95,7 @@ def _network_loader_spec(config: Config, runtime: RuntimeOptions, network: Netwo
         "skip_bad_rows": config.on_bad_row == "skip",
         "name": f"--data {config.data}",
         "split": config.split,
+        "validation": config.validation,
         "seed": config.seed,
         "label": config.label,
         "columns": [name for name in config.columns.split(",") if name],

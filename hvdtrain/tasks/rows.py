@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.datasets.reader import Part
 from hvdtrain.datasets.row_random import FIRST, Draw, row_generators
 from hvdtrain.datasets.rows import (
     MAX_FIRST,
@@ -27,7 +26,7 @@ from hvdtrain.datasets.rows import (
     replace_bad,
 )
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset, Source
+from hvdtrain.interfaces import Dataset, Part, Source
 
 PROBED = 4
 """Rows on which the method is tried out."""
@@ -121,7 +120,7 @@ def _equal(some: Arrays, other: Arrays) -> bool:
 LABELED_ROWS = 4
 """Rows of a source whose labels are checked at once, at least as many as learners try a task out on."""
 REMEDY = "correct the labels, or give the model an output for each class, from 0 on"
-ADJECTIVES: dict[Part, str] = {"train": "training", "test": "test"}
+ADJECTIVES: dict[Part, str] = {"train": "training", "validation": "validation", "test": "test"}
 
 
 class LabelCheck:
@@ -149,8 +148,7 @@ class LabelCheck:
         if self._skip:
             self._spare = self._first_good(self._dataset.train)
             return
-        parts: dict[Part, Source] = {"train": self._dataset.train, "test": self._dataset.test}
-        for part, source in parts.items():
+        for part, source in self._dataset.parts.items():
             if isinstance(source, ArraySource):
                 labels = source.arrays[self._position]
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,12 +24,20 @@ class Target:
     """`network`, `task` or `script`: what it is called in messages, and which objective of a framework trains it."""
     unit: ClassVar[str] = "rows"
     """What a row is called in messages."""
-    ignored_options: ClassVar[tuple[str, ...]] = ()
-    """Options of `Config` that the user's code decides instead; the record of a run leaves them out."""
     is_portable: ClassVar[bool] = False
     """Whether it is data: every framework trains it in each of its styles, and resumes checkpoints of the others."""
     loader_spec: dict[str, Any] | None = None
     """How other processes load the data (`datasets.worker.WorkerProcess`); None where only this one can."""
+
+    @property
+    def ignored_options(self) -> Sequence[str]:
+        """Options of `Config` that the user's code decides instead; the record of a run leaves them out."""
+        return ()
+
+    @property
+    def decided(self) -> Mapping[str, str]:
+        """Those of them that a method of a task decides, and its name."""
+        return {}
 
     @property
     def labels(self) -> LabelCheck | None:

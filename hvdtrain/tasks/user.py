@@ -11,32 +11,27 @@ import traceback
 import warnings
 from bdb import BdbQuit
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
-from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle, parts_of, rows_of_loader
+from hvdtrain.datasets.division import UNDIVIDED, Division
+from hvdtrain.datasets.formats.python_objects import parts_of
 from hvdtrain.datasets.rows import (
-    ArraySource,
     Forms,
-    RowChecks,
-    RowReader,
-    as_array,
     describe_forms,
-    describe_types,
     forms_of,
-    has_numbers,
 )
-from hvdtrain.datasets.splitting import divide
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.interfaces import Dataset, Source
+from hvdtrain.interfaces import Dataset, Part, Source
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks import methods
 from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
+from hvdtrain.tasks.sources import NoRows, load_parts
 from hvdtrain.tasks.target import Target
 
 PACKAGE = Path(__file__).parents[1]
@@ -76,7 +71,18 @@ class UserTask(Target):
     advice: list[str] = field(default_factory=list)
     """What is probably wrong with the model, as its framework finds out."""
     kind = "task"
-    ignored_options = tuple(name for name, about in facts(Config).items() if about.of_network)
+
+    @property
+    def ignored_options(self) -> Sequence[str]:
+        of_network = (name for name, about in facts(Config).items() if about.of_network)
+        return (*of_network, *self.decided)
+
+    @property
+    def decided(self) -> Mapping[str, str]:
+        own = [method for method in ("optimizer", "schedule") if self.has(method)]
+        # The options of a schedule are for the optimizer of the options.
+        by = {"optimizer": own[:1], "schedule": own[-1:]} if "optimizer" in own else {"schedule": own}
+        return {name: by[about.decided_by][0] for name, about in facts(Config).items() if by.get(about.decided_by)}
 
     @functools.cached_property
     def labels(self) -> LabelCheck:
@@ -106,6 +112,10 @@ class UserTask(Target):
         """What the task's own method returns. Raises UserError, with the line, if it fails."""
         return _call(self.name, self.task, method, *arguments)
 
+    def guard(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of the user's returns; what: names it. Raises UserError, with the line, if it fails."""
+        return _report(self.name, what, function, *arguments)
+
     def first_rows(self) -> tuple[np.ndarray, ...]:
         """The first training rows, on which the task is tried out."""
         rows = self.dataset.train[np.arange(min(TRIED_ROWS, len(self.dataset.train)))]
@@ -120,14 +130,13 @@ class UserTask(Target):
 
 
 def make_task(
-    name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False, split: tuple[float, int] = (0, 0)
+    name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False, division: Division = UNDIVIDED
 ) -> UserTask:
     """The task of this class, or an object of one, with its data.
 
     settings: NAME=VALUE for each argument of the class; a value that is neither a Python literal nor true or false is a
-    text. skip_bad_rows: replace rows that cannot be read (--on-bad-row). split: the share of the rows to train with, if
-    data() returns one part, and the seed that chooses them (--split, --seed); share 0 if it returns two. Raises
-    UserError for what is not a task, for arguments that the class does not have, and for errors in its data.
+    text. skip_bad_rows: replace rows that cannot be read (--on-bad-row). division: of the rows that data() returns.
+    Raises UserError for what is not a task, for arguments that the class does not have, and for errors in its data.
     """
     options = _parse(name, settings)
     task = _construct(name, kind, options)
@@ -136,7 +145,7 @@ def make_task(
     inputs = getattr(task, "inputs", 1)
     if type(inputs) is not int or inputs < 1:
         raise UserError(f"--model {name}: inputs is {inputs!r:.60}", "give the number of arrays that the model gets")
-    dataset = _load_data(name, task, inputs, skip_bad_rows, split)
+    dataset = _load_data(name, task, inputs, skip_bad_rows, division)
     return UserTask(name, options, task, dataset, inputs, skip_bad_rows)
 
 
@@ -235,22 +244,28 @@ def _kinds(parameter: inspect.Parameter) -> set[str]:
     return names | ({type(parameter.default).__name__} & {"str", "bool"})
 
 
-def _load_data(name: str, task: Any, inputs: int, skip: bool, split: tuple[float, int]) -> Dataset:
-    where, data = f"--model {name}: data()", parts_of(_call(name, task, "data"))
-    if split[0]:
-        train, test = divide(where, as_source(f"{where}: the rows", data, skip), None, None, *split)
-    elif not isinstance(data, tuple | list) or len(data) != 2:
-        remedy = "return training and test rows, or give --split 0.8 to divide what it returns"
-        raise UserError(f"{where} returned {type(data).__name__}", remedy)
-    else:
-        parts = zip(("training", "test"), data, strict=True)
-        train, test = (as_source(f"--model {name}: the {part} rows", rows, skip) for part, rows in parts)
+def _load_data(name: str, task: Any, inputs: int, skip: bool, division: Division) -> Dataset:
+    where, data = f"--model {name}", parts_of(_call(name, task, "data"), with_validation=True)
+    if division.split:
+        data = (data, None, None)
+    elif not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        remedy = "return (train, test) or (train, validation, test), or give --split 0.8 to divide what it returns"
+        raise UserError(f"{where}: data() returned {_counted(data)}", remedy)
+    train, validation, test = data if len(data) == 3 else (data[0], None, data[1])
+    loaded = load_parts(where, train, validation, test, skip, division, labels_at=inputs)
+    train, evaluated = loaded.train, {part: source for part, source in loaded.parts.items() if part != "train"}
     trained = _augmented(name, task, train)
-    _check_forms(name, *(forms_of(source[np.zeros(1, np.int64)]) for source in (train, trained, test)))
-    count = len(forms_of(test[np.zeros(1, np.int64)]))
+    for part, source in evaluated.items():
+        _check_forms(name, part, *(forms_of(rows[np.zeros(1, np.int64)]) for rows in (train, trained, source)))
+    count = len(forms_of(loaded.test[np.zeros(1, np.int64)]))
     if count < inputs:
         raise UserError(f"--model {name}: a row has {count} array(s), but inputs is {inputs}", "give more arrays a row")
-    return Dataset(name, trained, test, ())
+    return replace(loaded, name=name, train=trained)
+
+
+def _counted(data: Any) -> str:
+    kind = type(data).__name__
+    return f"{kind} of length {len(data)}" if isinstance(data, tuple | list) else kind
 
 
 def _augmented(name: str, task: Any, train: Source) -> Source:
@@ -264,43 +279,19 @@ def _augmented(name: str, task: Any, train: Source) -> Source:
     )
 
 
-def _check_forms(name: str, train: Forms, trained: Forms, test: Forms) -> None:
-    """Raise UserError unless test rows are like training rows; they may have their shapes before augmentation."""
+def _check_forms(name: str, part: Part, train: Forms, trained: Forms, test: Forms) -> None:
+    """Raise UserError unless rows of this part are like training rows; they may have their shapes before
+    augmentation.
+    """
     types = [[dtype for _, dtype in forms] for forms in (trained, test)]
     shapes = [[shape for shape, _ in forms] for forms in (train, trained, test)]
     if types[0] == types[1] and shapes[2] in shapes[:2]:
         return
     augmented = "" if train == trained else f"; augment() returned {describe_forms(trained)}"
     raise UserError(
-        f"--model {name}: training rows are {describe_forms(train)}, test rows {describe_forms(test)}{augmented}",
+        f"--model {name}: training rows are {describe_forms(train)}, {part} rows {describe_forms(test)}{augmented}",
         "return rows of the same shapes and types",
     )
-
-
-def as_source(where: str, rows: Any, skip: bool = False) -> Source:
-    """A source of rows: arrays of equal length, or an object that makes rows.
-
-    where: names the rows in messages. rows: arrays, or a tuple of them; or an object with `__len__` and `__getitem__`,
-    which with an attribute `fingerprint` is a source, called with row numbers, else a map-style data set, called with
-    one. skip: whether rows that cannot be read are replaced (--on-bad-row). Raises UserError if it is none of these.
-    """
-    if isinstance(rows, ArraySource | RowReader):  # from load_dataset
-        return cast(Source, rows)
-    rows = rows_of_loader(where, rows)
-    if not isinstance(rows, tuple | list | Mapping | str) and not hasattr(rows, "__array__"):
-        kind = BatchedRows if hasattr(rows, "fingerprint") else MapStyle
-        return kind(where, rows, skip, RowChecks())
-    if not isinstance(rows, tuple | list):
-        rows = (rows,)
-    arrays = [np.asarray(as_array(array), order="C") for array in rows]
-    if not arrays or not all(has_numbers(array) and array.ndim for array in arrays):
-        remedy = "return arrays of numbers of at most 64 bits, or an object that makes rows (docs/own.md)"
-        raise UserError(f"{where} are {describe_types(rows, arrays) or 'nothing'}", remedy)
-    lengths = {len(array) for array in arrays}
-    if len(lengths) > 1 or 0 in lengths:
-        counts = ", ".join(map(str, sorted(lengths)))
-        raise UserError(f"{where} have arrays of length {counts}", "return arrays of the same length, at least 1")
-    return ArraySource(*(array if array.flags.writeable else array.copy() for array in arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,28 +300,19 @@ class Script(Target):
 
     name: str
     kind = "script"
-    ignored_options = tuple(name for name, about in facts(Config).items() if about.by_script)
+
+    @property
+    def ignored_options(self) -> Sequence[str]:
+        return [name for name, about in facts(Config).items() if about.by_script]
 
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": {}}
 
-    def load(self, train: Any, test: Any, skip_bad_rows: bool) -> Dataset:
-        """The script's rows, which are what a task's data() returns. test: None for no evaluation.
+    def load(self, train: Any, test: Any, validation: Any, config: Config) -> Dataset:
+        """The script's rows, which are what a task's data() returns. validation, test: None for none.
 
         Raises UserError for rows of another kind.
         """
-        trained = as_source(f"{self.name}: the training rows", train, skip_bad_rows)
-        tested = NoRows() if test is None else as_source(f"{self.name}: the test rows", test, skip_bad_rows)
-        return Dataset(self.name, trained, tested, ())
-
-
-class NoRows:
-    """The test rows of a script that evaluates nothing."""
-
-    fingerprint = "no rows"
-
-    def __len__(self) -> int:
-        return 0
-
-    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        raise IndexError("there are no rows")
+        division = Division.by(config)
+        tested = NoRows() if test is None and not config.split else test
+        return load_parts(self.name, train, validation, tested, config.on_bad_row == "skip", division, labels_at=1)

@@ -11,10 +11,10 @@ import numpy as np
 
 from hvdtrain.collectives import audits
 from hvdtrain.datasets import sharding
-from hvdtrain.datasets.reader import Part, Reader
+from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.rows import ArraySource, RowError, Rows
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Audit, Batch, Group, Position
+from hvdtrain.interfaces import Audit, Batch, Group, Part, Position
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
 from hvdtrain.training.run import Run
@@ -180,7 +180,7 @@ class BadRows:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Part, set[int]] = {"train": set(), "test": set()}
+        self._known: dict[Part, set[int]] = {"train": set(), "validation": set(), "test": set()}
 
     def add(self, part: Part, rows: np.ndarray, bad: Mapping[int, RowError]) -> None:
         """Bad rows of a batch, by position in `rows`, the batch's row numbers; the log names those that are new."""
@@ -192,10 +192,10 @@ class BadRows:
 
     def count(self, group: Group) -> dict[Part, int]:
         """Number of different bad rows of all ranks, by part; call it on every rank."""
-        gathered = group.gather([sorted(self._known["train"]), sorted(self._known["test"])])
+        gathered = group.gather([sorted(rows) for rows in self._known.values()])
         return {
-            "train": len({row for train, _ in gathered for row in train}),
-            "test": len({row for _, test in gathered for row in test}),
+            part: len(set().union(*(of_rank[number] for of_rank in gathered)))
+            for number, part in enumerate(self._known)
         }
 
 

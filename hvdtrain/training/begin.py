@@ -108,10 +108,11 @@ def _warm_up(run: Run, reader: Reader) -> None:
 
 def _leave_as_it_is(run: Run, at: Position) -> NoReturn:
     """Say that there is nothing to do, end the communication with the other ranks, and raise AlreadyFinished."""
+    options = "--patience" if at.has_waited(run.config.patience) else "--epochs or --max-steps"
     if run.is_rank_0 and not run.runtime.quiet:
         print(
             f"nothing to do: {printable(str(run.folder))} has finished, at step {at.step} of {run.last_step}; "
-            "to train further, raise --epochs or --max-steps",
+            f"to train further, raise {options}",
             file=sys.stderr,
             flush=True,
         )

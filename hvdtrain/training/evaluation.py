@@ -1,4 +1,4 @@
-"""Evaluation on the test set, each image on exactly one rank; and which ranks were slow at it."""
+"""Evaluation on validation or test data, each row on exactly one rank; and which ranks were slow at it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.collectives.surviving import ranks_of
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Evaluated, Group
+from hvdtrain.interfaces import Evaluated, EvaluatedPart, Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.metrics import EVALUATION_NAMES
 from hvdtrain.runs.step_times import StepTime, slow_ranks
@@ -33,16 +33,16 @@ MAX_CONFUSED = 1000
 
 
 class Scores(NamedTuple):
-    """An evaluation over the whole test set."""
+    """An evaluation over all rows of validation or test data."""
 
     loss: float | None
-    """Mean loss, nats; None without test rows."""
+    """Mean loss, nats; None without rows."""
     metrics: dict[str, float]
     """Means by name; a classifier has `accuracy`."""
     confusion: np.ndarray | None
     """int64 (classes, classes), rows true, columns predicted; None for a task, and with many classes."""
     rows: int = 0
-    """Test rows that were read."""
+    """Rows that were read."""
     by_class: np.ndarray | None = None
     """int64 (classes, 2): the rows of each class, and how many of them were right; None for a task."""
 
@@ -60,26 +60,28 @@ class Evaluation(NamedTuple):
     scores: Scores
     seconds: list[float]
     """What each rank took for its share."""
+    part: EvaluatedPart = "test"
 
 
-def evaluate(run: Run, batches: Batches, step: int, on_batch: Callable[[int], None]) -> Evaluation:
-    """Evaluate the weights on the test data; call it on every rank.
+def evaluate(run: Run, batches: Batches, step: int, part: EvaluatedPart, on_batch: Callable[[int], None]) -> Evaluation:
+    """Evaluate the weights on a part of the data; call it on every rank.
 
     step: number of steps done. on_batch: called after each batch, with their number so far. Rows that are skipped
     because they cannot be read count in no score. Slow ranks are logged: in a training step every rank takes as long as
     the slowest, and only here each one works without waiting. Raises UserError if no row can be read.
     """
     phases.begin(EVALUATION)
-    if not len(run.dataset.test):
-        return Evaluation(Scores(None, {}, None), [0.0] * run.group.size)
+    source = run.dataset.parts[part]
+    if not len(source):
+        return Evaluation(Scores(None, {}, None), [0.0] * run.group.size, part)
     began = time.perf_counter()
     sums = Sums(run.target.confused_classes(run.dataset))
     share_local_arrays(run.learner)
-    parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, run.cut(run.group.rank)))
+    pieces, ahead = itertools.tee(sharding.evaluation(len(source), BATCH, run.cut(run.group.rank)))
     phases.begin(EVALUATION_DATA)
-    for count, (numbers, rows) in enumerate(zip(parts, batches.reader.batches("test", ahead), strict=True)):
+    for count, (numbers, rows) in enumerate(zip(pieces, batches.reader.batches(part, ahead), strict=True)):
         phases.begin(EVALUATION)
-        batches.bad_rows.add("test", numbers, rows.bad)
+        batches.bad_rows.add(part, numbers, rows.bad)
         arrays = tuple(np.delete(array, list(rows.bad), 0) if rows.bad else array for array in rows.arrays)
         if run.config.shards:  # a model that draws random numbers in evaluations draws them by the rows
             run.learner.seed(step, run.config.shards + 1 + int(numbers[0]))
@@ -91,7 +93,7 @@ def evaluate(run: Run, batches: Batches, step: int, on_batch: Callable[[int], No
     for names in sums.renamed if run.is_rank_0 else ():
         _say_renamed(str(run.folder), *names)
     seconds = _compare_ranks(run, time.perf_counter() - began)
-    return Evaluation(sums.join(run.group), seconds)
+    return Evaluation(sums.join(run.group, part), seconds, part)
 
 
 class Sums:
@@ -122,7 +124,7 @@ class Sums:
         if self._confusion.size:
             np.add.at(self._confusion, (labels, evaluated.predicted), 1)
 
-    def join(self, group: Group) -> Scores:
+    def join(self, group: Group, part: EvaluatedPart = "test") -> Scores:
         """The scores over all ranks: exactly those of a single process. Call it on every rank.
 
         Raises UserError if there is no row.
@@ -131,7 +133,7 @@ class Sums:
         confusion, by_class = (_joined_counts(group, counts) for counts in (self._confusion, self._by_class))
         rows = sum(of_rank for of_rank, _ in gathered)
         if not rows:
-            raise UserError("no row of the test data can be read", "see the ranks' logs for each row")
+            raise UserError(f"no row of the {part} data can be read", "see the ranks' logs for each row")
         names = sorted(set().union(*(values for _, values in gathered)))
         means = {name: _total(values.get(name, []) for _, values in gathered) / rows for name in names}
         loss = means.pop(LOSS)

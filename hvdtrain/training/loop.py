@@ -10,7 +10,7 @@ from typing import Any
 from hvdtrain.collectives.audits import ShardsDiffer
 from hvdtrain.collectives.surviving import leave_if_agreed
 from hvdtrain.config.score import Score, score_of
-from hvdtrain.interfaces import Batch, Position, StepLoss
+from hvdtrain.interfaces import Batch, EvaluatedPart, Position, StepLoss
 from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.batches import Batches
@@ -67,7 +67,7 @@ class Training:
             yield iter(())  # of an epoch of which only the end is left
             self.end_epoch()
         self.settle()
-        while self.at.step < self._run.last_step:
+        while not self._run.is_over(self.at):
             self._epoch_end = min((self.at.epoch + 1) * self._run.steps_per_epoch, self._run.last_step)
             self._announce(Observer.epoch_started)
             yield self._batches.of_epoch(self.at, self._epoch_end - self.at.step)
@@ -119,8 +119,11 @@ class Training:
         if not self._evaluation:
             self._join_epoch()
             self._ranks.stop_if_asked(self.at, self._save)
-        scores = (self._evaluation or self.evaluate()).scores
-        score = score_of(scores.loss, scores.metrics, self._run.runtime.score)
+        part = self._run.dataset.evaluated
+        scores = (self._evaluation or self.evaluate(part)).scores
+        score = score_of(scores.loss, scores.metrics, self._run.runtime.score, part)
+        if score and not self.at.rows_in_epoch:
+            self.at = self.at.scored(score.order, score.choice)
         if self._evaluation:
             self._ranks.stop_if_asked(self.at, functools.partial(self._save, score))
         self._save(score)
@@ -130,7 +133,7 @@ class Training:
     def evaluate_epoch(self) -> None:
         """Begin the end of an epoch: a script that does something at its end knows the scores, before all is saved."""
         self._join_epoch()
-        self._evaluation = self.evaluate()
+        self._evaluation = self.evaluate(self._run.dataset.evaluated)
 
     def _join_epoch(self) -> None:
         self._join()
@@ -142,12 +145,17 @@ class Training:
         self.at, self.is_settled, self._evaluation = at, is_settled, None
         self._announce(Observer.renewed, pause)
 
-    def evaluate(self) -> Evaluation:
-        """Evaluate the weights as they are; call it on every rank."""
+    def evaluate(self, part: EvaluatedPart, step: int | None = None) -> Evaluation:
+        """Evaluate the weights as they are; call it on every rank.
+
+        step: of which they are, if of an earlier one, as those of a checkpoint; nothing is then recorded.
+        """
+        weights_of = self.at.step if step is None else step
         evaluation = evaluate(
-            self._run, self._batches, self.at.step, lambda count: self._announce(Observer.evaluating, count)
+            self._run, self._batches, weights_of, part, lambda count: self._announce(Observer.evaluating, count)
         )
-        self._announce(Observer.evaluated, evaluation)
+        if step is None:
+            self._announce(Observer.evaluated, evaluation)
         return evaluation
 
     def _join(self) -> bool:

@@ -91,8 +91,12 @@ class LoopPosition:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Of the last evaluation of this process: `loss` and the metrics, the same on all ranks. Empty before it."""
-        evaluation = self._started.reporter.evaluation if self._started else None
-        if evaluation is None or evaluation.scores.loss is None:
+        """Of the last evaluation: `loss` and the metrics, the same on all ranks; of the validation rows if there are some.
+
+        Empty before the first one of this process.
+        """
+        started = self._started
+        evaluation = started and started.reporter.evaluations.get(started.run.dataset.evaluated)
+        if not evaluation or evaluation.scores.loss is None:
             return {}
         return {**evaluation.scores.metrics, "loss": evaluation.scores.loss}

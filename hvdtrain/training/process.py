@@ -74,7 +74,7 @@ def ending_process() -> Iterator[Ending]:
     except HvdtrainError as error:
         wait_s = OTHER_RANKS_WAIT_S if rank else 0.0
         failure = Failure.of_exception(error)
-        if error.__cause__ and _show_cause(error.__cause__, rank):
+        if error.__cause__ and _show_cause(error.__cause__, rank, bool(failure.traceback)):
             failure = failure._replace(reason=f"{failure.reason}{IN_LOG}")
         end(rank, failure, error.exit_status, wait_s, ending.on_end)
     except SystemExit as ended:  # of a script, in its loop
@@ -87,19 +87,22 @@ def ending_process() -> Iterator[Ending]:
         left = UserError("the debugger ended", "without a terminal, as under a launcher, see docs/debugging.md")
         end(rank, Failure.of_exception(left), left.exit_status, 0.0, ending.on_end)
     except Exception as error:
-        if log.handlers:
-            log.error("%s", traceback.format_exc())
-        else:
-            traceback.print_exc()
         failure = Failure.of_exception(error)
+        if failure.traceback and log.handlers:
+            _show_cause(error, rank, True)
+        elif log.handlers:
+            log.error("%s", traceback.format_exc())
+        elif not failure.traceback:
+            traceback.print_exc()
         failure = failure._replace(reason=f"{failure.reason}{IN_LOG if log.handlers else ''}")
         end(rank, failure, 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0, ending.on_end)
 
 
-def _show_cause(error: BaseException, rank: int) -> bool:
+def _show_cause(error: BaseException, rank: int, has_user_lines: bool) -> bool:
     """Write the traceback of an exception in the user's code to this rank's log; before that is open, rank 0 prints it.
 
-    It begins where the package calls that code. Returns whether it is in the log.
+    has_user_lines: whether the error's message shows a part of it, so that rank 0 prints nothing here. It begins where
+    the package calls that code. Returns whether it is in the log.
     """
     trace = error.__traceback__
     while trace and trace.tb_next and Path(trace.tb_frame.f_code.co_filename).is_relative_to(PACKAGE):
@@ -109,7 +112,7 @@ def _show_cause(error: BaseException, rank: int) -> bool:
         from hvdtrain.runs.console import log_to_file
 
         log_to_file(logging.ERROR, text)
-    elif rank == 0:
+    elif rank == 0 and not has_user_lines:
         print(text, end="", file=sys.stderr)
     return bool(log.handlers)
 
@@ -164,7 +167,8 @@ def _report(rank: int, failure: Failure, wait_s: float) -> None:
         return
     time.sleep(wait_s)
     advice = _how_to_resume() if failure.resumable and not rank else ""
-    print(f"hvdtrain: {printable(str(failure.of_rank(rank, '')))}{advice}", file=sys.stderr, flush=True)
+    said = f"{printable(str(failure.of_rank(rank, '')))}{advice}{failure.indented_traceback}"
+    print(f"hvdtrain: {said}", file=sys.stderr, flush=True)
 
 
 def _how_to_resume() -> str:

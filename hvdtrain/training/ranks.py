@@ -162,7 +162,7 @@ class Ranks:
             self._stop.stopping()
             save()
             self._stop.raise_stopped(self._run.group, self._stopping_rank, self._run.folder, at.step)
-        if at.step >= self._run.last_step:
+        if self._run.is_over(at):
             self._stop.finishing()
 
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from hvdtrain.collectives.surviving import Change, SurvivingGroup, by_rank, ranks_of
 from hvdtrain.config.score import AUTO, LOSS, score_of
 from hvdtrain.frameworks import arithmetic
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces import EvaluatedPart, Position
 from hvdtrain.runs.console import Display, log, log_to_file
 from hvdtrain.runs.metrics import LOGGED, MetricsWriter
 from hvdtrain.runs.step_times import to_record
 from hvdtrain.system import resources
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, Scores
 from hvdtrain.training.observer import Observer, Pause
@@ -37,6 +37,7 @@ class DataFigures(NamedTuple):
     workers: int | None
     """None where the rank can only read by itself."""
     train: int = 0
+    validation: int = 0
     test: int = 0
 
     def texts(self) -> list[str]:
@@ -47,8 +48,9 @@ class DataFigures(NamedTuple):
             advice = f"raise --workers, now {self.workers}"
             advice = "the rank reads these rows itself" if self.workers is None else advice
             texts.append(f"rank {rank} waited for data {worst:.0%} of the time ({advice})")
-        if self.train or self.test:
-            texts.append(f"skipped {self.train} bad train row(s) and {self.test} of test (see logs)")
+        if self.train or self.validation or self.test:
+            others = f"{self.validation} of validation" if self.validation else f"{self.test} of test"
+            texts.append(f"skipped {self.train} bad train row(s) and {others} (see logs)")
         return texts
 
 
@@ -94,8 +96,8 @@ class Reporter(Observer):
         self._metrics: list[str] = []
         self._slow_ranks = SlowRanks(run.group)
         self._has_warned_of_score = run.runtime.score == AUTO
-        self.evaluation: Evaluation | None = None
-        """The last one of this process."""
+        self.evaluations: dict[EvaluatedPart, Evaluation] = {}
+        """The last one of this process on each part of the data."""
 
     def _new_display(self, at: Position) -> Display:
         shown = self._run.is_rank_0 and not self._run.runtime.quiet
@@ -145,7 +147,7 @@ class Reporter(Observer):
 
     def renewed(self, at: Position, pause: Pause) -> None:
         """Record the change; on a new rank 0, go on with the record and the console of the one that is lost."""
-        self.evaluation = None  # new ranks have none: all evaluate at the end
+        self.evaluations.clear()  # new ranks have none: all evaluate at the end
         self._slow_ranks = SlowRanks(self._run.group)
         if self._run.is_rank_0 and not self._writer:
             self._writer, self._display = MetricsWriter(self._run.folder, self.track), self._new_display(at)
@@ -180,24 +182,28 @@ class Reporter(Observer):
 
     def evaluated(self, at: Position, evaluation: Evaluation) -> None:
         """Record an evaluation, and how reading went since the last one; exchanges values of all ranks."""
-        self.evaluation = evaluation
-        group, scores = self._run.group, evaluation.scores
+        self.evaluations[evaluation.part] = evaluation
+        step, epoch, scores = at.step, at.step / self._run.steps_per_epoch, evaluation.scores
+        if self._writer and scores.loss is not None:
+            self._writer.write(evaluation.part, step, epoch=epoch, loss=scores.loss, **scores.metrics)
+        if evaluation.part == self._run.dataset.evaluated:  # else it is not one of training, but the test at its end
+            self._show_epoch(at, evaluation)
+
+    def _show_epoch(self, at: Position, evaluation: Evaluation) -> None:
+        step, group, scores = at.step, self._run.group, evaluation.scores
         wait_shares = dict(zip(ranks_of(group), group.gather(self._throughput.take_wait_share()), strict=True))
         reader = self._batches.reader
         data = DataFigures(
             wait_shares, reader.workers if reader.reads_ahead else None, **self._batches.bad_rows.count(group)
         )
         self._metrics = [f"{name} {value:.4f}" for name, value in scores.metrics.items()]
-        step, epoch = at.step, at.step / self._run.steps_per_epoch
         if self._writer:
             self._writer.write("ranks", step, evaluation_s=by_rank(group, evaluation.seconds))
         self._check_score(scores)
-        if self._writer and scores.loss is not None:
-            self._writer.write("test", step, epoch=epoch, loss=scores.loss, **scores.metrics)
         epochs, part = self._run.config.epochs, at.rows_in_epoch / self._run.samples
         name = f"{at.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{at.epoch}/{epochs}"
-        test = [] if scores.loss is None else [f"test loss {scores.loss:.4f}"]
-        test += [f"test {metric}" for metric in self._metrics]
+        test = [] if scores.loss is None else [f"{evaluation.part} loss {scores.loss:.4f}"]
+        test += [f"{evaluation.part} {metric}" for metric in self._metrics]
         train = self._epoch.texts(self._run.unit)
         self._epoch = EpochFigures(step)
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data.texts()])}")
@@ -209,10 +215,10 @@ class Reporter(Observer):
             return
         self._has_warned_of_score = True
         if self._run.is_rank_0:
-            names = ", ".join((*scores.metrics, LOSS))
-            log.warning(
-                "--score %s: no such metric (there are %s); %s is taken", choice, printable(names), measured.name
-            )
+            known = (*scores.metrics, LOSS)
+            meant = printable(did_you_mean(choice.partition(":")[2], known))
+            names = printable(", ".join(known))
+            log.warning("--score %s: no such metric%s (there are %s); %s is taken", choice, meant, names, measured.name)
 
     def record(self, kind: str, at: Position, **values: Any) -> None:
         """Write one more record of a kind; on rank 0, with values that are the same on all ranks."""

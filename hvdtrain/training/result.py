@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 from collections.abc import Iterable
@@ -11,12 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.collectives.surviving import rank_of
+from hvdtrain.config.score import score_of
+from hvdtrain.interfaces import EvaluatedPart
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
-from hvdtrain.system import checkpoint_folder, rank_info
+from hvdtrain.system import rank_info
 from hvdtrain.system.checkpoint_folder import BEST
 from hvdtrain.system.phases import RESULT, phases
+from hvdtrain.system.text import printable
 from hvdtrain.training import consistency
+from hvdtrain.training.best import as_json, best_entry, test_best
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.run import Run
 from hvdtrain.training.start import StartedRun
@@ -30,18 +33,24 @@ def finish(started: StartedRun) -> None:
     """
     run, reporter = started.run, started.reporter
     started.end_steps()
-    evaluation = reporter.evaluation or started.training.evaluate()
+    evaluated: EvaluatedPart = run.dataset.evaluated
+    last = reporter.evaluations.get(evaluated) or started.training.evaluate(evaluated)
+    tested = last if evaluated == "test" else started.training.evaluate("test")
     reporter.close()
     phases.begin(RESULT)
     parameters = consistency.check_same_weights(run.group, run.common_weights(), "after the last step")
     log.info("rank %d ends with parameters %s", rank_of(run.group), parameters)
-    content = _content(started, evaluation.scores, parameters)
+    scores = {"validation": as_json(last.scores), "test": as_json(tested.scores)} if evaluated != "test" else {}
+    chosen = {"validation": scores.get("validation"), "best": test_best(started, scores) if scores else None}
+    content = {**_content(started, tested.scores, parameters), **chosen}
     if run.is_rank_0:
         _store(run, content)
         speed = f"{started.throughput.images_per_s:,.0f} {run.unit}/s"
-        texts = (_summary(evaluation.scores, content["per_class_accuracy"]), speed, f"parameters {parameters}")
+        texts = (_summary(tested.scores, content["per_class_accuracy"]), speed, f"parameters {parameters}")
         newest = content["best_checkpoint"] in (None, f"step-{content['steps']:08d}")
-        best = "" if newest else f" (best checkpoint: {run.folder / BEST}, {content['best_checkpoint']})"
+        best = "" if newest else f" (best checkpoint: {run.folder / BEST}, {_described_best(content)})"
+        if content["early_stop"]:
+            reporter.show(content["early_stop"])
         reporter.show(f"{', '.join(filter(None, texts))}, record in {run.folder}{best}")
     run.group.close()
 
@@ -57,12 +66,25 @@ def _summary(scores: Scores, per_class: dict[str, float]) -> str:
     return ", ".join(texts)
 
 
-def _best_checkpoint(run: Run) -> str | None:
-    """The name of the checkpoint with the best score."""
-    with contextlib.suppress(OSError):
-        best = checkpoint_folder.best_first(checkpoint_folder.current_line(run.folder / "checkpoints"))
-        return best[0].path.name if best else None
-    return None
+def _described_best(content: dict[str, Any]) -> str:
+    """The best checkpoint, with its test where it was chosen by validation data."""
+    tested = (content["best"] or {}).get("test", {})
+    figures = tested.get("metrics") or ({"loss": tested["loss"]} if tested.get("loss") is not None else {})
+    return ", ".join([content["best_checkpoint"], *(f"test {name} {value:.4f}" for name, value in figures.items())])
+
+
+def _early_stop(started: StartedRun) -> str | None:
+    """Why the run ended before its last step (--patience); None if it did not."""
+    run, at = started.run, started.training.at
+    if at.step >= run.last_step or not at.has_waited(run.config.patience):
+        return None
+    evaluation = started.reporter.evaluations[run.dataset.evaluated]
+    score = score_of(evaluation.scores.loss, evaluation.scores.metrics, run.runtime.score, run.dataset.evaluated)
+    title = printable(score.title) if score else f"{run.dataset.evaluated} score"
+    return (
+        f"stopped early, after epoch {at.epoch} of {run.config.epochs}: no better {title} than that of epoch "
+        f"{at.best_epoch} (--patience {run.config.patience})"
+    )
 
 
 def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, Any]:
@@ -85,10 +107,12 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
         "compile_s": compile_s,
         "epoch_s": step_s * run.steps_per_epoch,
         "global_batch": run.global_batch,
-        "best_checkpoint": _best_checkpoint(run) if run.is_rank_0 else None,
+        "best_checkpoint": best.path.name if run.is_rank_0 and (best := best_entry(run)) else None,
+        "early_stop": _early_stop(started),
         "outside_share": throughput.outside_share,
         "data_wait_share": wait_share,
         "bad_rows": bad_rows["train"],
+        "bad_validation_rows": bad_rows["validation"],
         "bad_test_rows": bad_rows["test"],
         "cores": count_cores(run),
         "flops_per_image": run.target.flops_per_row,

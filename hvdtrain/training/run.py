@@ -44,6 +44,8 @@ class Run:
 
     def __post_init__(self) -> None:
         validity.check_rows(self.config, self.samples, self.unit, self.group.size, self.learner.devices)
+        if self.config.patience:
+            validity.check_patience(self.config, len(self.dataset.parts[self.dataset.evaluated]))
 
     @property
     def group(self) -> Group:
@@ -120,6 +122,10 @@ class Run:
         """Number of steps in the run."""
         return last_step(self.config, self.samples, self.group.size)
 
+    def is_over(self, at: Position) -> bool:
+        """Whether no step follows: the last one is done, or the score has not become better for --patience epochs."""
+        return at.step >= self.last_step or at.has_waited(self.config.patience)
+
     @property
     def schedule_problem(self) -> str:
         """Why the run never trains at the peak of its learning rate, and what to do; empty where it does."""
@@ -169,7 +175,7 @@ class Run:
             model=self.config.model,
             network=self.target.record(),
             framework=self.config.framework,
-            optimizer_name=self.config.optimizer,
+            optimizer_name=self.recorded_options.get("optimizer", ""),  # of a user's code, empty
             data=self.dataset.fingerprint,
             score=score.order if score else 0.0,
             score_choice=score.choice if score else "",

@@ -71,7 +71,7 @@ class StartedRun:
         phases.start_run(run.learner.between_steps, timer.on_step_time)
         self.run, self.batches, self.throughput = run, Batches(run, reader), Throughput()
         self._examine_host = examine_host
-        if at.step >= run.last_step:  # the process that made the steps has ended before it wrote their result
+        if run.is_over(at):  # the process that made the steps has ended before it wrote their result
             self.throughput.recall(MetricsReader(run.folder / metrics.NAME).read().of_kind("train"), run.global_batch)
         self.stop = StopRequest(run.folder, run.group)
         self.watchdog = Watchdog(run.folder, run.group, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
@@ -160,6 +160,7 @@ def start_run(
     reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
     with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as reading:
         run = Run(config, runtime, target, learner, dataset, Path(), lock)
+        learner.plan(config.epochs * run.steps_per_epoch, config.epochs)
         if isinstance(learner.group, SurvivingGroup):
             reading.enter_context(reader)  # before the others wait for this rank
             run, start, tracking = begin_or_join(run, learner.group, reader, examine_host)

@@ -95,7 +95,8 @@ def open_log(folder: Path, group: Group, runtime: RuntimeOptions) -> None:
 
 def _is_at_end(config: Config, position: Position, samples: int, size: int) -> bool:
     """Whether no step follows, as `size` ranks with these options count."""
-    return recounted(config, position, samples, size).step >= last_step(config, samples, size)
+    has_all_steps = recounted(config, position, samples, size).step >= last_step(config, samples, size)
+    return has_all_steps or position.has_waited(config.patience)
 
 
 def _open_or_refuse(
@@ -199,13 +200,11 @@ def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Chec
     if saved.framework != config.framework:
         state = state._replace(extra={})
         log.info("weights and optimizer state come from %s", saved.framework)
-    required = {name: array.shape for name, array in learner.optimizer_state().arrays.items()}
-    if required.keys() - state.arrays.keys():
-        log.warning("the checkpoint has no optimizer state of %s, which starts from zero", config.optimizer)
-        return
     try:
-        if any(state.arrays[name].shape != shape for name, shape in required.items()):
-            raise ValueError("its shapes are not those of the network")
+        if not learner.takes(state):
+            name = config.optimizer if learner.learning_rate is None else "this optimizer and schedule"
+            log.warning("the checkpoint has no optimizer state of %s, which starts from zero", name)
+            return
         learner.load_optimizer_state(state)
     except (KeyError, IndexError, AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(

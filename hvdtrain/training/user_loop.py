@@ -95,37 +95,42 @@ class UserLoop(LoopPosition):
         self._learner.register(states)
 
     def batches(
-        self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None
+        self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None, validation: Any = None
     ) -> Iterator[tuple[Any, ...]]:
         """The batches of this rank, in all epochs: a tuple of arrays each, on the device. Call `step` after each.
 
-        train, test: rows, as a task's data() returns them (docs/own.md). evaluate: called with the arrays of test rows,
-        in evaluation mode, returns the loss of each row, or that and a dict of metrics of each row.
+        train, test, validation: rows, as a task's data() returns them (docs/own.md). evaluate: called with the arrays
+        of test or validation rows, in evaluation mode, returns the loss of each row, or that and a dict of metrics of
+        each row.
         Raises UserError for what is none of this, and what `train` raises.
         """
-        return (batch for batch in self._begin(False, train, test, evaluate) if not isinstance(batch, EpochEnd))
+        stream = self._begin(False, train, test, evaluate, validation)
+        return (batch for batch in stream if not isinstance(batch, EpochEnd))
 
     def each_epoch(
-        self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None
+        self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None, validation: Any = None
     ) -> Iterator[Iterator[tuple[Any, ...]]]:
         """For two nested loops: the batches of each epoch, by `batches`, of a resumed one those that are left.
 
         What the script does after the batches of an epoch, such as a schedule's step(), is done once for each epoch:
         after its evaluation (`scores`), and before the checkpoint.
         """
-        return by_epoch(self._begin(True, train, test, evaluate))
+        return by_epoch(self._begin(True, train, test, evaluate, validation))
 
     def _begin(
-        self, is_nested: bool, train: Any, test: Any, evaluate: Callable[..., Any] | None
+        self, is_nested: bool, train: Any, test: Any, evaluate: Callable[..., Any] | None, validation: Any
     ) -> Iterator[tuple[Any, ...] | EpochEnd]:
         if self._started or self._finished or not self._is_set_up:
             name = "each_epoch" if is_nested else "batches"
             raise UserError(f"{name}() is called at the wrong time", "call it once, after setup()")
-        if (test is None) != (evaluate is None):
-            raise UserError("batches() got one of test and evaluate", "give both, or none for no evaluation")
+        has_rows = test is not None or validation is not None or self._config.validation > 0
+        if has_rows != (evaluate is not None):
+            problem = "rows to evaluate, but no evaluate" if has_rows else "evaluate, but no rows for it"
+            remedy = "give test or validation rows and evaluate, or none for no evaluation"
+            raise UserError(f"batches() got {problem}", remedy)
         if evaluate:
             self._learner.evaluate_by(evaluate)
-        dataset = self._script.load(train, test, self._config.on_bad_row == "skip")
+        dataset = self._script.load(train, test, validation, self._config)
         starting = start_run(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
         try:
             self._started = self._stack.enter_context(starting)

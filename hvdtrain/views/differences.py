@@ -22,7 +22,7 @@ ABSENT = object()
 """In the place of a value that a run has not."""
 CURRENT_RESULTS = ("accuracy", "loss", "steps", "images_per_s", "step")
 """Results that a run also has under the same or another name while it trains."""
-MAIN_RESULTS = ("state", "reason", "step", "training loss", "test loss", "images/s", "rows/s")
+MAIN_RESULTS = ("state", "reason", "step", "training loss", "validation loss", "test loss", "images/s", "rows/s")
 """That are shown also if only one run has them, as metrics are; other results, if all runs have them."""
 MAX_LAYERS = 300
 """That are compared."""
@@ -109,7 +109,7 @@ def _results(view: RunView) -> dict[str, object]:
     """The results so far."""
     current: dict[str, object] = {
         "state": view.state.name, "reason": view.state.reason or ABSENT, "step": view.step,
-        "training loss": view.loss, "test loss": view.test_loss, **view.metrics,
+        "training loss": view.loss, view.loss_name: view.evaluated_loss, **view.metrics,
         f"{view.run.unit}/s": view.images_per_s,
     }  # fmt: skip
     changes = view.run.changes

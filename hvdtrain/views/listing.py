@@ -21,10 +21,22 @@ from hvdtrain.views.terminal.figures import decimal, duration, short, speed, ste
 
 TEXTS = (
     *("name", "folder", "id", "started", "state", "reason", "framework", "strategy", "model", "data"),
-    *("scored_by", "best_checkpoint"),
+    *("scored_by", "best_checkpoint", "evaluated"),
 )
 NUMBERS = (
-    *("rank", "ranks", "ranks_now", "step", "last_step", "epoch", "loss", "accuracy", "test_loss", "lr"),
+    *(
+        "rank",
+        "ranks",
+        "ranks_now",
+        "step",
+        "last_step",
+        "epoch",
+        "loss",
+        "accuracy",
+        "validation_loss",
+        "test_loss",
+        "lr",
+    ),
     *("score", "images_per_s", "left_s"),
 )
 COLUMNS = (*TEXTS, *NUMBERS)
@@ -38,7 +50,7 @@ MAX_METRICS = 6
 """Of more metrics, a terminal shows the first ones."""
 STYLES = {
     "starting": "cyan", "training": "green", "waiting": "yellow", "restarting": "yellow", "finished": "",
-    "stopped": "yellow", "failed": "red", "hung": "red",
+    "stopped": "yellow", "pruned": "yellow", "failed": "red", "hung": "red",
 }  # fmt: skip
 """The color of each state."""
 REMEDY = "filters are COLUMN=VALUE, or with !=, <, <=, >, >=, or ~ for texts that contain VALUE"
@@ -126,17 +138,21 @@ def column_of(name: str, option: str, metrics: Collection[str] = ()) -> str:
 def sort_runs(views: list[RunView], column: str = "-started", reverse: bool = False) -> list[RunView]:
     """The runs by a column, the least value first, or with `-` before its name, the greatest; unknown values last.
 
-    Raises UserError for an unknown column.
+    By `score` the best is first, whether that is the least or the greatest, and with `-` the last. Raises UserError for
+    an unknown column.
     """
     name = column_of(column.removeprefix("-"), "--sort", metric_names(views))
     views = sorted(views, key=lambda view: str(view.folder))
     known = [view for view in views if value_of(view, name) not in (None, "")]
     unknown = [view for view in views if value_of(view, name) in (None, "")]
     is_reverse = column.startswith("-") != reverse
-    return sorted(known, key=lambda view: _key(value_of(view, name)), reverse=is_reverse) + unknown
+    return sorted(known, key=lambda view: _key(view, name), reverse=is_reverse) + unknown
 
 
-def _key(value: Any) -> Any:
+def _key(view: RunView, column: str) -> Any:
+    if column == "score" and view.score:
+        return -view.score.order
+    value = value_of(view, column)
     return value.lower() if isinstance(value, str) else value
 
 
@@ -157,7 +173,9 @@ def run_lines(views: Sequence[RunView], width: int | None, plain: bool = False) 
     shown = names if width is None else names[:MAX_METRICS]
     scores = {view.score.name for view in views if view.score}
     metrics = [column(name, 2 if name in scores else 10, _metric(name)) for name in shown]
-    losses = [column("test loss", 3 if metrics else 2, lambda view: decimal(view.test_loss))]
+    parts = sorted({view.run.part for view in views}) or ["test"]
+    losses = [column(f"{' or '.join(parts)} loss", 3 if metrics else 2, lambda view: decimal(view.evaluated_loss))]
+    evaluated = [column("evaluated", 4, lambda view: view.run.part, left=True)] if parts != ["test"] else []
     table = Table.of_columns(
         [
             column("name", 0, lambda view: view.name, left=True, least=28, overflow="middle"),
@@ -170,6 +188,7 @@ def run_lines(views: Sequence[RunView], width: int | None, plain: bool = False) 
             column("loss", 3, lambda view: decimal(view.loss)),
             *(losses if _has_loss_as_score(views) else []),
             *metrics,
+            *evaluated,
             column(f"{unit_of(views)}/s", 4, lambda view: speed(view.images_per_s)),
             column("epoch", 11, lambda view: short(view.values["epoch"])),
             column("time left", 10, lambda view: duration(view.left_s)),

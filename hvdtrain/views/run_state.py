@@ -27,7 +27,7 @@ STARTING_S = 10.0
 """A run without heartbeats is starting if rank 0 touched its lock in this time, which it does every 3 s."""
 RESTARTING_S = 600.0
 """The ranks of the next attempt, or at least their lock, are there within this time, unless the launcher was killed."""
-STATES = ("starting", "training", "waiting", "restarting", "finished", "stopped", "failed", "hung")
+STATES = ("starting", "training", "waiting", "restarting", "finished", "stopped", "pruned", "failed", "hung")
 
 
 class RunState(NamedTuple):
@@ -43,7 +43,7 @@ class RunState(NamedTuple):
     @property
     def is_over(self) -> bool:
         """Whether it makes no further step by itself."""
-        return self.name in ("finished", "stopped", "failed", "hung")
+        return self.name in ("finished", "stopped", "pruned", "failed", "hung")
 
 
 def find_state(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config.score import ACCURACY, Score
+from hvdtrain.config.score import ACCURACY, LOSS, Score
 from hvdtrain.errors import UserError
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import HAPPENED, MAX_NAME, NAME, MetricsReader, metrics_of
@@ -83,14 +83,25 @@ class RunView:
         return self.train.number("loss")
 
     @property
+    def evaluated_loss(self) -> float | None:
+        """Of the newest evaluation; of a finished run, of that by which it is compared."""
+        chosen = self.run.chosen if self._result else Record()
+        return _first(chosen.number("loss"), self.run.evaluated.number("loss"))
+
+    @property
     def test_loss(self) -> float | None:
-        """Of the newest evaluation."""
+        """Of the newest evaluation of test data."""
         return _first(self._result.number("loss"), self.run.last_records["test"].number("loss"))
+
+    @property
+    def loss_name(self) -> str:
+        """What that loss is called."""
+        return f"{self.run.part} {LOSS}"
 
     @functools.cached_property
     def metrics(self) -> dict[str, float]:
-        """Of the newest evaluation, by name; that of the score first."""
-        measured = (self.run.tested if self._result else {}) or metrics_of(self.run.last_records["test"].values)
+        """Of the newest evaluation, as `evaluated_loss`, by name; that of the score first."""
+        measured = (self.run.tested if self._result else {}) or metrics_of(self.run.evaluated.values)
         score = self.run.score_of(None, measured)
         names = sorted(measured, key=lambda name: score is None or name != score.name)
         return {shown(name, MAX_NAME): measured[name] for name in names}
@@ -98,7 +109,7 @@ class RunView:
     @functools.cached_property
     def score(self) -> Score | None:
         """Of the newest evaluation."""
-        return self.run.score_of(self.test_loss, self.metrics)
+        return self.run.score_of(self.evaluated_loss, self.metrics)
 
     @property
     def _result(self) -> Record:
@@ -135,6 +146,8 @@ class RunView:
             "data": self.run.data, "ranks": self.size, "ranks_now": self.size_now, "step": self.step,
             "last_step": self.last_step, "epoch": self.train.number("epoch"), "loss": self.loss,
             "accuracy": self.metrics.get(ACCURACY), "test_loss": self.test_loss, "metrics": self.metrics,
+            "validation_loss": self.evaluated_loss if self.run.part == "validation" else None,
+            "evaluated": self.run.part,
             "score": self.score and self.score.value, "scored_by": self.score.name if self.score else "",
             "lr": self.train.number("lr"), "images_per_s": self.images_per_s, "unit": self.run.unit,
             "left_s": self.left_s, "best_checkpoint": self._result.text("best_checkpoint"),
@@ -206,7 +219,7 @@ def read_runs(folders: Iterable[Path]) -> list[RunView]:
 
 def _needs_second_look(view: RunView) -> bool:
     """Whether it may be that ranks run whose heartbeats look old, or that their speed is not known yet."""
-    is_final = view.state.name in ("finished", "stopped", "restarting")
+    is_final = view.state.name in ("finished", "stopped", "pruned", "restarting")
     return not is_final and bool(view.ranks) and min(rank.age_s for rank in view.ranks) < RECENT_S
 
 

@@ -31,13 +31,16 @@ class Training(NamedTuple):
     """What `support/killable.py` runs; the framework takes the place of {}."""
     options: tuple[str, ...]
     steps_per_epoch: int
-    by_script: tuple[str, ...] = ()
-    """The frameworks that have it as a script; empty: all, as no script is needed."""
+    frameworks: tuple[str, ...] = ()
+    """The frameworks that have it, where the program or the task is of one; empty: all."""
 
 
 TRAININGS = {
     "network": Training("{}", ("--data", "digits", "--lr", "0.02"), 23),
     "task": Training("{}", ("--model", str(SUPPORT / "tasks" / "of_{}.py:Classifier"), "--optimizer", "adam"), 2),
+    "own optimizer": Training(
+        "{}", ("--model", str(SUPPORT / "tasks" / "own_optimizers.py:Noisy"), "--batch-size", "32"), 4, ("torch",)
+    ),
     "rows": Training("{}", ("--model", str(SUPPORT / "tasks" / "counting.py:Counting"), *COUNTING_OPTIONS), 8),
     "loop of torch": Training(str(SUPPORT / "user_loop.py"), ("--batch-size", "20"), 12, ("torch",)),
     "loop of mxnet": Training(str(SUPPORT / "user_loop_gluon.py"), ("--batch-size", "20"), 12, ("mxnet",)),
@@ -47,7 +50,7 @@ TRAININGS = {
 
 def trainings_of(framework: str) -> list[str]:
     """The names of those that a framework has."""
-    return [name for name, one in TRAININGS.items() if framework in (one.by_script or (framework,))]
+    return [name for name, one in TRAININGS.items() if framework in (one.frameworks or (framework,))]
 
 
 @dataclass

@@ -216,32 +216,80 @@ def test_diverging_parameters_end_the_job(tmp_path, framework):
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("after", [1, 12])
 def test_a_task_that_fails_leaves_its_traceback(tmp_path, after):
-    """In the rank's log; on the console where there is no log yet, as before the first step."""
+    """The user's frames on the console, all in the rank's log, which there is not before the first step."""
     (tmp_path / "sums.py").write_text("def total(values):\n    return values['price']\n")
     (tmp_path / "mine.py").write_text(FAILING_TASK)
     options = ("--strategy", "single", "--epochs", "1", "--batch-size", "4", "--name", "run", "--set", f"after={after}")
     status, output = run(["python", "-m", "hvdtrain", "train", "mine.py:Task", *options], tmp_path)
     assert status == 2, output
-    found = output
-    if after > 1:
-        found = (tmp_path / "runs" / "run" / "logs" / "rank-0.log").read_text()
-        assert "Traceback" not in output
     assert "losses() failed in line 2 of sums.py (IndexError" in output
-    frames = re.findall(r'File ".*/(\w+\.py)", line (\d+)', found.partition("Traceback")[2])
-    assert frames[-2:] == [("mine.py", "18"), ("sums.py", "2")] and "user.py" not in dict(frames)
+    texts = [output]
+    if after > 1:
+        texts.append((tmp_path / "runs" / "run" / "logs" / "rank-0.log").read_text())
+    for text in texts:
+        assert frames_in(text)[-2:] == [("mine.py", "18"), ("sums.py", "2")] and "user.py" not in dict(frames_in(text))
+    assert frames_in(output) == [("mine.py", "18"), ("sums.py", "2")]
+    assert output.count("Traceback") == 1
 
 
+def frames_in(text):
+    """File and line of each frame of the tracebacks in a text."""
+    return re.findall(r'File ".*/(\w+\.py)", line (\d+)', text.partition("Traceback")[2])
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("place", ["losses", "import", "rows", "loop"])
+def test_a_job_shows_the_users_frames_once(tmp_path, place):
+    """Of two ranks under a launcher; with the whole traceback in the log of the rank."""
+    (tmp_path / "sums.py").write_text("def total(values):\n    return values['price']\n")
+    (tmp_path / "mine.py").write_text(FAILING_TASK + (")" if place == "import" else ""))
+    (tmp_path / "loop.py").write_text(FAILING_LOOP)
+    options = ["--strategy", "ring", "--batch-size", "8", "--name", "run", "--device", "cpu", "--epochs", "1"]
+    settings = {"losses": ["after=6"], "rows": ["after=999", "bad_row=50"], "import": ["after=999"], "loop": []}
+    options += [word for setting in settings[place] for word in ("--set", setting)]
+    options += ["--workers", "1"] if place == "rows" else []
+    program = ["loop.py"] if place == "loop" else ["-m", "hvdtrain", "train", "mine.py:Task"]
+    status, output = run([*LAUNCH, "2", "--", "python", *program, *options], tmp_path)
+    assert status, output
+    lines, expected = output.splitlines(), EXPECTED[place]
+    for line in expected:
+        assert sum(text.endswith(line) for text in lines) == 1, output
+    assert [text for text in lines if "hvdtrain/" in text and "File" in text] == []
+    if place in ("losses", "loop"):
+        logs = [path.read_text() for path in (tmp_path / "runs" / "run" / "logs").glob("rank-*.log")]
+        assert any(all(line in log for line in expected) for log in logs)
+
+
+LAUNCH = ["python", "-m", "hvdtrain", "launch", "local", "-n"]
+EXPECTED = {
+    "losses": ["in losses", "in total"],
+    "import": ["    )", "    ^", "SyntaxError: unmatched ')'"],
+    "rows": ["in __getitem__", "assert number != self.bad"],
+    "loop": ["losses = total(model(numbers))", "in total"],
+}
+FAILING_LOOP = """import numpy as np
+import torch
+from sums import total
+import hvdtrain
+
+with hvdtrain.start() as run:
+    model = torch.nn.Linear(2, 2)
+    model, optimizer = run.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for numbers, labels in run.batches((np.zeros((64, 2), np.float32), np.zeros(64, np.int64))):
+        losses = total(model(numbers))
+        run.step(losses)
+"""
 FAILING_TASK = """import numpy as np
 import torch
 from sums import total
 
 class Task:
-    def __init__(self, after):
-        self.after, self.calls = after, 0
+    def __init__(self, after, bad_row=None):
+        self.after, self.calls, self.bad_row = after, 0, bad_row
 
     def data(self):
         rows = np.zeros((64, 2), np.float32), np.zeros(64, np.int64)
-        return rows, rows
+        return rows if self.bad_row is None else Rows(rows, self.bad_row), rows
 
     def model(self):
         return torch.nn.Linear(2, 2)
@@ -249,4 +297,15 @@ class Task:
     def losses(self, outputs, labels):
         self.calls += 1
         return total(outputs) if self.calls >= self.after else outputs.sum(1)
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, rows, bad):
+        self.rows, self.bad = rows, bad
+
+    def __len__(self):
+        return len(self.rows[0])
+
+    def __getitem__(self, number):
+        assert number != self.bad
+        return self.rows[0][number], self.rows[1][number]
 """

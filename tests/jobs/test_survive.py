@@ -60,6 +60,7 @@ CASES = [
         for framework, training, strategy, phase, rank in [
             ("torch", "network", "horovod", "gradients", 0),
             ("torch", "task", "ring", "update", 1),
+            ("torch", "own optimizer", "horovod", "update", 0),
             ("torch", "rows", "horovod", "data", 1),
             ("mxnet", "loop of mxnet", "horovod", "update", 0),
             ("mxnet", "task", "horovod", "evaluation", 1),

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shlex
 import signal
 
 import pytest
@@ -94,3 +95,81 @@ def test_interrupted_trial_is_resumed(tmp_path, by):
     resumed = re.search(r"resumed from .* step (\d+)", (trial / "logs" / "rank-0.log").read_text())
     assert resumed and 10 < int(resumed[1]) < 400
     finish(process, 10)
+
+
+TASK = '''
+import time
+import numpy as np
+
+class Task:
+    """The metric is an argument, so that it is known which trial is better."""
+
+    def __init__(self, level=1.0, width=4, pause=0.0):
+        self.level, self.width, self.pause = level, width, pause
+
+    def data(self):
+        x = np.random.default_rng(0).normal(size=(48, 4)).astype(np.float32)
+        rows = x, (x[:, 0] > 0).astype(np.int64)
+        return tuple(column[:32] for column in rows), tuple(column[32:] for column in rows)
+
+    def model(self):
+        from torch import nn
+
+        return nn.Linear(4, 2)
+
+    def metrics(self, outputs, labels):
+        time.sleep(self.pause)
+        return {"perplexity": 0 * outputs[:, 0] + self.level}
+'''
+OF_TASK = ("launch", "local", "-n", "2", "--", "python", "-m", "hvdtrain", "train", "mytask.py:Task")
+OF_TASK += ("--strategy", "ring", "--batch-size", "16", "--score", "min:perplexity")
+
+
+@pytest.mark.needs("torch")
+def test_arguments_of_a_task_on_two_ranks(tmp_path):
+    (tmp_path / "mytask.py").write_text(TASK)
+    command = [*SWEEP, "--set", "level=3.0,2.0", "--", *OF_TASK, "--epochs", "1"]
+    status, output = run(command, tmp_path)
+    assert status == 0, output
+    assert set(results(tmp_path)) == {"set.level=3.0,seed=0", "set.level=2.0,seed=0"}
+    best, other = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
+    assert [(row["set.level"], float(row["perplexity_median"])) for row in (best, other)] == [("2.0", 2), ("3.0", 3)]
+    assert "lowest test perplexity first" in output
+
+    recorded = json.loads((tmp_path / "all" / "sweep.json").read_text())["trials"][0]["command_line"]
+    before = results(tmp_path)
+    (tmp_path / "all").rename(tmp_path / "first")
+    status, output = run(["python", "-m", *shlex.split(recorded)], tmp_path)
+    assert status == 0, output
+    hashes = [
+        json.loads((tmp_path / folder / "set.level=3.0,seed=0" / "result.json").read_text())["parameters"]
+        for folder in ("first", "all")
+    ]
+    assert hashes[0] == hashes[1] and before, "the recorded command line repeats the trial, bit for bit"
+
+
+@pytest.mark.needs("torch")
+def test_a_search_ends_bad_trials_early_and_continues(tmp_path):
+    """Four trials that are complete, then one that is worse than their median."""
+    pytest.importorskip("optuna")
+    (tmp_path / "mytask.py").write_text(TASK)
+    command = [*SWEEP, "--set", "level=float:1:9", "--set", "pause=0.3", "--sampler", "random"]
+    train = ["--", *OF_TASK, "--epochs", "7"]
+    status, output = run([*command, "--trials", "4", *train], tmp_path)
+    assert status == 0 and "pruned" not in output, output
+    before = results(tmp_path)
+    assert len(before) == 4
+    values = sorted(float(row["perplexity_median"]) for row in csv.DictReader((tmp_path / "all" / "sweep.csv").open()))
+
+    status, output = run([*command, "--trials", "6", *train], tmp_path)
+    assert status == 0, output
+    assert "4 of 6 trials have ended" in output and before.items() <= results(tmp_path).items()
+    pruned = re.findall(r"pruned after evaluation \d+: test perplexity ([\d.]+) is worse", output)
+    assert pruned and min(map(float, pruned)) > values[1]
+    assert len(results(tmp_path)) == 6 - len(pruned)
+    states = {
+        folder.parent.name: json.loads(folder.read_text())["status"] for folder in tmp_path.glob("all/*/end.json")
+    }
+    assert sorted(states.values()) == ["finished"] * (6 - len(pruned)) + ["pruned"] * len(pruned)
+    page = (tmp_path / "all" / "sweep.md").read_text()
+    assert page.count("| pruned |") == len(pruned) and "Failed" not in page

@@ -6,7 +6,7 @@ from typing import get_args, get_type_hints
 
 from support.jobs import ROOT
 
-from hvdtrain.cli.sweep import training_program
+from hvdtrain.cli.training_program import training_program
 from hvdtrain.config.options import STYLES, Config, Framework
 from hvdtrain.system.stacks import DISTRIBUTIONS, STACKS, Stack
 

@@ -49,15 +49,17 @@ CHUNK_CACHE = 64 << 20
 class LabeledFile(RowSource):
     """Images in a file, and labels in memory."""
 
+    labels: np.ndarray
+
     def __init__(self, name: str, file: DataFile, labels: np.ndarray, classes: int, skip: bool) -> None:
         super().__init__(name, len(labels), classes, skip)
-        self._file, self._labels = file, labels
+        self._file, self.labels = file, labels
         self.labels_seen = np.unique(labels)
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """Of the file of images, and of all labels."""
-        return f"{fingerprint_of([self._file])} {fingerprint_of_labels(self._labels)}"
+        return f"{fingerprint_of([self._file])} {fingerprint_of_labels(self.labels)}"
 
     @property
     def state(self) -> str:
@@ -67,7 +69,7 @@ class LabeledFile(RowSource):
         return str(self._file.path)
 
     def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        return self._read_image(row), int(self._labels[row])
+        return self._read_image(row), int(self.labels[row])
 
     @abc.abstractmethod
     def _read_image(self, row: int) -> np.ndarray:
@@ -92,7 +94,7 @@ class ArrayRows(LabeledFile):
         except (UserError, Malformed, OSError):
             return super().read(rows, draw)
         assert images.shape[1:] == shape and images.dtype == dtype  # by the file's header
-        return Rows((images, self._labels[rows].astype(np.int64)))
+        return Rows((images, self.labels[rows].astype(np.int64)))
 
 
 class ChunkRows(LabeledFile):

@@ -32,6 +32,8 @@ class ImageColumn(ImageRows):
     file: the table. labels: int64 (n,). Others: see `ImageRows`.
     """
 
+    labels: np.ndarray
+
     def __init__(
         self,
         name: str,

@@ -146,6 +146,7 @@ class ImageFolder(ImageRows):
         counts = [len(folder.names) for folder in folders]
         super().__init__(name, counts, len(folders), skip, resized)
         self._folders = folders
+        self.labels = np.repeat(np.arange(len(folders), dtype=np.min_scalar_type(len(folders))), counts)
         self.labels_seen = np.flatnonzero(counts)
         ignored = sum(folder.ignored for folder in folders)
         if ignored:

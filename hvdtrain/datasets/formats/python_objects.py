@@ -80,6 +80,15 @@ class MapStyle(PythonRows):
     def read_row(self, row: int) -> Any:
         return self._rows[row]
 
+    @functools.cached_property
+    def labels(self) -> np.ndarray | None:
+        """The attribute `targets`, as torchvision's data sets have it, if it has an integer for each row."""
+        try:
+            labels = as_array(getattr(self._rows, "targets", None))
+        except Exception:  # of the user's code, or of lists in lists
+            return None
+        return labels if labels.dtype.kind in "iu" and labels.shape == (len(self),) else None
+
     def seeding(self, draw: Draw | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
         return super().seeding(draw) if draw is None or self.background == "threads" else seeded_rows(draw)
 
@@ -106,10 +115,15 @@ class BatchedRows(PythonRows):
         return arrays
 
 
-def parts_of(data: Any) -> Any:
-    """Training and test rows of a dictionary of parts, such as Hugging Face's; other data as it is."""
+def parts_of(data: Any, with_validation: bool = False) -> Any:
+    """Training and test rows of a dictionary of parts, such as Hugging Face's; other data as it is.
+
+    with_validation: whether validation rows come between them, where the dictionary has all three.
+    """
     if not isinstance(data, Mapping) or "train" not in data:
         return data
+    if with_validation and {"validation", "test"} <= data.keys():
+        return data["train"], data["validation"], data["test"]
     test = next((data[part] for part in ("test", "validation") if part in data), None)
     return data["train"] if test is None else (data["train"], test)
 

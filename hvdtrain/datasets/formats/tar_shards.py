@@ -63,18 +63,20 @@ class Index(NamedTuple):
 class TarShards(ImageRows):
     """The rows of shards, in the order of their names."""
 
+    labels: np.ndarray
+
     def __init__(
         self, name: str, shards: list[Shard], labels: np.ndarray, classes: int, skip: bool, resized: ImageSize
     ) -> None:
         super().__init__(name, [len(shard.rows.keys) for shard in shards], classes, skip, resized)
-        self._shards, self._labels = shards, labels
+        self._shards, self.labels = shards, labels
         self.labels_seen = np.unique(labels)
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """Of the shards, of all labels, and of the size that images get."""
         of_files = fingerprint_of([shard.file for shard in self._shards])
-        return f"{of_files} {fingerprint_of_labels(self._labels)} {self._resized}"
+        return f"{of_files} {fingerprint_of_labels(self.labels)} {self._resized}"
 
     def where(self, row: int) -> str:
         place, number = self.find(row)
@@ -93,7 +95,7 @@ class TarShards(ImageRows):
             read_into(file, offset, memoryview(content))
         member = io.BytesIO(content)
         image = np.load(member, allow_pickle=False) if index.is_npy[number] else self.decode(member)
-        return image, int(self._labels[row])
+        return image, int(self.labels[row])
 
 
 class Shard(NamedTuple):

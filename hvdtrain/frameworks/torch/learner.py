@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hvdtrain.collectives.shard_sums import ShardSums
+from hvdtrain.config.options import MAX_SHARDS
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
 from hvdtrain.frameworks.torch.arithmetic import DTYPES
@@ -34,6 +35,7 @@ from hvdtrain.frameworks.torch.objective import OBJECTIVES, StepInputs, evaluate
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.step_graph import CAPTURES, GraphedStep
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
+from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer
 from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, ShardLoss, StepLoss
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
@@ -200,7 +202,8 @@ class TorchLearner(TorchSteps):
         self._parameters = trained_parameters(self._model)
         self._check_scalable()
         self._load_loss_scale(self._scaler.state_dict())
-        optimizer = make_optimizer(config, list(self._parameters.values()))
+        self._own = TaskOptimizer.of(target, config, self._parameters, self.group.size)
+        optimizer = self._own.optimizer if self._own else make_optimizer(config, list(self._parameters.values()))
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = self._wrap_model(self._objective.finds_unused)
         layers = [layer for layer in self._model.modules() if isinstance(layer, BatchNormalization)]
@@ -234,6 +237,7 @@ class TorchLearner(TorchSteps):
             self._inputs,
             lambda tensors: self._losses(self._model, tensors),
             self._update,
+            sets_lr=not self._own,
         )
 
     def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
@@ -266,10 +270,11 @@ class TorchLearner(TorchSteps):
 
     def train_step(self, batch: Batch) -> StepLoss:
         phases.begin(FORWARD)
+        self._step = batch.step
         if self._graphed:
             self._objective.seed_step(batch.step, batch.part)
             return self._graphed.train_step(self._inputs.host_arrays(batch), batch.lr)
-        for group in self._optimizer.param_groups:
+        for group in () if self._own else self._optimizer.param_groups:
             group["lr"] = batch.lr
         self._optimizer.zero_grad()
         if batch.shards is not None:
@@ -295,6 +300,21 @@ class TorchLearner(TorchSteps):
             layer.real_rows = (row_weights > 0).float()
         return self._backward(self._losses(self._training_model, list(tensors)), row_weights)
 
+    def _apply(self) -> None:
+        if not self._own:
+            super()._apply()
+            return
+        self._objective.seed_step(self._step, MAX_SHARDS)  # the update draws the same on any number of ranks
+        self._own.update(super()._apply, self._step)
+
+    def plan(self, steps: int, epochs: int) -> None:
+        if self._own:
+            self._own.plan(steps, epochs)
+
+    @property
+    def learning_rate(self) -> float | None:
+        return self._own.learning_rate if self._own else None
+
     def seed(self, step: int, part: int) -> None:
         self._objective.seed_step(step, part)
 
@@ -308,10 +328,18 @@ class TorchLearner(TorchSteps):
 
     def optimizer_state(self) -> OptimizerState:
         loss_scale = _times(self._scaler.state_dict(), scale_of_rows(self.group.size))  # that of one process
+        if self._own:
+            return OptimizerState(self._own.arrays(), extra={"loss_scale": loss_scale})
         return read_state(self._optimizer, self._parameters, extra={"loss_scale": loss_scale})
 
+    def takes(self, state: OptimizerState) -> bool:
+        return self._own.takes(state.arrays) if self._own else super().takes(state)
+
     def load_optimizer_state(self, state: OptimizerState) -> None:
-        write_state(self._optimizer, self._parameters, state)
+        if self._own:
+            self._own.load(state.arrays)
+        else:
+            write_state(self._optimizer, self._parameters, state)
         if state.extra.get("loss_scale"):
             self._load_loss_scale(state.extra["loss_scale"])
 

@@ -165,7 +165,8 @@ class GraphedStep:
     """The steps of a learner by graphs: of forward, backward and update, or of what the strategy and options allow.
 
     losses: from inputs and targets on the device to the loss of each row. finish: combines the gradients and updates
-    the parameters; called where that is not in the graph.
+    the parameters; called where that is not in the graph. sets_lr: whether the optimizer gets each step's learning
+    rate; one that a task brings has its own, and its update may do what no graph can.
     """
 
     def __init__(
@@ -178,12 +179,14 @@ class GraphedStep:
         inputs: StepInputs,
         losses: Callable[[list[torch.Tensor]], torch.Tensor],
         finish: Callable[[], None],
+        sets_lr: bool = True,
     ) -> None:
         config = strategy.config
         self._parameters, self._optimizer, self._scaler, self._inputs = parameters, optimizer, scaler, inputs
-        self._losses, self._finish, self._clip_norm = losses, finish, config.clip_norm
+        self._losses, self._finish, self._clip_norm, self._sets_lr = losses, finish, config.clip_norm, sets_lr
         # The host decides by the gradients whether there is an update with loss scaling and --on-nan skip.
-        self.whole = strategy.captures == "step" and config.precision != "fp16" and config.on_nan == "stop"
+        is_host_free = config.precision != "fp16" and config.on_nan == "stop"
+        self.whole = strategy.captures == "step" and is_host_free and sets_lr
         """Whether the update is in the graph."""
         self._graphs = StepGraphs(self._step if self.whole else self._gradients, device)
         if self.whole:
@@ -198,7 +201,7 @@ class GraphedStep:
         """One step; returns its loss. arrays: of `StepInputs.host_arrays`."""
         if self.whole:
             return self._graphs((*arrays, np.array(lr, np.float32))).clone()
-        for group in self._optimizer.param_groups:
+        for group in self._optimizer.param_groups if self._sets_lr else ():
             group["lr"] = lr
         loss, gradients = self._graphs(arrays)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):

@@ -41,6 +41,7 @@ class TorchStrategy(Strategy):
 
     state_by_rank = False
     """See `Learner.state_by_rank`."""
+    takes_optimizer = True
     waits = False
     """Whether `reduce` waits for the gradients of other ranks."""
     needs_all_gradients = False

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 from hvdtrain.config.score import Score
 from hvdtrain.measure.sweep.trials import RANKS, Trial, shown, written
+from hvdtrain.runs.metrics import metrics_of
 from hvdtrain.runs.run import Run
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
+from hvdtrain.views.table import spread
 
 NONE = "–"
 """A figure that was not measured, or a value that is not known."""
@@ -26,11 +28,14 @@ class Average(NamedTuple):
     deviation: float | None
     """Sample standard deviation; None for one seed."""
     minimum: float
+    median: float
     maximum: float
 
     def text(self, form: str) -> str:
-        """`mean ± deviation`; form: a format such as `.4f`."""
-        return f"{self.mean:{form}}" + ("" if self.deviation is None else f" ± {self.deviation:{form}}")
+        """`median (minimum to maximum)`; form: a format such as `.4f`."""
+        if self.deviation is None:
+            return f"{self.median:{form}}"
+        return spread((self.minimum, self.median, self.maximum), form)
 
 
 def average(values: Iterable[float | None]) -> Average | None:
@@ -39,7 +44,7 @@ def average(values: Iterable[float | None]) -> Average | None:
     if not known:
         return None
     deviation = statistics.stdev(known) if len(known) > 1 else None
-    return Average(statistics.fmean(known), deviation, min(known), max(known))
+    return Average(statistics.fmean(known), deviation, min(known), statistics.median(known), max(known))
 
 
 class Outcome(NamedTuple):
@@ -67,6 +72,8 @@ class Combination:
     outcomes: list[Outcome] = field(default_factory=list)
     trials: int = 0
     """How many were planned."""
+    pruned: list[Score | None] = field(default_factory=list)
+    """Of trials that ended early: their newest scores."""
 
     def __post_init__(self) -> None:
         self.label = ", ".join(f"{name} {value}" for name, value in self.values.items()) or "as given"
@@ -94,16 +101,18 @@ class Combination:
     @property
     def seeds(self) -> str:
         """How many have a result."""
+        if self.pruned:
+            return "pruned"
         done = len(self.outcomes)
         return str(done) if done == self.trials else f"{done} of {self.trials}"
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Sorts the best first: by score, then by loss."""
+        """Sorts the best first: by the median of scores, then of losses."""
         score, loss = self.score, self.loss
         is_least_best = any(outcome.score and outcome.score.is_least_best for outcome in self.outcomes)
-        key = math.inf if score is None else score.mean if is_least_best else -score.mean
-        return key, loss.mean if loss else math.inf
+        key = math.inf if score is None else score.median if is_least_best else -score.median
+        return key, loss.median if loss else math.inf
 
 
 def combinations(trials: list[Trial], folder: Path) -> list[Combination]:
@@ -115,8 +124,10 @@ def combinations(trials: list[Trial], folder: Path) -> list[Combination]:
     combined = []
     for group in groups.values():
         outcomes = list(filter(None, (_outcome(trial, folder) for trial in group)))
-        values = _values(group[0], names, [folder / trial.name for trial in group])
-        combined.append(Combination(values, outcomes, len(group)))
+        runs = [Run(folder / trial.name) for trial in group]
+        values = _values(group[0], names, [run.folder for run in runs])
+        pruned = [_newest_score(run) for run in runs if is_pruned(run)]
+        combined.append(Combination(values, outcomes, len(group), pruned))
     return sorted(combined, key=lambda combination: combination.rank)
 
 
@@ -127,6 +138,17 @@ def _outcome(trial: Trial, folder: Path) -> Outcome | None:
     run.result.require()
     loss, speed = run.result.number("loss"), run.images_per_s
     return Outcome(trial.seed, run.tested, loss, speed, run.test_rows, run.parameters, run.score, run.unit)
+
+
+def is_pruned(run: Run) -> bool:
+    """Whether a search ended the run early."""
+    return bool(run.end and run.end.status == "pruned")
+
+
+def _newest_score(run: Run) -> Score | None:
+    """That of the newest evaluation of a run that has no result."""
+    record = run.last_records["test"]
+    return run.score_of(record.number("loss"), metrics_of(record.values))
 
 
 def failure(run: Path) -> str:

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 PANEL_IN = 2.8
 MAX_LINES = len(plots.MARKERS)
-"""With more combinations of the other options, a panel shows their mean."""
+"""With more combinations of the other options, a panel shows their median."""
+MAX_PLACES = 6
+"""More values that are all numbers, as a search draws them, have an axis of numbers instead of a place for each."""
+WIDE = 30.0
+"""Numbers that differ by this factor have a logarithmic axis."""
+ALL = "median of all trials"
 LABEL_CHARACTERS = 18
 BESIDE = 0.04
 """Distance of two lines, as a share of that of two values."""
@@ -45,13 +50,14 @@ class _Figure(NamedTuple):
 
     def text(self, combination: Combination) -> str:
         value = self.of(combination)
-        return value.text(",.0f" if self.name.endswith("/s") else score_form(value.mean)) if value else NONE
+        return value.text(",.0f" if self.name.endswith("/s") else score_form(value.median)) if value else NONE
 
 
 def score_of(combinations: list[Combination]) -> Score | None:
     """That of the first trial that has one, by whose name trials are compared."""
-    scores = (outcome.score for row in combinations for outcome in row.outcomes)
-    return next(filter(None, scores), None)
+    scores = [outcome.score for row in combinations for outcome in row.outcomes]
+    pruned = [score for row in combinations for score in row.pruned]
+    return next(filter(None, [*scores, *pruned]), None)
 
 
 def definition(combinations: list[Combination]) -> str:
@@ -60,7 +66,9 @@ def definition(combinations: list[Combination]) -> str:
     title, order = (
         (printable(score.title), "lowest" if score.is_least_best else "highest") if score else ("score", "best")
     )
-    return f"Mean ± sample standard deviation over the seeds; {order} {title} first."
+    pruned = sum(bool(row.pruned) for row in combinations)
+    ended = f" {pruned} of {len(combinations)} combinations ended early (pruned)." if pruned else ""
+    return f"Median over the seeds, with minimum and maximum; {order} {title} first.{ended}"
 
 
 def _shown_figures(combinations: list[Combination]) -> list[_Figure]:
@@ -124,6 +132,7 @@ def _figures(combination: Combination, figures: list[_Figure]) -> list[str]:
 def _record(combination: Combination, figures: list[_Figure]) -> dict[str, Any]:
     record: dict[str, Any] = {**{name: printable(text) for name, text in combination.values.items()}}
     record |= {"seeds": len(combination.outcomes), "seeds_planned": combination.trials}
+    record |= {"pruned": len(combination.pruned)}
     for figure in figures:
         average = figure.of(combination)
         for part in Average._fields:
@@ -141,12 +150,20 @@ def draw(combinations: list[Combination]) -> bytes | None:
         figure = plots.new_figure(WIDTH_IN, PANEL_IN * len(panels))
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         rows = _test_rows(combinations) if score.name == ACCURACY else None
+        values = {name: _values(combinations, name, points) for name, points in panels.items()}
+        is_search = any(map(_are_drawn, values.values()))
         for axis, (name, points) in zip(axes, panels.items(), strict=True):
-            _draw_panel(axis, name, points, rows)
+            if _are_drawn(values[name]):
+                places = _draw_numbers(axis, name, points, values[name])
+            else:
+                places = _draw_panel(axis, name, points, values[name], rows, is_search)
+            pruned = [(places[row.values[name]], row.pruned) for row in combinations if row.pruned and name != SEED]
+            _draw_pruned(axis, pruned)
             axis.set_ylabel(printable(score.title))
             if score.name == ACCURACY:
                 axis.set_ylim(*plots.widened_limits(axis.get_ylim(), axis.dataLim.intervaly))
-        about = "whiskers: minimum to maximum of the seeds" + "\nbars: 95 % interval of chance" * bool(rows)
+        about = "whiskers: minimum to maximum of the trials at a place" + "\nbars: 95 % interval of chance" * bool(rows)
+        about += "\ncrosses: trials that ended early, at their last score" * any(row.pruned for row in combinations)
         figure.supxlabel(about, fontsize=8)
         return plots.encode(figure, "png")
 
@@ -174,43 +191,85 @@ def _test_rows(combinations: list[Combination]) -> int | None:
     return min(known) if known and len(known) == len(numbers) else None
 
 
-def _draw_panel(axis: Axes, name: str, points: Points, test_rows: int | None) -> None:
-    """A dot for each trial, and lines through the means over seeds, with what the seeds and chance give."""
-    values = sorted({value for value, _, _ in points}, key=_order)
+def _values(combinations: list[Combination], name: str, points: Points) -> list[str]:
+    """The values of a panel's option, also those of trials that ended early."""
+    pruned = [row.values[name] for row in combinations if row.pruned and name in row.values]
+    return sorted({*(value for value, _, _ in points), *pruned}, key=_order)
+
+
+def _are_drawn(values: list[str]) -> bool:
+    """Whether a panel has an axis of numbers."""
+    return len(values) > MAX_PLACES and not any(_order(value)[0] for value in values)
+
+
+def _draw_numbers(axis: Axes, name: str, points: Points, values: list[str]) -> dict[str, float]:
+    """A dot for each combination at its number; returns the places of values."""
+    places = {value: float(value) for value in values}
+    measured: dict[tuple[str, ...], list[float]] = {}
+    for value, others, score in points:
+        measured.setdefault((value, *others.values()), []).append(score)
+    for (value, *_), scores in measured.items():
+        _draw_spread(axis, places[value], scores, plots.COLORS[0], None)
+    least, greatest = min(places.values()), max(places.values())
+    if least > 0 and greatest / least >= WIDE:
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
+    axis.set_xlabel(name)
+    return places
+
+
+def _draw_pruned(axis: Axes, pruned: list[tuple[float, list[Score | None]]]) -> None:
+    """Crosses for trials that ended early; the axis stays as it is for the others."""
+    limits = axis.get_ylim()
+    for place, scores in pruned:
+        values = [score.value for score in scores if score]
+        axis.plot([place] * len(values), values, "x", color="gray", markersize=5)
+    axis.set_ylim(limits)
+
+
+def _draw_panel(
+    axis: Axes, name: str, points: Points, values: list[str], test_rows: int | None, merges: bool = False
+) -> dict[str, float]:
+    """A dot for each trial, and lines through the medians over seeds, with what the seeds and chance give.
+
+    merges: whether the other options have no line of their own. Returns the places of values.
+    """
     lines: dict[str, dict[str, list[float]]] = {}
     for value, others, score in points:
         label = ", ".join(f"{other} {text}" for other, text in others.items())
         lines.setdefault(label, {}).setdefault(value, []).append(score)
-    if len(lines) > MAX_LINES:
+    if merges or len(lines) > MAX_LINES:
         merged: dict[str, list[float]] = {}
         for value, _, score in points:
             merged.setdefault(value, []).append(score)
-        lines = {"mean of all trials": merged}
+        lines = {ALL: merged}
     for number, label in enumerate(sorted(lines)):
-        color, means = plots.COLORS[number], {}
+        color, medians = plots.COLORS[number], {}
         beside = BESIDE * (number - (len(lines) - 1) / 2)  # so that whiskers of several lines are all visible
         for column, value in enumerate(values):
             place = column + beside
             if measured := lines[label].get(value):
-                means[place] = statistics.fmean(measured)
+                medians[place] = statistics.median(measured)
                 _draw_spread(axis, place, measured, color, test_rows)
         shown = textwrap.shorten(printable(label), 60, placeholder=" …")
-        axis.plot(list(means), list(means.values()), "-", marker=plots.MARKERS[number], color=color, label=shown)
+        axis.plot(list(medians), list(medians.values()), "-", marker=plots.MARKERS[number], color=color, label=shown)
     axis.set_xticks(range(len(values)), [textwrap.shorten(printable(value), LABEL_CHARACTERS) for value in values])
     axis.margins(x=0.1)
     axis.set_xlabel(name)
     if any(lines):
         axis.legend(fontsize=8, frameon=False)
+    return {value: float(place) for place, value in enumerate(values)}
 
 
 def _draw_spread(axis: Axes, place: float, measured: list[float], color: str, test_rows: int | None) -> None:
-    """The scores of the seeds with whiskers from the least to the greatest, and a bar for chance around their mean."""
-    mean = statistics.fmean(measured)
+    """The scores of the seeds, whiskers from the least to the greatest, and a bar for chance around their median."""
+    median = statistics.median(measured)
     axis.plot([place] * len(measured), measured, "o", color=color, alpha=0.4, markersize=4)
     if len(measured) > 1:
-        ends = [[mean - min(measured)], [max(measured) - mean]]
-        axis.errorbar([place], [mean], yerr=ends, color=color, capsize=3, linewidth=1)
-    if chance := wilson(mean, test_rows):
+        ends = [[median - min(measured)], [max(measured) - median]]
+        axis.errorbar([place], [median], yerr=ends, color=color, capsize=3, linewidth=1)
+    if chance := wilson(median, test_rows):
         axis.vlines([place], chance.low, chance.high, color=color, alpha=0.2, linewidth=8)
 
 

@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from hvdtrain.config import sources
 from hvdtrain.config.option import arguments, as_json, key
 from hvdtrain.config.sources import check_recorded
 from hvdtrain.errors import UserError
+from hvdtrain.measure.sweep.ranges import Range
 from hvdtrain.system.files import read_json, write_outputs
 from hvdtrain.system.text import did_you_mean, to_json
 
@@ -34,9 +36,12 @@ RANK_OPTIONS = ("-n", "-np", "--ranks")
 
 ARGUMENT = "set."
 """Before the name of an argument of a task, whose values are texts."""
+DASHES = "--"
+"""Before the name of an option of the program's own, whose values are texts."""
+OWN_OPTION = re.compile(r"--[A-Za-z][\w.-]*")
 
 Settings = dict[str, list[Any]]
-"""Values of each option to combine, by its name in Python."""
+"""Values of each option to combine, by its name in Python; of a search also ranges: `[Range(...)]`."""
 
 
 class Trial(NamedTuple):
@@ -55,7 +60,7 @@ class Trial(NamedTuple):
     def name(self) -> str:
         """The name of its run, which no other combination of options has: `lr=0.1,momentum=0.9,seed=0`."""
         values = {**self.options, "seed": self.seed}
-        exact = ",".join(f"{written(name)}={shown(value)}" for name, value in values.items())
+        exact = ",".join(f"{written(name).removeprefix(DASHES)}={shown(value)}" for name, value in values.items())
         safe = re.sub(r"[^A-Za-z0-9=,._+-]", "-", exact)
         if safe == exact and len(exact) <= LONGEST_NAME:
             return exact
@@ -64,15 +69,16 @@ class Trial(NamedTuple):
 
     @property
     def training_options(self) -> dict[str, Any]:
-        """Without the number of ranks, and with the arguments of a task as --set has them."""
-        options = {name: value for name, value in self.options.items() if name != RANKS and not is_argument(name)}
+        """Without the number of ranks and the program's own, and with the arguments of a task as --set has them."""
+        options = {name: value for name, value in self.options.items() if name in sources.KINDS}
         arguments = [f"{name[len(ARGUMENT) :]}={value}" for name, value in self.options.items() if is_argument(name)]
         return {**options, **({"set": tuple(arguments)} if arguments else {})}
 
     def arguments(self, folder: Path) -> list[str]:
         """What is added to the command line of training. folder: the sweep's."""
         given = {"seed": self.seed, "runs": folder, "name": self.name, "auto_resume": True}
-        return arguments({**self.training_options, **given})
+        own = [f"{name}={value}" for name, value in self.options.items() if name.startswith(DASHES)]
+        return [*own, *arguments({**self.training_options, **given})]
 
     def command(self, command: list[str], folder: Path) -> list[str]:
         """The command line of its job. command: what follows `hvdtrain`. folder: the sweep's."""
@@ -96,16 +102,25 @@ def is_argument(name: str) -> bool:
     return name.startswith(ARGUMENT)
 
 
+def is_text(name: str) -> bool:
+    """Whether its values are texts, as hvdtrain does not know what they mean."""
+    return is_argument(name) or name.startswith(DASHES)
+
+
 def written(name: str) -> str:
     """The name of an option or of a task's argument as users write it."""
-    return name if is_argument(name) else key(name)
+    return name if is_text(name) else key(name)
 
 
-def parse_settings(texts: list[str], has_task: bool = False) -> Settings:
+def parse_settings(
+    texts: list[str], has_task: bool = False, is_foreign: bool = False, of_task: Collection[str] = ()
+) -> Settings:
     """The settings of `--set NAME=V1,V2`. Raises UserError for names and values that no trial can have.
 
-    has_task: whether the trials train a task: a name that is no option of training is then an argument of it. In any
-    case `--set set.NAME=V1,V2` is, and `--set set=NAME=V1,NAME=V2`, which has each as training gets it.
+    has_task: whether the trials train a task: a name that is no option of training is then an argument of it.
+    of_task: names of its arguments, as far as they are known; others must not be close to that of an option. In any
+    case `--set set.NAME=V1,V2` is, and `--set set=NAME=V1,NAME=V2`, which has each as training gets it. is_foreign:
+    whether the program may have options of its own, as a script has: `--set --NAME=V1,V2` gives it `--NAME=V1`.
     """
     settings: Settings = {}
     for text in texts:
@@ -116,20 +131,43 @@ def parse_settings(texts: list[str], has_task: bool = False) -> Settings:
         parts = [part.strip() for part in values.split(",")]
         if name == "set":
             name, parts = _of_one_argument(parts, where)
-        name = _find(name, where, has_task)
+        name = f"{ARGUMENT}{name}" if name in of_task and name not in sources.KINDS else name
+        name = _find(name, where, has_task, is_foreign)
         if name in GIVEN_TO_TRIALS:
             raise UserError(f"{where}: a sweep sets --{key(name)} itself", GIVEN_TO_TRIALS[name])
-        if name in settings:
+        if name in settings or name.removeprefix(DASHES).replace("-", "_") in settings:
             raise UserError(f"{where}: {written(name)} has values already", "write all after one --set")
         if "" in parts:
             raise UserError(f"{where}: a value is empty", "write values with one comma between them")
-        known = parts if is_argument(name) else [sources.from_text(name, part, where) for part in parts]
-        settings[name] = list(dict.fromkeys(known))
+        settings[name] = _values(name, parts, where)
     return settings
 
 
-def _find(name: str, where: str, has_task: bool) -> str:
-    """The name in Python of an option, or that of an argument of a task, after `ARGUMENT`."""
+def _values(name: str, parts: list[str], where: str) -> list[Any]:
+    """The values of an option, each once, or the one range. Raises UserError for what it cannot have."""
+    drawn = Range.parse(parts[0], where)
+    if drawn is None:
+        return list(dict.fromkeys(from_text(name, part, where) for part in parts))
+    if len(parts) > 1:
+        raise UserError(f"{where}: a range and other values", "give either a range or values")
+    for end in drawn.ends:
+        from_text(name, end, where)
+    return [drawn]
+
+
+def from_text(name: str, text: str, where: str) -> Any:
+    """The value of an option, a task's argument or the number of ranks. Raises UserError beginning with `where`."""
+    if name == RANKS:
+        return int(text)
+    return text if is_text(name) else sources.from_text(name, text, where)
+
+
+def _find(name: str, where: str, has_task: bool, is_foreign: bool) -> str:
+    """The name in Python of an option, or that of an argument of a task, after `ARGUMENT`, or as the program has it."""
+    if OWN_OPTION.fullmatch(name):
+        if is_foreign and name[2:].replace("-", "_") not in GIVEN_TO_TRIALS:
+            return name
+        name = name[2:]
     argument = name.removeprefix(ARGUMENT)
     if is_argument(name) and argument.isidentifier():
         return name
@@ -210,9 +248,17 @@ class SweepRecord:
     def add(self, trials: list[Trial]) -> None:
         """Write the record with these trials in addition. Raises UserError if that fails."""
         self.trials += [trial for trial in trials if trial not in self.trials]
-        records = [{"options": as_json(trial.options), "seed": trial.seed} for trial in self.trials]
+        folder = self._path.parent
+        records = [
+            {
+                "options": as_json(trial.options),
+                "seed": trial.seed,
+                "command_line": shlex.join(["hvdtrain", *trial.command(self.command, folder)]),
+            }
+            for trial in self.trials
+        ]
         content = to_json({"command": self.command, "trials": records}, indent=1) + "\n"
-        write_outputs(self._path.parent, "--output", {FILE: content})
+        write_outputs(folder, "--output", {FILE: content})
 
 
 def _recorded(path: Path) -> tuple[list[str], list[Trial]]:
@@ -249,7 +295,7 @@ def _from_json(record: dict[str, Any]) -> Trial:
 
 
 def _value(name: str, value: Any) -> Any:
-    if is_argument(name) and isinstance(value, str):
+    if is_text(name) and isinstance(value, str):
         return value
     if name != RANKS:
         return sources.from_toml(name, value, FILE)

@@ -66,17 +66,17 @@ def _score(row: Row) -> Figure:
 
 def _named_score(row: Row) -> Figure:
     figure = _score(row)
-    return figure._replace(text=f"{row.scored_by} {figure.text}") if row.score else figure
+    return figure._replace(text=f"{row.part} {row.scored_by} {figure.text}") if row.score else figure
 
 
 def _score_column(rows: Sequence[Row]) -> FigureColumn:
     """The score, by its name if all rows have the same."""
-    names = {row.scored_by for row in rows if row.scored_by} or {ACCURACY}
+    names = {(row.part, row.scored_by) for row in rows if row.scored_by} or {("test", ACCURACY)}
     if len(names) > 1:
-        return FigureColumn("test score", _named_score, "minimum to maximum; 95 % interval of accuracies", priority=2)
-    (name,) = names
+        return FigureColumn("score", _named_score, "minimum to maximum; 95 % interval of accuracies", priority=2)
+    ((part, name),) = names
     detail = "minimum to maximum; 95 % interval" if name == ACCURACY else "minimum to maximum"
-    return FigureColumn(f"test {name}", _score, detail, priority=2)
+    return FigureColumn(f"{part} {name}", _score, detail, priority=2)
 
 
 def _difference(row: Row) -> Figure:

@@ -142,7 +142,7 @@ def _scores(rows: list[Row]) -> str:
     names = Counter(row.scored_by for row in rows if row.score)
     name = max(names, key=lambda name: (names[name], name == ACCURACY), default="")
     measured = [row for row in rows if row.score and row.scored_by == name]
-    tests = {(_tested(row.run), row.run.test_rows) for row in measured}
+    tests = {(_tested(row.run), row.part, row.run.test_rows) for row in measured}
     if not measured:
         return ""
     if len(measured) == 1:
@@ -152,8 +152,8 @@ def _scores(rows: list[Row]) -> str:
     low, high = (choose(row.score.median for row in measured if row.score) for choose in (min, max))
     named = "accuracies" if measured[0].scored_by == ACCURACY else f"{printable(measured[0].scored_by)} values"
     if low == high:
-        return f"All test {named} are {_text(low)}."
-    ends = f"Test {named} are {_text(low)} to {_text(high)}"
+        return f"All {measured[0].part} {named} are {_text(low)}."
+    ends = f"{measured[0].part.capitalize()} {named} are {_text(low)} to {_text(high)}"
     if measured[0].scored_by != ACCURACY:
         choose_best = min if measured[0].is_least_best else max
         best = choose_best(measured, key=lambda row: row.score.median if row.score else 0.0)
@@ -194,7 +194,9 @@ def _score(row: Row) -> str:
     form = score_form(value.median)
     ends = [f"{value.range.text(form)} over {count_of(value.number, 'run')}"] * (value.number > 1)
     ends += [f"95 % interval {row.chance.text('.4f')}"] if row.chance else []
-    return f"Test {printable(row.scored_by)} {_text(value.median)}" + (f" ({'; '.join(ends)})." if ends else ".")
+    return f"{row.part.capitalize()} {printable(row.scored_by)} {_text(value.median)}" + (
+        f" ({'; '.join(ends)})." if ends else "."
+    )
 
 
 def _work(run: Run) -> list[int]:

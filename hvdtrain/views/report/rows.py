@@ -87,6 +87,8 @@ class Row:
     difference: WeightDifference | None = None
     scored_by: str = field(init=False, default="")
     """What the score is: `accuracy`, `loss` or another metric; empty if there is none."""
+    part: str = field(init=False, default="test")
+    """Of the data that the score is on: `validation` or `test`."""
     is_least_best: bool = field(init=False, default=False)
     chance: Interval | None = field(init=False)
     """Accuracies that chance in the choice of test rows gives, around the median (95 %)."""
@@ -109,7 +111,7 @@ class Row:
         """The spread of the score that the first run has."""
         scores = [score for run in self.runs if (score := run.score)]
         if scores:
-            self.scored_by, self.is_least_best = scores[0].name, scores[0].is_least_best
+            self.scored_by, self.is_least_best, self.part = scores[0].name, scores[0].is_least_best, scores[0].part
         return spread(score.value for score in scores if score.name == self.scored_by)
 
     def _result(self, name: str) -> Spread | None:

@@ -34,8 +34,8 @@ def decimal(value: float | None) -> str:
 
 def tested(view: RunView) -> dict[str, str]:
     """The figures of the newest evaluation by name, that of the score first."""
-    figures = {name: decimal(value) for name, value in [*view.metrics.items(), ("test loss", view.test_loss)]}
-    first = "test loss" if view.score and view.score.name == LOSS else ""
+    figures = {name: decimal(value) for name, value in [*view.metrics.items(), (view.loss_name, view.evaluated_loss)]}
+    first = view.loss_name if view.score and view.score.name == LOSS else ""
     return {name: figures[name] for name in sorted(figures, key=lambda name: name != first) if figures[name]}
 
 

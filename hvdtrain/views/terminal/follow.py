@@ -98,7 +98,7 @@ def _views(follower: RunFollower, leave: Leave) -> Iterator[RunView]:
             raise UserError(f"{printable(str(view.folder))}: the run's folder was removed", "watch another run")
         if not view.state.is_over:
             was_over, failed_at = False, None
-        elif was_over or view.state.name in ("finished", "stopped"):
+        elif was_over or view.state.name in ("finished", "stopped", "pruned"):
             break
         elif failed_at is None:
             failed_at = time.monotonic()

@@ -43,7 +43,7 @@ class Shown(NamedTuple):
 
     view: RunView
     loss: Curve
-    test_loss: Curve
+    evaluated_loss: Curve
     score: Curve
     """That of the metric by which the run is compared; empty where that is the loss."""
     messages: Sequence[SharedMessage]
@@ -58,15 +58,15 @@ class Shown(NamedTuple):
     def read(cls, view: RunView, metrics: MetricsReader | None = None) -> Shown:
         """Read curves and messages of a run. metrics: a reader that has read the earlier ones."""
         metrics = (metrics or MetricsReader(view.folder / NAME)).read()
-        loss, test_loss = (metrics.curve(name) for name in ("loss", "test loss"))
+        loss, evaluated = (metrics.curve(name) for name in ("loss", f"{metrics.part} loss"))
         name = next(iter(view.metrics), "")
         score = metrics.curve(name) if name else Curve([], [], [])
         by_loss = view.score is not None and view.score.name == LOSS
         scores = dict(
-            zip((test_loss if by_loss else score).steps, (test_loss if by_loss else score).values, strict=True)
+            zip((evaluated if by_loss else score).steps, (evaluated if by_loss else score).values, strict=True)
         )
         messages = joined_messages(last_messages(view.folder, MAX_READ))[-MAX_MESSAGES:]
-        return cls(view, loss, test_loss, score, messages, metrics.hashes(), scores, Changes.of(metrics))
+        return cls(view, loss, evaluated, score, messages, metrics.hashes(), scores, Changes.of(metrics))
 
 
 def screen_lines(shown: Shown, width: int, height: int, plain: bool = False) -> list[Text]:
@@ -161,8 +161,8 @@ def progress_lines(view: RunView, width: int, plain: bool = False) -> list[Text]
 
 def chart_lines(shown: Shown, width: int, height: int, plain: bool = False) -> list[Text]:
     """The charts of loss and of a metric, next to each other in a wide terminal; else that of the loss."""
-    losses = [Line("train", shown.loss, "cyan"), Line("test", shown.test_loss, "magenta")]
-    scores = [Line("test", shown.score, "magenta")]
+    losses = [Line("train", shown.loss, "cyan"), Line(shown.view.run.part, shown.evaluated_loss, "magenta")]
+    scores = [Line(shown.view.run.part, shown.score, "magenta")]
     lost = [change.epoch for change in shown.changes.changes if change.kind == LOST and change.epoch is not None]
     if width < TWO_CHARTS or len(shown.score.values) < 2:
         return chart("loss", losses, min(width, TWO_CHARTS), height, plain, lost)

@@ -125,3 +125,25 @@ def test_a_job_that_another_series_has_run_meanwhile_is_not_run_again(other, tmp
     job = SeriesJob("a", ["/missing"], tmp_path / "a.log", lambda: not (tmp_path / "saved").exists())
     assert list(JobSeries(os.environ).run([job])) == [""]
     assert not (tmp_path / "a.log").exists()
+
+
+def test_a_job_is_watched_while_it_runs_and_its_end_may_be_excused(tmp_path, capsys):
+    stop = tmp_path / "stop"
+    waits = "import os, time\nwhile not os.path.exists('stop'): time.sleep(0.02)\nraise SystemExit(75)"
+    looks = []
+
+    def watch():
+        looks.append(stop.exists())
+        stop.touch()
+
+    excused = job(tmp_path, "a", waits)._replace(watch=watch, excuse=lambda: "stopped on purpose")
+    excused = excused._replace(command=["env", "-C", str(tmp_path), *excused.command])
+    series = JobSeries(os.environ, limit_s=20)
+    drawn = iter([excused, job(tmp_path, "b", "raise SystemExit(7)")])
+    assert [reason.partition(" (")[0] for reason in series.run(drawn, 9)] == ["", "exit status 7"]
+    printed = capsys.readouterr().err
+    assert looks[0] is False and "    stopped on purpose\n" in printed and "[2/9] b" in printed
+    assert not (tmp_path / "a.log").exists()
+    late = job(tmp_path, "c", "import time; time.sleep(60)")._replace(watch=lambda: None)
+    (reason,) = JobSeries(os.environ, limit_s=0.2, grace_s=0.1).run([late])
+    assert "no end within 0.2 s" in reason

@@ -157,7 +157,7 @@ def test_curves_of_damaged_lines(tmp_path):
     ]  # fmt: skip
     history = history_of(tmp_path, lines)
     assert history.train_loss.points == [(0.1, 2.0), (0.5, 1.5)]
-    assert (history.test_loss.points, history.metrics["accuracy"].points, history.ranks) == ([], [(0.5, 0.5)], {})
+    assert (history.evaluated_loss.points, history.metrics["accuracy"].points, history.ranks) == ([], [(0.5, 0.5)], {})
 
 
 def test_a_run_without_metrics_has_no_history(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.python_files import is_reference, load_object
+from hvdtrain.system.python_files import class_arguments, is_reference, load_object
 
 
 def test_references():
@@ -42,3 +42,18 @@ def test_files_that_fail(content, text, tmp_path):
 def test_a_file_that_does_not_exist(tmp_path):
     with pytest.raises(UserError, match="there is no file"):
         load_object(f"{tmp_path}/own.py:task", "--model")
+
+
+def test_arguments_of_a_class_are_read_without_running_its_file(tmp_path):
+    path = tmp_path / "mytask.py"
+    path.write_text(
+        "raise SystemExit\n"
+        "class Task:\n    def __init__(self, width=8, *, level: float = 1.0): pass\n"
+        "@dataclass\nclass Data:\n    depth: int = 2\n    rate: float = 0.1\n"
+        "class Derived(Task): pass\n"
+    )
+    assert class_arguments(f"{path}:Task") == ["width", "level"]
+    assert class_arguments(f"{path}:Data") == ["depth", "rate"]
+    assert class_arguments(f"{path}:Derived") == class_arguments(f"{path}:Other") == []
+    path.write_text("class (")
+    assert class_arguments(f"{path}:Task") == class_arguments(f"{tmp_path / 'missing.py'}:Task") == []

@@ -132,7 +132,7 @@ def needs(width):
         (3, ["has no method data"]),
         (type("Empty", (), {"data": Task.data}), ["has no method model"]),
         (needs, ["needs a value for width; give --set width=VALUE"]),
-        (with_data(None), ["data() returned NoneType; return training and test rows"]),
+        (with_data(None), ["data() returned NoneType; return (train, test)"]),
         (with_data(((X, Y),)), ["data() returned tuple"]),
         (with_data(((X, Y[:2]), (X, Y))), ["the training rows have arrays of length 2, 6"]),
         (with_data(((X, Y), (X[:0], Y[:0]))), ["the test rows have arrays of length 0"]),
@@ -159,7 +159,8 @@ STRANGERS = {
     "losses": ("loss", "Loss", "lossess", "compute_loss", "loss_fn", "criterion", "training_step"),
     "metrics": ("metric", "metrcis", "Metrics", "compute_metrics", "validation_step"),
     "augment": ("augmentation", "augments", "agument"),
-    "optimizer": ("optimizer", "optimizers", "configure_optimizers", "lr_scheduler"),
+    "optimizer": ("optimizers", "configure_optimizers", "optimizr"),
+    "schedule": ("lr_scheduler", "scheduler"),
     "data": ("train_dataloader", "val_dataloader"),
 }
 """Names of methods that are misspelt or of other programs, by what they stand for."""

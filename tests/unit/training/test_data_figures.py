@@ -47,4 +47,4 @@ def test_a_bad_row_is_named_once_and_counted_once(monkeypatch) -> None:
     for part in ("train", "train", "test"):
         rows.add(part, [5, 8, 3], {2: RowError("3.png (row 3): cannot be read", "correct it")})
     assert logged == [f"skipped a row of {part}: 3.png (row 3): cannot be read" for part in ("train", "test")]
-    assert rows.count(SingleProcess()) == {"train": 1, "test": 1}
+    assert rows.count(SingleProcess()) == {"train": 1, "validation": 0, "test": 1}

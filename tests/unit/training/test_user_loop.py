@@ -396,7 +396,7 @@ def replace(model, _):
         (lambda run: (run.setup(*parts()), run.register(x=Unsaveable())), "the state of x cannot be saved"),
         (lambda run: run.batches(ROWS), "batches() is called at the wrong time"),
         (lambda run: (run.setup(*parts()), run.batches(ROWS), run.batches(ROWS)), "batches() is called at the wrong"),
-        (lambda run: (run.setup(*parts()), run.batches(ROWS, ROWS)), "got one of test and evaluate"),
+        (lambda run: (run.setup(*parts()), run.batches(ROWS, ROWS)), "got rows to evaluate, but no evaluate"),
         (lambda run: (run.setup(*parts()), run.batches((ROWS[0], ROWS[1][:3]))), "arrays of length 3, 30"),
         (lambda run: run.log(x=1), "log() is called outside the loop"),
         (lambda run: run.epoch, "the run has not begun"),

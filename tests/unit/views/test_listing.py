@@ -43,6 +43,8 @@ LONG = "fashion-mnist-torch-horovod-np2-20260502-101010"
         ([], ["worse", "early", LONG, "best"]),
         (["--sort", "-accuracy"], ["best", "worse", "early", LONG]),
         (["--sort", "accuracy"], ["worse", "best", "early", LONG]),
+        (["--sort", "score"], ["best", "worse", "early", LONG]),
+        (["--sort", "-score"], ["worse", "best", "early", LONG]),
         (["--sort", "when", "--reverse"], ["worse", "early", LONG, "best"]),
         (["--sort", "images/s", "--filter", "state=finished"], ["best", "worse"]),
         (["--filter", "accuracy>0.9"], ["best"]),
@@ -175,3 +177,20 @@ def test_of_many_runs_a_terminal_shows_the_first(tmp_path, monkeypatch, capsys, 
     names = [line.split()[0] for line in output.splitlines() if line.startswith("run-")]
     assert names == [f"run-{number:02}" for number in range(19, 19 - shown, -1)]
     assert (f"{20 - shown} more with --all" in output) == (shown < 20)
+
+
+def test_the_best_score_is_first_whether_it_is_the_least_or_the_greatest(tmp_path, capsys):
+    for name, value in (("a", 3.0), ("b", 2.0), ("c", 4.0)):
+        write_task_run(tmp_path / "least" / name, {"perplexity": value}, score="min:perplexity")
+        write_task_run(tmp_path / "greatest" / name, {"f1": value / 10}, score="max:f1")
+    assert listed(capsys, str(tmp_path / "least"), "--sort", "score") == ["b", "a", "c"]
+    assert listed(capsys, str(tmp_path / "greatest"), "--sort", "score") == ["c", "a", "b"]
+    assert listed(capsys, str(tmp_path / "least"), "--sort", "perplexity") == ["b", "a", "c"]
+
+
+def test_a_pruned_trial_is_over_and_no_failure(tmp_path, capsys):
+    run = write_task_run(tmp_path / "runs" / "trial", {"perplexity": 3.0})
+    (run / "result.json").unlink()
+    RunEnd("pruned", 75, Failure("after evaluation 2: perplexity 9", stands_alone=True)).write(run)
+    assert listed(capsys, str(tmp_path / "runs"), "--filter", "state=pruned") == ["trial"]
+    assert read_runs([run])[0].state.is_over

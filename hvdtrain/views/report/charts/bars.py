@@ -119,7 +119,8 @@ def draw_score(rows: list[Row]) -> Figure:
     if name == ACCURACY:
         has_rows = any(row.chance for row in rows)
         about.append("bars: 95 % interval of chance" if has_rows else "number of test rows not recorded")
-    text = f"test {printable(name)} ({'; '.join(about)};\nwhiskers: minimum to maximum; not starting at 0)"
+    parts = " or ".join(sorted({row.part for row in rows}))
+    text = f"{parts} {printable(name)} ({'; '.join(about)};\nwhiskers: minimum to maximum; not starting at 0)"
     figure.supxlabel(text, fontsize=9)
     axis.locator_params(axis="x", nbins=4)
     framework_legend(figure, rows)

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtrain.config.options import TITLES
-from hvdtrain.config.score import ACCURACY
+from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import History
 from hvdtrain.runs.run import Run
@@ -28,7 +28,7 @@ LABEL_CHARACTERS, LABEL_LINES = 50, 4
 """Of a row in the legend; rows of tasks may differ in the last of many settings only."""
 Points = list[tuple[float, float]]
 """Values over epochs."""
-TRAIN_LOSS, TEST_LOSS = "training loss", "test loss"
+TRAIN_LOSS = "training loss"
 MAX_PANELS = 8
 
 
@@ -44,21 +44,24 @@ class _Line(NamedTuple):
 def has_curve(row: Row) -> bool:
     """Whether any run of the row recorded its losses."""
     histories = [run.history for run in row.runs]
-    return any(one.train_loss or one.test_loss or one.metrics or one.logged for one in histories)
+    return any(one.train_loss or one.evaluated_loss or one.metrics or one.logged for one in histories)
 
 
 def _points(name: str, history: History) -> Points:
     """The curve of a panel."""
-    losses = {TRAIN_LOSS: history.train_loss, TEST_LOSS: history.test_loss}
-    curve = losses.get(name) or history.metrics.get(name.removeprefix("test ")) or history.logged.get(name)
+    losses = {TRAIN_LOSS: history.train_loss, f"{history.part} {LOSS}": history.evaluated_loss}
+    metric = history.metrics.get(name.removeprefix(f"{history.part} "))
+    curve = losses.get(name) or metric or history.logged.get(name)
     return curve.points if curve else []
 
 
 def _panels(lines: list[_Line]) -> list[str]:
     """The names of the figures that any of the runs recorded: losses, then metrics, then those that scripts logged."""
-    metrics = dict.fromkeys(f"test {name}" for line in lines for name in line.run.history.metrics)
-    logged = dict.fromkeys(name for line in lines for name in line.run.history.logged)
-    names = [TRAIN_LOSS, TEST_LOSS, *metrics, *logged]
+    histories = [line.run.history for line in lines]
+    losses = dict.fromkeys(f"{history.part} {LOSS}" for history in histories)
+    metrics = dict.fromkeys(f"{history.part} {name}" for history in histories for name in history.metrics)
+    logged = dict.fromkeys(name for history in histories for name in history.logged)
+    names = [TRAIN_LOSS, *losses, *metrics, *logged]
     return [name for name in names if any(_points(name, line.run.history) for line in lines)][:MAX_PANELS]
 
 
@@ -70,7 +73,7 @@ def draw_curves(rows: list[Row]) -> Figure:
     figure = plots.new_figure(WIDTH_IN, height)
     axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axis, name in zip(axes, panels, strict=True):
-        is_accuracy = name == f"test {ACCURACY}"
+        is_accuracy = name in (f"validation {ACCURACY}", f"test {ACCURACY}")
         _draw_panel(axis, lines, name, bands=is_accuracy and len(rows) <= MAX_COLORS)
         if is_accuracy:
             axis.set_ylim(*plots.widened_limits(axis.get_ylim(), axis.dataLim.intervaly))
@@ -123,7 +126,7 @@ def _many(rows: list[Row]) -> tuple[Labels, list[_Line]]:
 
 
 def _last_loss(history: History) -> float | None:
-    curve = history.test_loss or history.train_loss
+    curve = history.evaluated_loss or history.train_loss
     return curve.values[-1] if curve else None
 
 

@@ -3,7 +3,8 @@
 import {make} from "./dom.js";
 
 export const STATES = {
-  training: "●", starting: "○", waiting: "‖", restarting: "↻", failed: "✕", hung: "!", stopped: "■", finished: "✓",
+  training: "●", starting: "○", waiting: "‖", restarting: "↻", failed: "✕", hung: "!", stopped: "■", pruned: "✂",
+  finished: "✓",
 };
 
 export function badge(state) {
@@ -12,4 +13,4 @@ export function badge(state) {
 }
 
 // Whether it makes no further step by itself.
-export const isOver = (state) => ["finished", "stopped", "failed", "hung"].includes(state);
+export const isOver = (state) => ["finished", "stopped", "pruned", "failed", "hung"].includes(state);

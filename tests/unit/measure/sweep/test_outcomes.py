@@ -12,6 +12,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.measure.sweep import pages
 from hvdtrain.measure.sweep.outcomes import Average, average, combinations
 from hvdtrain.measure.sweep.trials import Trial, plan
+from hvdtrain.system.run_end import RunEnd
 
 COMMAND = ["train", "--data", "a b"]
 
@@ -25,10 +26,11 @@ def write(folder, trial, accuracy, loss=1.0, speed=100.0, parameters="ab", **opt
 
 
 def test_average():
-    assert average([None, 1.0, 3.0]) == Average(2.0, pytest.approx(2**0.5), 1.0, 3.0)
-    assert average([4.0]) == Average(4.0, None, 4.0, 4.0)
+    assert average([None, 1.0, 3.0]) == Average(2.0, pytest.approx(2**0.5), 1.0, 2.0, 3.0)
+    assert average([4.0]) == Average(4.0, None, 4.0, 4.0, 4.0)
     assert average([None]) is None
-    assert (Average(2, 1, 1, 3).text(".2f"), Average(2, None, 2, 2).text(".0f")) == ("2.00 ± 1.00", "2")
+    assert average([1.0, 9.0, 2.0]).text(".2f") == "2.00 (1.00 to 9.00)"
+    assert average([2.0]).text(".0f") == "2"
 
 
 def test_best_accuracy_is_first_then_lowest_loss(tmp_path, monkeypatch):
@@ -43,7 +45,7 @@ def test_best_accuracy_is_first_then_lowest_loss(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     text = pages.terminal_table(found)
     assert text.index("lr 0.3") < text.index("lr 0.2")
-    assert "0.9000 ± 0.0000" in text and max(map(len, text.splitlines())) <= 60
+    assert "0.9000 (0.9000 to 0.9000)" in text and max(map(len, text.splitlines())) <= 60
 
 
 def test_options_that_only_other_trials_set_are_those_of_the_record(tmp_path):
@@ -76,7 +78,7 @@ def test_missing_figures_and_special_characters(tmp_path):
     write(tmp_path, trials[1], 0.7, None, 0.0)
     found = combinations(trials, tmp_path)
     page = pages.markdown_page(found, COMMAND, ["name_: <why>"], ["One <hash>."])
-    assert "| =a\\|b\\\\x1b\\$ | 2 | 0.6000 ± 0.1414 | – | – | ab |\n\nOne &lt;hash&gt;.\n" in page
+    assert "| =a\\|b\\\\x1b\\$ | 2 | 0.6000 (0.5000 to 0.7000) | – | – | ab |\n\nOne &lt;hash&gt;.\n" in page
     assert "    hvdtrain train --data 'a b'\n" in page
     assert "## Failed trials\n\n- name\\_: &lt;why&gt;\n" in page
     (row,) = csv.DictReader(io.StringIO(pages.csv_page(found)))
@@ -139,6 +141,40 @@ def test_whiskers_of_the_plot_are_those_of_the_seeds(tmp_path):
         write(tmp_path, trial, 0.5 + trial.seed / 10, test_rows=100)
     axis = Figure().subplots()
     found = combinations(trials, tmp_path)
-    pages._draw_panel(axis, "lr", pages._points(found, "lr"), None)
+    points = pages._points(found, "lr")
+    pages._draw_panel(axis, "lr", points, pages._values(found, "lr", points), None)
     whiskers = [line.get_ydata().tolist() for line in axis.lines if line.get_marker() == "_"]
     assert sorted({value for (value, *_) in whiskers}) == pytest.approx([0.5, 0.7])
+
+
+def test_trials_that_ended_early_are_last_and_have_crosses(tmp_path):
+    trials = plan({"lr": [0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0]}, 1)
+    for number, trial in enumerate(trials):
+        write_task_run(tmp_path / trial.name, {"perplexity": 9.0 - number}, score="min:perplexity")
+        if number >= 6:
+            (tmp_path / trial.name / "result.json").unlink()
+            RunEnd("pruned", 75).write(tmp_path / trial.name)
+    found = combinations(trials, tmp_path)
+    assert [one.values["lr"] for one in found] == ["0.2", "0.1", "0.05", "0.02", "0.01", "0.001", "0.5", "1.0"]
+    assert [one.seeds for one in found] == ["1"] * 6 + ["pruned"] * 2
+    page = pages.markdown_page(found, COMMAND, [], [])
+    assert "| 0.5 | pruned | – | – | – | – |" in page and "2 of 8 combinations ended early (pruned)." in page
+    rows = list(csv.DictReader(io.StringIO(pages.csv_page(found))))
+    assert [row["pruned"] for row in rows] == ["0"] * 6 + ["1"] * 2
+    axis, points = Figure().subplots(), pages._points(found, "lr")
+    places = pages._draw_numbers(axis, "lr", points, pages._values(found, "lr", points))
+    assert (places["0.001"], places["1.0"], axis.get_xscale()) == (0.001, 1.0, "log")
+    limits = axis.get_ylim()
+    pages._draw_pruned(axis, [(places[one.values["lr"]], one.pruned) for one in found if one.pruned])
+    crosses = [line.get_xydata().tolist() for line in axis.lines if line.get_marker() == "x"]
+    assert sorted(crosses) == [[[0.5, 1.0]], [[1.0, pytest.approx(2 / 3)]]] and axis.get_ylim() == limits
+    assert pages.draw(found)
+
+
+def test_a_search_that_only_ended_early_has_no_plot(tmp_path):
+    (trial,) = plan({"lr": [0.1]}, 1)
+    write_task_run(tmp_path / trial.name, {"perplexity": 9.0}, score="min:perplexity")
+    (tmp_path / trial.name / "result.json").unlink()
+    RunEnd("pruned", 75).write(tmp_path / trial.name)
+    found = combinations([trial], tmp_path)
+    assert pages.draw(found) is None and "pruned" in pages.terminal_table(found)

@@ -8,7 +8,7 @@ import pytest
 from support.options import parse
 
 from hvdtrain.__main__ import main
-from hvdtrain.cli import sweep, sweep_options
+from hvdtrain.cli import sweep_options, sweep_programs
 from hvdtrain.errors import UserError
 from hvdtrain.measure.sweep.trials import (
     RANKS,
@@ -202,7 +202,7 @@ def test_arguments_of_a_task_are_options_of_trials(tmp_path, capsys, given, comm
     assert trials[0].name == "lr=0.1,set.width=8,seed=0"
     SweepRecord(tmp_path, command[1:]).add(trials)
     assert SweepRecord.read(tmp_path).trials == trials
-    (expected,) = sweep._expected(trials[:1], command[1:]).values()
+    (expected,) = sweep_programs.expected(trials[:1], command[1:]).values()
     is_known = command != UNKNOWN
     assert expected.get("set") == (["depth=2", "width=8"] if is_known else None)
 
@@ -210,3 +210,75 @@ def test_arguments_of_a_task_are_options_of_trials(tmp_path, capsys, given, comm
 def test_programs_of_others_get_their_options(capsys):
     main(["sweep", "--set", "lr=0.1", "--dry-run", *LAUNCH, "./train.sh"])
     assert capsys.readouterr().out.startswith("hvdtrain launch local -n 2 -- ./train.sh --lr=0.1 --seed=0 ")
+
+
+FOREIGN = ["--", "launch", "local", "-n", "2", "--", "python", "script.py", "--epochs", "2"]
+
+
+def planned(*words):
+    given, command = sweep_options.split([*words])
+    options = sweep_options.parse(given)
+    return plan(sweep_options.settings(options, command), options.seeds), command
+
+
+def test_options_of_a_script_are_given_as_they_are_written(tmp_path):
+    trials, command = planned("--set", "--hidden=4,8", "--set", "batch-size=16", *FOREIGN)
+    assert [trial.name for trial in trials] == ["hidden=4,batch-size=16,seed=0", "hidden=8,batch-size=16,seed=0"]
+    line = trials[1].command(command, tmp_path)
+    assert line[: len(command)] == command and line[len(command)] == "--hidden=8" and "--batch-size=16" in line
+    record = SweepRecord(tmp_path, command)
+    record.add(trials)
+    assert SweepRecord.read(tmp_path).trials == trials
+    recorded = json.loads((tmp_path / "sweep.json").read_text())["trials"][1]["command_line"]
+    assert shlex.split(recorded) == ["hvdtrain", *line]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--set", "--hidden=1,2", *TRAIN], "training has no option 'hidden'"),
+        (["--set", "--seed=1,2", *FOREIGN], "a sweep sets --seed itself"),
+        (["--set", "batch-size=1", "--set", "--batch-size=2", *FOREIGN], "has values already"),
+        (["--set", "lr=log:1e-3:1", *TRAIN], "--set lr=log:0.001:1: a range is for a search; give --trials N"),
+        (["--set", "lr=log:1e-3:1,2", "--trials", "2", *TRAIN], "a range and other values"),
+        (["--set", "optimizer=log:1e-3:1", "--trials", "2", *TRAIN], "optimizer"),
+        (["--trials", "2", *TRAIN], "--trials: nothing to draw"),
+        (["--trials", "0", "--set", "lr=0.1", *TRAIN], "--trials 0 is too small"),
+        (["--trials", "3", "--trial", "1", "--set", "lr=0.1", *TRAIN], "drawn one after the other"),
+        (["--sampler", "random", "--set", "lr=0.1", *TRAIN], "--sampler: belongs to a search"),
+    ],
+)
+def test_impossible_searches_and_options(words, reason):
+    with pytest.raises(UserError) as raised:
+        planned(*words)
+    assert reason in str(raised.value)
+
+
+def test_dashes_before_an_option_of_training_change_nothing():
+    assert parse_settings(["--lr=0.1"]) == parse_settings(["lr=0.1"]) == {"lr": [0.1]}
+
+
+def test_a_search_has_no_tasks_of_an_array():
+    words = ["--set", "lr=log:1e-3:1", "--trials", "4"]
+    sweep_options.check_trials(words, ["train"], "")
+    with pytest.raises(UserError, match="--array 0-3: the trials of a search"):
+        sweep_options.check_trials(words, ["train"], "0-3")
+
+
+def test_the_ends_of_ranges_are_checked_before_anything_starts(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "--set", "momentum=float:0.5:1.5", "--trials", "4", *TRAIN])
+    assert (ended.value.code, [*tmp_path.iterdir()]) == (2, []) and "--momentum 1.5" in capsys.readouterr().err
+
+
+def test_arguments_that_the_file_of_the_task_names_need_no_prefix(tmp_path):
+    path = tmp_path / "mytask.py"
+    path.write_text("class Task:\n    def __init__(self, level=1, lr=2): pass\n")
+    command = ["--", "launch", "local", "--", "python", "-m", "hvdtrain", "train", f"{path}:Task"]
+    trials, _ = planned("--set", "level=3,4", "--set", "lr=0.5", *command)
+    assert [trial.options for trial in trials] == [{"lr": 0.5, "set.level": "3"}, {"lr": 0.5, "set.level": "4"}], (
+        "an option of training is one, also where an argument of the task has its name"
+    )
+    with pytest.raises(UserError, match="no option 'labl'"):
+        planned("--set", "labl=3", *command)

@@ -1,0 +1,75 @@
+"""The parts of the data that a run makes itself: test rows by --split, and validation rows by --validation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hvdtrain.config.options import Config
+from hvdtrain.datasets.rows import ArraySource
+from hvdtrain.datasets.splitting import divide, split_rows, subset
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Source
+
+
+class Division(NamedTuple):
+    """How rows are divided."""
+
+    split: float
+    """Share of all rows to train with, the others are test rows; 0 for data that has a test part."""
+    validation: float
+    """Share of the training rows that is kept apart; 0 for none."""
+    seed: int
+
+    @classmethod
+    def by(cls, config: Config) -> Division:
+        """That of a run with these options."""
+        return cls(config.split, config.validation, config.seed)
+
+    def of(
+        self, name: str, train: Source, test: Source | None, labels: np.ndarray | None = None, labels_at: int = 1
+    ) -> tuple[Source, Source, Source | None]:
+        """Training, test and validation rows, each in their order in the source; None for no validation rows.
+
+        test: None where the data has no such part. name: of the data in messages. labels: of `train`, where they are
+        known; else see `labels_of`. Raises UserError for parts that cannot be made, or that would have no row.
+        """
+        is_whole = test is not None
+        trained, tested = divide(name, train, test, labels, self.split, self.seed)
+        if not self.validation:
+            return trained, tested, None
+        known = labels if is_whole and labels is not None else labels_of(trained, labels_at)
+        return (*self._without_validation(name, trained, tested, known),)
+
+    def _without_validation(
+        self, name: str, train: Source, test: Source, labels: np.ndarray | None
+    ) -> tuple[Source, Source, Source]:
+        """The same with a share of the training rows as validation rows, by class.
+
+        More classes than rows to keep apart are none, but numbers: rows are then not divided by them.
+        """
+        count, kept = len(train), round(self.validation * len(train))
+        if not 1 <= kept < count:
+            problem = f"--validation {self.validation:g}: is {kept} of the {count} training rows of {name}"
+            raise UserError(problem, "give a share that leaves rows in both parts", option="validation")
+        if labels is not None and len(np.unique(labels)) > kept:
+            labels = None
+        rows, validated = split_rows(labels, count, 1 - self.validation, self.seed)
+        return subset(train, rows), test, subset(train, validated)
+
+
+UNDIVIDED = Division(0.0, 0.0, 0)
+
+
+def labels_of(source: Source, position: int) -> np.ndarray | None:
+    """The labels of all rows, integers (n,), where they are known without reading rows; else None.
+
+    position: of the labels among the arrays of a row. A source in files has them as its attribute `labels`.
+    """
+    if isinstance(source, ArraySource):
+        labels = source.arrays[position] if position < len(source.arrays) else None
+    else:
+        labels = getattr(source, "labels", None)
+    is_known = isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "iub"
+    return labels if is_known and labels is not None and len(labels) == len(source) else None

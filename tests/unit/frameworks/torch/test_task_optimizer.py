@@ -1,0 +1,149 @@
+"""The optimizer and the schedules of a task: what is one, when schedules step, and whose state is taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.registry import build_learner, check_request
+from hvdtrain.interfaces import Batch
+from hvdtrain.tasks.user import make_task
+
+X, Y = np.ones((8, 4), np.float32), np.zeros(8, np.int64)
+OTHER = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+CONFIG = Config(strategy="single", epochs=2, batch_size=8)
+
+
+class Task:
+    def data(self):
+        return (X, Y), (X, Y)
+
+    def model(self):
+        return nn.Linear(4, 3)
+
+
+def learner(optimizer=None, schedule=None, config=CONFIG):
+    """A learner of a task with these methods."""
+    methods = {"optimizer": optimizer, "schedule": schedule}
+    own = type("Own", (Task,), {name: method for name, method in methods.items() if method})
+    with mock.patch.dict(os.environ):
+        return build_learner(config, make_task("t.py:Own", own), None, RuntimeOptions(device="cpu"))
+
+
+def sgd(self, parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def train(trained, steps, first=0):
+    """Make steps; the rate of each."""
+    rates = []
+    for step in range(first, first + steps):
+        trained.train_step(Batch((X, Y), np.full(8, 1 / 8, np.float32), 0.0, step, np.arange(8)))
+        rates.append(trained.learning_rate)
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "text"),
+    [
+        (lambda self, parameters: None, "optimizer() returned NoneType; return one torch.optim.Optimizer"),
+        (lambda self, parameters: OTHER, "the optimizer has parameters that are not the model's"),
+        (lambda self, parameters: torch.optim.SGD(parameters[:1], lr=0.1), "the optimizer lacks the parameter bias"),
+        (lambda self, parameters: torch.optim.LBFGS(parameters), "LBFGS, whose step() needs a closure"),
+        (lambda self, parameters: torch.optim.SGD(parameters, lr=-1), "optimizer() failed"),
+        (lambda self: None, "optimizer() failed"),
+    ],
+)
+def test_what_is_no_optimizer(optimizer, text):
+    with pytest.raises(UserError) as caught:
+        learner(optimizer)
+    assert "--model t.py:Own: " in str(caught.value) and text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        (lambda self, optimizer, steps, epochs: None, "schedule() returned None; return a scheduler"),
+        (lambda self, optimizer, steps, epochs: (lr_scheduler.ExponentialLR(optimizer, 1), "year"), "returned ("),
+        (lambda self, optimizer, steps, epochs: lr_scheduler.ExponentialLR(OTHER, 1), "ExponentialLR of another"),
+        (
+            lambda self, optimizer, steps, epochs: [lr_scheduler.ReduceLROnPlateau(optimizer)],
+            "ReduceLROnPlateau, whose step() needs metrics",
+        ),
+    ],
+)
+def test_what_is_no_schedule(schedule, text):
+    with pytest.raises(UserError) as caught:
+        learner(sgd, schedule).plan(6, 2)
+    assert text in str(caught.value)
+
+
+def halved(self, optimizer, steps, epochs):
+    assert (steps, epochs) == (6, 2)
+    return [lr_scheduler.StepLR(optimizer, 1, 0.5), (lr_scheduler.StepLR(optimizer, 1, 0.1), "epoch")]
+
+
+def test_schedules_step_after_steps_and_epochs():
+    trained = learner(sgd, halved)
+    trained.plan(6, 2)
+    assert trained.learning_rate == 0.1
+    assert train(trained, 4) == pytest.approx([0.1, 0.05, 0.025, 0.00125])
+
+
+def test_an_error_of_a_schedule_is_one_sentence():
+    def failing(self, optimizer, steps, epochs):
+        return lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 - step))
+
+    trained = learner(sgd, failing)
+    trained.plan(6, 2)
+    with pytest.raises(UserError, match=r"the step\(\) of LambdaLR failed .*ZeroDivisionError"):
+        train(trained, 1)
+
+
+def test_a_state_belongs_to_an_optimizer_and_schedules_of_these_classes():
+    trained, other = learner(sgd, halved), learner(sgd)
+    for one in (trained, other):
+        one.plan(6, 2)
+    train(trained, 4)
+    state = trained.optimizer_state()
+    assert trained.takes(state) and not other.takes(state) and not learner().takes(state)
+    again = learner(sgd, halved)
+    again.plan(6, 2)
+    again.load(trained.weights())
+    again.load_optimizer_state(state)
+    assert train(again, 2, 4) == train(trained, 2, 4)
+    assert all(np.array_equal(value, trained.weights()[name]) for name, value in again.weights().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"lr": 0.5}, "--lr: the task's optimizer() decides it"),
+        ({"schedule": "step"}, "--schedule: the task's optimizer() decides it"),
+        ({"strategy": "manual"}, "--strategy manual makes its updates without the task's optimizer()"),
+        ({"strategy": "horovod", "op": "adasum"}, "--op"),
+        ({"framework": "mxnet"}, "--framework mxnet makes its updates without the task's optimizer()"),
+    ],
+)
+def test_options_that_the_task_decides(options, text):
+    task = make_task("t.py:Own", type("Own", (Task,), {"optimizer": sgd}))
+    with pytest.raises(UserError) as caught:
+        check_request(dataclasses.replace(CONFIG, **options), task, RuntimeOptions())
+    assert text in str(caught.value)
+
+
+def test_a_schedule_alone_leaves_the_optimizer_to_the_options():
+    task = make_task("t.py:Own", type("Own", (Task,), {"schedule": halved}))
+    assert set(task.decided) == {"schedule", "warmup_epochs", "lr_gamma", "lr_step_epochs"}
+    trained = learner(None, halved, dataclasses.replace(CONFIG, optimizer="adam", lr=0.2))
+    trained.plan(6, 2)
+    assert train(trained, 2) == [0.2, 0.1]
