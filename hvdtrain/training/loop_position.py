@@ -91,7 +91,7 @@ class LoopPosition:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Of the last evaluation: `loss` and the metrics, the same on all ranks; of the validation rows if there are some.
+        """Of the last evaluation: `loss` and the metrics, the same on all ranks; by validation rows if there are some.
 
         Empty before the first one of this process.
         """
