@@ -29,7 +29,7 @@ export DEVICE NP CMD ENGINE WHEELS
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup packages wheel train test test-all test-gpu fuzz chaos horovod-test lint format bench lock docs audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup packages wheel train test test-all test-gpu fuzz chaos horovod-test lint format bench lock docs dist audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -95,9 +95,13 @@ lock: ## Update the hashes of all stacks' pinned packages (needs uv)
 	@uv pip compile -q $(LOCK) setup/audit.in -o setup/audit.lock
 	@uv pip compile -q $(LOCK) setup/wheel.in -o setup/wheel.lock
 	@uv pip compile -q $(LOCK) setup/docs.in -o setup/docs.lock
+	@uv pip compile -q $(LOCK) setup/dist.in -o setup/dist.lock
 
 docs: setup ## Build the site of the documentation into build/site, and check its links
 	@setup/docs.sh "$(VENV)"
+
+dist: setup ## Build the source distribution and the wheel of this version into dist/, and check both
+	@setup/dist.sh "$(VENV)" dist
 
 audit: setup ## Check the pinned packages of all stacks for known vulnerabilities; ARGS are passed to pip-audit
 	@setup/audit.sh "$(VENV)" $(ARGS)

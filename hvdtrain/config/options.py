@@ -104,10 +104,10 @@ class Config:
     """per-rank multiplies batch size and learning rate by the number of ranks (linear scaling rule)."""
     remainder: Literal["drop", "pad", "exact"] = option("pad", DATA, resume=Resume.POSITION, affects_speed=True)
     """Incomplete last batch of an epoch: drop it, pad it with rows of weight zero, or use it as it is."""
-    optimizer: Literal["sgd", "adam"] = option(
+    optimizer: Literal["sgd", "adam", "adamw"] = option(
         "sgd", OPTIMIZER, resume=Resume.STATE, by_script=True, decided_by="optimizer", affects_speed=True
     )
-    """Optimizer; adam has betas 0.9 and 0.999."""
+    """Optimizer; adamw is adam with decoupled weight decay."""
     lr: float = option(0.05, OPTIMIZER, above=0, by_script=True, decided_by="optimizer")
     """Peak learning rate."""
     momentum: float = option(
@@ -116,16 +116,30 @@ class Config:
     """Momentum of sgd."""
     nesterov: bool = option(False, OPTIMIZER, by_script=True, decided_by="optimizer")
     """Use Nesterov momentum."""
+    beta1: float = option(0.9, OPTIMIZER, minimum=0, below=1, by_script=True, decided_by="optimizer")
+    """Decay rate of the mean of gradients in adam and adamw."""
+    beta2: float = option(0.999, OPTIMIZER, minimum=0, below=1, by_script=True, decided_by="optimizer")
+    """Decay rate of the mean of squared gradients in adam and adamw."""
+    epsilon: float = option(1e-8, OPTIMIZER, above=0, by_script=True, decided_by="optimizer")
+    """What adam and adamw add to the root of that mean, which they divide by."""
     weight_decay: float = option(0.0, OPTIMIZER, minimum=0, by_script=True, decided_by="optimizer")
-    """L2 penalty: adds weight_decay * parameter to the gradient."""
-    schedule: Literal["constant", "step", "cosine"] = option("cosine", OPTIMIZER, by_script=True, decided_by="schedule")
+    """L2 penalty: adds weight_decay * parameter to the gradient; adamw subtracts lr times that from the parameter."""
+    no_decay: tuple[str, ...] = option((), OPTIMIZER, is_repeated=True, by_script=True, decided_by="optimizer")
+    """Pattern of the names of parameters without weight decay, such as '*.bias'; may be given several times."""
+    schedule: Literal["constant", "step", "cosine", "polynomial", "onecycle"] = option(
+        "cosine", OPTIMIZER, by_script=True, decided_by="schedule"
+    )
     """Learning rate schedule after the warm-up."""
     warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, by_script=True, decided_by="schedule")
-    """Length of the linear learning rate warm-up, in epochs."""
+    """Length of the linear learning rate warm-up, in epochs; onecycle has its rise instead."""
     lr_gamma: float = option(0.1, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
     """Factor by which the step schedule multiplies the learning rate."""
     lr_step_epochs: int = option(5, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
     """Epochs between two changes of the step schedule."""
+    lr_power: float = option(1.0, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
+    """Power of the polynomial schedule; 1 falls linearly to 0."""
+    lr_rise: float = option(0.3, OPTIMIZER, minimum=0, below=1, by_script=True, decided_by="schedule")
+    """Share of the run in which the learning rate of onecycle rises."""
     batch_norm: Literal["local", "sync"] = option("local", MODEL, by_script=True, of_network=True)
     """Rows by whose mean and variance batch normalization trains: each rank's own, or those of all ranks."""
     precision: Literal["fp32", "bf16", "fp16"] = option(
@@ -177,7 +191,8 @@ class Config:
 
     def __post_init__(self) -> None:
         # A resumed run gets the settings of its record and, from the same command line, once more.
-        object.__setattr__(self, "set", tuple(dict.fromkeys(self.set)))
+        for name in ("set", "no_decay"):
+            object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
         validity.check_config(self)
 
     @property

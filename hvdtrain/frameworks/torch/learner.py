@@ -205,7 +205,7 @@ class TorchLearner(TorchSteps):
         self._check_scalable()
         self._load_loss_scale(self._scaler.state_dict())
         self._own = TaskOptimizer.of(target, config, self._parameters, self.group.size)
-        optimizer = self._own.optimizer if self._own else make_optimizer(config, list(self._parameters.values()))
+        optimizer = self._own.optimizer if self._own else make_optimizer(config, self._parameters)
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = self._wrap_model(self._objective.finds_unused)
         layers = [layer for layer in self._model.modules() if isinstance(layer, BatchNormalization)]
