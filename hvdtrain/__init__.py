@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hvdtrain.networks.description import Network as Network
     from hvdtrain.runs.record import RunFolder as RunFolder
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 MODULES = {
     "Config": "config.options",

@@ -21,9 +21,6 @@ from hvdtrain.system.phases import LOOP, Phase
 
 PIXEL_MAX = 255
 """Networks get uint8 pixels divided by this; each framework's `network.scale_pixels` does it."""
-ADAM_BETAS = (0.9, 0.999)
-ADAM_EPSILON = 1e-8
-"""Adam's constants in every framework; epsilon is that of Algorithm 1 in Kingma and Ba (2015)."""
 
 
 Part = Literal["train", "validation", "test"]

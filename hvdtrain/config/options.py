@@ -28,6 +28,7 @@ MAX_THREADS = 1024
 """More threads of one rank are a mistake."""
 MAX_RANGE = 1000
 """In a range of steps: what is recorded of them is kept in memory, and written into one file."""
+UNFROZEN = dict.fromkeys(("mxnet", "tensorflow"), (((),), "parameters are frozen in PyTorch only"))
 UNCOMPILED = {
     "mxnet": ((False,), "torch.compile belongs to PyTorch; MXNet's graphs are always compiled"),
     "tensorflow": ((False,), "torch.compile belongs to PyTorch; TensorFlow's step is always compiled"),
@@ -86,6 +87,13 @@ class Config:
     data is used once, at the end."""
     init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, by_script=True, of_network=True)
     """Initial weights: N(0, 0.01^2), Glorot's uniform distribution, or He's normal one; biases are zero."""
+    weights: str = option("", MODEL, by_script=True, is_path=True)
+    """Weights to begin with, by names: a .safetensors file, a state dict of PyTorch (.pt, .pth), a run, RUN/best or a
+    checkpoint."""
+    freeze: tuple[str, ...] = option(
+        (), MODEL, is_repeated=True, by_script=True, affects_speed=True, unsupported=UNFROZEN
+    )
+    """Pattern of names of parameters that are not trained, such as 'conv1.*' (PyTorch); may be given several times."""
     seed: int = option(0, MODEL, minimum=0, resume=Resume.SAME, in_sweep="use --seeds N for the seeds 0 to N-1")
     """Random seed of the initial weights and the order of samples."""
     epochs: int = option(12, OPTIMIZER, above=0)
@@ -96,10 +104,10 @@ class Config:
     """per-rank multiplies batch size and learning rate by the number of ranks (linear scaling rule)."""
     remainder: Literal["drop", "pad", "exact"] = option("pad", DATA, resume=Resume.POSITION, affects_speed=True)
     """Incomplete last batch of an epoch: drop it, pad it with rows of weight zero, or use it as it is."""
-    optimizer: Literal["sgd", "adam"] = option(
+    optimizer: Literal["sgd", "adam", "adamw"] = option(
         "sgd", OPTIMIZER, resume=Resume.STATE, by_script=True, decided_by="optimizer", affects_speed=True
     )
-    """Optimizer; adam has betas 0.9 and 0.999."""
+    """Optimizer; adamw is adam with decoupled weight decay."""
     lr: float = option(0.05, OPTIMIZER, above=0, by_script=True, decided_by="optimizer")
     """Peak learning rate."""
     momentum: float = option(
@@ -108,16 +116,30 @@ class Config:
     """Momentum of sgd."""
     nesterov: bool = option(False, OPTIMIZER, by_script=True, decided_by="optimizer")
     """Use Nesterov momentum."""
+    beta1: float = option(0.9, OPTIMIZER, minimum=0, below=1, by_script=True, decided_by="optimizer")
+    """Decay rate of the mean of gradients in adam and adamw."""
+    beta2: float = option(0.999, OPTIMIZER, minimum=0, below=1, by_script=True, decided_by="optimizer")
+    """Decay rate of the mean of squared gradients in adam and adamw."""
+    epsilon: float = option(1e-8, OPTIMIZER, above=0, by_script=True, decided_by="optimizer")
+    """What adam and adamw add to the root of that mean, which they divide by."""
     weight_decay: float = option(0.0, OPTIMIZER, minimum=0, by_script=True, decided_by="optimizer")
-    """L2 penalty: adds weight_decay * parameter to the gradient."""
-    schedule: Literal["constant", "step", "cosine"] = option("cosine", OPTIMIZER, by_script=True, decided_by="schedule")
+    """L2 penalty: adds weight_decay * parameter to the gradient; adamw subtracts lr times that from the parameter."""
+    no_decay: tuple[str, ...] = option((), OPTIMIZER, is_repeated=True, by_script=True, decided_by="optimizer")
+    """Pattern of the names of parameters without weight decay, such as '*.bias'; may be given several times."""
+    schedule: Literal["constant", "step", "cosine", "polynomial", "onecycle"] = option(
+        "cosine", OPTIMIZER, by_script=True, decided_by="schedule"
+    )
     """Learning rate schedule after the warm-up."""
     warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, by_script=True, decided_by="schedule")
-    """Length of the linear learning rate warm-up, in epochs."""
+    """Length of the linear learning rate warm-up, in epochs; onecycle has its rise instead."""
     lr_gamma: float = option(0.1, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
     """Factor by which the step schedule multiplies the learning rate."""
     lr_step_epochs: int = option(5, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
     """Epochs between two changes of the step schedule."""
+    lr_power: float = option(1.0, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
+    """Power of the polynomial schedule; 1 falls linearly to 0."""
+    lr_rise: float = option(0.3, OPTIMIZER, minimum=0, below=1, by_script=True, decided_by="schedule")
+    """Share of the run in which the learning rate of onecycle rises."""
     batch_norm: Literal["local", "sync"] = option("local", MODEL, by_script=True, of_network=True)
     """Rows by whose mean and variance batch normalization trains: each rank's own, or those of all ranks."""
     precision: Literal["fp32", "bf16", "fp16"] = option(
@@ -169,7 +191,8 @@ class Config:
 
     def __post_init__(self) -> None:
         # A resumed run gets the settings of its record and, from the same command line, once more.
-        object.__setattr__(self, "set", tuple(dict.fromkeys(self.set)))
+        for name in ("set", "no_decay"):
+            object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
         validity.check_config(self)
 
     @property

@@ -21,6 +21,9 @@ from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic
 
+ONE_CYCLE_START, ONE_CYCLE_END = 25.0, 1e4
+"""By what the one-cycle schedule divides the peak for its first rate, and that for its last one: PyTorch's defaults."""
+
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -130,14 +133,15 @@ class Run:
     def schedule_problem(self) -> str:
         """Why the run never trains at the peak of its learning rate, and what to do; empty where it does."""
         config, last = self.config, self.last_step
-        warmup = warmup_steps(config, self.steps_per_epoch)
+        warmup = rise_steps(config, self.steps_per_epoch)
         if self.learner.learning_rate is not None or last >= warmup:
             return ""
         reached, peak = (self.learning_rate(step) for step in (last - 1, warmup - 1))
+        shorter = f"give --warmup-epochs {last / self.steps_per_epoch / 10:.1g}"
+        remedy = "give fewer --epochs" if config.schedule == "onecycle" else shorter
         return (
             f"the run ends after {last} steps, in its warm-up of {warmup}: the learning rate reaches {reached:.3g} of "
-            f"{peak:.3g}; give --warmup-epochs {last / self.steps_per_epoch / 10:.1g}, or more steps (--max-steps "
-            "shortens neither warm-up nor schedule)"
+            f"{peak:.3g}; {remedy}, or more steps (--max-steps shortens neither warm-up nor schedule)"
         )
 
     @functools.cached_property
@@ -191,8 +195,10 @@ def last_step(config: Config, samples: int, size: int) -> int:
     return min(steps, config.max_steps or steps)
 
 
-def warmup_steps(config: Config, steps_per_epoch: int) -> int:
-    """Number of steps in which the learning rate rises."""
+def rise_steps(config: Config, steps_per_epoch: int) -> int:
+    """Number of steps in which the learning rate rises, to its peak in the last of them."""
+    if config.schedule == "onecycle":
+        return max(math.ceil(config.lr_rise * config.epochs * steps_per_epoch), 1)
     return round(config.warmup_epochs * steps_per_epoch)
 
 
@@ -200,17 +206,40 @@ def learning_rate(config: Config, step: int, steps_per_epoch: int, size: int = 1
     """Learning rate of the step with this number, counted from 0 over all epochs, on `size` ranks.
 
     A linear warm-up over `warmup_epochs` reaches the peak. Then `constant`; `step` (times `lr_gamma` every
-    `lr_step_epochs`); or `cosine` (half a cosine down to 0 at the last step; Loshchilov and Hutter, 2017).
+    `lr_step_epochs`); `cosine` (half a cosine down to 0 after the last step; Loshchilov and Hutter, 2017); or
+    `polynomial` (times (1 - t) ** `lr_power`, where t is the share of the steps after the warm-up). `onecycle` has no
+    warm-up: see `_one_cycle`.
     With `--batch-scope per-rank` the peak is `lr * size`: the linear scaling rule (Goyal et al., 2017).
     The length is that of all epochs, so that --max-steps and --resume make parts of the same run.
     """
     peak = config.lr * (size if config.batch_scope == "per-rank" else 1)
-    warmup = warmup_steps(config, steps_per_epoch)
+    if config.schedule == "onecycle":
+        return peak * _one_cycle(step, config.epochs * steps_per_epoch, config.lr_rise)
+    warmup = rise_steps(config, steps_per_epoch)
     if step < warmup:
         return peak * (step + 1) / warmup
     if config.schedule == "step":
         return peak * config.lr_gamma ** (step // (config.lr_step_epochs * steps_per_epoch))
+    done, total = step - warmup, max(config.epochs * steps_per_epoch - warmup, 1)
     if config.schedule == "cosine":
-        total = config.epochs * steps_per_epoch - warmup
-        return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(total, 1)))
+        return peak * 0.5 * (1 + math.cos(math.pi * done / total))
+    if config.schedule == "polynomial":
+        return peak * max(1 - done / total, 0.0) ** config.lr_power
     return peak
+
+
+def _one_cycle(step: int, steps: int, share: float) -> float:
+    """The learning rate of a step as a share of the peak, as PyTorch's OneCycleLR has it by default.
+
+    Half a cosine up from 1/25 to 1 in this share of the steps, and half a cosine down to 1/250000 at the last one:
+    Smith and Topin (2018), whose momentum falls and rises meanwhile; here it stays.
+    """
+    top, last = max(share * steps - 1, 0.0), steps - 1
+    if step <= top:
+        return _between(1 / ONE_CYCLE_START, 1.0, step / top if top else 1.0)
+    return _between(1.0, 1 / ONE_CYCLE_START / ONE_CYCLE_END, min((step - top) / (last - top), 1.0))
+
+
+def _between(first: float, last: float, share: float) -> float:
+    """A value on half a cosine from `first` to `last`."""
+    return last + (first - last) / 2 * (1 + math.cos(math.pi * share))

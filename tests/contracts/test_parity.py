@@ -182,13 +182,43 @@ def assert_trained(run_folder, accuracy):
 
 ADAM = ("--optimizer", "adam", "--lr", "0.001", "--max-steps", "16", "--strategy", "single")
 ADAM_RUNS = [SharedRun(framework, "adam", ADAM) for framework in INSTALLED]
+# The decay alone would make the weights of the dense layers 0.995 ** 16 = 0.92 of what they were.
+ADAMW = ("--optimizer", "adamw", "--lr", "0.001", "--beta1", "0.8", "--beta2", "0.99", "--epsilon", "1e-6")
+ADAMW += ("--weight-decay", "5", "--no-decay", "conv*.weight", "--no-decay", "*.bias", "--schedule", "constant")
+ADAMW += ("--warmup-epochs", "0", "--max-steps", "16", "--strategy", "single")
+ADAMW_RUNS = [SharedRun(framework, "adamw", ADAMW) for framework in INSTALLED]
 
 
 @pytest.mark.skipif(len(INSTALLED) < 2, reason="compares frameworks, and only one is installed")
-@pytest.mark.trains(*ADAM_RUNS)
-def test_adam_agrees_in_all_frameworks(shared_jobs):
+@pytest.mark.trains(*ADAM_RUNS, *ADAMW_RUNS)
+@pytest.mark.parametrize("runs", [ADAM_RUNS, ADAMW_RUNS], ids=["adam", "adamw"])
+def test_adam_agrees_in_all_frameworks(shared_jobs, runs):
     """On average only: near 0, rounding decides the sign of a gradient, and Adam's step does not depend on its size."""
-    first, *others = (newest(shared_jobs.folder(shared)).weights for shared in ADAM_RUNS)
+    first, *others = (newest(shared_jobs.folder(shared)).weights for shared in runs)
     for other in others:
         for name, value in first.items():
             assert np.abs(value - other[name]).mean() < 2e-5, name
+
+
+# A quarter of the weights of all layers but the convolutions would vanish without their gradients.
+DECAY = ("--weight-decay", "1", "--momentum", "0", "--max-steps", "6", "--warmup-epochs", "0", "--devices", "1")
+NOT_CONV = (*DECAY, "--no-decay", "conv*.weight")
+STYLES = [("mxnet", "manual", "ndarray"), ("mxnet", "single", "module"), ("mxnet", "single", "gluon")]
+STYLES += [("torch", "manual", "auto"), ("torch", "single", "auto")]
+STYLES += [("tensorflow", "mirrored", "fit"), ("tensorflow", "single", "loop")]
+DECAYED = [
+    SharedRun(framework, f"decay-{strategy}-{api}", (*NOT_CONV, "--strategy", strategy, "--api", api))
+    for framework, strategy, api in STYLES
+    if framework in INSTALLED
+]
+ALL_DECAYED = SharedRun(DECAYED[0].framework, "decay-all", (*DECAY, "--strategy", "single"))
+
+
+@pytest.mark.trains(*DECAYED, ALL_DECAYED)
+def test_weight_decay_leaves_out_what_a_pattern_names_in_each_style(shared_jobs):
+    first, *others = (newest(shared_jobs.folder(shared)).weights for shared in DECAYED)
+    assert all(distance(other, first) < 1e-5 for other in others), [distance(other, first) for other in others]
+    everything = newest(shared_jobs.folder(ALL_DECAYED)).weights
+    shrunk = {name: np.linalg.norm(everything[name]) / np.linalg.norm(first[name]) for name in first}
+    assert shrunk["conv1.weight"] < 0.85 and shrunk["conv2.weight"] < 0.85
+    assert 0.9 < shrunk["dense1.weight"] < 1.1

@@ -25,7 +25,11 @@ REFERENCES = "references"
 NUMBERS: dict[str, tuple[float | str, ...]] = {
     "model": ("lenet", "cifar_lenet", f"{mixed_networks.__file__}:WITHOUT_NORM"),
     "momentum": (0.9, 0.0),
+    "beta1": (0.9, 0.8),
+    "beta2": (0.999, 0.99),
+    "epsilon": (1e-8, 1e-6),
     "weight_decay": (0.0, 1e-3),
+    "no_decay": ((), ("*.bias",)),
     "accumulate": (1, 2, 3),
     "clip_norm": (0.0, 0.05),
     "groups": ("auto", 1, 3),
@@ -113,7 +117,7 @@ def options_of(case: Case) -> tuple[Config, RuntimeOptions]:
     row = dict(case.row)
     strategy, api, kvstore = row.pop("strategy").split("/")
     runtime = {name: row.pop(name) for name in list(row) if hasattr(RuntimeOptions, name)}
-    lr = 0.001 if row.get("optimizer") == "adam" else 0.02
+    lr = 0.001 if row.get("optimizer", "sgd") != "sgd" else 0.02
     given = {"framework": case.framework, "strategy": strategy, "api": api, "kvstore": kvstore, "lr": lr}
     return Config(**{**FEW_STEPS, **given, **row}), RuntimeOptions(device="cpu", quiet=True, **runtime)
 

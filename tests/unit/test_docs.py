@@ -77,11 +77,11 @@ def test_options_in_example_commands_exist():
         with contextlib.redirect_stdout(known), contextlib.suppress(SystemExit):
             launch.parse([launcher, "--help"])
     training = CommandLine.read([], "program", None).help()
-    options = set(re.findall(r"--[a-z][a-z-]*", known.getvalue() + training))
+    options = set(re.findall(r"--[a-z][a-z0-9-]*", known.getvalue() + training))
     for page in PAGES:
         for line in re.findall(r"^    (python -m hvdtrain (?:launch|train).*|.*_lenet .*)$", page.read_text(), re.M):
             ours = line[line.index("python -m hvdtrain") :].partition("#")[0]
-            for option in re.findall(r"(?<=\s)--[a-z][a-z-]*", ours):
+            for option in re.findall(r"(?<=\s)--[a-z][a-z0-9-]*", ours):
                 assert option in options | {"--hosts"}, f"{page.name}: {line}"
 
 
@@ -98,7 +98,7 @@ def test_doctor_page_lists_all_checks():
 def test_reference_lists_all_training_options_with_their_defaults():
     from hvdtrain.config.options import Config, RuntimeOptions
 
-    rows = re.findall(r"^\| `--([a-z-]+)` \| (?:`(.*?)`)? *\|", (ROOT / "docs" / "reference.md").read_text(), re.M)
+    rows = re.findall(r"^\| `--([a-z0-9-]+)` \| (?:`(.*?)`)? *\|", (ROOT / "docs" / "reference.md").read_text(), re.M)
     fields = [*dataclasses.fields(Config), *dataclasses.fields(RuntimeOptions)]
     listed = {name.replace("-", "_"): default for name, default in rows}
     assert listed == {one.name: "" if one.default is None else str(one.default) for one in fields}

@@ -164,7 +164,7 @@ class MXNetLearner(MXNetSteps):
         self._parameters, self.local_weights = self._objective.parameters, self._objective.local_weights
         optimizer = make_optimizer(config)
         self._trainer = strategy.make_trainer(self._parameters, optimizer)
-        self._states = OptimizerStates(config, optimizer, self._contexts)
+        self._states = OptimizerStates(config, optimizer, self._contexts, self._parameters)
         self._create_states()
         self._prepare_shards(self._objective.statistics)
 

@@ -3,31 +3,59 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 
 from hvdtrain.config.options import Config
-from hvdtrain.interfaces import ADAM_BETAS, ADAM_EPSILON, OptimizerState
+from hvdtrain.frameworks.decay import without_decay
+from hvdtrain.interfaces import OptimizerState
 
 
 def make_optimizer(config: Config) -> mx.optimizer.Optimizer:
     """MXNet's optimizer; NAG is its SGD with Nesterov's momentum."""
     options = {"learning_rate": config.lr, "wd": config.weight_decay}
-    if config.optimizer == "adam":
-        return mx.optimizer.Adam(beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], epsilon=ADAM_EPSILON, **options)
+    if config.optimizer != "sgd":
+        kind = AdamW if config.optimizer == "adamw" else mx.optimizer.Adam
+        return kind(beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon, **options)
     sgd = mx.optimizer.NAG if config.nesterov else mx.optimizer.SGD
     return sgd(momentum=config.momentum, **options)
+
+
+class AdamW(mx.optimizer.Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as in PyTorch: lr scales the decay, too.
+
+    MXNet's own operator adamw_update expects gradients that it has not to divide on the device, and skips an update
+    without a word where they are not finite.
+    """
+
+    def update(self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: Any) -> None:
+        """Update one parameter in place. state: means of its gradients and of their squares."""
+        self._update_count(index)
+        lr, count, (mean, square) = self._get_lr(index), self._index_update_count[index], state
+        if decay := self._get_wd(index):
+            weight *= 1 - lr * decay
+        mx.nd.adam_update(
+            weight, grad, mean, square, out=weight, lazy_update=self.lazy_update,
+            lr=lr * math.sqrt(1 - self.beta2**count) / (1 - self.beta1**count),
+            beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon, rescale_grad=self.rescale_grad, wd=0.0,
+        )  # fmt: skip
 
 
 class OptimizerStates:
     """The state of an optimizer for each parameter on each device, and its learning rate.
 
-    MXNet's SGD keeps the momentum times minus the learning rate, so its state is rescaled if that changes.
+    MXNet's SGD keeps the momentum times minus the learning rate, so its state is rescaled if that changes. names: of
+    all parameters. Raises UserError for a pattern of --no-decay that matches none.
     """
 
-    def __init__(self, config: Config, optimizer: mx.optimizer.Optimizer, contexts: list[mx.Context]) -> None:
+    def __init__(
+        self, config: Config, optimizer: mx.optimizer.Optimizer, contexts: list[mx.Context], names: Iterable[str]
+    ) -> None:
+        self._without_decay = without_decay(config.no_decay, names)
         self._config, self._optimizer, self._contexts, self._lr = config, optimizer, contexts, config.lr
         self._is_sgd = config.optimizer == "sgd"
         self._kinds = ("momentum",) if self._is_sgd else ("mean", "square")
@@ -39,6 +67,11 @@ class OptimizerStates:
 
         index: the updater's number of this parameter on this device.
         """
+        if name in self._without_decay:
+            if index in self._optimizer.param_dict:  # Gluon's parameters have their factors of weight decay themselves
+                self._optimizer.param_dict[index].wd_mult = 0.0
+            else:
+                self._optimizer.wd_mult[index] = 0.0
         state = self._optimizer.create_state_multi_precision(index, parameter)
         updater.states[index], updater.states_synced[index] = state, True
         arrays = () if state is None else state
@@ -54,7 +87,7 @@ class OptimizerStates:
             self._lr = lr
         self._optimizer.set_learning_rate(lr)
         if not self._is_sgd:  # MXNet adds "epsilon hat" instead of epsilon: Kingma and Ba (2015), section 2
-            self._optimizer.epsilon = ADAM_EPSILON * (1 - self._optimizer.beta2 ** (self._updates + 1)) ** 0.5
+            self._optimizer.epsilon = self._config.epsilon * (1 - self._optimizer.beta2 ** (self._updates + 1)) ** 0.5
 
     @property
     def _updates(self) -> int:

@@ -7,7 +7,7 @@ A strategy changes what Keras' users change: where the model is built (`strategy
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, SupportsFloat
 
 import numpy as np
@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import Rows, split_rows
+from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
 from hvdtrain.frameworks.tensorflow.network import scale_pixels
 from hvdtrain.frameworks.tensorflow.strategies import (
@@ -111,7 +112,8 @@ class KerasMultiWorker(KerasDistributed, TensorFlowMultiWorker):
 class KerasSGD(tf.keras.optimizers.Optimizer):
     """SGD that keeps the plain sum of gradients as momentum, so that a schedule has the same effect as in the loop.
 
-    Keras' own SGD keeps momentum times the learning rate, and does not add weight decay to the gradient.
+    Keras' own SGD keeps momentum times the learning rate, and does not add weight decay to the gradient. no_l2: numbers
+    of the variables without weight decay.
     """
 
     def __init__(
@@ -120,12 +122,13 @@ class KerasSGD(tf.keras.optimizers.Optimizer):
         momentum: float = 0.0,
         nesterov: bool = False,
         l2: float = 0.0,
+        no_l2: Sequence[int] = (),
         name: str = "Sgd",
         **options: Any,
     ) -> None:
         super().__init__(name=name, **{"jit_compile": False, **options})
         self._learning_rate = self._build_learning_rate(learning_rate)
-        self._options = {"momentum": momentum, "nesterov": nesterov, "l2": l2}
+        self._options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "l2": l2, "no_l2": [*no_l2]}
         self.slots: dict[str, list[tf.Variable]] = {}
 
     @property
@@ -142,10 +145,11 @@ class KerasSGD(tf.keras.optimizers.Optimizer):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         momentum, nesterov, l2 = (self._options[name] for name in ("momentum", "nesterov", "l2"))
-        if l2:
+        number = self._index_dict[self._var_key(variable)]
+        if l2 and number not in self._options["no_l2"]:
             gradient += l2 * variable
         if momentum:
-            total = self.slots["momentum"][self._index_dict[self._var_key(variable)]]
+            total = self.slots["momentum"][number]
             total.assign(momentum * total + gradient)
             gradient = gradient + momentum * total if nesterov else total
         variable.assign_sub(self.learning_rate * gradient)
@@ -222,7 +226,9 @@ class KerasLearner(TensorFlowLearner):
         super().__init__(target, weights, strategy)
 
     def _make_optimizer(self, config: Config) -> Any:
-        sgd = KerasSGD(config.lr, config.momentum, config.nesterov, config.weight_decay)
+        without = without_decay(config.no_decay, self._parameters)
+        no_l2 = [number for number, name in enumerate(self._parameters) if name in without]
+        sgd = KerasSGD(config.lr, config.momentum, config.nesterov, config.weight_decay, no_l2)
         optimizer = self._strategy.wrap_optimizer(sgd, self._variables)
         optimizer.build(self._variables)
         # The sum over rows, not their mean: the rows' weights contain the division by the global batch.

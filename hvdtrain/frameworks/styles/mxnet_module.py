@@ -174,7 +174,7 @@ class ModuleLearner(OperatorLearner):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # MXNet expects rescale_grad = 1 / batch; the rows' weights contain that
             self._module.init_optimizer(strategy.kvstore, wrapped)
-        self._states = OptimizerStates(config, optimizer, self._contexts)
+        self._states = OptimizerStates(config, optimizer, self._contexts, parameters)
         self._create_states()
 
     def _bind(self, rows: int) -> mx.mod.Module:

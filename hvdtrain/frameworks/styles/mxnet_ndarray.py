@@ -17,6 +17,7 @@ from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices, mask_names, network_rows, split_rows
+from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, OperatorLearner
 from hvdtrain.frameworks.mxnet.network import Forward, cross_entropy, scale_pixels
@@ -122,6 +123,8 @@ class NDArrayLearner(OperatorLearner):
         super().__init__(network, strategy)
         self._strategy = strategy
         self._names = [name for name, _ in network.parameters()]
+        without = without_decay(self._config.no_decay, self._names)
+        self._decays = {name: 0.0 if name in without else self._config.weight_decay for name in self._names}
         self._over_ranks: NormalizationOverRanks | None = None
         if network.batch_norms and strategy.config.batch_norm == "sync":
             self._over_ranks = NormalizationOverRanks(self.group, self._statistics)
@@ -168,7 +171,7 @@ class NDArrayLearner(OperatorLearner):
         config = self._config
         for name in self._names:
             param = params[name]
-            gradient = param.grad + config.weight_decay * param
+            gradient = param.grad + self._decays[name] * param
             momentum[name][:] = config.momentum * momentum[name] + gradient
             param[:] -= lr * (gradient + config.momentum * momentum[name] if config.nesterov else momentum[name])
 

@@ -22,6 +22,7 @@ from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices, split_rows
+from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.frameworks.torch.network import host_array, load_module, module_weights, placed_tensors, unlisted_buffers
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.strategies import TorchStrategy, Wrapper
@@ -181,6 +182,8 @@ class TorchManualLearner(Learner):
         self._check_hooks()
         tensors = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         self._names = [name for name, tensor in tensors.items() if tensor.requires_grad]
+        without = without_decay(self._config.no_decay, self._names)
+        self._decays = {name: 0.0 if name in without else self._config.weight_decay for name in self._names}
         # A tied parameter has several names, of which functional_call wants one.
         first = {id(tensor): name for name, tensor in reversed(tensors.items())}
         self._first_names = {
@@ -238,7 +241,7 @@ class TorchManualLearner(Learner):
         config = self._config
         for name in self._names:
             param = params[name]
-            gradient = param.grad + config.weight_decay * param
+            gradient = param.grad + self._decays[name] * param
             momentum[name].mul_(config.momentum).add_(gradient)
             param -= lr * (gradient + config.momentum * momentum[name] if config.nesterov else momentum[name])
 

@@ -63,7 +63,7 @@ class TensorFlowLearner(Learner):
         strategy.broadcast(self._optimizer.variables)
 
     def _make_optimizer(self, config: Config) -> Any:
-        return TensorFlowOptimizer(config, self._variables)
+        return TensorFlowOptimizer(config, self._parameters)
 
     @property
     def skipped(self) -> int:

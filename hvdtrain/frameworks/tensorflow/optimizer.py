@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import scale_of_rows
-from hvdtrain.interfaces import ADAM_BETAS, ADAM_EPSILON
+from hvdtrain.frameworks.decay import without_decay
 
 # All replicas update their copies of a variable in the same way, so any copy has its value.
 FIRST_REPLICA = tf.VariableAggregation.ONLY_FIRST_REPLICA
@@ -20,15 +20,19 @@ def make_counter() -> tf.Variable:
 
 
 class TensorFlowOptimizer:
-    """SGD or Adam by TensorFlow's fused operations, which accept the learning rate of each step as a tensor.
+    """SGD, Adam or AdamW by TensorFlow's fused operations, which accept the learning rate of each step as a tensor.
 
     Keras' SGD keeps momentum times the learning rate; this operation keeps the plain sum of gradients, as PyTorch does,
-    so that a schedule has the same effect in both.
+    so that a schedule has the same effect in both. parameters: by canonical name. Raises UserError for a pattern of
+    --no-decay that matches none.
     """
 
-    def __init__(self, config: Config, variables: list[tf.Variable]) -> None:
-        self._config, self._variables = config, variables
-        kinds = ("mean", "square") if config.optimizer == "adam" else ("momentum",) if config.momentum else ()
+    def __init__(self, config: Config, parameters: dict[str, tf.Variable]) -> None:
+        self._config, variables = config, list(parameters.values())
+        without = without_decay(config.no_decay, parameters)
+        self._variables = variables
+        self._decays = [0.0 if name in without else config.weight_decay for name in parameters]
+        kinds = ("mean", "square") if config.optimizer != "sgd" else ("momentum",) if config.momentum else ()
         self.slots = {
             kind: [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables] for kind in kinds
         }
@@ -44,9 +48,11 @@ class TensorFlowOptimizer:
 
     def apply(self, gradients: list[tf.Tensor], lr: tf.Tensor) -> None:
         """Update all variables."""
-        for i, (variable, gradient) in enumerate(zip(self._variables, gradients, strict=True)):
-            if self._config.weight_decay:
-                gradient += self._config.weight_decay * variable
+        for i, (variable, gradient, decay) in enumerate(zip(self._variables, gradients, self._decays, strict=True)):
+            if decay and self._config.optimizer == "adamw":  # Loshchilov and Hutter (2019), times lr as in PyTorch
+                tf.raw_ops.AssignVariableOp(resource=variable.handle, value=variable * (1 - lr * decay))
+            elif decay:
+                gradient += decay * variable
             slots = [slots[i].handle for slots in self.slots.values()]
             self._update(variable.handle, slots, gradient, lr)
             if variable.constraint is not None:  # as Keras' optimizers do
@@ -54,11 +60,11 @@ class TensorFlowOptimizer:
 
     def _update(self, variable: tf.Tensor, slots: list[tf.Tensor], gradient: tf.Tensor, lr: tf.Tensor) -> None:
         ops, config = tf.raw_ops, self._config
-        if config.optimizer == "adam":
-            beta1, beta2 = map(tf.constant, ADAM_BETAS)
+        if config.optimizer != "sgd":
+            beta1, beta2 = tf.constant(config.beta1), tf.constant(config.beta2)
             t = tf.cast(self.updates, tf.float32)
             # The operation adds "epsilon hat" instead of epsilon: Kingma and Ba (2015), section 2.
-            epsilon = ADAM_EPSILON * tf.sqrt(1 - beta2**t)
+            epsilon = config.epsilon * tf.sqrt(1 - beta2**t)
             ops.ResourceApplyAdam(
                 var=variable, m=slots[0], v=slots[1], beta1_power=beta1**t, beta2_power=beta2**t, lr=lr,
                 beta1=beta1, beta2=beta2, epsilon=epsilon, grad=gradient,

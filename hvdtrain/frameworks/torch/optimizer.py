@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from hvdtrain.config.options import Config
+from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.frameworks.torch.network import SAVED, host_array, laid_out_as
-from hvdtrain.interfaces import ADAM_BETAS, ADAM_EPSILON, OptimizerState
+from hvdtrain.interfaces import OptimizerState
 from hvdtrain.networks.description import Weights
 
 CANONICAL = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "square"}
@@ -33,12 +34,18 @@ BYTES = {torch.bfloat16: torch.uint16}
 """Types that NumPy lacks, and those of the same size as which their bits are kept."""
 
 
-def make_optimizer(config: Config, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """PyTorch's optimizer, whose state exists (as zeros) from the start, so that it can be broadcast and loaded."""
+def make_optimizer(config: Config, named: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
+    """PyTorch's optimizer, whose state exists (as zeros) from the start, so that it can be broadcast and loaded.
+
+    Raises UserError for a pattern of --no-decay that matches no parameter.
+    """
+    parameters, groups = list(named.values()), _groups(config, named)
     # One call updates all parameters. GradScaler leaves it to a fused optimizer to skip a step, but Horovod's do not.
     fused = config.precision != "fp16" and all(map(torch.is_floating_point, parameters))
-    if config.optimizer == "adam":
-        adam = torch.optim.Adam(parameters, config.lr, ADAM_BETAS, ADAM_EPSILON, config.weight_decay, fused=fused)
+    if config.optimizer != "sgd":
+        kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+        betas = config.beta1, config.beta2
+        adam = kind(groups, config.lr, betas, config.epsilon, config.weight_decay, fused=fused)
         for parameter in parameters:
             adam.state[parameter] = {
                 "step": torch.zeros((), device=parameter.device if fused else "cpu"),
@@ -47,7 +54,7 @@ def make_optimizer(config: Config, parameters: list[nn.Parameter]) -> torch.opti
             }
         return adam
     sgd = torch.optim.SGD(
-        parameters,
+        groups,
         config.lr,
         config.momentum,
         weight_decay=config.weight_decay,
@@ -57,6 +64,16 @@ def make_optimizer(config: Config, parameters: list[nn.Parameter]) -> torch.opti
     for parameter in parameters if config.momentum else ():
         sgd.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
     return sgd
+
+
+def _groups(config: Config, named: dict[str, nn.Parameter]) -> list[dict[str, Any]]:
+    """The parameters in PyTorch's groups: those with weight decay and, if there are such, those without."""
+    without = without_decay(config.no_decay, named)
+    groups: list[dict[str, Any]] = [
+        {"params": [parameter for name, parameter in named.items() if name not in without]},
+        {"params": [parameter for name, parameter in named.items() if name in without], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def read_state(optimizer: Any, parameters: dict[str, nn.Parameter], extra: dict[str, Any]) -> OptimizerState:

@@ -46,7 +46,7 @@ class TaskOptimizer:
             self._check(parameters)
         else:
             lr = config.lr * (size if config.batch_scope == "per-rank" else 1)
-            self.optimizer = make_optimizer(dataclasses.replace(config, lr=lr), list(parameters.values()))
+            self.optimizer = make_optimizer(dataclasses.replace(config, lr=lr), parameters)
         self.learning_rate = self._present_rate()
         """That of the first parameter group in the latest update; before, that of the first one."""
 

@@ -61,6 +61,8 @@ class Outcome(NamedTuple):
     score: Score | None = None
     unit: str = "images"
     """What a row is."""
+    part: str = "test"
+    """Of the data that metrics and loss are on: `validation` or `test`."""
 
 
 @dataclass
@@ -136,8 +138,8 @@ def _outcome(trial: Trial, folder: Path) -> Outcome | None:
     if not (run.folder / "result.json").is_file():
         return None
     run.result.require()
-    loss, speed = run.result.number("loss"), run.images_per_s
-    return Outcome(trial.seed, run.tested, loss, speed, run.test_rows, run.parameters, run.score, run.unit)
+    loss, speed = run.chosen.number("loss"), run.images_per_s
+    return Outcome(trial.seed, run.tested, loss, speed, run.test_rows, run.parameters, run.score, run.unit, run.part)
 
 
 def is_pruned(run: Run) -> bool:
@@ -147,8 +149,7 @@ def is_pruned(run: Run) -> bool:
 
 def _newest_score(run: Run) -> Score | None:
     """That of the newest evaluation of a run that has no result."""
-    record = run.last_records["test"]
-    return run.score_of(record.number("loss"), metrics_of(record.values))
+    return run.score_of(run.evaluated.number("loss"), metrics_of(run.evaluated.values))
 
 
 def failure(run: Path) -> str:

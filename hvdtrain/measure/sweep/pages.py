@@ -76,8 +76,9 @@ def _shown_figures(combinations: list[Combination]) -> list[_Figure]:
     outcomes = [outcome for row in combinations for outcome in row.outcomes]
     score, units = score_of(combinations), {outcome.unit for outcome in outcomes}
     names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.metrics))
-    loss = _Figure(f"test {LOSS}", lambda row: row.loss, LOSS)
-    metrics = [_Figure(f"test {printable(name)}", partial(_metric, name), printable(name)) for name in names]
+    part = next((outcome.part for outcome in outcomes), "test")
+    loss = _Figure(f"{part} {LOSS}", lambda row: row.loss, LOSS)
+    metrics = [_Figure(f"{part} {printable(name)}", partial(_metric, name), printable(name)) for name in names]
     figures = [loss, *metrics] if score and score.name == LOSS else [*metrics, loss]
     figures.sort(key=lambda figure: score is None or figure.name != printable(score.title))
     unit = units.pop() if len(units) == 1 else "rows"

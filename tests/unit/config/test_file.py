@@ -67,7 +67,7 @@ INVALID = [
     ("name = 3", "name = 3 is not valid; give text in quotes"),
     ("runs = []", "runs = an array is not valid; give text in quotes"),
     ('groups = "x"', 'groups = "x" is not valid; give an integer or "auto"'),
-    ('optimizer = "adm"', 'optimizer = "adm" is not valid (did you mean adam?); give one of "sgd", "adam"'),
+    ('optimizer = "adm"', 'optimizer = "adm" is not valid (did you mean adam?); give one of "sgd", "adam", "adamw"'),
     ('recipe = "bok"', 'recipe = "bok" is not valid (did you mean book?); give one of "digits", "book", "fashion"'),
     ("bach-size = 3", "training has no option 'bach-size' (did you mean batch-size?)"),
     ('config = "b.toml"', "training has no option 'config'"),

@@ -33,12 +33,50 @@ def test_cosine_falls_to_nearly_zero():
     assert actual == sorted(actual, reverse=True)
 
 
+def test_polynomial_falls_to_zero_by_its_power():
+    options = {"epochs": 5, "lr": 1.0, "warmup_epochs": 1, "schedule": "polynomial"}
+    assert rates(5, **options) == pytest.approx([1, 1, 0.75, 0.5, 0.25])
+    assert rates(5, lr_power=2, **options) == pytest.approx([1, 1, 0.75**2, 0.5**2, 0.25**2])
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("rise", [0.25, 0.3, 0.9])
+@pytest.mark.parametrize("steps", [10, 97])
+def test_onecycle_is_that_of_pytorch(rise, steps):
+    import torch
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0, momentum=0.9)
+    kind = torch.optim.lr_scheduler.OneCycleLR
+    schedule = kind(optimizer, 0.4, total_steps=steps, pct_start=rise, cycle_momentum=False)
+    expected = []
+    for _ in range(steps):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if len(expected) < steps:
+            schedule.step()
+    actual = rates(steps, epochs=1, lr=0.4, schedule="onecycle", lr_rise=rise)
+    assert actual == pytest.approx(expected, rel=1e-9)
+
+
+def test_onecycle_without_a_rise_begins_at_its_peak():
+    actual = rates(20, epochs=1, lr=0.4, schedule="onecycle", lr_rise=0)
+    assert actual[0] == 0.4
+    assert actual == sorted(actual, reverse=True)
+    assert actual[-1] == pytest.approx(0.4 / 25e4)
+
+
+def test_onecycle_of_one_step_is_at_its_peak():
+    assert rates(1, epochs=1, lr=0.4, schedule="onecycle") == [0.4]
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "warns"),
     [
         (1000, {"max_steps": 40}, True),  # 100 steps an epoch, and one epoch of warm-up
         (1000, {"max_steps": 40, "schedule": "constant"}, True),
         (1000, {"max_steps": 99}, True),
+        (1000, {"max_steps": 40, "schedule": "onecycle"}, True),  # of 1200 steps
+        (1000, {"max_steps": 360, "schedule": "onecycle"}, False),
         (1000, {"max_steps": 100}, False),
         (1000, {"max_steps": 40, "warmup_epochs": 0.1}, False),
         (1000, {"max_steps": 40, "warmup_epochs": 0}, False),

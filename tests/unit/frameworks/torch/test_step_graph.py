@@ -96,6 +96,7 @@ WHOLE = {
     "nesterov": {"nesterov": True, "weight_decay": 0.01},
     "plain sgd": {"momentum": 0.0},
     "adam": {"optimizer": "adam", "weight_decay": 0.01},
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.5, "no_decay": ("conv*",)},
     "bf16": {"precision": "bf16"},
     "accumulate": {"accumulate": 3},
     "clip": {"clip_norm": 0.05, "accumulate": 2},
