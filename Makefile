@@ -44,6 +44,8 @@ packages: ## Download what set-up of STACK reads into a folder: PACKAGES=FOLDER 
 wheel: setup ## Build a wheel of Horovod into dist/, for machines without a compiler (HOROVOD_WHEELS)
 	@setup/wheel.sh "$(VENV)" dist
 
+# Without what only tests need.
+train: export FOR = train
 train: setup ## Train LeNet on NP processes with FRAMEWORK (default: the stack's first); ARGS are its options
 	@$(ACTIVE) horovodrun -np $(NP) python -m hvdtrain.$(framework)_lenet $(ARGS)
 
@@ -56,7 +58,7 @@ test-all: setup ## Run all tests: every framework with every launcher; ARGS are 
 # In an environment of its own, beside the one for other work.
 test-gpu: VENV = .venv-gpu
 test-gpu: ## Prove on a GPU, with this machine's PyTorch, what docs/gpus.md says; writes REPORT (gpu-report.md)
-	@STACK=pytorch USE_SYSTEM_TORCH=1 setup/environment.sh
+	@STACK=pytorch USE_SYSTEM_TORCH=1 FOR=test-gpu setup/environment.sh
 	@$(ACTIVE) python -m pytest tests/gpu --gpu-report "$(REPORT)" $(ARGS)
 
 fuzz: setup ## Fuzz each parser for FUZZ_MINUTES (10); ARGS selects parsers by parts of their names
@@ -93,7 +95,7 @@ lock: ## Update the hashes of all stacks' pinned packages (needs uv)
 	        -o $$stack/requirements.lock || exit; \
 	done
 	@uv pip compile -q $(LOCK) setup/audit.in -o setup/audit.lock
-	@uv pip compile -q $(LOCK) setup/wheel.in -o setup/wheel.lock
+	@for tool in uv wheel; do uv pip compile -q $(LOCK) setup/$$tool.in -o setup/$$tool.lock || exit; done
 	@uv pip compile -q $(LOCK) setup/docs.in -o setup/docs.lock
 	@uv pip compile -q $(LOCK) setup/dist.in -o setup/dist.lock
 
