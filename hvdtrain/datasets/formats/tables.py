@@ -191,7 +191,7 @@ class _Table:
         is_empty = column.is_null(nan_is_null=True).to_numpy()
         if not types.is_floating(column.type):
             return is_empty
-        return is_empty | compute.is_inf(column).fill_null(False).to_numpy()
+        return is_empty | np.isinf(compute.cast(column, "double").to_numpy())
 
     def advice(self, inputs: list[str], label: str, rows: int, is_default: bool) -> tuple[str, ...]:
         """What a user may not expect of the columns and rows that are used."""
