@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hvdtrain.config.options import Config as Config
     from hvdtrain.config.options import RuntimeOptions as RuntimeOptions
     from hvdtrain.datasets.registry import load_dataset as load_dataset
+    from hvdtrain.datasets.streams import Stream as Stream
     from hvdtrain.networks.description import Network as Network
     from hvdtrain.runs.record import RunFolder as RunFolder
 
@@ -22,6 +23,7 @@ MODULES = {
     "Network": "networks.description",
     "RunFolder": "runs.record",
     "RuntimeOptions": "config.options",
+    "Stream": "datasets.streams",
     "fit": "api",
     "launch": "api",
     "load_dataset": "datasets.registry",
