@@ -15,7 +15,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import Score
 from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
-from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
+from hvdtrain.interfaces import AVERAGE, Checkpoint, Dataset, Group, Learner, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.target import Target
@@ -172,9 +172,11 @@ class Run:
 
         score: None if it was not measured there.
         """
+        optimizer = self.learner.optimizer_state()
+        averages = {f"{AVERAGE}{name}": array for name, array in self.learner.averages().items()}
         return Checkpoint(
             weights=weights,
-            optimizer=self.learner.optimizer_state(),
+            optimizer=optimizer._replace(arrays=optimizer.arrays | averages),
             position=position,
             model=self.config.model,
             network=self.target.record(),
