@@ -9,7 +9,6 @@ from support.networks import LENET
 from support.numpy_network import numpy_logits
 from support.stack import FRAMEWORKS, INSTALLED
 
-from hvdtrain.config.options import Config
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.runs import checkpoints
 
@@ -38,7 +37,8 @@ def first(tmp_path_factory):
 
 def loss_of(weights):
     """Mean loss of LeNet on the test data, by NumPy."""
-    images, labels = load_dataset(Config(), False).test[np.arange(360)]
+    test = load_dataset("digits").test
+    images, labels = test[np.arange(len(test))]
     logits = numpy_logits(LENET, weights, images).astype(np.float64)
     logits -= logits.max(1, keepdims=True)
     return float((np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]).mean())
@@ -59,7 +59,14 @@ def test_averages_are_evaluated_and_leave_training_as_it_is(first, framework):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_resumed_run_has_the_averages_of_one_that_was_not_interrupted(tmp_path, first, framework):
     folder = first(framework)
-    resume = ("--resume", str(folder / "part" / "checkpoints" / "step-00000004"), "--max-steps", str(STEPS))
+    resume = (
+        "--resume",
+        str(folder / "part" / "checkpoints" / "step-00000004"),
+        "--max-steps",
+        str(STEPS),
+        "--name",
+        "run",
+    )
     resumed, whole = newest(train(tmp_path, framework, *resume, by="alone", np=1)), newest(folder / "whole")
     assert whole.averages.keys() == resumed.averages.keys()
     for name, average in whole.averages.items():
@@ -71,7 +78,7 @@ def test_a_resumed_run_has_the_averages_of_one_that_was_not_interrupted(tmp_path
 def test_averages_move_between_frameworks(tmp_path, first):
     one, other = INSTALLED[:2]
     start = first(one) / "part" / "checkpoints" / "step-00000004"
-    moved = newest(train(tmp_path, other, "--resume", str(start), "--max-steps", str(STEPS), by="alone", np=1))
+    moved = newest(train(tmp_path, other, "--name", "run", "--resume", str(start), "--max-steps", str(STEPS)))
     expected = newest(first(one) / "whole")
     for name, average in expected.averages.items():
         np.testing.assert_allclose(moved.averages[name], average, atol=1e-5, err_msg=name)
