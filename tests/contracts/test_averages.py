@@ -53,7 +53,7 @@ def test_averages_are_evaluated_and_leave_training_as_it_is(first, framework):
     assert not plain.averages and saved.averages.keys() == saved.weights.keys()
     recorded = json.loads((folder / "whole" / "result.json").read_text())["loss"]
     assert recorded == pytest.approx(loss_of(saved.evaluated), rel=1e-4)
-    assert recorded != pytest.approx(loss_of(saved.weights), rel=1e-2)
+    assert recorded != pytest.approx(loss_of(saved.weights), rel=1e-3)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
