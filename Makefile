@@ -29,7 +29,7 @@ export DEVICE NP CMD ENGINE WHEELS
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup packages wheel train test test-all test-gpu fuzz chaos horovod-test lint format bench lock docs audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup packages wheel train test test-all test-gpu fuzz chaos horovod-test lint format bench lock docs dist audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -44,6 +44,8 @@ packages: ## Download what set-up of STACK reads into a folder: PACKAGES=FOLDER 
 wheel: setup ## Build a wheel of Horovod into dist/, for machines without a compiler (HOROVOD_WHEELS)
 	@setup/wheel.sh "$(VENV)" dist
 
+# Without what only tests need.
+train: export FOR = train
 train: setup ## Train LeNet on NP processes with FRAMEWORK (default: the stack's first); ARGS are its options
 	@$(ACTIVE) horovodrun -np $(NP) python -m hvdtrain.$(framework)_lenet $(ARGS)
 
@@ -56,7 +58,7 @@ test-all: setup ## Run all tests: every framework with every launcher; ARGS are 
 # In an environment of its own, beside the one for other work.
 test-gpu: VENV = .venv-gpu
 test-gpu: ## Prove on a GPU, with this machine's PyTorch, what docs/gpus.md says; writes REPORT (gpu-report.md)
-	@STACK=pytorch USE_SYSTEM_TORCH=1 setup/environment.sh
+	@STACK=pytorch USE_SYSTEM_TORCH=1 FOR=test-gpu setup/environment.sh
 	@$(ACTIVE) python -m pytest tests/gpu --gpu-report "$(REPORT)" $(ARGS)
 
 fuzz: setup ## Fuzz each parser for FUZZ_MINUTES (10); ARGS selects parsers by parts of their names
@@ -93,11 +95,15 @@ lock: ## Update the hashes of all stacks' pinned packages (needs uv)
 	        -o $$stack/requirements.lock || exit; \
 	done
 	@uv pip compile -q $(LOCK) setup/audit.in -o setup/audit.lock
-	@uv pip compile -q $(LOCK) setup/wheel.in -o setup/wheel.lock
+	@for tool in uv wheel; do uv pip compile -q $(LOCK) setup/$$tool.in -o setup/$$tool.lock || exit; done
 	@uv pip compile -q $(LOCK) setup/docs.in -o setup/docs.lock
+	@uv pip compile -q $(LOCK) setup/dist.in -o setup/dist.lock
 
 docs: setup ## Build the site of the documentation into build/site, and check its links
 	@setup/docs.sh "$(VENV)"
+
+dist: setup ## Build the source distribution and the wheel of this version into dist/, and check both
+	@setup/dist.sh "$(VENV)" dist
 
 audit: setup ## Check the pinned packages of all stacks for known vulnerabilities; ARGS are passed to pip-audit
 	@setup/audit.sh "$(VENV)" $(ARGS)

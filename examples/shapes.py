@@ -21,10 +21,10 @@ def draw(shape: str, generator: np.random.Generator) -> Image.Image:
     width, height = generator.integers(48, 97, 2)
     light = generator.integers(120, 256, 3)
     picture = Image.new("RGB", (int(width), int(height)), tuple(map(int, light)))
-    center = generator.uniform(0.4, 0.6, 2) * (width, height)
+    center = generator.uniform(0.45, 0.55, 2) * (width, height)
     corners = {"circle": 40, "square": 4, "triangle": 3}[shape]
-    angles = generator.uniform(0, 2 * np.pi) + 2 * np.pi * np.arange(corners) / corners
-    points = center + generator.uniform(0.25, 0.4) * min(width, height) * np.stack([np.cos(angles), np.sin(angles)], 1)
+    angles = generator.uniform(-0.3, 0.3) + np.pi / 4 + 2 * np.pi * np.arange(corners) / corners
+    points = center + generator.uniform(0.35, 0.45) * min(width, height) * np.stack([np.cos(angles), np.sin(angles)], 1)
     ImageDraw.Draw(picture).polygon([tuple(map(float, point)) for point in points], tuple(map(int, light // 3)))
     return picture
 

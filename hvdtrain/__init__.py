@@ -12,16 +12,18 @@ if TYPE_CHECKING:
     from hvdtrain.config.options import Config as Config
     from hvdtrain.config.options import RuntimeOptions as RuntimeOptions
     from hvdtrain.datasets.registry import load_dataset as load_dataset
+    from hvdtrain.datasets.streams import Stream as Stream
     from hvdtrain.networks.description import Network as Network
     from hvdtrain.runs.record import RunFolder as RunFolder
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 MODULES = {
     "Config": "config.options",
     "Network": "networks.description",
     "RunFolder": "runs.record",
     "RuntimeOptions": "config.options",
+    "Stream": "datasets.streams",
     "fit": "api",
     "launch": "api",
     "load_dataset": "datasets.registry",

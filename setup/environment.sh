@@ -9,12 +9,19 @@
 #   USE_SYSTEM_TORCH=1  use the PyTorch of BASE_PYTHON as it is (STACK=pytorch)
 #   PACKAGES         a folder of wheels and sources made by setup/packages.sh: nothing is read from the network
 #   HOROVOD_WHEELS   folder or page of prebuilt wheels of Horovod (docs/wheels.md): nothing is compiled
+#   TORCH            cpu, cuda: which build of PyTorch, where the machine has no NVIDIA GPU (default: it asks, at a terminal)
+#   FOR              train: without what only tests need; test-gpu: what tests/gpu need, without Horovod, beside the
+#                    machine's PyTorch (default: all)
+#   HVDTRAIN_UV      set it to nothing, and pip installs in place of uv
 #   HVDTRAIN_EXTRAS  the extras of hvdtrain to install (default: the stack's)
 #   HVDTRAIN_CONSTRAINTS  the file of pinned versions (default: the stack's)
 set -euo pipefail
 
 # shellcheck source=setup/stack.sh
 source "$(dirname "${BASH_SOURCE[0]}")/stack.sh"
+setup=$root/setup
+# shellcheck source=setup/uv.sh
+source "$setup/uv.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 stamp=$venv/.hvdtrain-setup
 
@@ -23,16 +30,16 @@ stamp=$venv/.hvdtrain-setup
 wanted() {
     {
         cat setup.cfg setup/*.{sh,py} setup/horovod/* "$folder"/*
-        printf '%s\n' "$stack" "$venv" "$root" "$extras" "$constraints"
+        printf '%s\n' "$stack" "$venv" "$root" "$extras" "$constraints" "${TORCH:-}"
         printf '%s\n' "$torch"
         env | grep -E '^HOROVOD_(GPU|CPU_OPERATIONS|CUDA|ROCM|NCCL|WITHOUT|BUILD|CMAKE)' | sort || true
     } | sha256sum
 }
 
-# Whether all that install.sh installed was compared with the lock.
-compared() { [[ ! -e $venv/.hvdtrain-report.json ]]; }
-works() { compared && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
-up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && as_asked && works; }
+# Whether nothing was interrupted while it was installed.
+whole() { [[ ! -e $venv/.hvdtrain-installing ]]; }
+works() { "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
+up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && as_asked && whole && works; }
 
 # True if the environment has the stack, the Python and the PyTorch that are asked for.
 as_asked() {
@@ -51,14 +58,14 @@ as_asked() {
 
 base_of() { "$1" -c 'import os, sys; print(sys.version_info[:3], os.path.realpath(sys.base_prefix))'; }
 
-# From here on, pip reads this folder only: no index, and no configuration that names one. In a URL, since pip would
+# From here on, pip and uv read this folder only: no index, and no configuration that names one. In a URL, since pip would
 # split a path at its spaces.
 use_packages() {
     local packages
     packages=$(cd "$1" 2>/dev/null && pwd) || die "PACKAGES=$1 is not a folder: make it with make packages STACK=$stack"
     compgen -G "$packages/*.whl" >/dev/null || die "PACKAGES=$1 has no wheels: make it with make packages STACK=$stack"
     step "Packages: from $packages only"
-    unset PIP_INDEX_URL PIP_EXTRA_INDEX_URL
+    unset PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_INDEX UV_DEFAULT_INDEX UV_INDEX_URL UV_EXTRA_INDEX_URL UV_FIND_LINKS
     export PIP_CONFIG_FILE=/dev/null PIP_NO_INDEX=1 PIP_FIND_LINKS="file://${packages// /%20}"
 }
 
@@ -153,6 +160,45 @@ test_system_torch() {
     rm -f "$venv/.hvdtrain-said"
 }
 
+has_gpu() {
+    compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg || -e /dev/kfd ]] || type -P nvidia-smi >/dev/null
+}
+
+# PyPI has PyTorch for Linux on x86_64 with CUDA only. PyTorch's own index has builds for CPUs, which only the user may
+# choose: the lock cannot know them. An index or a folder that pip is configured to use may have one, too.
+choose_torch_build() {
+    local answer=${TORCH:-}
+    [[ ,$extras, = *,pytorch,* && -z $system_torch ]] || return 0
+    if [[ -z $answer && ! -d $(echo "$venv"/lib/python*/site-packages/torch) ]] && ! has_gpu &&
+        pip_install --show torch | grep -q '^nvidia-\|^cuda-'; then
+        step "This machine has no GPU, and PyPI's PyTorch brings CUDA along, 3 GB. TORCH=cpu takes the build for CPUs," \
+            "0.2 GB, from PyTorch's own index, where the lock has no SHA-256 for it."
+        if [[ -t 0 && -t 1 ]]; then
+            read -rp "    cpu or cuda? [cuda] " answer || true
+        fi
+    fi
+    if [[ $answer = cpu ]]; then
+        [[ -n $HVDTRAIN_UV ]] || die "TORCH=cpu needs uv: with pip, name an index that has it in PIP_EXTRA_INDEX_URL"
+        export UV_TORCH_BACKEND=cpu
+    fi
+}
+
+install_packages() {
+    if [[ $purpose = test-gpu ]]; then
+        step "Installing what tests/gpu need"
+        pip_install -r setup/test-gpu.txt
+        pip_install --no-deps -e .
+        return
+    fi
+    choose_torch_build
+    step "Installing hvdtrain[$extras] (the first time: downloads 0.6 GB, or 3 GB with PyTorch for CUDA)"
+    pip_install -e ".[$extras]"
+    # shellcheck disable=SC2086  # several packages
+    [[ -z $NO_DEPENDENCIES ]] || pip_install --no-deps $NO_DEPENDENCIES
+    ensure_mpi
+}
+
+[[ ${TORCH:-} =~ ^(cpu|cuda|)$ ]] || die "TORCH=$TORCH: give cpu or cuda"
 choose_stack
 # The system's PyTorch: its Python and, in a second line, its version.
 torch=''
@@ -177,34 +223,32 @@ flock -n 9 || { step "Waiting for another set-up to finish"; flock 9; }
 if up_to_date "$wanted"; then exit; fi
 
 ensure_system
-if [[ ! -e $venv ]] || { [[ -f $marker ]] && ! { [[ $(<"$marker") = "$venv" ]] && as_asked && works; }; }; then
+if [[ ! -e $venv ]] || { [[ -f $marker ]] && ! { [[ $(<"$marker") = "$venv" ]] && as_asked && whole && works; }; }; then
     make_environment
 fi
-compared || die "$venv has packages that were not compared with the lock, since set-up was interrupted or found a" \
-    "wrong file: remove it, or set VENV to another folder"
 works || die "$venv is not a working virtual environment: remove it, or set VENV to another folder"
 as_asked ||
     die "$venv, which set-up did not make, has another stack or Python: remove it, or set VENV to another folder"
 printf '%s\n' "$stack" >"$venv/.hvdtrain-stack"
+# An environment that set-up did not make is not made anew, but each of its packages is installed again.
+whole || export HVDTRAIN_REINSTALL=yes
 [[ -z $system_torch ]] || constraints=$venv/.hvdtrain-constraints
 rm -f "$stamp"
 
-step "Installing hvdtrain[$extras] (the first time: downloads 0.6 GB, or 3 GB with PyTorch for CUDA)"
-has_new_pip "$venv/bin/python" ||
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r <(pip_pin)
+python=$venv/bin/python
+find_uv
+[[ -n $HVDTRAIN_UV ]] || has_new_pip "$python" ||
+    "$python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r <(pip_pin)
 pip_install setuptools wheel
-# The environment has the pinned setuptools; an isolated build would download it again.
-pip_install --no-build-isolation -e ".[$extras]"
-# shellcheck disable=SC2086  # several packages
-[[ -z $NO_DEPENDENCIES ]] || pip_install --no-deps $NO_DEPENDENCIES
-ensure_mpi
+install_packages
 # horovodrun imports TensorFlow to see what Horovod supports, and TensorFlow prints three notices.
 set_variable hvdtrain_tensorflow TF_CPP_MIN_LOG_LEVEL '"1"'
 for variable in $VARIABLES; do
     set_variable "hvdtrain_${variable%%=*}" "${variable%%=*}" "\"${variable#*=}\""
 done
 [[ -z $system_torch ]] || test_system_torch
-HVDTRAIN_CONSTRAINTS=$constraints setup/horovod.sh "$venv"
+[[ $purpose = test-gpu ]] || HVDTRAIN_CONSTRAINTS=$constraints setup/horovod.sh "$venv"
 
+printf '%s\n' "$extras" >"$venv/.hvdtrain-extras"
 printf '%s\n' "$wanted" >"$stamp"
 step "$venv is ready"

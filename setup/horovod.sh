@@ -169,7 +169,7 @@ install_prebuilt() {
 install_wheel() {
     local framework remedy=$2
     rm -f "$installed" # of the one that is replaced
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall "$1"
+    pip_install --file "$1"
     for framework in torch mxnet tensorflow; do
         is_installed "$framework" || continue
         # One process each: a process can load only one of Horovod's libraries.

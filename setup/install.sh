@@ -1,28 +1,106 @@
 #!/usr/bin/env bash
-# Installs packages at the versions of a virtual environment's stack, and compares every file with the stack's lock.
+# Installs packages at the versions of a virtual environment's stack, and nothing whose SHA-256 is not in the stack's lock.
 #
-# pip writes its report before it installs anything, and a later pip does not report what it finds installed. So the
-# report stays until it was compared, also if this script is killed, and set-up uses no environment that has one.
+# First a resolver chooses versions, which the constraints pin, and installs nothing. Then exactly these are installed, with
+# the hashes that the lock has for them: uv and pip compare a file before they install it. Builds that the lock does not
+# have, from an index that the user configured, are listed. By uv (setup/uv.sh), or pip where uv cannot be had.
 #
-#   usage: setup/install.sh VENV ARGUMENTS-OF-PIP-INSTALL...
+#   usage: setup/install.sh VENV [--into FOLDER] [--no-deps] REQUIREMENT... [-r FILE] [-e .[EXTRAS]]
+#          setup/install.sh VENV --file WHEEL    one that was built here, which no lock can know
+#
+#   --into FOLDER   download into a folder, instead of installing
+#   --show          print what would be installed
+#
+# While packages are installed, VENV has the file .hvdtrain-installing. What an interruption leaves cannot be trusted to be
+# whole, so set-up then makes the environment anew.
 set -euo pipefail
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-venv=$1
+venv=$1 python=$1/bin/python
 shift
 stack=$setup/stacks/$(<"$venv/.hvdtrain-stack")
 constraints=$venv/.hvdtrain-constraints # of an environment with the system's PyTorch
 [[ -f $constraints ]] || constraints=$stack/constraints.txt
-report=$venv/.hvdtrain-report.json
-unset PYTHONPATH # to pip, what is there would count as installed, and so would not be compared
+constraints=${HVDTRAIN_CONSTRAINTS:-$constraints}
+again=${HVDTRAIN_REINSTALL:-}
+unset PYTHONPATH # what is there would count as installed
 exec 7>"$venv/.hvdtrain-install.lock" # as `make wheel` installs, too
 flock 7
-if [[ -e $report ]]; then
-    echo "set-up: $venv has packages that were not compared with the lock: run make setup" >&2
-    exit 1
+
+# shellcheck source=setup/uv.sh
+source "$setup/uv.sh"
+find_uv
+uv=$HVDTRAIN_UV
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
+pip() { "$python" -m pip "$@" -qq --disable-pip-version-check; }
+
+# The packages of a linked PyTorch are not to be chosen again; pip finds them installed.
+linked() {
+    { grep -hm 1 '^Name: ' "$venv"/lib/python*/hvdtrain-system-torch/*-info/{METADATA,PKG-INFO} 2>/dev/null || true; } |
+        sed "s/^Name: \(.*\)/\1; python_version < '0'/"
+}
+
+choose() {
+    if [[ -n $uv ]]; then
+        linked >"$work/overrides"
+        printf '%s\n' "${requirements[@]}" |
+            "$uv" pip compile -q --no-header --no-annotate --no-build-isolation --python "$python" -c "$constraints" \
+                --override "$work/overrides" -o "$work/chosen" "${options[@]}" - "${files[@]}" >/dev/null
+    else
+        printf '%s\n' "${requirements[@]}" >"$work/requirements"
+        pip install --dry-run --no-build-isolation -c "$constraints" --report "$work/chosen" "${options[@]}" \
+            ${again:+--ignore-installed} -r "$work/requirements" "${files[@]/#/--requirement=}"
+    fi
+}
+
+install() {
+    local remedy="check the network, and which index pip uses (pip config list), and try again"
+    touch "$venv/.hvdtrain-installing"
+    if [[ -n $uv ]]; then
+        "$uv" pip install -q --no-deps --no-build-isolation --python "$python" ${again:+--reinstall} "$@"
+    else
+        pip install --no-deps --no-build-isolation ${again:+--force-reinstall} "$@"
+    fi 2>"$work/said" && return
+    cat "$work/said" >&2
+    ! grep -q 'Hash mismatch\|DO NOT MATCH' "$work/said" ||
+        remedy="a file is not the one that was published: check which index pip uses (pip config list), or update the \
+lock (make lock)"
+    die "packages cannot be installed; $remedy"
+}
+
+into='' show='' checkout='' requirements=() files=() options=()
+while (($#)); do
+    case $1 in
+        --file)
+            again=yes
+            install "$2"
+            rm "$venv/.hvdtrain-installing"
+            exit
+            ;;
+        --into) into=$2 && shift ;;
+        --show) show=yes ;;
+        -r) files+=("$2") && shift ;;
+        -e) checkout=$2 requirements+=("-e $2") && shift ;;
+        --*) options+=("$1") ;;
+        *) requirements+=("$1") ;;
+    esac
+    shift
+done
+choose || die "the packages cannot be found; check the network, and which index pip uses (pip config list), and try again"
+if [[ -n $show ]]; then
+    cat "$work/chosen"
+    exit
 fi
-"$venv/bin/python" -m pip install -qq --disable-pip-version-check \
-    -c "${HVDTRAIN_CONSTRAINTS:-$constraints}" --report "$report" "$@"
-# Without site-packages: nothing that was installed runs before it is checked.
-"$venv/bin/python" -I -S "$setup/locked.py" "$stack/requirements.lock" "$report"
-rm "$report"
+"$python" -I -S "$setup/locked.py" "$stack/requirements.lock" "$work/chosen" "$work/locked" "$work/others"
+if [[ -n $into ]]; then
+    pip download --no-deps --require-hashes -d "$into" -r "$work/locked"
+    [[ ! -s $work/others ]] || pip download --no-deps -d "$into" -r "$work/others"
+    exit
+fi
+[[ ! -s $work/locked ]] || install --require-hashes -r "$work/locked"
+[[ ! -s $work/others ]] || install -r "$work/others"
+[[ -z $checkout ]] || install -e "${checkout%%[*}"
+rm -f "$venv/.hvdtrain-installing"

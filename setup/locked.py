@@ -1,11 +1,11 @@
-"""Compares what pip installed with the lock of a stack.
+"""Finds the SHA-256 of packages that a resolver chose in the lock of a stack.
 
-usage: python -I -S setup/locked.py LOCK REPORT, a file that `pip install --report` wrote
-       python -I -S setup/locked.py --list REPORT...    prints what the reports name, as requirements with hashes
+usage: python -I -S setup/locked.py LOCK CHOSEN LOCKED OTHERS
 
-Exits with status 1, and one line for each, if a file of a pinned version is not in the lock. Packages that the lock
-does not pin are listed: a build from an index other than PyPI, such as PyTorch's for CPUs, and what only it requires.
-It uses only the standard library, so that nothing that it checks has run before.
+CHOSEN is what `uv pip compile` wrote, or `pip install --report`. It writes two files of requirements: LOCKED, each with
+the hashes of the lock, and OTHERS, which the lock does not have, and prints the latter: a build from another index than
+PyPI, such as PyTorch's for CPUs, and what only it requires.
+It uses only the standard library: nothing that was installed runs.
 """
 
 from __future__ import annotations
@@ -16,54 +16,44 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.M)
 
-def read_lock(text: str) -> dict[tuple[str, str], set[str]]:
-    """SHA-256 of the files of each (name, version)."""
-    sums: dict[tuple[str, str], set[str]] = {}
+
+def read_lock(text: str) -> dict[str, list[str]]:
+    """SHA-256 of the files of each name==version."""
+    sums: dict[str, list[str]] = {}
+    files: list[str] = []
     for line in text.splitlines():
-        if pin := re.match(r"(\S+?)==(\S+)", line):
-            files = sums.setdefault((pin[1], pin[2]), set())
+        if pin := PIN.match(line):
+            files = sums.setdefault(pin[0], [])
         elif digest := re.search(r"--hash=sha256:([0-9a-f]{64})", line):
-            files.add(digest[1])
+            files.append(digest[1])
     return sums
 
 
-def read_report(report: Path) -> Iterator[tuple[str, str, str | None, str]]:
-    """Name, version, SHA-256 and file of each package, except the checkout itself."""
-    for item in json.loads(report.read_text())["install"]:
-        source, about = item["download_info"], item["metadata"]
-        if "dir_info" not in source:
-            digest = source.get("archive_info", {}).get("hashes", {}).get("sha256")
-            name = re.sub(r"[-_.]+", "-", about["name"]).lower()
-            yield name, about["version"], digest, source["url"].rpartition("/")[2]
-
-
-def compare(lock_file: Path, report: Path) -> int:
-    """Compare, print what differs or is not in the lock, and return the exit status."""
-    lock, status, unknown = read_lock(lock_file.read_text()), 0, []
-    for name, version, digest, file in read_report(report):
-        files = lock.get((name, version))
-        if files is None:
-            unknown.append(f"{name} {version}")
-        elif digest not in files:
-            print(
-                f"set-up: {file} has SHA-256 {digest}, which is not in {lock_file}: it is not the file that was "
-                "published; check which index pip uses (pip config list), or update the lock (make lock)",
-                file=sys.stderr,
-            )
-            status = 1
-    if unknown:
-        print(f"    not in {lock_file.name}, so not compared: {', '.join(unknown)}")
-    return status
+def chosen(text: str) -> Iterator[str]:
+    """name==version of each package, except the checkout itself."""
+    if not text.startswith("{"):
+        yield from (pin[0] for pin in PIN.finditer(text))
+        return
+    for item in json.loads(text)["install"]:
+        if "dir_info" not in item["download_info"]:
+            name = re.sub(r"[-_.]+", "-", item["metadata"]["name"]).lower()
+            yield f"{name}=={item['metadata']['version']}"
 
 
 def main(arguments: list[str]) -> int:
-    """Compare or list."""
-    if arguments[0] != "--list":
-        return compare(Path(arguments[0]), Path(arguments[1]))
-    for report in arguments[1:]:
-        for name, version, digest, _ in read_report(Path(report)):
-            print(f"{name}=={version} --hash=sha256:{digest}")
+    """Write both files, and print what is not in the lock."""
+    lock, chosen_file, locked, others = map(Path, arguments)
+    sums, pins = read_lock(lock.read_text()), list(chosen(chosen_file.read_text()))
+    unknown = [pin for pin in pins if not sums.get(pin)]
+    lines = (
+        " ".join([pin, *(f"--hash=sha256:{digest}" for digest in sums[pin])]) for pin in pins if pin not in unknown
+    )
+    locked.write_text("".join(f"{line}\n" for line in lines))
+    others.write_text("".join(f"{pin}\n" for pin in unknown))
+    if unknown:
+        print(f"    not in {lock.name}, so not compared: {', '.join(pin.replace('==', ' ') for pin in unknown)}")
     return 0
 
 

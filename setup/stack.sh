@@ -30,6 +30,8 @@ pip_pin() { awk '/^[a-z]/ { is_pip = /^pip==/ } is_pip' setup/audit.lock; }
 
 BASE_PYTHON=${BASE_PYTHON:-}
 system_torch=''
+purpose=${FOR:-}
+[[ $purpose =~ ^(train|test-gpu|)$ ]] || die "FOR=$FOR: give train or test-gpu, or leave it out"
 
 read_stack() {
     stack=$1
@@ -40,6 +42,9 @@ read_stack() {
     # shellcheck source=/dev/null
     source "$folder/stack.conf"
     extras=${HVDTRAIN_EXTRAS:-$EXTRAS}
+    # What an environment has for tests stays there.
+    if [[ $purpose = train && $(cat "$venv/.hvdtrain-extras" 2>/dev/null) != "$EXTRAS" ]]; then extras=${extras%,dev}; fi
+    if [[ $purpose = test-gpu ]]; then extras=test-gpu; fi
     constraints=${HVDTRAIN_CONSTRAINTS:-$folder/constraints.txt}
 }
 
@@ -49,7 +54,7 @@ choose_stack() {
     made=$(cat "$venv/.hvdtrain-stack" 2>/dev/null || true)
     if [[ -n ${STACK:-} ]]; then
         read_stack "$STACK"
-    elif [[ ${USE_SYSTEM_TORCH:-0} != 0 ]]; then
+    elif [[ ${USE_SYSTEM_TORCH:-0} != 0 || $purpose = test-gpu ]]; then
         read_stack pytorch
     elif [[ -n $made ]]; then
         read_stack "$made"

@@ -11,7 +11,6 @@ from typing import Literal
 from hvdtrain import __version__
 from hvdtrain.config.option import OptionParser, option, parser_of, positional, read_arguments
 from hvdtrain.config.options import Framework
-from hvdtrain.config.sources import recorded
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.export import (
@@ -30,7 +29,7 @@ from hvdtrain.runs import checkpoints
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import did_you_mean, printable
-from hvdtrain.tasks.registry import load_task
+from hvdtrain.tasks.registry import load_trained_task
 
 Format = Literal["onnx", "pt2", "saved_model"]
 NAMES: dict[Format, str] = {"onnx": "ONNX", "pt2": "a program of torch.export", "saved_model": "a SavedModel"}
@@ -53,7 +52,7 @@ class ExportOptions:
     model: str = option("")
     """Of a run of a task: FILE.py:CLASS, whose code is then run."""
     set: tuple[str, ...] = option((), is_repeated=True)
-    """NAME=VALUE for an argument of the task's class, as in training; may be given several times."""
+    """NAME=VALUE for an argument of the task's class; may be given several times. By default those of training."""
     force: bool = option(False)
     """Replace the file or SavedModel that is there already."""
 
@@ -101,7 +100,7 @@ def _export_network(options: ExportOptions, kind: Format, path: Path, saved: Che
 
 
 def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkpoint) -> None:
-    """Export the model of a task. Its code is run only if the user names it: a checkpoint could name any file."""
+    """Export the model of a task."""
     name, output = saved.network["task"], Path(options.output)
     possible = [
         format_ for format_, framework in FRAMEWORKS.items() if framework == saved.framework and is_reference(name)
@@ -111,16 +110,8 @@ def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkp
             f"{path}: belongs to {name} in {saved.framework}, whose model cannot be exported as {NAMES[kind]}",
             f"export {NAMES[possible[0]]}" if possible else "read its weights in the checkpoint",
         )
-    if not options.model:
-        raise UserError(f"{path}: belongs to the task {name}, whose code makes the model", f"give --model {name}")
     prepare(FRAMEWORKS[kind])  # the file imports it
-    task = load_task(options.model, options.set, recorded(path))
-    if not task.is_of(saved.network):
-        raise UserError(
-            f"{path}: belongs to the task {name} with {saved.network.get('options')!r:.80}, not to {options.model} "
-            f"with {dict(task.options)!r:.80}",
-            "give --model and --set as in training",
-        )
+    task = load_trained_task(path, saved, options.model, options.set)
     metadata = {"model": name, "step": str(saved.position.step), "hvdtrain": __version__}
     export = export_task_program if kind == "pt2" else export_task_saved_model
     comparison = export(task, saved.evaluated, metadata, output)

@@ -26,6 +26,7 @@ MAX_SHARDS = 4096
 """A batch of more shards would have a row or two in each."""
 MAX_THREADS = 1024
 """More threads of one rank are a mistake."""
+UNFROZEN = dict.fromkeys(("mxnet", "tensorflow"), (((),), "parameters are frozen in PyTorch only"))
 UNCOMPILED = {
     "mxnet": ((False,), "torch.compile belongs to PyTorch; MXNet's graphs are always compiled"),
     "tensorflow": ((False,), "torch.compile belongs to PyTorch; TensorFlow's step is always compiled"),
@@ -84,6 +85,13 @@ class Config:
     data is used once, at the end."""
     init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, by_script=True, of_network=True)
     """Initial weights: N(0, 0.01^2), Glorot's uniform distribution, or He's normal one; biases are zero."""
+    weights: str = option("", MODEL, by_script=True, is_path=True)
+    """Weights to begin with, by names: a .safetensors file, a state dict of PyTorch (.pt, .pth), a run, RUN/best or a
+    checkpoint."""
+    freeze: tuple[str, ...] = option(
+        (), MODEL, is_repeated=True, by_script=True, affects_speed=True, unsupported=UNFROZEN
+    )
+    """Pattern of names of parameters that are not trained, such as 'conv1.*' (PyTorch); may be given several times."""
     seed: int = option(0, MODEL, minimum=0, resume=Resume.SAME, in_sweep="use --seeds N for the seeds 0 to N-1")
     """Random seed of the initial weights and the order of samples."""
     epochs: int = option(12, OPTIMIZER, above=0)

@@ -209,6 +209,11 @@ class CommandLine:
     def defaults(self) -> Config:
         """The defaults of options: those of the run to resume, or of the recipe."""
         given = self.values
+        if given.get("resume") and given.get("weights"):
+            reason = f"--weights: the run to resume has its own weights, those of {given['resume']}"
+            raise self._located(
+                UserError(reason, "leave out --weights, or begin a run without --resume", option="weights")
+            )
         try:
             config = recorded(given["resume"]) if given.get("resume") else from_recipe(given.get("recipe", "digits"))
         except UserError as error:

@@ -27,6 +27,8 @@ NOT_IN_SCRIPTS = ("cuda_graph",)
 SCRIPT_REMEDIES = {
     "accumulate": "use --shards N, with which the loop gets each batch in N parts, or a smaller --batch-size",
     "precision": "leave it out, and compute in torch.autocast",
+    "weights": "leave it out, and load them into the model before setup()",
+    "freeze": "leave it out, and call requires_grad_(False) before setup()",
 }
 """What to do instead of an option that a script with a loop of its own decides, where that is not plain."""
 SHARDED = "--strategy single, horovod, ring, mpi or (PyTorch) ddp, in the framework's default --api"
@@ -204,6 +206,10 @@ def _config_problems(config: Any) -> Iterator[UserError]:
         yield invalid("batch_norm", config.batch_norm, problem, "use --accumulate 1, or local")
     if config.shards:
         yield from _shard_problems(config)
+    if config.freeze and (config.groups != "auto" or config.strategy == "manual"):
+        yield UserError(
+            "--freeze: it has no fixed number of gradients", "leave out --groups, or --strategy manual", option="freeze"
+        )
     if config.image_size and not IMAGE_SIZE.fullmatch(config.image_size):
         remedy = "give HEIGHTxWIDTH, or 1xHEIGHTxWIDTH for gray and 3x... for color"
         yield invalid("image_size", config.image_size, "is not an image size", remedy)

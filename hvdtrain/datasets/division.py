@@ -9,6 +9,7 @@ import numpy as np
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.datasets.splitting import divide, split_rows, subset
+from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
 
@@ -35,6 +36,10 @@ class Division(NamedTuple):
         test: None where the data has no such part. name: of the data in messages. labels: of `train`, where they are
         known; else see `labels_of`. Raises UserError for parts that cannot be made, or that would have no row.
         """
+        if (self.split or self.validation) and stream_of(train):
+            option = "split" if self.split else "validation"
+            reason = f"--{option}: {name} is a stream, whose rows cannot be chosen by number"
+            raise UserError(reason, "give the parts as streams of their own", option=option)
         is_whole = test is not None
         trained, tested = divide(name, train, test, labels, self.split, self.seed)
         if not self.validation:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.rows import Rows, read_rows
+from hvdtrain.datasets.streams import stream_of
 from hvdtrain.datasets.worker import WorkerProcess
 from hvdtrain.interfaces import Dataset, Part, Source
 from hvdtrain.system import resources
@@ -41,9 +42,12 @@ class Reader:
         check: Callable[[Part, np.ndarray, Rows], Rows] | None = None,
     ) -> None:
         self._sources = dataset.parts
-        self._in_processes = {part for part, source in self._sources.items() if _needs_process(source)}
-        self.workers = _auto(self._sources.values()) if workers == "auto" else workers
-        self.reads_ahead = not self._in_processes or loader_spec is not None
+        self._in_order = {part for part, source in self._sources.items() if stream_of(source)}
+        """Parts that the rank reads itself, when a step asks for them."""
+        others = {part: source for part, source in self._sources.items() if part not in self._in_order}
+        self._in_processes = {part for part, source in others.items() if _needs_process(source)}
+        self.workers = _auto(others.values()) if workers == "auto" else workers
+        self.reads_ahead = "train" in others and (not self._in_processes or loader_spec is not None)
         """Whether it has workers, if it is given any."""
         if not self.reads_ahead:
             self.workers = 0
@@ -82,7 +86,7 @@ class Reader:
 
         epoch: that of training, counted from 0. Raises what reading a batch raises, when its turn comes.
         """
-        threads, draw = self._threads, Draw(self._seed, epoch)
+        threads, draw = None if part in self._in_order else self._threads, Draw(self._seed, epoch)
         if threads is None:
             for numbers in rows:
                 yield self._read(part, numbers, draw)

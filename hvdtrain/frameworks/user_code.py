@@ -180,6 +180,16 @@ class UserLearner(Learner):
     _evaluate: Callable[..., Any]
     _has_state = False
     """Whether the optimizer has made a step, or its state was loaded."""
+    ended_epochs = 0
+    """Number of epochs after which the script has done what it does at their end, if it has a loop over epochs."""
+
+    @property
+    def _progress(self) -> dict[str, Any]:
+        """What a checkpoint has besides the state of the optimizer, `OptimizerState.extra`: read it by `_continue`."""
+        return {"ended_epochs": self.ended_epochs} if self.ended_epochs else {}
+
+    def _continue(self, extra: Mapping[str, Any]) -> None:
+        self.ended_epochs = int(extra.get("ended_epochs", 0))
 
     @abc.abstractmethod
     def setup(self, model: Any, optimizer: Any, unused_parameters: bool) -> tuple[Any, Any]:

@@ -60,10 +60,10 @@ def _scores(run: Path, choice: str) -> dict[int, float]:
     match = CHOICE.fullmatch(choice)
     if not match:
         raise invalid("score", choice, "does not say whether the greatest or the least value is the best", REMEDY)
-    records = MetricsReader(run / metrics.NAME, only=["test"]).read()
+    records = MetricsReader(run / metrics.NAME, only=metrics.EVALUATIONS).read()
     scores: dict[int, float] = {}
     known = dict.fromkeys([LOSS])
-    for record in records.of_kind("test"):
+    for record in records.of_kind(records.part):
         measured = metrics_of(record)
         known |= dict.fromkeys(measured)
         score = score_of(finite_number(record.get("loss")), measured, choice)

@@ -24,6 +24,8 @@ EVALUATIONS = ("validation", "test")
 """Parts of the data. A run with validation data evaluates it after each epoch, and test data only at its end."""
 KINDS = ("train", *EVALUATIONS)
 """Of a record: a logging step, or an evaluation."""
+LOGGED = "logged"
+"""The value of a `train` record that has the figures that a script logged, by name."""
 HAPPENED = ("members", "shards", "audit")
 """Kinds of records of what happened to ranks, see `runs.changes`: all of them count, also those of repeated steps."""
 EVALUATION_NAMES = frozenset({"kind", "step", "time", "epoch", "loss"})
@@ -69,7 +71,7 @@ class MetricsWriter:
         self._lost = 0
         self._track = track
 
-    def write(self, kind: str, step: int, **values: float | str | list[Any] | None) -> None:
+    def write(self, kind: str, step: int, **values: float | str | list[Any] | dict[str, Any] | None) -> None:
         """Write one record of a kind: one of KINDS, `ranks`, `checkpoint`, `audited`, or one of HAPPENED.
 
         Its `time` is that of writing, in seconds since 1970.
@@ -140,6 +142,8 @@ class History(NamedTuple):
     """That of the evaluations."""
     metrics: dict[str, Curve]
     """Those of the evaluations, by name."""
+    logged: dict[str, Curve]
+    """Those that a script logged, see `MetricsReader.logged`."""
     part: str
     """Of the data that was evaluated: `validation` or `test`; empty for none."""
     ranks: dict[int, StepTime]
@@ -255,6 +259,19 @@ class MetricsReader:
                     curve.values.append(value)
         return curves
 
+    def logged(self) -> dict[str, Curve]:
+        """The finite values that a script logged, as `logged NAME`."""
+        curves: dict[str, Curve] = {}
+        for record in self.of_kind("train"):
+            epoch = finite_number(record.get("epoch"))
+            for name, value in logged_of(record).items():
+                if epoch is not None and (f"logged {name}" in curves or len(curves) < MAX_METRICS):
+                    curve = curves.setdefault(f"logged {name}", Curve([], [], []))
+                    curve.epochs.append(epoch)
+                    curve.steps.append(record["step"])
+                    curve.values.append(value)
+        return curves
+
     def rank_times(self, most: int = rank_times.MAX_TIMES) -> list[RankTimes]:
         """The logging steps that measured the time of ranks.
 
@@ -276,14 +293,20 @@ class MetricsReader:
         ranks = rank_times.summed(self.of_kind("train"), has_changed=bool(self.of_kind("members")))
         evaluated = self._curves(self.part, ["loss", *self.metrics()])
         part = self.part if any(evaluated.values()) else ""
-        return History(self.curve("loss"), evaluated.pop("loss"), evaluated, part, ranks)
+        return History(self.curve("loss"), evaluated.pop("loss"), evaluated, self.logged(), part, ranks)
 
 
-def metrics_of(record: Values) -> dict[str, float]:
-    """The finite metrics of an evaluation's record, or of the object `metrics` of a result, by name."""
-    numbers = {name: finite_number(value) for name, value in record.items() if name not in NOT_METRICS}
+def metrics_of(record: Values, others: Collection[str] = NOT_METRICS) -> dict[str, float]:
+    """The finite metrics of an evaluation's record, or of a result's object `metrics`, by name. others: no metrics."""
+    numbers = {name: finite_number(value) for name, value in record.items() if name not in others}
     finite = [(name, number) for name, number in numbers.items() if number is not None and len(name) <= MAX_NAME]
     return dict(finite[:MAX_METRICS])
+
+
+def logged_of(record: Values) -> dict[str, float]:
+    """The finite figures of a `train` record that a script logged, by name."""
+    logged = record.get(LOGGED)
+    return metrics_of(logged, others=()) if isinstance(logged, dict) else {}
 
 
 def read(path: Path) -> list[Values]:

@@ -12,7 +12,7 @@ from hvdtrain.config.sources import REMEDY, recorded, run_folder
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset
+from hvdtrain.interfaces import Checkpoint, Dataset
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.record import from_record
 from hvdtrain.networks.registry import find_network
@@ -53,6 +53,27 @@ def load_task(name: str, settings: Sequence[str], config: Config) -> UserTask:
     if not is_reference(name):
         raise UserError(f"--model {name}: is not a task", "give FILE.py:CLASS")
     return make_task(name, load_object(name, f"--model {name}"), settings, True, Division.by(config))
+
+
+def load_trained_task(path: Path, saved: Checkpoint, name: str, settings: Sequence[str]) -> UserTask:
+    """The task of a checkpoint, whose code is run only if the user names it: a checkpoint could name any file.
+
+    path: the checkpoint's. name: FILE.py:CLASS. settings: NAME=VALUE; by default those of training. Raises UserError if
+    it is another task.
+    """
+    trained, options = saved.network["task"], saved.network.get("options")
+    if not name:
+        raise UserError(f"{path}: belongs to the task {trained}, whose code makes the model", f"give --model {trained}")
+    if not settings and isinstance(options, dict):
+        settings = [f"{option}={value!r}" for option, value in options.items()]
+    task = load_task(name, settings, recorded(path))
+    if not task.is_of(saved.network):
+        raise UserError(
+            f"{path}: belongs to the task {trained} with {options!r:.80}, not to {name} with "
+            f"{dict(task.options)!r:.80}",
+            "give --model and --set as in training",
+        )
+    return task
 
 
 def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:

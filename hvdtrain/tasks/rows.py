@@ -45,7 +45,7 @@ class AugmentedRows(RowReader):
         self, source: Source, augment: Callable[[Arrays, list[np.random.Generator]], Any],
         error: Callable[[str, str], UserError],
     ) -> None:  # fmt: skip
-        self._source, self._augment, self._error = source, augment, error
+        self.source, self._augment, self._error = source, augment, error
         self.in_memory = getattr(source, "in_memory", False)
         # Python code holds the interpreter's lock, and need not be safe in threads.
         self.background = "processes" if self.in_memory else getattr(source, "background", "processes")
@@ -53,16 +53,16 @@ class AugmentedRows(RowReader):
         self.form = self._try_out()
 
     def __len__(self) -> int:
-        return len(self._source)
+        return len(self.source)
 
     @property
     def fingerprint(self) -> str:
         """That of the source."""
-        return self._source.fingerprint
+        return self.source.fingerprint
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         draw = draw or FIRST
-        original = read_rows(self._source, rows, draw)
+        original = read_rows(self.source, rows, draw)
         arrays = self._apply(original.arrays, rows, draw)
         if forms_of(arrays) != self.form:
             problem = f"returned {describe_forms(forms_of(arrays))}, but {describe_forms(self.form)} for the first rows"
@@ -88,7 +88,7 @@ class AugmentedRows(RowReader):
         """The form of all rows, from the first ones that can be read; checks what their values depend on."""
         for first in range(0, min(len(self), MAX_FIRST), PROBED):
             rows = np.arange(first, min(first + PROBED, len(self)))
-            first_rows = read_rows(self._source, rows, FIRST)
+            first_rows = read_rows(self.source, rows, FIRST)
             if len(first_rows.bad) < len(rows):
                 break
         rows = np.delete(rows, list(first_rows.bad))

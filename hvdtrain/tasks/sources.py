@@ -10,6 +10,7 @@ import numpy as np
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle, rows_of_loader
 from hvdtrain.datasets.rows import ArraySource, RowChecks, RowReader, as_array, describe_types, has_numbers
+from hvdtrain.datasets.streams import StreamRows, is_stream
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Source
 
@@ -38,11 +39,14 @@ def as_source(where: str, rows: Any, skip: bool = False) -> Source:
 
     where: names the rows in messages. rows: arrays, or a tuple of them; or an object with `__len__` and `__getitem__`,
     which with an attribute `fingerprint` is a source, called with row numbers, else a map-style data set, called with
-    one. skip: whether rows that cannot be read are replaced (--on-bad-row). Raises UserError if it is none of these.
+    one; or an iterable data set. skip: whether rows that cannot be read are replaced (--on-bad-row). Raises UserError
+    if it is none of these.
     """
     if isinstance(rows, ArraySource | RowReader | NoRows):  # from load_dataset
         return cast(Source, rows)
     rows = rows_of_loader(where, rows)
+    if not isinstance(rows, tuple | list | Mapping | str) and not hasattr(rows, "__array__") and is_stream(rows):
+        return StreamRows(where, rows, skip, RowChecks())
     if not isinstance(rows, tuple | list | Mapping | str) and not hasattr(rows, "__array__"):
         kind = BatchedRows if hasattr(rows, "fingerprint") else MapStyle
         return kind(where, rows, skip, RowChecks())

@@ -13,6 +13,7 @@ from hvdtrain.collectives import audits
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.rows import ArraySource, RowError, Rows
+from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Audit, Batch, Group, Part, Position
 from hvdtrain.runs.console import log, log_to_file
@@ -39,6 +40,8 @@ class Batches:
     def prepare(self) -> None:
         """Before the first step: keep the rows on the device, or wait until all processes can read them."""
         self._rows_kept = keep_rows(self._run)
+        if stream := stream_of(self._run.dataset.train):
+            stream.keep(self._run.global_batch)
         self.reader.wait_until_loaded()
 
     def of_epoch(self, at: Position, steps: int) -> Iterator[Batch]:
@@ -47,7 +50,7 @@ class Batches:
         When this rank's shards change, the next batch has the new ones.
         """
         run = self._run
-        self._start, self._order = at, sharding.order(run.config.seed, at.epoch, run.samples)[at.rows_in_epoch :]
+        self._start, self._order = at, run.order(at.epoch)[at.rows_in_epoch :]
         if run.config.shards and run.target.kind == "script":
             self._check_last_batch(len(self._order) % run.global_batch)
         return self._batches(at, at.step + steps)
@@ -114,7 +117,7 @@ class Batches:
         cut = sharding.Cut(run.config.shards or run.group.size, tuple(numbers))
         order, number = self._order, step - self._start.step
         if number < 0:  # of before this rank has joined, or begun again
-            whole = sharding.order(run.config.seed, self._start.epoch, run.samples)
+            whole = run.order(self._start.epoch)
             order, number = whole[max(self._start.rows_in_epoch + number * run.global_batch, 0) :], 0
         return sharding.slices_of_step(order, number, run.global_batch, run.remainder, cut)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,6 +42,8 @@ class Training:
         self._saver, self._auditor, self._observers = saver, auditor, [*observers, auditor]
         self.is_settled = True
         """Whether all that was due after the last step is done."""
+        self._evaluation: Evaluation | None = None
+        """That of an epoch whose end has begun."""
 
     def watch_by(self, observer: Observer) -> None:
         """Announce to this observer as well what follows."""
@@ -50,7 +53,8 @@ class Training:
         """Train to the last step. Raises TrainingError if training fails, Stopped if a rank was asked to stop."""
         for batches in self.epochs():
             try:
-                self._run.learner.fit(batches, self._epoch_end - self.at.step, self.after_step)
+                if steps := self._epoch_end - self.at.step:
+                    self._run.learner.fit(batches, steps, self.after_step)
             except ShardsDiffer as difference:
                 self._auditor.settle(self.at, difference)
 
@@ -58,6 +62,10 @@ class Training:
         """This rank's batches of each epoch: of what is left of it, and up to the last step."""
         self._batches.prepare()
         self._announce(Observer.started)
+        if not self.is_settled and self._ends_epoch:
+            self._epoch_end = self.at.step
+            yield iter(())  # of an epoch of which only the end is left
+            self.end_epoch()
         self.settle()
         while not self._run.is_over(self.at):
             self._epoch_end = min((self.at.epoch + 1) * self._run.steps_per_epoch, self._run.last_step)
@@ -78,8 +86,12 @@ class Training:
     def settle(self) -> None:
         """Do what is due after the last step, where the ranks have changed before all of them had done it."""
         if not self.is_settled:
-            ends_epoch = self.at.step % self._run.steps_per_epoch == 0 or self.at.step >= self._run.last_step
-            (self.end_epoch if ends_epoch else self._do_what_is_due)()
+            (self.end_epoch if self._ends_epoch else self._do_what_is_due)()
+
+    @property
+    def _ends_epoch(self) -> bool:
+        """Whether the last step was that of an epoch, or of the run."""
+        return self.at.step % self._run.steps_per_epoch == 0 or self.at.step >= self._run.last_step
 
     def _end_step(self) -> None:
         """All that was due after the step is done."""
@@ -104,21 +116,33 @@ class Training:
 
     def end_epoch(self) -> None:
         """After the steps of an epoch, of which the run's last may be a part: join the ranks, evaluate and save."""
-        self._join()
-        if self.at.step == (self.at.epoch + 1) * self._run.steps_per_epoch:
-            self.at = dataclasses.replace(self.at, epoch=self.at.epoch + 1, rows_in_epoch=0)
-        self._ranks.stop_if_asked(self.at, self._save)
+        if not self._evaluation:
+            self._join_epoch()
+            self._ranks.stop_if_asked(self.at, self._save)
         part = self._run.dataset.evaluated
-        scores = self.evaluate(part).scores
+        scores = (self._evaluation or self.evaluate(part)).scores
         score = score_of(scores.loss, scores.metrics, self._run.runtime.score, part)
         if score and not self.at.rows_in_epoch:
             self.at = self.at.scored(score.order, score.choice)
+        if self._evaluation:
+            self._ranks.stop_if_asked(self.at, functools.partial(self._save, score))
         self._save(score)
+        self._evaluation = None
         self._end_step()
+
+    def evaluate_epoch(self) -> None:
+        """Begin the end of an epoch: a script that does something at its end knows the scores, before all is saved."""
+        self._join_epoch()
+        self._evaluation = self.evaluate(self._run.dataset.evaluated)
+
+    def _join_epoch(self) -> None:
+        self._join()
+        if self.at.step == (self.at.epoch + 1) * self._run.steps_per_epoch:
+            self.at = dataclasses.replace(self.at, epoch=self.at.epoch + 1, rows_in_epoch=0)
 
     def renewed(self, at: Position, is_settled: bool, pause: Pause) -> None:
         """The ranks have changed, and go on here; call it on every rank."""
-        self.at, self.is_settled = at, is_settled
+        self.at, self.is_settled, self._evaluation = at, is_settled, None
         self._announce(Observer.renewed, pause)
 
     def evaluate(self, part: EvaluatedPart, step: int | None = None) -> Evaluation:

@@ -8,9 +8,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -25,6 +25,7 @@ from hvdtrain.system.phases import FINISHING, JOINING, LOGGING, phases
 from hvdtrain.system.processes import is_second_request
 from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
+from hvdtrain.training.logged import Logged
 from hvdtrain.training.run import Run
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -65,6 +66,10 @@ class Interval(NamedTuple):
     """Whether rank 0 finds it time for a checkpoint."""
     times: Sequence[StepTime] = ()
     """How long the interval's steps took each rank."""
+    has_logged: bool = False
+    """Whether the script of any rank has logged figures."""
+    logged: Mapping[str, float] = MappingProxyType({})
+    """Means of these figures by name, over all ranks that logged them."""
 
 
 class Ranks:
@@ -77,6 +82,7 @@ class Ranks:
     def __init__(self, run: Run, batches: Batches, take_time: Callable[[], StepTime], stop: StopRequest) -> None:
         self._run, self._batches, self._take_time, self._stop = run, batches, take_time, stop
         self._pending: list[tuple[int, StepLoss]] = []
+        self.logged = Logged()
         self._is_joined = False
         """Whether all of these were joined: they stay until the next step, as ranks that change join them again."""
         self._stopping_rank: int | None = None
@@ -89,6 +95,7 @@ class Ranks:
             ranks = ranks_of(self._run.group)
             loss = [of_shard._replace(rank=ranks[of_shard.rank]) for of_shard in loss]
         self._pending.append((step, loss))
+        self.logged.end_step()
 
     @property
     def losses(self) -> list[Any]:
@@ -113,7 +120,9 @@ class Ranks:
         weights = self._run.learner.weights()
         losses = self._read_losses()
         phases.begin(JOINING)
-        interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._take_time())
+        interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._take_time(), len(self.logged))
+        if interval.has_logged:
+            interval = interval._replace(logged=self.logged.means(self._run.group))
         self._is_joined = True
         phases.begin(LOGGING)
         self._stopping_rank = interval.stopping_rank
@@ -182,14 +191,16 @@ def join(
     stop_requested: bool = False,
     checkpoint_due: bool = False,
     times: StepTime = NO_TIME,
+    logged: int = 0,
 ) -> Interval:
     """What all ranks computed, in a single allreduce; call it on every rank at the same step.
 
     losses: what this rank says about them: of shards, rank 0 about all. stop_requested: whether this rank was asked to
-    stop. times: how long the steps took it, without this sum, in which it may wait for other ranks.
+    stop. times: how long the steps took it, without this sum, in which it may wait for other ranks. logged: number of
+    figures of its script.
     """
     rank, size = group.rank, group.size
-    totals = np.array([losses.total, losses.number, checkpoint_due and rank == 0])
+    totals = np.array([losses.total, losses.number, checkpoint_due and rank == 0, logged])
     bad, stop = np.zeros((4, size)), np.zeros(size)
     if losses.not_finite:
         bad[:, rank] = [1, *losses.not_finite]
@@ -198,7 +209,7 @@ def join(
     columns[:, rank] = [times.compute, times.communicate or 0.0, times.data, times.communicate is None]
     totals, bad, stop, columns = sum_arrays(group, totals, bad, stop, columns)
     loss = float(totals[0] / totals[1]) if totals[1] else math.nan
-    return Interval(loss, _earliest(bad), _first(stop), bool(totals[2]), _times(columns))
+    return Interval(loss, _earliest(bad), _first(stop), bool(totals[2]), _times(columns), bool(totals[3]))
 
 
 def sum_arrays(group: Group, *arrays: np.ndarray) -> list[np.ndarray]:

@@ -6,7 +6,7 @@ import logging
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from hvdtrain.collectives.surviving import Change, SurvivingGroup, by_rank, ranks_of
@@ -14,8 +14,8 @@ from hvdtrain.config.score import AUTO, LOSS, score_of
 from hvdtrain.frameworks import arithmetic
 from hvdtrain.interfaces import EvaluatedPart, Position
 from hvdtrain.runs.console import Display, log, log_to_file
-from hvdtrain.runs.metrics import MetricsWriter
-from hvdtrain.runs.step_times import StepTime, to_record
+from hvdtrain.runs.metrics import LOGGED, MetricsWriter
+from hvdtrain.runs.step_times import to_record
 from hvdtrain.system import resources
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.training.batches import Batches
@@ -160,21 +160,23 @@ class Reporter(Observer):
         """Record the steps since the last logging step, and warn of what is unusual."""
         self._slow_ranks.add(interval.times, self._run.parts_by_rank)
         if speed := self._throughput.interval(at):  # else no step was made since then
-            self._report(at, interval.loss, speed, interval.times)
+            self._report(at, interval, speed)
 
-    def _report(self, at: Position, loss: float, speed: dict[str, float], times: Sequence[StepTime]) -> None:
-        run, step = self._run, at.step
+    def _report(self, at: Position, interval: Interval, speed: dict[str, float]) -> None:
+        run, step, loss, logged = self._run, at.step, interval.loss, dict(interval.logged)
         lr, images_per_s = run.learning_rate(max(step - 1, 0)), speed["images_per_s"]
         self._epoch.add(step, loss, lr, images_per_s)
-        values = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
+        values: dict[str, Any] = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
+        values |= {LOGGED: logged} if logged else {}
         epoch = step / run.steps_per_epoch
-        self._last_interval = {"step": step, "epoch": epoch, **values, **to_record(by_rank(run.group, times))}
+        self._last_interval = {"step": step, "epoch": epoch, **values, **to_record(by_rank(run.group, interval.times))}
         if self._writer:
             self._writer.write("train", **self._last_interval)
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
         figures = [f"{images_per_s:,.0f} {run.unit}/s", f"loss {loss:.4f}", *self._metrics, f"lr {lr:.3g}"]
+        figures += [f"{name} {value:.4g}" for name, value in logged.items()]
         figures[:0] = self._slow_ranks.figures
         self._display.update(step, at.epoch + 1, figures)
 

@@ -15,6 +15,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import Score
 from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
+from hvdtrain.datasets.streams import stream_of
 from hvdtrain.interfaces import AVERAGE, Checkpoint, Dataset, Group, Learner, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
@@ -80,6 +81,11 @@ class Run:
     def samples(self) -> int:
         """Number of training images."""
         return len(self.dataset.train)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The rows of an epoch in the order of training, int64 (n,): that of the stream, where the data is one."""
+        is_stream = stream_of(self.dataset.train) is not None
+        return np.arange(self.samples) if is_stream else sharding.order(self.config.seed, epoch, self.samples)
 
     @functools.cached_property
     def global_batch(self) -> int:

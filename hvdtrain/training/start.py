@@ -84,6 +84,7 @@ class StartedRun:
             self.tracing = Tracing(run, self.reporter.show)
             observers.append(self.tracing)
         ranks = Ranks(run, self.batches, timer.take, self.stop)
+        self.logged = ranks.logged
         self.auditor = Auditor(run, self.batches, self.reporter)
         ranks.losses = start.losses
         survives = isinstance(run.group, SurvivingGroup)

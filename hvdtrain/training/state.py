@@ -27,8 +27,9 @@ from hvdtrain.runs.lock import RunLock
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.tasks.target import Target
-from hvdtrain.training import arithmetic
+from hvdtrain.training import arithmetic, starting_weights
 from hvdtrain.training.run import last_step
+from hvdtrain.training.starting_weights import StartingWeights
 
 
 class Start(NamedTuple):
@@ -44,6 +45,9 @@ class Start(NamedTuple):
     """See `Ranks.losses`."""
     is_settled: bool = True
     """Whether all that was due after the last step is done."""
+
+
+Opened = tuple[Path, Path | None, Checkpoint | None, StartingWeights | None]
 
 
 def resume(
@@ -64,11 +68,14 @@ def resume(
     group = learner.group
     # Only rank 0 reads: other hosts need not have the files.
     check = functools.partial(_check_saved, config, target, dataset)
-    opened, refusal = _open_or_refuse(config, runtime, group.size, check, lock) if group.rank == 0 else (None, None)
+    read = functools.partial(starting_weights.read, config, learner)
+    opened, refusal = (
+        _open_or_refuse(config, runtime, group.size, check, lock, read) if group.rank == 0 else (None, None)
+    )
     refusal = group.broadcast(refusal)
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
         raise UserError(*refusal)
-    local_folder, local_path, local_saved = opened or (None, None, None)
+    local_folder, local_path, local_saved, weights = opened or (None, None, None, None)
     has_result = bool(local_folder and record.is_finished(local_folder))
     folder, path, has_result = group.broadcast((local_folder, local_path, has_result))
     saved = broadcast_checkpoint(group, local_saved)
@@ -80,12 +87,24 @@ def resume(
     else:
         open_log(folder, group, runtime)
     if path is None or saved is None:
+        _begin_with(learner, weights)
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
     parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
     if not replays and (config.shards or saved.arithmetic):
         arithmetic.check_resumed(config, arithmetic.record(config, learner), path, saved)
     restore(config, target, learner, dataset, path, saved)
     return Start(folder, _resumed(config, learner, dataset, path, saved), parent, is_finished)
+
+
+def _begin_with(learner: Learner, local: StartingWeights | None) -> None:
+    """Load the weights of --weights that rank 0 has read, if there are some; call it on every rank."""
+    given = broadcast_from(learner.group, local and [local.text, local.is_complete], 0)
+    if not given:
+        return
+    text, is_complete = given
+    learner.load({**learner.weights(), **broadcast_arrays(learner.group, local.weights if local else {})})
+    if learner.group.rank == 0:
+        (log.info if is_complete else log.warning)("%s", text)
 
 
 def open_log(folder: Path, group: Group, runtime: RuntimeOptions) -> None:
@@ -100,32 +119,45 @@ def _is_at_end(config: Config, position: Position, samples: int, size: int) -> b
 
 
 def _open_or_refuse(
-    config: Config, runtime: RuntimeOptions, size: int, check: Callable[[Path, Checkpoint], None], lock: RunLock
-) -> tuple[tuple[Path, Path | None, Checkpoint | None] | None, tuple[str, str] | None]:
+    config: Config,
+    runtime: RuntimeOptions,
+    size: int,
+    check: Callable[[Path, Checkpoint], None],
+    lock: RunLock,
+    read: Callable[[], StartingWeights | None],
+) -> tuple[Opened | None, tuple[str, str] | None]:
     """What `_open` returns, and None; or None, and the reason and the remedy of its UserError."""
     try:
-        return _open(config, runtime, size, check, lock), None
+        return _open(config, runtime, size, check, lock, read), None
     except UserError as error:
         return None, (error.reason, error.remedy)
 
 
 def _open(
-    config: Config, runtime: RuntimeOptions, size: int, check: Callable[[Path, Checkpoint], None], lock: RunLock
-) -> tuple[Path, Path | None, Checkpoint | None]:
-    """The run's folder, whose lock is acquired, and the checkpoint to resume from, if any, with its path.
+    config: Config,
+    runtime: RuntimeOptions,
+    size: int,
+    check: Callable[[Path, Checkpoint], None],
+    lock: RunLock,
+    read: Callable[[], StartingWeights | None],
+) -> Opened:
+    """The run's folder, whose lock is acquired, and the checkpoint to resume from, if any, with its path; or --weights.
 
     check: raises UserError for a checkpoint of another run that cannot be resumed, for which no folder is created.
+    read: reads the weights that a run begins with which resumes nothing.
     """
     folder = record.continued_folder(runtime)
     if folder:
         lock.acquire(folder)  # before reading: the job that has the folder may write a newer checkpoint
-        return folder, *_find(runtime, folder)
+        path, saved = _find(runtime, folder)
+        return folder, path, saved, None if path else read()
     path, saved = _find(runtime)
     if path and saved:
         check(path, saved)
+    weights = None if path else read()
     folder = record.create_folder(config, runtime, size)
     lock.acquire(folder)
-    return folder, path, saved
+    return folder, path, saved, weights
 
 
 def broadcast_checkpoint(group: Group, saved: Checkpoint | None, root: int = 0) -> Checkpoint | None:

@@ -5,26 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.datasets.sharding import steps_per_epoch
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_learner
-from hvdtrain.interfaces import Batch, Group, StepLoss
+from hvdtrain.interfaces import Batch, StepLoss
 from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
 from hvdtrain.training import result
 from hvdtrain.training.begin import AlreadyFinished, Findings
+from hvdtrain.training.loop_position import LoopPosition
+from hvdtrain.training.nested import EPOCH_END, EpochEnd, by_epoch
 from hvdtrain.training.start import StartedRun, check_trackers, start_run
 
 
-class UserLoop:
+class UserLoop(LoopPosition):
     """A run whose loop is a script's: the script asks for batches, and gives back the losses of their rows.
 
     Call each method on every rank. Use it in a `with` statement, which ends the run: after the last batch, or where the
@@ -43,11 +43,12 @@ class UserLoop:
         self._script = Script(script)
         self._learner = build_user_learner(config, self._script, runtime)
         self._stack = contextlib.ExitStack()
-        self._started: StartedRun | None = None
-        self._finished: AlreadyFinished | None = None
+        self._started = self._finished = None
         self._is_set_up = self._has_steps = self._is_complete = False
         self._loss: StepLoss | None = None
         """Of the present step; None until `step` was called in it."""
+        self._is_counted = False
+        """Whether the step of the present batch was counted already, as at the end of an epoch."""
         self._is_stepped, self._ends_step = False, True
         """Whether `step` was called for the present batch, and whether that completes the step."""
         self._change: RanksChanged | ShardsDiffer | ShardHashes | None = None
@@ -71,74 +72,6 @@ class UserLoop:
         with self._stack:
             if self._started and self._has_steps and not self._is_complete:
                 self._leave(self._started)
-
-    @property
-    def group(self) -> Group:
-        """The processes that train together: `rank`, `size`, and what they can exchange."""
-        return self._learner.group
-
-    @property
-    def rank(self) -> int:
-        """Number of this process in the job."""
-        return self.group.rank
-
-    @property
-    def size(self) -> int:
-        """Number of processes in the job."""
-        return self.group.size
-
-    @property
-    def device(self) -> str:
-        """Where batches and model are: `cpu`, `cuda:0` and so on."""
-        return self._learner.device
-
-    @property
-    def epoch(self) -> int:
-        """Number of complete epochs, also those before a resume."""
-        return self._running.at.epoch
-
-    @property
-    def steps(self) -> int:
-        """Number of steps done, also those before a resume."""
-        return self._running.at.step
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Number of steps in an epoch, the same on every rank."""
-        return self._running.run.steps_per_epoch
-
-    @property
-    def ends_epoch(self) -> bool:
-        """Whether the present batch is the last one of its epoch: then call what runs once an epoch, after `step`.
-
-        The checkpoint that follows has it, so that a resumed run does not repeat it.
-        """
-        running = self._running
-        return running.at.step + 1 == (running.at.epoch + 1) * running.run.steps_per_epoch
-
-    @property
-    def epochs(self) -> int:
-        """Number of epochs of the run."""
-        return self._config.epochs
-
-    def steps_in_epoch(self, rows: int) -> int:
-        """Number of steps in an epoch of so many training rows: what a schedule has to know before `batches`."""
-        return steps_per_epoch(rows, self._config.global_batch(self.size), self._config.remainder)
-
-    @property
-    def folder(self) -> Path:
-        """The run's folder."""
-        return self._running.run.folder
-
-    @property
-    def _running(self) -> StartedRun | AlreadyFinished:
-        running = self._started or self._finished
-        if running is None:
-            raise UserError(
-                "the run has not begun, so it has no epoch, steps or folder yet",
-                "ask for batches() first; before it there are epochs and steps_in_epoch(len(rows)) for schedules",
-            )
-        return running
 
     def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
         """The model and the optimizer to use from then on: on the device, with rank 0's weights, for all ranks.
@@ -171,8 +104,25 @@ class UserLoop:
         each row.
         Raises UserError for what is none of this, and what `train` raises.
         """
+        stream = self._begin(False, train, test, evaluate, validation)
+        return (batch for batch in stream if not isinstance(batch, EpochEnd))
+
+    def each_epoch(
+        self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None, validation: Any = None
+    ) -> Iterator[Iterator[tuple[Any, ...]]]:
+        """For two nested loops: the batches of each epoch, by `batches`, of a resumed one those that are left.
+
+        What the script does after the batches of an epoch, such as a schedule's step(), is done once for each epoch:
+        after its evaluation (`scores`), and before the checkpoint.
+        """
+        return by_epoch(self._begin(True, train, test, evaluate, validation))
+
+    def _begin(
+        self, is_nested: bool, train: Any, test: Any, evaluate: Callable[..., Any] | None, validation: Any
+    ) -> Iterator[tuple[Any, ...] | EpochEnd]:
         if self._started or self._finished or not self._is_set_up:
-            raise UserError("batches() is called at the wrong time", "call it once, after setup()")
+            name = "each_epoch" if is_nested else "batches"
+            raise UserError(f"{name}() is called at the wrong time", "call it once, after setup()")
         has_rows = test is not None or validation is not None or self._config.validation > 0
         if has_rows != (evaluate is not None):
             problem = "rows to evaluate, but no evaluate" if has_rows else "evaluate, but no rows for it"
@@ -190,9 +140,9 @@ class UserLoop:
         at = self._started.at
         if at.epoch and at.rows_in_epoch:  # resumed in the middle of an epoch
             self._resumed_schedules = self._learner.schedule_steps()
-        return self._batches(self._started)
+        return self._batches(self._started, is_nested)
 
-    def _batches(self, started: StartedRun) -> Iterator[tuple[Any, ...]]:
+    def _batches(self, started: StartedRun, is_nested: bool) -> Iterator[tuple[Any, ...] | EpochEnd]:
         while not self._is_complete:
             try:
                 for batches in started.training.epochs():
@@ -202,10 +152,24 @@ class UserLoop:
                         except ShardsDiffer as difference:
                             yield from self._compute_again(started, difference)
                         self._count_step(started)
+                    if is_nested:
+                        yield from self._end_of_epoch(started)
                 self._finish(started)
             except RanksChanged as change:
                 self._difference = None  # the step is done again
+                started.logged.discard_step()
                 started.survivors.renew(change)
+
+    def _end_of_epoch(self, started: StartedRun) -> Iterator[EpochEnd]:
+        """Let the script do what it does at the end of an epoch, once: not where the ranks have changed after it.
+
+        Not either at the end of a run that --max-steps ends before: a resumed one goes on in the middle of the epoch.
+        """
+        training, learner = started.training, self._learner
+        training.evaluate_epoch()
+        if not training.at.rows_in_epoch and learner.ended_epochs != training.at.epoch:
+            learner.ended_epochs = training.at.epoch
+            yield EPOCH_END
 
     def _compute_again(self, started: StartedRun, difference: ShardsDiffer) -> Iterator[tuple[Any, ...]]:
         """One more turn of the loop, with the shard of which two ranks computed other bits."""
@@ -225,7 +189,7 @@ class UserLoop:
             parts = batch.shards
             self._learner.begin_shards(batch)
         for number, part in enumerate(parts, 1):
-            self._is_stepped, self._ends_step = False, number == len(parts)
+            self._is_stepped, self._is_counted, self._ends_step = False, False, number == len(parts)
             arrays = self._learner.prepare(part)
             phases.begin(SCRIPT_FORWARD)
             yield arrays
@@ -235,6 +199,16 @@ class UserLoop:
             if not self._is_stepped:
                 problem = f"step() was not called for the batch of step {batch.step}"
                 raise UserError(problem, "call it for each batch, on every rank")
+
+    def log(self, **values: Any) -> None:
+        """Record figures of the script's own at the next logging step: numbers, or tensors of one value.
+
+        Each is averaged over the steps since the last logging step, and over the ranks that have logged it. It does not
+        wait for other ranks, so that each may log what it has. Raises UserError for what is no number.
+        """
+        if not self._started or self._is_complete:
+            raise UserError("log() is called outside the loop", "call it for a batch, before or after step()")
+        self._started.logged.add(values)
 
     def step(self, losses: Any) -> bool:
         """Train on the losses of the batch's rows, (n,): backward, gradients over all ranks, and update.
@@ -279,6 +253,7 @@ class UserLoop:
 
     def _count_step(self, started: StartedRun) -> None:
         assert self._loss is not None
+        self._is_counted = True
         started.training.after_step(self._loss)
 
     def _leave(self, started: StartedRun) -> None:
@@ -298,7 +273,7 @@ class UserLoop:
 
         if isinstance(self._change, RanksChanged):  # the last step was no update
             started.survivors.renew(self._change)
-        elif self._is_stepped and self._ends_step:
+        elif self._is_stepped and self._ends_step and not self._is_counted:
             try:
                 self._count_step(started)
             except RanksChanged as change:

@@ -1,11 +1,10 @@
 """Scripts with a training loop of their own: as one process trains, killed and resumed, and left early."""
 
 import functools
-import json
 
-import numpy as np
 import pytest
 from support.jobs import ROOT, distance, launcher, newest, run
+from support.user_loop_runs import assert_identical, state
 
 from hvdtrain.system.run_end import RunEnd
 
@@ -22,23 +21,6 @@ def script(framework, folder, name, *options, by="local", np=2, **environment):
     status, output = run(command, folder, **environment)
     assert status == 0, output
     return folder / "runs" / name, output
-
-
-def state(folder):
-    """What a checkpoint restores, and the metrics of the end."""
-    saved = newest(folder)
-    metrics = json.loads((folder / "result.json").read_text())["metrics"]
-    return (saved.position, saved.optimizer.extra), {**saved.weights, **saved.optimizer.arrays}, metrics
-
-
-def assert_identical(folder, other):
-    (position, arrays, metrics), (expected_position, expected, expected_metrics) = state(folder), state(other)
-    assert (position, metrics) == (expected_position, expected_metrics)
-    assert arrays.keys() == expected.keys() > newest(folder).weights.keys()
-    kept = arrays.keys() if newest(folder).framework == "torch" else position[1].keys()
-    assert kept > {"optimizer", "schedule"}
-    for name, array in arrays.items():
-        assert np.array_equal(array, expected[name]), name
 
 
 @pytest.fixture(scope="module")

@@ -126,3 +126,18 @@ def test_patience_without_an_evaluation_is_one_line(tmp_path):
     command = ["python", "script.py", "--patience", "1", "--strategy", "single", "--device", "cpu"]
     status, output = run(command, tmp_path)
     assert status == 2 and "--patience 1: the script evaluates nothing, so it has no score" in output
+
+
+def test_sweeps_go_by_validation_data_and_say_what_the_test_gives(tmp_path):
+    training = ["train", "--framework", FASTEST, "--strategy", "single", "--device", "cpu"]
+    short = ["--epochs", "2", "--validation", "0.2", "--patience", "1"]
+    sweep = ["python", "-m", "hvdtrain", "sweep", "--set", "lr=0.05,0.3", "--output", "swept", "--"]
+    status, output = run([*sweep, *training, *short], tmp_path, COLUMNS="160")
+    assert status == 0, output
+    page = (tmp_path / "swept" / "sweep.md").read_text()
+    assert "highest validation accuracy first" in page
+    assert page.index("validation accuracy") < page.index("test accuracy") < page.index("validation loss")
+    results = [result(folder.parent) for folder in sorted((tmp_path / "swept").glob("*/result.json"))]
+    best = max(results, key=lambda ended: ended["best"]["validation"]["metrics"]["accuracy"])
+    row = next(line for line in page.splitlines() if line.startswith("| 0.05 ") or "| 0.05 |" in line)
+    assert f"{best['best']['test']['metrics']['accuracy']:.4f}" in row

@@ -32,7 +32,7 @@ from hvdtrain.system.python_files import load_object
 FINGERPRINT_ROWS = 16
 """Rows that the fingerprint of data without one of its own looks at."""
 PAIR = "return (train, test), or (train, test, classes)"
-DEFAULT_SAMPLERS = ("SequentialSampler", "RandomSampler", "DistributedSampler")
+DEFAULT_SAMPLERS = ("SequentialSampler", "RandomSampler", "DistributedSampler", "_InfiniteConstantSampler")
 """Samplers of PyTorch that decide only the order of rows, which is hvdtrain's own."""
 
 

@@ -94,7 +94,7 @@ class _Table:
 
     def __init__(self, path: Path) -> None:
         self.path, self.file = path, DataFile(path)
-        self._table = _read(path)
+        self._table = read_table(path)
         names = self._table.column_names
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UserError(f"{path}: two columns have the name {_shown(twice)}", "rename one of them")
@@ -236,7 +236,8 @@ def _labels(tables: list[_Table], label: str, rows: list[np.ndarray]) -> tuple[l
     return numbers, tuple(names or map(printable, map(str, known)))
 
 
-def _read(path: Path) -> pyarrow.Table:
+def read_table(path: Path) -> pyarrow.Table:
+    """The table in a file, by its suffix. Raises UserError if it is not one, or pyarrow is missing."""
     try:
         import pyarrow.csv
         import pyarrow.feather

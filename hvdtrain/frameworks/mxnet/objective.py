@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -67,6 +67,10 @@ class Objective:
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         """Evaluate rows of a source."""
+        raise NotImplementedError
+
+    def outputs(self, inputs: Sequence[np.ndarray]) -> Any:
+        """What a task's model returns for arrays of n rows, with arrays in the place of MXNet's."""
         raise NotImplementedError
 
     def logits(self, images: np.ndarray) -> mx.nd.NDArray:
@@ -302,11 +306,20 @@ class TaskObjective(TaskOutputs, Objective):
     def _is_right(logits: mx.nd.NDArray, labels: mx.nd.NDArray) -> mx.nd.NDArray:
         return logits.argmax(axis=1) == labels.astype(np.float32)
 
+    def outputs(self, inputs: Sequence[np.ndarray]) -> Any:
+        return _as_arrays(self._block(*(load_array(np.asarray(array), self._contexts[0]) for array in inputs)))
+
     def weights(self) -> Weights:
         return parameter_weights(self.parameters | self._untrained, self._contexts[0])
 
     def load(self, weights: Weights) -> None:
         load_parameters(self.parameters | self._untrained, weights)
+
+
+def _as_arrays(outputs: Any) -> Any:
+    if isinstance(outputs, Mapping):
+        return {name: _as_arrays(value) for name, value in outputs.items()}
+    return outputs.asnumpy() if isinstance(outputs, mx.nd.NDArray) else [_as_arrays(value) for value in outputs]
 
 
 def seed_generators(seed: int) -> None:

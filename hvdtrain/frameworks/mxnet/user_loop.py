@@ -128,6 +128,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         arrays = {name: array.asnumpy() for name, array in self._state_arrays()}
         counts = {name: optimizer._index_update_count.get(index, 0) for index, name in self._indices()}
         extra = {"optimizer": _numbers(optimizer), "schedule": _numbers(optimizer.lr_scheduler), "updates": counts}
+        extra |= self._progress
         return OptimizerState(arrays, updates=optimizer.num_update, extra=extra)
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
@@ -148,6 +149,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         optimizer._set_current_context(self._context.device_id)  # it counts updates by device
         counts = state.extra["updates"]
         optimizer._index_update_count.update({index: counts[name] for index, name in self._indices()})
+        self._continue(state.extra)
         self._has_state = True
 
     def _indices(self) -> list[tuple[int, str]]:

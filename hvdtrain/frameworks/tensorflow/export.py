@@ -74,7 +74,7 @@ class TaskModel:
             self._objective.check(weights)
         except ValueError as error:
             problem = f"returned another model than that of the checkpoint ({error})"
-            raise task.error("model", problem, "export with the code that has trained it") from None
+            raise task.error("model", problem, "use the code that has trained it") from None
         for name, variable in (self._objective.parameters | self._objective.statistics).items():
             variable.assign(weights[name])
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.torch.network import TorchNetwork, load_module
@@ -41,7 +42,7 @@ def task_module(task: UserTask, weights: Weights) -> nn.Module:
         load_module(module, weights)
     except ValueError as error:
         problem = f"returned another model than that of the checkpoint ({error})"
-        raise task.error("model", problem, "export with the code that has trained it") from None
+        raise task.error("model", problem, "use the code that has trained it") from None
     return module
 
 
@@ -62,6 +63,16 @@ def to_program(module: nn.Module, inputs: tuple[np.ndarray, ...], metadata: Mapp
 def program_outputs(content: bytes, *arrays: np.ndarray) -> dict[str, np.ndarray]:
     """`module_outputs` of a saved program."""
     return module_outputs(torch.export.load(io.BytesIO(content)).module(), *arrays)
+
+
+@torch.no_grad()
+def module_results(module: nn.Module, *arrays: np.ndarray) -> Any:
+    """What the module returns for arrays of n rows, with arrays in the place of tensors."""
+    return tree_map(_as_array, widened(module(*map(to_tensor, arrays))))
+
+
+def _as_array(output: Any) -> Any:
+    return output.numpy() if isinstance(output, torch.Tensor) else output
 
 
 @torch.no_grad()

@@ -34,6 +34,7 @@ from hvdtrain.frameworks.torch.network import (
 )
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, StepInputs, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
+from hvdtrain.frameworks.torch.state_dicts import freeze
 from hvdtrain.frameworks.torch.step_graph import CAPTURES, GraphedStep
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer
@@ -205,6 +206,7 @@ class TorchLearner(TorchSteps):
         if weights:
             self.load(weights)
         self._model.to(self.device)
+        freeze(self._model, config.freeze)
         self._parameters = trained_parameters(self._model)
         self._check_scalable()
         self._load_loss_scale(self._scaler.state_dict())

@@ -156,7 +156,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         if not self._has_state:
             return OptimizerState({})
         arrays = itertools.starmap(_saved, self._kept.items())
-        return OptimizerState(dict(itertools.chain.from_iterable(map(dict.items, arrays))))
+        return OptimizerState(dict(itertools.chain.from_iterable(map(dict.items, arrays))), extra=self._progress)
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         if missing := self._kept.keys() ^ {name.partition("/")[0] for name in state.arrays}:
@@ -164,6 +164,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         for name, kept in self._kept.items():
             kept.load_state_dict(from_arrays(name, state.arrays))
         lay_out_state(self._optimizer)
+        self._continue(state.extra)
         self._has_state = True
 
 

@@ -61,6 +61,10 @@ class Outcome(NamedTuple):
     score: Score | None = None
     unit: str = "images"
     """What a row is."""
+    part: str = "test"
+    """Of the data that metrics and loss are on: `validation` or `test`."""
+    test: dict[str, float] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
+    """Test metrics of the best checkpoint, where they are on validation data."""
 
 
 @dataclass
@@ -84,6 +88,9 @@ class Combination:
 
     def metric(self, name: str) -> Average | None:
         return average(outcome.metrics.get(name) for outcome in self.outcomes)
+
+    def test_metric(self, name: str) -> Average | None:
+        return average(outcome.test.get(name) for outcome in self.outcomes)
 
     @property
     def loss(self) -> Average | None:
@@ -136,8 +143,9 @@ def _outcome(trial: Trial, folder: Path) -> Outcome | None:
     if not (run.folder / "result.json").is_file():
         return None
     run.result.require()
-    loss, speed = run.result.number("loss"), run.images_per_s
-    return Outcome(trial.seed, run.tested, loss, speed, run.test_rows, run.parameters, run.score, run.unit)
+    loss, speed, rows = run.chosen.number("loss"), run.images_per_s, run.test_rows
+    score, test = run.score, metrics_of(run.result.table("best").table("test").table("metrics").values)
+    return Outcome(trial.seed, run.tested, loss, speed, rows, run.parameters, score, run.unit, run.part, test)
 
 
 def is_pruned(run: Run) -> bool:
@@ -147,8 +155,7 @@ def is_pruned(run: Run) -> bool:
 
 def _newest_score(run: Run) -> Score | None:
     """That of the newest evaluation of a run that has no result."""
-    record = run.last_records["test"]
-    return run.score_of(record.number("loss"), metrics_of(record.values))
+    return run.score_of(run.evaluated.number("loss"), metrics_of(run.evaluated.values))
 
 
 def failure(run: Path) -> str:

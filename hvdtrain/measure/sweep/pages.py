@@ -76,9 +76,12 @@ def _shown_figures(combinations: list[Combination]) -> list[_Figure]:
     outcomes = [outcome for row in combinations for outcome in row.outcomes]
     score, units = score_of(combinations), {outcome.unit for outcome in outcomes}
     names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.metrics))
-    loss = _Figure(f"test {LOSS}", lambda row: row.loss, LOSS)
-    metrics = [_Figure(f"test {printable(name)}", partial(_metric, name), printable(name)) for name in names]
-    figures = [loss, *metrics] if score and score.name == LOSS else [*metrics, loss]
+    part = next((outcome.part for outcome in outcomes), "test")
+    loss = _Figure(f"{part} {LOSS}", lambda row: row.loss, LOSS)
+    metrics = [_Figure(f"{part} {printable(name)}", partial(_metric, name), printable(name)) for name in names]
+    tested = list(dict.fromkeys(name for outcome in outcomes for name in outcome.test))
+    tests = [_Figure(f"test {printable(name)}", partial(_test, name), f"test_{printable(name)}") for name in tested]
+    figures = [loss, *metrics, *tests] if score and score.name == LOSS else [*metrics, *tests, loss]
     figures.sort(key=lambda figure: score is None or figure.name != printable(score.title))
     unit = units.pop() if len(units) == 1 else "rows"
     return [*figures, _Figure(f"{unit}/s", lambda row: row.images_per_s, "images_per_s")]
@@ -86,6 +89,10 @@ def _shown_figures(combinations: list[Combination]) -> list[_Figure]:
 
 def _metric(name: str, combination: Combination) -> Average | None:
     return combination.metric(name)
+
+
+def _test(name: str, combination: Combination) -> Average | None:
+    return combination.test_metric(name)
 
 
 def _columns(figures: list[_Figure]) -> tuple[str, ...]:

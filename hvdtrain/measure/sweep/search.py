@@ -22,7 +22,7 @@ from hvdtrain.measure.sweep.outcomes import is_pruned
 from hvdtrain.measure.sweep.ranges import Range
 from hvdtrain.measure.sweep.trials import Settings, Trial, exclusive, from_text, shown, written
 from hvdtrain.runs import metrics
-from hvdtrain.runs.metrics import MetricsReader, metrics_of
+from hvdtrain.runs.metrics import EVALUATIONS, MetricsReader, metrics_of
 from hvdtrain.runs.run import Run
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.system.text import finite_number
@@ -39,8 +39,6 @@ STARTUP_TRIALS, FIRST_EVALUATION = 4, 2
 """Complete trials before `median` ends another one, and from which evaluation on: the first says little."""
 LOCKS = ".locks"
 """In the sweep's folder; each is held while a process runs the trial."""
-EVALUATION = "test"
-"""The kind of records by which trials end early."""
 STOP = "STOP"
 """In a run's folder, the file that asks it to stop."""
 
@@ -229,7 +227,7 @@ class EarlyEnd:
     def __init__(self, proposal: Proposal, folder: Path, reported: int) -> None:
         """folder: of the run. reported: evaluations that the study knows already."""
         self._trial, self._folder, self._reported = proposal.trial, folder, reported
-        self._reader = MetricsReader(folder / metrics.NAME, only=[EVALUATION])
+        self._reader = MetricsReader(folder / metrics.NAME, only=EVALUATIONS)
         self._reason = ""
 
     def look(self) -> None:
@@ -237,7 +235,7 @@ class EarlyEnd:
         if self._reason:
             return
         run = Run(self._folder)
-        records = self._reader.read().of_kind(EVALUATION)
+        records = self._reader.read().of_kind(self._reader.part)
         scores = [run.score_of(finite_number(record.get("loss")), metrics_of(record)) for record in records]
         for number in range(self._reported + 1, len(scores) + 1):
             self._reported, score = number, scores[number - 1]

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
 from hvdtrain.errors import UserError
+from hvdtrain.runs.metrics import LOGGED
 from hvdtrain.system.text import did_you_mean, printable
 
 GROUP = "hvdtrain.trackers"
@@ -92,12 +93,17 @@ def installed() -> dict[str, EntryPoint]:
 
 
 def numbers(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Each number of a record with its name, such as `loss`; of a list of ranks, how many there are."""
+    """Each number of a record with its name, such as `loss`; of a list of ranks, how many there are.
+
+    Those that a script logged are `logged/NAME`.
+    """
     for name, value in record.items():
         if name not in DESCRIBING and is_number(value):
             yield name, float(value)
         elif name in LISTS_OF_RANKS.get(record.get("kind"), ()) and isinstance(value, list | tuple):
             yield name, float(len(value))
+        elif name == LOGGED and isinstance(value, dict):
+            yield from ((f"{LOGGED}/{figure}", float(number)) for figure, number in value.items() if is_number(number))
 
 
 def numbers_of_ranks(record: dict[str, Any]) -> Iterator[tuple[str, dict[int, float]]]:

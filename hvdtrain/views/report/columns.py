@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hvdtrain.config.score import ACCURACY
+from hvdtrain.system.text import printable
 from hvdtrain.views.report.definitions import NONE
 from hvdtrain.views.report.rows import Row, Spread, count_of, score_form, unit_of
 
@@ -141,4 +143,17 @@ def more_columns(rows: Sequence[Row]) -> tuple[FigureColumn, ...]:
         FigureColumn("step: computing / communication / waiting for rows", _step),
         FigureColumn("Karp–Flatt serial fraction", _serial_fraction),
         FigureColumn("peak memory, MB", _memory),
+        *(FigureColumn(title, functools.partial(_metric, name)) for title, name in other_metrics(rows)),
     )
+
+
+def other_metrics(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Titles and names of the metrics that are not the score of all rows."""
+    known = dict.fromkeys((row.part, name) for row in rows for name in row.metrics)
+    shown = [one for one in known if any((row.part, row.scored_by) != one for row in rows)]
+    return [(f"{part} {printable(name)}", name) for part, name in shown]
+
+
+def _metric(name: str, row: Row) -> Figure:
+    value = row.metrics.get(name)
+    return _median(value, score_form(value.median) if value else "")

@@ -59,7 +59,19 @@ def _list(items: Iterable[str], level: int = 0) -> str:
 def csv_page(report: Report) -> str:
     """A header and one line per row, with numbers in full precision."""
     fastest = [group.fastest for group in report.groups]
-    return to_csv([{**_record(row), "most_images_per_s": any(row is best for best in fastest)} for row in report.rows])
+    names = sorted({name for row in report.rows for name in row.metrics} - {ACCURACY})
+    return to_csv(
+        [
+            {**_record(row), **_metrics(row, names), "most_images_per_s": any(row is best for best in fastest)}
+            for row in report.rows
+        ]
+    )
+
+
+def _metrics(row: Row, names: list[str]) -> dict[str, Any]:
+    """The medians of metrics besides accuracy, by the names of their columns."""
+    found = {name: row.metrics.get(name) for name in names}
+    return {f"metric:{printable(name)}": value and value.median for name, value in found.items()}
 
 
 def _record(row: Row) -> dict[str, Any]:

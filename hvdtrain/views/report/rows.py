@@ -105,6 +105,8 @@ class Row:
         self.peak_rss_mb, self.step_s, self.cores = map(self._result, ("peak_rss_mb", "step_s", "cores"))
         self.images_per_core_s = spread(run.images_per_core_s for run in self.runs)
         self.gflops_per_core = spread(run.gflops_per_core for run in self.runs)
+        names = dict.fromkeys(name for run in self.runs for name in run.tested)
+        self.metrics = {name: spread(run.tested.get(name) for run in self.runs) for name in names}
         self.shares = mean_shares([run.shares for run in self.runs if run.shares])
 
     def _score(self) -> Spread | None:

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from hvdtrain.config.score import LOSS
+from hvdtrain.runs.metrics import MAX_NAME, logged_of
+from hvdtrain.runs.records import shown
 from hvdtrain.system.text import format_bytes
 from hvdtrain.views.run_view import RunView
 
@@ -35,6 +37,11 @@ def tested(view: RunView) -> dict[str, str]:
     figures = {name: decimal(value) for name, value in [*view.metrics.items(), (view.loss_name, view.evaluated_loss)]}
     first = view.loss_name if view.score and view.score.name == LOSS else ""
     return {name: figures[name] for name in sorted(figures, key=lambda name: name != first) if figures[name]}
+
+
+def logged(view: RunView) -> dict[str, str]:
+    """The figures that a script has logged at the newest logging step, by name."""
+    return {shown(name, MAX_NAME): short(value) for name, value in logged_of(view.train.values).items()}
 
 
 def short(value: float | None) -> str:

@@ -150,6 +150,7 @@ def progress_lines(view: RunView, width: int, plain: bool = False) -> list[Text]
     known = {
         "loss": figures.decimal(view.loss), **figures.tested(view),
         "epoch": figures.short(view.values["epoch"]), "lr": figures.short(view.values["lr"]),
+        **{f"logged {name}": value for name, value in figures.logged(view).items()},
     }  # fmt: skip
     speed = figures.speed(figures.total_speed(view))
     texts = [f"{speed} {view.run.unit}/s"] * bool(speed) + [f"{name} {value}" for name, value in known.items() if value]

@@ -69,8 +69,9 @@ class CurveStore:
         if not is_over:
             _keep(self._readers, folder, reader, MAX_READERS)
         curves = {}
-        for name in (*CURVES, *reader.metrics()):
-            if curve := reader.curve(name).thinned(MAX_POINTS):
+        named = {name: reader.curve(name) for name in (*CURVES, *reader.metrics())}
+        for name, whole in {**reader.logged(), **named}.items():
+            if curve := whole.thinned(MAX_POINTS):
                 curves[name] = {
                     "epochs": _short(curve.epochs), "steps": curve.steps, "values": _short(curve.values)
                 }  # fmt: skip

@@ -132,7 +132,7 @@ def test_the_table_has_every_path():
     defined = set(re.findall(r'add(?:_argument)?\(\s*"([\w-]+)"[^()]*?type=Path', sources))
     defined |= {f"--{name}".replace("_", "-") for name in PATH_FIELDS}
     given = set(re.findall(r"--[a-z-]+(?= {})", " ".join(PATHS)))
-    assert {name for name in defined if name.startswith("--")} - {"--checkpoint", "--images"} <= given | {"--output"}
+    assert {name for name in defined if name.startswith("--")} - {"--checkpoint", "--files"} <= given | {"--output"}
 
 
 PATH_FIELDS = [

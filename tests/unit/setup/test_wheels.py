@@ -259,7 +259,7 @@ esac
 def test_a_horovod_that_cannot_be_imported_does_not_count_as_the_one_that_it_replaced(tmp_path):
     setup, venv = tmp_path / "setup", tmp_path / "venv"
     shutil.copytree(ROOT / "setup", setup)
-    (setup / "install.sh").write_text("#!/bin/bash\n")
+    (setup / "install.sh").write_text('#!/bin/bash\n[[ $2 != --file ]] || touch "$HOME/replaced"\n')
     (venv / "bin").mkdir(parents=True)
     (venv / ".hvdtrain-horovod").write_text("prebuilt\n")
     for name in ("python", "horovodrun"):

@@ -100,7 +100,7 @@ def fail(error):
         ({"x": X}, "the training rows are dict; return arrays of numbers of at most 64 bits, or an object"),
         ("rows", "the training rows are str"),
         (3, "the training rows: int has no __len__ and no __getitem__; give it __len__ and __getitem__"),
-        (type("Stream", (IterableDataset,), {"__iter__": iter})(), "not only __iter__"),
+        (type("Stream", (IterableDataset,), {"__iter__": iter})(), "how many rows Stream has is not known"),
         (
             DataLoader(TensorDataset(torch.ones(4)), collate_fn=list),
             "a DataLoader with list, which hvdtrain does not call",

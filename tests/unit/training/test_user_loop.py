@@ -21,6 +21,7 @@ from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import checkpoints
+from hvdtrain.runs.metrics import MetricsReader
 from hvdtrain.system.phases import phases
 from hvdtrain.training import evaluation, survival
 
@@ -75,6 +76,86 @@ def test_an_evaluation_that_is_not_a_number_leaves_a_checkpoint_that_can_be_read
         for batch in run.batches(ROWS, ROWS, lambda *rows: losses(model, rows) * float("nan")):
             run.step(losses(model, batch))
     assert checkpoints.newest(run.folder)[1].score == 0
+
+
+def logged(run):
+    """What the run's record has of the figures of the script, by step."""
+    records = map(json.loads, (run.folder / "metrics.jsonl").read_text().splitlines())
+    return {record["step"]: record.get("logged") for record in records if record["kind"] == "train"}
+
+
+def test_figures_of_the_script_are_averaged_over_the_steps_of_a_logging_interval(start):
+    with start() as run:
+        model, _ = run.setup(*parts())
+        total = torch.zeros(1)
+        for batch in run.batches(ROWS):
+            if run.epoch == 0:
+                run.log(step=run.steps, total=total, loss=losses(model, batch).mean())
+            total += 2  # later than the value that was logged
+            run.step(losses(model, batch))
+            run.log(**{"after step()": np.float32(run.steps)} if run.epoch else {})
+    first, second = logged(run)[3], logged(run)[6]
+    assert (first["step"], first["total"], second) == (1, 2, {"after step()": 4})
+    assert first.keys() == {"step", "total", "loss"}
+    reader = MetricsReader(run.folder / "metrics.jsonl").read()
+    assert reader.logged()["logged total"].points == [(1.0, 2.0)]
+
+
+def test_no_figures_leave_no_trace_and_those_that_are_not_finite_are_null(start):
+    with start() as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(ROWS):
+            run.step(losses(model, batch))
+            if run.epoch:
+                run.log(infinite=float("inf"))
+    assert logged(run) == {3: None, 6: {"infinite": None}}
+
+
+def test_what_follows_the_batches_of_an_epoch_is_in_its_checkpoint_and_knows_the_scores(start):
+    def run_on(run, leave_at=0):
+        model, optimizer = run.setup(*parts())
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1)
+        run.register(schedule=schedule)
+
+        def evaluate(*rows):
+            return losses(model, rows), {"one": torch.ones(len(rows[0]))}
+
+        scores = [run.scores]
+        for batches in run.each_epoch(ROWS, ROWS, evaluate):
+            for batch in batches:
+                run.step(losses(model, batch))
+            schedule.step()
+            scores.append(run.scores)
+            if leave_at == run.epoch:
+                break
+        return optimizer.param_groups[0]["lr"], scores
+
+    with start() as run:
+        lr, scores = run_on(run)
+    state = checkpoints.newest(run.folder)[1].optimizer.arrays
+    records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    tested = [(record["loss"], record["one"]) for record in records if record["kind"] == "test"]
+    assert scores[0] == {} and [(one["loss"], one["one"]) for one in scores[1:]] == tested and len(tested) == 2
+    assert lr == pytest.approx(1e-5)
+    with start("left") as run:
+        run_on(run, leave_at=1)
+    with start("middle", max_steps=4) as run:  # the script's schedule steps once more, but not in the checkpoint
+        run_on(run)
+    for name in ("left", "middle"):
+        options = RuntimeOptions(resume=run.folder.parent / name, device="cpu", quiet=True)
+        with hvdtrain.start(Config(**CONFIG), options) as resumed:
+            assert run_on(resumed)[0] == lr
+        again = checkpoints.newest(resumed.folder)[1].optimizer.arrays
+        assert {key for key in state if not np.array_equal(again[key], state[key])} == set(), name
+
+
+def test_leaving_only_the_batches_of_an_epoch_is_an_error(start):
+    with pytest.raises(UserError, match="left the batches of an epoch"), start() as run:
+        model, _ = run.setup(*parts())
+        for batches in run.each_epoch(ROWS):
+            for batch in batches:
+                run.step(losses(model, batch))
+                break
 
 
 def test_evaluation_is_in_evaluation_mode_without_gradients(start):
@@ -317,6 +398,7 @@ def replace(model, _):
         (lambda run: (run.setup(*parts()), run.batches(ROWS), run.batches(ROWS)), "batches() is called at the wrong"),
         (lambda run: (run.setup(*parts()), run.batches(ROWS, ROWS)), "got rows to evaluate, but no evaluate"),
         (lambda run: (run.setup(*parts()), run.batches((ROWS[0], ROWS[1][:3]))), "arrays of length 3, 30"),
+        (lambda run: run.log(x=1), "log() is called outside the loop"),
         (lambda run: run.epoch, "the run has not begun"),
         (lambda run: run.step(torch.zeros(3)), "step() is called twice, or before the first batch"),
     ],
@@ -336,6 +418,11 @@ def test_mistakes_before_the_first_step(mistake, message, start):
         ),
         (lambda run, found: run.step(found.detach()), "do not depend on the model's parameters"),
         (lambda run, found: run.step([1.0] * 12), "step(): got list, not"),
+        (lambda run, found: run.log(x=found), "log(): x is a tensor of shape (12,)"),
+        (lambda run, found: run.log(x="high"), "log(): x is str"),
+        (lambda run, found: run.log(**{"a\nb": 1}), "is not a name of a figure"),
+        (lambda run, found: run.log(x=torch.ones(1, dtype=torch.complex64)), "log(): x is a tensor of shape (1,)"),
+        (lambda run, found: (run.log(**{f"x{i}": i for i in range(51)}), run.step(found)), "51 names of figures"),
         (lambda run, found: None, "step() was not called for the batch of step 0"),
         (lambda run, found: (run.step(found), run.step(found)), "step() is called twice"),
         (lambda run, found: run.step(found * float("nan")), "rank 0: loss is not finite at step 0"),

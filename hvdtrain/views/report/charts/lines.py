@@ -43,22 +43,25 @@ class _Line(NamedTuple):
 
 def has_curve(row: Row) -> bool:
     """Whether any run of the row recorded its losses."""
-    return any(run.history.train_loss or run.history.evaluated_loss or run.history.metrics for run in row.runs)
+    histories = [run.history for run in row.runs]
+    return any(one.train_loss or one.evaluated_loss or one.metrics or one.logged for one in histories)
 
 
 def _points(name: str, history: History) -> Points:
     """The curve of a panel."""
     losses = {TRAIN_LOSS: history.train_loss, f"{history.part} {LOSS}": history.evaluated_loss}
-    curve = losses.get(name) or history.metrics.get(name.removeprefix(f"{history.part} "))
+    metric = history.metrics.get(name.removeprefix(f"{history.part} "))
+    curve = losses.get(name) or metric or history.logged.get(name)
     return curve.points if curve else []
 
 
 def _panels(lines: list[_Line]) -> list[str]:
-    """The names of the figures that any of the runs recorded: losses, then metrics."""
+    """The names of the figures that any of the runs recorded: losses, then metrics, then those that scripts logged."""
     histories = [line.run.history for line in lines]
     losses = dict.fromkeys(f"{history.part} {LOSS}" for history in histories)
     metrics = dict.fromkeys(f"{history.part} {name}" for history in histories for name in history.metrics)
-    names = [TRAIN_LOSS, *losses, *metrics]
+    logged = dict.fromkeys(name for history in histories for name in history.logged)
+    names = [TRAIN_LOSS, *losses, *metrics, *logged]
     return [name for name in names if any(_points(name, line.run.history) for line in lines)][:MAX_PANELS]
 
 

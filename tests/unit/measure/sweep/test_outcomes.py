@@ -178,3 +178,22 @@ def test_a_search_that_only_ended_early_has_no_plot(tmp_path):
     RunEnd("pruned", 75).write(tmp_path / trial.name)
     found = combinations([trial], tmp_path)
     assert pages.draw(found) is None and "pruned" in pages.terminal_table(found)
+
+
+def test_runs_with_validation_data_are_compared_by_it(tmp_path):
+    trials = plan({"lr": [0.1, 0.2]}, 1)
+    for number, trial in enumerate(trials):
+        run = write_task_run(tmp_path / trial.name, {"perplexity": 5.0 + number}, score="min:perplexity")
+        lines = (run / "metrics.jsonl").read_text().replace('"kind": "test"', '"kind": "validation"')
+        (run / "metrics.jsonl").write_text(lines)
+        result = json.loads((run / "result.json").read_text())
+        validation = {"loss": 0.25, "metrics": {"perplexity": 3.0 - number}}
+        (run / "result.json").write_text(json.dumps({**result, "best": {"validation": validation}}))
+    found = combinations(trials, tmp_path)
+    assert [(one.values["lr"], one.score.median, one.loss.median) for one in found] == [
+        ("0.2", 2.0, 0.25),
+        ("0.1", 3.0, 0.25),
+    ]
+    page = pages.markdown_page(found, COMMAND, [], [])
+    assert "lowest validation perplexity first" in page
+    assert "| lr | seeds | validation perplexity | validation loss | rows/s | hash of weights |" in page

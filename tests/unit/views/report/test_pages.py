@@ -1,5 +1,6 @@
 """The HTML page, and names that must not break any page."""
 
+import csv
 import html
 import re
 import subprocess
@@ -10,6 +11,7 @@ from html.parser import HTMLParser
 
 from support.jobs import ROOT
 from support.report import images, learning, make_run, sample, table, write
+from support.run_folders import write_task_run
 
 from hvdtrain.views.report.columns import main_columns, more_columns
 
@@ -100,3 +102,14 @@ def test_no_framework_is_imported(tmp_path):
     loaded = {name.split(".")[0] for name in output.splitlines()[-1].split()}
     assert not loaded & {"torch", "mxnet", "tensorflow", "horovod"}
     assert "matplotlib.pyplot" not in output
+
+
+def test_metrics_besides_the_score_have_columns(tmp_path):
+    for name, perplexity in (("a", 3.0), ("b", 2.0)):
+        write_task_run(tmp_path / "runs" / name, {"perplexity": perplexity, "r2": 0.75}, score="min:perplexity")
+    output = write(tmp_path, tmp_path / "runs")
+    page = (output / "report.md").read_text()
+    assert "| test r2 |" in page and "| 0.7500 |" in page
+    (row,) = csv.DictReader((output / "report.csv").open())
+    assert (float(row["metric:r2"]), float(row["metric:perplexity"]), float(row["score_median"])) == (0.75, 2.5, 2.5)
+    assert "test r2" in (output / "report.html").read_text()

@@ -1,0 +1,168 @@
+"""Rows of iterable data sets, which have no numbers: row i of the stream is row i of the epoch.
+
+Each rank iterates over all rows and takes its own, so that any number of ranks trains on the same global batches, and a
+run that is resumed skips the rows that are done. All of that needs a stream that gives the same rows in each process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.datasets.formats.reading import DataChanged, Malformed
+from hvdtrain.datasets.row_random import FIRST, Draw, seeded_rows
+from hvdtrain.datasets.rows import CheckedRows, RowChecks, Rows, describe_forms, forms_of
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Source
+
+FINGERPRINT_ROWS = 16
+"""Rows at the beginning by which a stream is recognized, and by which ranks compare theirs."""
+KEPT = 16
+"""Rows that are kept at least, as they may be asked for again."""
+COUNT = "give hvdtrain.Stream(dataset, rows=N), or the object an attribute rows or a method __len__"
+
+
+class Stream:
+    """An iterable data set with the number of its rows, for the `data()` of a task or the `batches()` of a loop.
+
+    dataset: an object with `__iter__`, or a function that is called with the number of the epoch, from 0 on, and
+    returns one. rows: of an epoch, at least 1; more rows are not read, so the data set may be endless. Raises UserError
+    for another number.
+    """
+
+    def __init__(self, dataset: Iterable[Any] | Callable[[int], Iterable[Any]], rows: int) -> None:
+        if type(rows) is not int or rows < 1:
+            raise UserError(f"Stream: rows is {rows!r:.60}", "give the number of rows of an epoch, at least 1")
+        self.dataset, self.rows = dataset, rows
+
+
+def is_stream(rows: Any) -> bool:
+    """Whether it is an iterable data set: one without rows by number.
+
+    PyTorch's and Hugging Face's `IterableDataset` may have a `__getitem__` that only raises an error.
+    """
+    if isinstance(rows, Stream) or any(base.__name__ == "IterableDataset" for base in type(rows).__mro__):
+        return True
+    return hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__")
+
+
+class StreamRows(CheckedRows):
+    """The rows of an iterable data set; read them in their order, as going back begins a new iteration.
+
+    Where it draws from the global generators of random numbers, these are seeded for each row. Raises UserError if the
+    number of rows is not known, or the rows differ when they are read again.
+    """
+
+    background = "threads"
+
+    def __init__(self, name: str, rows: Any, skip: bool, checks: RowChecks) -> None:
+        dataset = rows.dataset if isinstance(rows, Stream) else rows
+        super().__init__(name, _count(name, rows), skip, checks)
+        self._dataset, self._epoch, self._next = dataset, -1, 0
+        self._iterator: Iterator[Any] = iter(())
+        self._recent: OrderedDict[int, Any] = OrderedDict()
+        self._kept = KEPT
+        self._seed: Callable[[int], None] = lambda row: None
+
+    def keep(self, rows: int) -> None:
+        """Keep so many rows, which may be asked for again: those of a global batch."""
+        self._kept = max(rows, KEPT)
+
+    def is_of_user(self, error: Exception) -> bool:
+        return not isinstance(error, Malformed)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of the number of rows, and of the first ones in the first epoch."""
+        first = np.arange(min(len(self), FINGERPRINT_ROWS))
+        arrays = self.read(first, FIRST).arrays
+        self._epoch = -1  # so that they are read again
+        again = self.read(first, FIRST).arrays
+        if any(array.tobytes() != repeated.tobytes() for array, repeated in zip(arrays, again, strict=True)):
+            raise UserError(
+                f"{self.name}: the stream gives other rows when it is read again",
+                "let it depend on the epoch alone (set_epoch, or a function of the epoch), and seed its random numbers",
+            )
+        digest = hashlib.sha256(f"stream {len(self)} {describe_forms(forms_of(arrays))}".encode())
+        for array in arrays:
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        draw = draw or FIRST
+        if "forms" not in vars(self):
+            with self.seeding(FIRST):
+                self._begin(FIRST.epoch)
+                _ = self.forms
+        if draw.epoch != self._epoch:
+            self._begin(draw.epoch)
+        return super().read(rows, draw)
+
+    @contextlib.contextmanager
+    def seeding(self, draw: Draw | None) -> Iterator[Callable[[int], None]]:
+        with seeded_rows(draw or FIRST) as self._seed:
+            yield lambda row: None  # each row is seeded when its turn in the stream comes, also those of other ranks
+
+    def read_row(self, row: int) -> Any:
+        if row not in self._recent and row < self._next:
+            self._begin(self._epoch)
+        while self._next <= row:
+            self._take()
+        item = self._recent[row]
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def _take(self) -> None:
+        """Take the next row of the stream; an error stays with its row, which may be another rank's."""
+        self._seed(self._next)
+        try:
+            item = next(self._iterator)
+        except StopIteration:
+            reason = f"{self.name}: the stream ended after {self._next} of {len(self)} rows"
+            raise DataChanged(reason, "give the right number of rows, or repair the stream") from None
+        except Exception as error:  # of the user's code
+            item = error
+        self._recent[self._next] = item
+        self._next += 1
+        if len(self._recent) > self._kept:
+            self._recent.popitem(last=False)
+
+    def _begin(self, epoch: int) -> None:
+        """Begin to iterate over the rows of an epoch."""
+        self._recent.clear()
+        dataset, self._next = self._dataset, 0
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
+        if callable(dataset) and not hasattr(dataset, "__iter__"):
+            dataset = dataset(epoch)
+        iterator = iter(dataset)
+        if iterator is self._dataset:
+            reason = f"{self.name}: {type(dataset).__name__} can be iterated over only once"
+            raise UserError(reason, "give hvdtrain.Stream(function, rows=N) with a function that makes it")
+        self._iterator, self._epoch = iterator, epoch
+
+
+def stream_of(source: Source | None) -> StreamRows | None:
+    """The stream that a source reads, also through `augment()`; None where it reads none."""
+    while source is not None and not isinstance(source, StreamRows):
+        source = getattr(source, "source", None)
+    return source
+
+
+def _count(name: str, rows: Any) -> int:
+    """The number of rows. Raises UserError if it is not known."""
+    count = getattr(rows, "rows", None)
+    if count is None and hasattr(rows, "__len__"):
+        with contextlib.suppress(TypeError, NotImplementedError):
+            count = len(rows)
+    if type(count) is not int or count < 1:
+        given = "" if count is None else f" (rows: {count!r:.40})"
+        raise UserError(f"{name}: how many rows {type(rows).__name__} has is not known{given}", COUNT)
+    return count

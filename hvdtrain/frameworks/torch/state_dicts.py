@@ -1,0 +1,68 @@
+"""State dicts in PyTorch's own format, and which parameters of a model are frozen."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.torch.network import SAVED, host_array
+from hvdtrain.networks.description import Weights
+from hvdtrain.system.text import did_you_mean
+
+INNER = ("state_dict", "model_state_dict", "model")
+"""Under which of these names files have the model's state next to others."""
+PREFIXES = ("module.", "_orig_mod.")
+"""What DistributedDataParallel and torch.compile put before each name."""
+
+
+def load_state_dict(path: Path) -> Weights:
+    """The tensors of a file that torch.save wrote, as arrays by name. Only tensors and plain values are unpickled.
+
+    Raises OSError or ValueError if it cannot be read.
+    """
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, IndexError, AssertionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"PyTorch does not read it with weights_only: {reason}") from None
+    inner = next((content[name] for name in INNER if isinstance(content, dict) and name in content), content)
+    tensors = inner if isinstance(inner, dict) else {}
+    weights = {
+        _plain(str(name)): host_array(tensor.detach())
+        for name, tensor in tensors.items()
+        if isinstance(tensor, torch.Tensor) and tensor.dtype in SAVED and tensor.layout is torch.strided
+    }
+    if not weights:
+        raise ValueError(f"it holds {type(inner).__name__}, not a dict of tensors")
+    return weights
+
+
+def _plain(name: str) -> str:
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Let the parameters whose names match one of the patterns (`*` for any text) be as they are (`--freeze`).
+
+    Raises UserError for a pattern that matches none, and if nothing is left to train.
+    """
+    parameters = dict(model.named_parameters())
+    for pattern in patterns:
+        frozen = [parameter for name, parameter in parameters.items() if fnmatchcase(name, pattern)]
+        if not frozen:
+            hint = did_you_mean(pattern, parameters) or f" (there are {', '.join(list(parameters)[:8])} ...)"
+            remedy = "give a name, or a pattern such as 'conv1.*'"
+            raise UserError(f"--freeze {pattern}: no parameter has such a name{hint}", remedy, option="freeze")
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+    if patterns and not any(parameter.requires_grad for parameter in parameters.values()):
+        raise UserError("--freeze: all parameters are frozen", "leave some to train", option="freeze")

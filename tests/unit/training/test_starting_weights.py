@@ -1,0 +1,81 @@
+"""Weights that a run begins with: which names are taken, what is said, and files that cannot be read."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from hvdtrain.config.options import Config
+from hvdtrain.errors import UserError
+from hvdtrain.training.starting_weights import _arrays, matched
+
+MODEL = {
+    "first.weight": np.zeros((3, 2), np.float32), "first.count": np.zeros((), np.int64),
+    "last.weight": np.zeros((2, 3), np.float32), "last.bias": np.zeros(2, np.float32),
+}  # fmt: skip
+
+
+def test_all_names_fit():
+    found = matched({name: array + 1 for name, array in MODEL.items()}, MODEL, "file")
+    assert found.is_complete and found.text == "--weights file: 4 of the model's 4 arrays are from there"
+    assert {name: array.dtype for name, array in found.weights.items()} == {
+        name: array.dtype for name, array in MODEL.items()
+    }
+    assert found.weights["first.count"].shape == ()
+
+
+def test_the_last_layer_may_have_another_shape_and_the_rest_is_said():
+    given = {
+        "first.weight": np.ones((3, 2), np.float64), "last.weight": np.ones((9, 3)), "last.bias": np.ones(9),
+        "other": np.ones(1),
+    }  # fmt: skip
+    found = matched(given, MODEL, "file")
+    assert not found.is_complete and found.weights.keys() == {"first.weight"}
+    assert found.weights["first.weight"].dtype == np.float32
+    for text in (
+        "1 of the model's 4 arrays", "2 of its last layer have another shape (last.bias, last.weight)",
+        "1 are not there (first.count)", "1 there are not the model's (other)",
+    ):  # fmt: skip
+        assert text in found.text
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"first.weight": np.ones((2, 3))}, "first.weight is float64[2, 3] there, and [3, 2] in the model"),
+        ({"first.weight": np.ones((3, 2), np.complex64)}, "first.weight is complex64[3, 2] there"),
+        ({"conv": np.ones(1)}, "no name fits (it has conv, and the model first.count"),
+        ({"last.bias": np.ones(7)}, "no name fits"),
+        ({}, "no name fits"),
+    ],
+)
+def test_what_does_not_fit(given, message):
+    with pytest.raises(UserError) as error:
+        matched(given, MODEL, "file")
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_safetensors_are_read(tmp_path):
+    save_file({"a": np.ones(2, np.float32)}, tmp_path / "w.safetensors")
+    assert _arrays(tmp_path / "w.safetensors", Config())["a"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64, b'\x08\0\0\0\0\0\0\0{"a":{}}'])
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "w", "w.csv"])
+def test_files_of_other_content_give_one_line(name, content, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError) as error:
+        _arrays(tmp_path / name, Config())
+    assert f"--weights {tmp_path / name}: " in str(error.value) and "\n" not in str(error.value)
+
+
+def test_no_file():
+    for name in ("nothing.safetensors", "nothing.pt", "nothing"):
+        with pytest.raises(UserError):
+            _arrays(Path(name), Config())
+
+
+def test_a_state_dict_is_for_pytorch(tmp_path):
+    with pytest.raises(UserError, match="--framework is mxnet"):
+        _arrays(tmp_path / "w.pth", Config(framework="mxnet"))
