@@ -1,5 +1,5 @@
 # Set VENV, NP, FRAMEWORK, WORKERS and ARGS on the command line: make train NP=4 FRAMEWORK=mxnet
-# For set-up: STACK (all, pytorch, tensorflow), BASE_PYTHON, USE_SYSTEM_TORCH and PACKAGES: make setup STACK=pytorch
+# For set-up: STACK (all, pytorch, tensorflow), BASE_PYTHON, USE_SYSTEM_TORCH, TORCH and PACKAGES: make setup STACK=pytorch
 # For the image: STACK, DEVICE (cpu, cuda), ENGINE (docker, podman), WHEELS and CMD: make docker-run CMD='python -m hvdtrain doctor'
 VENV ?= .venv
 NP ?= 2
@@ -38,7 +38,7 @@ help: ## List the targets
 setup: ## Create the virtual environment of STACK (all, pytorch, tensorflow) with BASE_PYTHON, and build Horovod
 	@setup/environment.sh
 
-packages: ## Download what set-up of STACK reads into a folder: PACKAGES=FOLDER make setup needs no network
+packages: ## Download what set-up of STACK, or FOR=test-gpu, reads into a folder: PACKAGES=FOLDER make setup needs no network
 	@setup/packages.sh
 
 wheel: setup ## Build a wheel of Horovod into dist/, for machines without a compiler (HOROVOD_WHEELS)

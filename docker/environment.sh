@@ -3,7 +3,8 @@
 #
 # It reads STACK, DEVICE, EXTRAS, TORCH_VERSION and TORCH_INDEX, which docker/Dockerfile describes, and /wheels.
 set -euo pipefail
-export VENV=/opt/venv PIP_NO_CACHE_DIR=1
+# uv leaves compiling to the first import, but nobody may write there then.
+export VENV=/opt/venv PIP_NO_CACHE_DIR=1 UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1
 constraints=setup/stacks/$STACK/constraints.txt
 extra_index=${TORCH_INDEX:-}
 torch=${TORCH_VERSION:-}

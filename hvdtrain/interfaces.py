@@ -19,6 +19,8 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import LOOP, Phase
 
+AVERAGE = "ema/"
+"""Begins the names of the averages of weights in a checkpoint, among the arrays of the optimizer."""
 PIXEL_MAX = 255
 """Networks get uint8 pixels divided by this; each framework's `network.scale_pixels` does it."""
 
@@ -294,6 +296,8 @@ class Learner(abc.ABC):
     """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
     skipped: int = 0
     """Number of updates skipped because gradients were not finite; the same on every rank."""
+    _averages: Any = None
+    """A framework's `Averages`, with --ema."""
     between_steps: ClassVar[Phase] = LOOP
     """The phase in which each step begins and ends: whose loop it is."""
 
@@ -370,6 +374,15 @@ class Learner(abc.ABC):
     @abc.abstractmethod
     def load_optimizer_state(self, state: OptimizerState) -> None:
         """Set the state of the optimizer."""
+
+    def averages(self) -> Weights:
+        """With --ema, the moving averages of the trained ones among `weights`; empty before the first update."""
+        return self._averages.arrays() if self._averages else {}
+
+    def load_averages(self, averages: Weights) -> None:
+        """Set what `averages` returned; where it is empty, they begin with the next update."""
+        if self._averages:
+            self._averages.load(averages)
 
     def close(self) -> None:  # noqa: B027  (a model need not be changed for training)
         """Training has ended: leave the model as another run of this process may train it."""
@@ -450,3 +463,14 @@ class Checkpoint:
     """The optimizer's arrays of ranks 1, 2, ... where each rank has its own (`Learner.state_by_rank`), else empty."""
     score_choice: str = ""
     """The value of --score that the score is by; empty for accuracy or loss, which nobody chose."""
+
+    @property
+    def averages(self) -> Weights:
+        """See `Learner.averages`."""
+        arrays = self.optimizer.arrays.items()
+        return {name.removeprefix(AVERAGE): array for name, array in arrays if name.startswith(AVERAGE)}
+
+    @property
+    def evaluated(self) -> Weights:
+        """What evaluations measured: the weights, with their averages where there are such."""
+        return self.weights | self.averages

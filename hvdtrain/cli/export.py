@@ -114,7 +114,7 @@ def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkp
     task = load_trained_task(path, saved, options.model, options.set)
     metadata = {"model": name, "step": str(saved.position.step), "hvdtrain": __version__}
     export = export_task_program if kind == "pt2" else export_task_saved_model
-    comparison = export(task, saved.weights, metadata, output)
+    comparison = export(task, saved.evaluated, metadata, output)
     _report(kind, path, output, f"the model of {name}", "outputs", comparison)
 
 
@@ -168,7 +168,7 @@ def _model(path: Path, saved: Checkpoint) -> Model:
         "step": str(saved.position.step),
         "hvdtrain": __version__,
     }
-    return Model(saved.model, network, saved.weights, saved.framework, metadata)
+    return Model(saved.model, network, saved.evaluated, saved.framework, metadata)
 
 
 def _report(kind: Format, path: Path, output: Path, written: str, outputs: str, comparison: Comparison) -> None:

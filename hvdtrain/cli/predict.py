@@ -121,6 +121,6 @@ def _predict_rows(options: PredictOptions, path: Path, saved: Checkpoint) -> Non
 def probabilities(saved: Checkpoint, network: ShapedNetwork, images: np.ndarray, framework: str) -> np.ndarray:
     """Softmax of the logits of uint8 images (n, channels, height, width): float32 (n, classes)."""
     config = Config(framework=framework, strategy="single", model=saved.model)  # type: ignore[arg-type]
-    logits = build_learner(config, NetworkTarget(network), saved.weights, RuntimeOptions()).logits(images)
+    logits = build_learner(config, NetworkTarget(network), saved.evaluated, RuntimeOptions()).logits(images)
     powers = np.exp(logits - logits.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdtrain.datasets.formats import tables
+from hvdtrain.datasets.formats.reading import wrap_errors
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.predictions import Outputs
 from hvdtrain.interfaces import Source
@@ -45,11 +46,9 @@ def read_rows(task: UserTask, path: Path) -> Arrays:
 
 
 def _arrays(path: Path) -> list[np.ndarray]:
-    try:
+    with wrap_errors(path, "save arrays of numbers by numpy.save or savez"):
         loaded = np.load(path, allow_pickle=False)
         arrays = [loaded] if isinstance(loaded, np.ndarray) else [loaded[name] for name in loaded.files]
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise UserError(f"{path}: cannot be read ({error})", "save arrays of numbers by numpy.save or savez") from None
     if any(array.ndim == 0 for array in arrays):
         raise UserError(f"{path}: has a single number", "give arrays with a row for each prediction")
     return arrays

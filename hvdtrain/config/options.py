@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from hvdtrain.config import validity
-from hvdtrain.config.option import Resume, invalid, option
+from hvdtrain.config.option import Resume, option
 from hvdtrain.config.score import AUTO, check_choice
+from hvdtrain.config.step_range import StepRange
 
 Framework = Literal["mxnet", "torch", "tensorflow"]
 TITLES: dict[str, str] = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
@@ -26,8 +26,6 @@ MAX_SHARDS = 4096
 """A batch of more shards would have a row or two in each."""
 MAX_THREADS = 1024
 """More threads of one rank are a mistake."""
-MAX_RANGE = 1000
-"""In a range of steps: what is recorded of them is kept in memory, and written into one file."""
 UNFROZEN = dict.fromkeys(("mxnet", "tensorflow"), (((),), "parameters are frozen in PyTorch only"))
 UNCOMPILED = {
     "mxnet": ((False,), "torch.compile belongs to PyTorch; MXNet's graphs are always compiled"),
@@ -182,6 +180,8 @@ class Config:
     """Threads that compute an operation in each rank; 0 is 1 with --shards, else what OMP_NUM_THREADS says."""
     isa: Literal["auto", "avx2", "avx512"] = option("auto", BITS, affects_speed=True)
     """Instruction set that all libraries use at most; auto is the best one of the host."""
+    ema: float = option(0.0, OPTIMIZER, minimum=0, below=1, resume=Resume.STATE, by_script=True, affects_speed=True)
+    """Decay of a moving average of the weights, which is evaluated and exported instead of them; 0 has none."""
     on_nan: Literal["stop", "skip"] = option("stop", OPTIMIZER, affects_speed=True)
     """If a loss or gradient is not finite: stop the job, or skip the step on all ranks."""
     max_steps: int = option(0, OPTIMIZER, minimum=0)
@@ -285,33 +285,6 @@ class RuntimeOptions:
     def trackers(self) -> tuple[str, ...]:
         """The names of all trackers, each once."""
         return tuple(dict.fromkeys([*self.tracker, *(["tensorboard"] if self.tensorboard else [])]))
-
-
-@dataclass(frozen=True)
-class StepRange:
-    """Steps `first` to `last` - 1, counted from 0; --timeline has it as FIRST:LAST."""
-
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        return f"{self.first}:{self.last}"
-
-    def __len__(self) -> int:
-        return self.last - self.first
-
-    @classmethod
-    def parse(cls, text: str) -> StepRange:
-        """The range in the text. Raises UserError."""
-        match = re.fullmatch(r"(\d{1,15}):(\d{1,15})", text, re.ASCII)
-        if not match:
-            raise invalid("timeline", text, "is not FIRST:LAST", "give two numbers of steps, such as 100:110")
-        first, last = map(int, match.groups())
-        if first >= last:
-            raise invalid("timeline", text, "has no step", "LAST is the step after the last one, as in 100:110")
-        if last - first > MAX_RANGE:
-            raise invalid("timeline", text, f"has {last - first} steps", f"give at most {MAX_RANGE}")
-        return cls(first, last)
 
 
 RECIPES: dict[str, dict[str, Any]] = {

@@ -79,6 +79,9 @@ def _format(name: str, path: Path) -> str:
     if not any(is_there.values()):
         is_there["classes"] = any(map(_holds_images, _folders(path)))
     kinds = [kind for kind, there in is_there.items() if there]
+    if len(kinds) > 1 and is_there["table"]:  # it describes the others, unless it says of which class images are
+        has_no_classes = kinds == ["images", "table"] and not _folders(path / "train")
+        kinds = ["table"] if has_no_classes else [kind for kind in kinds if kind != "table"]
     if len(kinds) > 1:
         raise UserError(f"{name}: holds data in several formats ({', '.join(kinds)})", "leave one of them there")
     if not kinds:
@@ -88,9 +91,9 @@ def _format(name: str, path: Path) -> str:
 
 def _format_of_file(name: str, path: Path) -> str:
     """`table`, `hdf5` or `npz`. Raises UserError for a file that is neither."""
-    if path.suffix in HDF5_SUFFIXES:
+    if path.suffix.lower() in HDF5_SUFFIXES:
         return "hdf5"
-    if path.suffix in TABLE_SUFFIXES:
+    if path.suffix.lower() in TABLE_SUFFIXES:
         return "table"
     if path.suffix != ".npz" and not zipfile.is_zipfile(path):
         kind = f"a {path.suffix} file" if path.suffix else "a file of another format"
@@ -140,7 +143,7 @@ def _holds_images(folder: Path) -> bool:
 
 
 def _named(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    return (path for path in sorted(folder.iterdir()) if path.suffix in suffixes)
+    return (path for path in sorted(folder.iterdir()) if path.suffix.lower() in suffixes)
 
 
 def _load_npz(path: Path) -> LoadedArrays:

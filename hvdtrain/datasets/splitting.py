@@ -82,7 +82,9 @@ def divide(
         raise UserError(f"{name}: has no test part", "give --split 0.8, which keeps a fifth of its rows for tests")
     if labels is None and isinstance(train, ArraySource) and train.arrays[-1].dtype.kind in "iu":
         labels = train.arrays[-1]
-    first, second = split_rows(labels if labels is None or labels.ndim == 1 else None, len(train), split, seed)
+    if labels is not None and (labels.ndim != 1 or len(np.unique(labels)) > round((1 - split) * len(train))):
+        labels = None  # with more of them than test rows, they are numbers to predict: each would get a test row
+    first, second = split_rows(labels, len(train), split, seed)
     return subset(train, first), subset(train, second)
 
 

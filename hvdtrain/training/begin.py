@@ -103,6 +103,7 @@ def _warm_up(run: Run, reader: Reader) -> None:
         learner.train_step(batch)
     learner.load(weights)
     learner.load_optimizer_state(before)
+    learner.load_averages({})
     learner.skipped = 0
 
 

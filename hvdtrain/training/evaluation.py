@@ -22,6 +22,7 @@ from hvdtrain.runs.metrics import EVALUATION_NAMES
 from hvdtrain.runs.step_times import StepTime, slow_ranks
 from hvdtrain.system import rank_info
 from hvdtrain.system.phases import EVALUATION, EVALUATION_DATA, phases
+from hvdtrain.training.averages import averaged
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.ranks import sum_arrays
 from hvdtrain.training.run import Run
@@ -71,12 +72,25 @@ def evaluate(run: Run, batches: Batches, step: int, part: EvaluatedPart, on_batc
     the slowest, and only here each one works without waiting. Raises UserError if no row can be read.
     """
     phases.begin(EVALUATION)
-    source = run.dataset.parts[part]
-    if not len(source):
+    if not len(run.dataset.parts[part]):
         return Evaluation(Scores(None, {}, None), [0.0] * run.group.size, part)
     began = time.perf_counter()
     sums = Sums(run.target.confused_classes(run.dataset))
     share_local_arrays(run.learner)
+    with averaged(run.learner):
+        _evaluate_rows(run, batches, step, part, sums, on_batch)
+    phases.begin(EVALUATION)
+    for names in sums.renamed if run.is_rank_0 else ():
+        _say_renamed(str(run.folder), *names)
+    seconds = _compare_ranks(run, time.perf_counter() - began)
+    return Evaluation(sums.join(run.group, part), seconds, part)
+
+
+def _evaluate_rows(
+    run: Run, batches: Batches, step: int, part: EvaluatedPart, sums: Sums, on_batch: Callable[[int], None]
+) -> None:
+    """Add this rank's rows of the part to the sums."""
+    source = run.dataset.parts[part]
     pieces, ahead = itertools.tee(sharding.evaluation(len(source), BATCH, run.cut(run.group.rank)))
     phases.begin(EVALUATION_DATA)
     for count, (numbers, rows) in enumerate(zip(pieces, batches.reader.batches(part, ahead), strict=True)):
@@ -89,11 +103,6 @@ def evaluate(run: Run, batches: Batches, step: int, part: EvaluatedPart, on_batc
             sums.add(run.learner.eval_step(arrays), arrays)
         on_batch(count)
         phases.begin(EVALUATION_DATA)
-    phases.begin(EVALUATION)
-    for names in sums.renamed if run.is_rank_0 else ():
-        _say_renamed(str(run.folder), *names)
-    seconds = _compare_ranks(run, time.perf_counter() - began)
-    return Evaluation(sums.join(run.group, part), seconds, part)
 
 
 class Sums:

@@ -116,15 +116,18 @@ class Training:
 
     def end_epoch(self) -> None:
         """After the steps of an epoch, of which the run's last may be a part: join the ranks, evaluate and save."""
+        # What --patience counts must not depend on whether a run was stopped here, so it then stops with a score.
+        stops_with_score = self._evaluation or self._run.config.patience
         if not self._evaluation:
             self._join_epoch()
+        if not stops_with_score:
             self._ranks.stop_if_asked(self.at, self._save)
         part = self._run.dataset.evaluated
         scores = (self._evaluation or self.evaluate(part)).scores
         score = score_of(scores.loss, scores.metrics, self._run.runtime.score, part)
         if score and not self.at.rows_in_epoch:
             self.at = self.at.scored(score.order, score.choice)
-        if self._evaluation:
+        if stops_with_score:
             self._ranks.stop_if_asked(self.at, functools.partial(self._save, score))
         self._save(score)
         self._evaluation = None

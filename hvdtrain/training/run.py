@@ -16,7 +16,7 @@ from hvdtrain.config.score import Score
 from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.streams import stream_of
-from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
+from hvdtrain.interfaces import AVERAGE, Checkpoint, Dataset, Group, Learner, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.target import Target
@@ -178,9 +178,11 @@ class Run:
 
         score: None if it was not measured there.
         """
+        optimizer = self.learner.optimizer_state()
+        averages = {f"{AVERAGE}{name}": array for name, array in self.learner.averages().items()}
         return Checkpoint(
             weights=weights,
-            optimizer=self.learner.optimizer_state(),
+            optimizer=optimizer._replace(arrays=optimizer.arrays | averages),
             position=position,
             model=self.config.model,
             network=self.target.record(),

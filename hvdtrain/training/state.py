@@ -201,6 +201,7 @@ def restore(config: Config, target: Target, learner: Learner, dataset: Dataset, 
         learner.load(saved.weights)
     except ValueError as error:
         raise UserError(f"--resume {path}: {error}", "resume with the model that wrote the checkpoint") from None
+    learner.load_averages(saved.averages)
     _restore_optimizer(config, learner, path, saved)
 
 

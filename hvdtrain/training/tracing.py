@@ -13,7 +13,7 @@ from typing import Any
 
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.collectives.surviving import rank_of, ranks_of
-from hvdtrain.config.options import StepRange
+from hvdtrain.config.step_range import StepRange
 from hvdtrain.frameworks.tracing import profiling, waiter
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import log

@@ -24,7 +24,7 @@ def runs_of(framework: str, strategy: str) -> dict[str, tuple[str, ...]]:
     drawing = (*options, "--model", str(TASKS / "of_torch.py:DrawingClassifier"))
     return {
         **({"drawing": drawing} if framework == "torch" else {}),
-        "lenet": (*options, "--clip-norm", "1", "--nesterov"),
+        "lenet": (*options, "--clip-norm", "1", "--nesterov", "--ema", "0.9"),
         "task": (*options, "--model", task, "--batch-size", "36", "--optimizer", "adam"),
     }
 

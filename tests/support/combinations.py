@@ -32,6 +32,7 @@ NUMBERS: dict[str, tuple[float | str, ...]] = {
     "no_decay": ((), ("*.bias",)),
     "accumulate": (1, 2, 3),
     "clip_norm": (0.0, 0.05),
+    "ema": (0.0, 0.5),
     "groups": ("auto", 1, 3),
     "shards": (0, 3),
     "warmup_epochs": (0.0, 1.5),

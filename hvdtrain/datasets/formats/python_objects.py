@@ -159,7 +159,7 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
             data = data()
         except Exception as error:
             raise UserError(f"{name}: {type(error).__name__}: {one_line(error)}", "correct the function") from None
-    data = parts_of(data)
+    data = rows_of_loader(name, parts_of(data))
     if not isinstance(data, tuple | list) and hasattr(data, "__getitem__") and not hasattr(data, "dtype"):  # one part
         data = (data, None)
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
@@ -168,8 +168,8 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
     names = _class_names(name, train, data[2] if len(data) == 3 else None)
     train_source = _source(f"{name}: train", train, len(names), skip)
     test_source = None if test is None else _source(f"{name}: test", test, len(names), skip)
-    labels = getattr(train, "targets", None) if test is None else None
-    return LoadedSources(train_source, test_source, names, labels if labels is None else np.asarray(labels))
+    labels = getattr(train_source, "labels", None) if test is None else None
+    return LoadedSources(train_source, test_source, names, labels)
 
 
 class Pairs:
@@ -177,7 +177,7 @@ class Pairs:
 
     def __init__(self, rows: Any, image: str, label: str) -> None:
         self._rows, self._image, self._label = rows, image, label
-        names = getattr(getattr(rows, "features", {}).get(label), "names", None)
+        names = getattr((getattr(rows, "features", None) or {}).get(label), "names", None)
         self.targets = np.asarray(rows[label])
         self.classes = tuple(map(str, names)) if names else None
 
@@ -236,12 +236,23 @@ def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
         labels = train[1] if _is_arrays(train) else getattr(train, "targets", None)
         if labels is None:
             raise UserError(f"{name}: the number of classes is not known", "return (train, test, classes)")
-        known = int(as_array(labels).max()) + 1
+        known = _largest_label(name, labels) + 1
     if isinstance(known, int):
         if not 0 < known <= MAX_CLASSES:
             raise UserError(f"{name}: has {known} classes", f"give from 1 to {MAX_CLASSES:,}")
         return tuple(map(str, range(known)))
     return names_or_numbers(name, tuple(map(str, known)), np.zeros(1, np.int64))
+
+
+def _largest_label(name: str, labels: Any) -> int:
+    try:
+        array = as_array(labels)
+    except ValueError:  # of lists in lists
+        array = np.empty(0, object)
+    if array.dtype.kind not in "iu" or not array.size:
+        reason = f"{name}: the labels of all rows are {array.dtype} of shape {array.shape}, and not integers"
+        raise UserError(reason, "number the classes from 0 on")
+    return int(array.max())
 
 
 def _length(name: str, rows: Any) -> int:

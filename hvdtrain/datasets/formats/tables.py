@@ -28,6 +28,8 @@ LABEL_NAMES = ("label", "labels", "target", "class", "y")
 """Columns that are labels if --label names none, in any case."""
 MAX_NAMED = 5
 """Of the columns of a table, in a message."""
+ARROW_FILES = (b"ARROW1", b"FEA1")
+"""How files of Arrow and Feather begin; a stream of Arrow has no such mark."""
 PROBED = 100
 """Values of a text column that are looked at, to find out whether they name image files."""
 
@@ -162,11 +164,11 @@ class _Table:
             if not _is_numeric(kind := self.column(name).type):
                 reason = f"{self.path}: column {printable(name)} holds {kind}, and no numbers"
                 raise UserError(reason, "leave it out of --columns, or replace its values by numbers")
-            values = compute.cast(self.column(name), "double").to_numpy()
+            values = compute.cast(self.column(name), "double", safe=False).to_numpy()  # of large integers, rounded
             with np.errstate(over="ignore"):
                 matrix[:, position] = values
         bad = ~np.isfinite(matrix)
-        no_label = self.column(label).is_null(nan_is_null=True).to_numpy()
+        no_label = self._has_no_value(label)
         is_bad = bad.any(1) | no_label
         if is_bad.any() and not skip:
             row = int(np.flatnonzero(is_bad)[0])
@@ -179,6 +181,17 @@ class _Table:
         if not len(rows):
             raise UserError(f"{self.path}: each row lacks a value", "leave such columns out by --columns")
         return np.ascontiguousarray(matrix[rows]), rows
+
+    def _has_no_value(self, name: str) -> np.ndarray:
+        """Whether the cells of a column are empty, or numbers that are not finite: bool (n,)."""
+        import pyarrow.compute as compute
+        import pyarrow.types as types
+
+        column = self.column(name)
+        is_empty = column.is_null(nan_is_null=True).to_numpy()
+        if not types.is_floating(column.type):
+            return is_empty
+        return is_empty | np.isinf(compute.cast(column, "double").to_numpy())
 
     def advice(self, inputs: list[str], label: str, rows: int, is_default: bool) -> tuple[str, ...]:
         """What a user may not expect of the columns and rows that are used."""
@@ -217,7 +230,8 @@ def _labels(tables: list[_Table], label: str, rows: list[np.ndarray]) -> tuple[l
         if empty := [row for row, cell in zip(taken.tolist(), cells.tolist(), strict=True) if cell is None]:
             raise UserError(f"{table.path}: row {empty[0]} has no label in column {label}", "correct it, or remove it")
         values.append(cells)
-    if all(isinstance(cell, float) for cells in values for cell in cells):
+    kinds = {type(cell) for cells in values for cell in cells}
+    if kinds in ({float}, {float, int}):
         floats = [cells.astype(np.float64) for cells in values]
         if any((part != np.rint(part)).any() for part in floats):
             return [part.astype(np.float32) for part in floats], ()
@@ -241,25 +255,35 @@ def read_table(path: Path) -> pyarrow.Table:
     try:
         import pyarrow.csv
         import pyarrow.feather
+        import pyarrow.ipc
         import pyarrow.parquet
     except ImportError as error:
         reason = f"{path}: a table is read by pyarrow, which cannot be imported ({error})"
         raise UserError(reason, "run pip install 'hvdtrain[tables]'") from None
     with wrap_errors(path, "write the table again, as UTF-8 if it is text", "read as a table"):
-        if path.suffix in (".csv", ".tsv"):
-            delimiter = "\t" if path.suffix == ".tsv" else ","
+        if (suffix := path.suffix.lower()) in (".csv", ".tsv"):
+            delimiter = "\t" if suffix == ".tsv" else ","
             if path.stat().st_size > reading.MEMORY:
                 raise Malformed("is larger than this machine's memory allows")
             parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
             converting = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
-            return pyarrow.csv.read_csv(path, parse_options=parsing, convert_options=converting)
-        if path.suffix == ".parquet":
+            table = pyarrow.csv.read_csv(path, parse_options=parsing, convert_options=converting)
+            if wrong := [field.name for field in table.schema if pyarrow.types.is_binary(field.type)]:
+                raise Malformed(f"has text in column {printable(wrong[0])} that is not UTF-8")
+            return table
+        if suffix == ".parquet":
             file = pyarrow.parquet.ParquetFile(path)
             size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
             if size > reading.MEMORY:
                 raise Malformed(f"unpacks to {size / 2**30:,.0f} GiB, more than this machine's memory allows")
             return file.read()
-        return pyarrow.feather.read_table(path, memory_map=False)
+        if path.stat().st_size > reading.MEMORY:
+            raise Malformed("is larger than this machine's memory allows")
+        with open(path, "rb") as opened:
+            if opened.read(len(ARROW_FILES[0])).startswith(ARROW_FILES):
+                return pyarrow.feather.read_table(path, memory_map=False)
+            opened.seek(0)
+            return pyarrow.ipc.open_stream(opened).read_all()  # as Hugging Face's data sets are saved
 
 
 def _is_numeric(kind: Any) -> bool:

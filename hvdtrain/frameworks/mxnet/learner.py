@@ -15,6 +15,7 @@ from mxnet.contrib import amp
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, device_number, statistics_by_rank
+from hvdtrain.frameworks.mxnet.averages import Averages
 from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
 from hvdtrain.frameworks.mxnet.network import Forward, Parameters, channel_multiple, load_array, scale_pixels
 from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
@@ -95,6 +96,8 @@ class MXNetSteps(ContextLearner):
     _trainer: gluon.Trainer
     _sharded: ShardedGradients | None = None
     """Set with --shards."""
+    _step = 0
+    """The number of the present step in the run."""
 
     def __init__(self, strategy: MXNetStrategy) -> None:
         super().__init__(strategy)
@@ -106,6 +109,7 @@ class MXNetSteps(ContextLearner):
         trainer, divisor = self._trainer, self._strategy.gradient_divisor
         if not self._is_checked and not phases.is_recording:
             trainer.step(divisor)
+            self._average()
             return
         if self._strategy.waits:
             phases.begin(GRADIENTS)
@@ -122,6 +126,11 @@ class MXNetSteps(ContextLearner):
             self.skipped += 1
         else:
             self._trainer.update(divisor)
+            self._average()
+
+    def _average(self) -> None:
+        if self._averages:
+            self._averages.update(self._step)
 
     def _prepare_shards(self, statistics: Statistics) -> None:
         """With --shards: get ready to combine gradients and statistics, which are then the same on all ranks."""
@@ -167,6 +176,8 @@ class MXNetLearner(MXNetSteps):
         self._states = OptimizerStates(config, optimizer, self._contexts, self._parameters)
         self._create_states()
         self._prepare_shards(self._objective.statistics)
+        if config.ema:
+            self._averages = Averages(config.ema, self._parameters)
 
     def _create_states(self) -> None:
         names = {id(parameter): name for name, parameter in self._parameters.items()}
@@ -176,6 +187,7 @@ class MXNetLearner(MXNetSteps):
 
     def train_step(self, batch: Batch) -> StepLoss:
         phases.begin(FORWARD)
+        self._step = batch.step
         self._states.set_lr(batch.lr)
         if self._sharded and batch.shards is not None:
             return self._train_shards(self._sharded, batch, batch.shards)

@@ -37,6 +37,7 @@ class KerasStrategy(TensorFlowStrategy):
     sums_shards = False
     unsupported: ClassVar[tuple[Unsupported, ...]] = (
         Unsupported("optimizer", ("sgd",), "the epsilon of Keras' Adam differs from that of the other frameworks"),
+        Unsupported("ema", (0.0,), "Keras' fit averages no weights here, choose --api loop"),
         Unsupported("precision", ("fp32",), "Keras' fit has no loss scale, choose --api loop"),
         Unsupported("accumulate", (1,), "Keras' fit processes a batch in one pass, choose --api loop"),
         Unsupported("clip_norm", (0.0,), "Keras clips before gradients are combined, choose --api loop"),

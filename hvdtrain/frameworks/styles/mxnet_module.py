@@ -41,6 +41,7 @@ class ModuleStrategy(MXNetStrategy):
     sums_shards = False
     unsupported: ClassVar[tuple[Unsupported, ...]] = (
         Unsupported("batch_norm", ("local",), "Module's graph has no collectives, choose --api gluon"),
+        Unsupported("ema", (0.0,), "Module's fit averages no weights, choose --api gluon"),
         Unsupported("precision", ("fp32",), "Module's graph is plain fp32, choose --api gluon"),
         Unsupported("clip_norm", (0.0,), "Module reduces and updates in one call, choose --api gluon to clip between"),
         Unsupported("on_nan", ("stop",), "Module's fit cannot skip a step, choose --api gluon"),

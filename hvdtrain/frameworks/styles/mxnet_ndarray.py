@@ -35,6 +35,7 @@ class NDArrayStrategy(Strategy):
 
     unsupported: ClassVar[tuple[Unsupported, ...]] = (
         Unsupported("optimizer", ("sgd",), "the hand-written update is SGD"),
+        Unsupported("ema", (0.0,), "the hand-written step averages no weights"),
         Unsupported("precision", ("fp32",), "the hand-written step is plain fp32"),
         Unsupported("clip_norm", (0.0,), "the hand-written update does not clip"),
         Unsupported("on_nan", ("stop",), "the hand-written update cannot skip a step"),

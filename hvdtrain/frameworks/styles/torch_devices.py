@@ -132,6 +132,7 @@ class TorchManual(Strategy):
 
     unsupported = (
         Unsupported("optimizer", ("sgd",), "the hand-written update is SGD"),
+        Unsupported("ema", (0.0,), "the hand-written step averages no weights"),
         Unsupported("precision", ("fp32",), "the hand-written step is plain fp32"),
         Unsupported("compile", (False,), "the hand-written step has a network for each device"),
         Unsupported("accumulate", (1,), "the hand-written step processes a batch in one pass"),

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import choose_device, device_number
+from hvdtrain.frameworks.tensorflow.averages import Averages
 from hvdtrain.frameworks.tensorflow.network import channel_last
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
@@ -48,6 +49,8 @@ class TensorFlowLearner(Learner):
             self._optimizer = self._make_optimizer(config)
             self._scale = LossScale(config.precision == "fp16", self.group.size)
             self._skipped = make_counter()
+            if config.ema:
+                self._averages = Averages(config.ema, self._objective)
         self._stamped_phases: list[Phase] = []
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
         # In shards, each number of rows has a graph of its own; see `ShardedSteps`.
@@ -106,7 +109,7 @@ class TensorFlowLearner(Learner):
             norm = tf.linalg.global_norm(gradients)
         if not self._check_finite:
             self._optimizer.count(1)
-            self._optimizer.apply(gradients, lr)
+            self._apply(gradients, lr)
             return
         # Combined gradients are identical on all ranks, so either all ranks skip the step or none does. The counters
         # are outside of the branch, because a tf.distribute.Strategy does not assign its variables in control flow.
@@ -116,7 +119,12 @@ class TensorFlowLearner(Learner):
         self._skipped.assign_add(1 - made)
         self._scale.update(finite)
         if finite:
-            self._optimizer.apply(gradients, lr)
+            self._apply(gradients, lr)
+
+    def _apply(self, gradients: list[tf.Tensor], lr: tf.Tensor) -> None:
+        self._optimizer.apply(gradients, lr)
+        if self._averages:
+            self._averages.update()
 
     def _gradients(self, *rows: tf.Tensor, stamps: Stamps | None = None) -> tuple[tf.Tensor, list[Any]]:
         """Loss and combined gradients of `accumulate` parts.
@@ -147,6 +155,8 @@ class TensorFlowLearner(Learner):
         return list(zip(*(tf.split(array, count) for array in arrays), strict=True)) if count > 1 else [arrays]
 
     def train_step(self, batch: Batch) -> StepLoss:
+        if self._averages:
+            self._averages.begin(batch.step)
         if self._shards and batch.shards is not None:
             return self._shards.train_step(batch)
         phases.begin(FORWARD if self._strategy.one_device else STEP)

@@ -30,6 +30,7 @@ from hvdtrain.system.membership import Membership
 from hvdtrain.system.phases import BACKWARD, GRADIENTS, Phase
 from hvdtrain.system.rank_info import TF_CONFIG
 
+NO_AVERAGES = Unsupported("ema", (0.0,), "a tf.distribute.Strategy does not assign variables where a step is skipped")
 Step = Any
 """A `tf.function` step(*rows, lr): trains on one device, and returns its loss."""
 
@@ -194,6 +195,7 @@ class TensorFlowDistributed(TensorFlowStrategy):
 
     sums_shards = False
     one_device = False
+    unsupported: ClassVar[tuple[Unsupported, ...]] = (NO_AVERAGES,)
 
     def __init__(
         self, config: Config, runtime: RuntimeOptions, group: Group, devices: int, distribution: tf.distribute.Strategy
@@ -235,7 +237,7 @@ class TensorFlowMirrored(TensorFlowDistributed):
     """tf.distribute.MirroredStrategy: a replica on each GPU of one process, or on logical CPU devices."""
 
     many_devices = True
-    unsupported: ClassVar[tuple[Unsupported, ...]] = (DEVICES_NORMALIZE,)
+    unsupported: ClassVar[tuple[Unsupported, ...]] = (NO_AVERAGES, DEVICES_NORMALIZE)
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         group = single_process(config.strategy)

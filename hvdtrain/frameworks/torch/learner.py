@@ -15,6 +15,7 @@ from hvdtrain.config.options import MAX_SHARDS
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
 from hvdtrain.frameworks.torch.arithmetic import DTYPES, check_scalable
+from hvdtrain.frameworks.torch.averages import Averages
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import (
@@ -52,6 +53,8 @@ class TorchSteps(Learner):
     """Those that are trained."""
     _waits_for_all = False
     """Whether the strategy waits in backward for a gradient of each parameter."""
+    _step = 0
+    """The number of the present step in the run."""
     _how_to_allow_unused: ClassVar[str]
     """What a user does about that."""
 
@@ -110,7 +113,10 @@ class TorchSteps(Learner):
         is_finite = self._clip()
         if is_finite:
             strategy.update(optimizer, self._scaler)
-        self.skipped += self._rescale() or not is_finite
+        is_skipped = self._rescale() or not is_finite
+        self.skipped += is_skipped
+        if self._averages and not is_skipped:
+            self._averages.update(self._step)
 
     def _prepare_shards(self) -> None:
         """With --shards: get ready to sum gradients and buffers, which are then the same on all ranks."""
@@ -214,6 +220,8 @@ class TorchLearner(TorchSteps):
             layer.group = self.group
         self.local_weights = buffers_by_rank(self._model, bool(self._synchronized))
         self._prepare_shards()
+        if config.ema:
+            self._averages = Averages(config.ema, self._model, self._parameters)
         self._graphed = self._make_graphed() if strategy.runtime.cuda_graph else None
 
     def _make_graphed(self) -> GraphedStep:
@@ -265,7 +273,10 @@ class TorchLearner(TorchSteps):
         self._step = batch.step
         if self._graphed:
             self._objective.seed_step(batch.step, batch.part)
-            return self._graphed.train_step(self._inputs.host_arrays(batch), batch.lr)
+            loss = self._graphed.train_step(self._inputs.host_arrays(batch), batch.lr)
+            if self._averages and self._graphed.whole:
+                self._averages.update(batch.step)
+            return loss
         for group in () if self._own else self._optimizer.param_groups:
             group["lr"] = batch.lr
         self._optimizer.zero_grad()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hvdtrain.config.options import RuntimeOptions, StepRange
+from hvdtrain.config.options import RuntimeOptions
+from hvdtrain.config.step_range import StepRange
 from hvdtrain.errors import UserError
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvdtrain.datasets.rows import ArraySource
-from hvdtrain.datasets.splitting import Subset, split_rows, subset
+from hvdtrain.datasets.splitting import Subset, divide, split_rows, subset
 from hvdtrain.errors import UserError
 
 
@@ -57,3 +57,9 @@ def test_a_subset_reads_its_rows_of_the_source():
         assert len(part) == 3 and part[np.array([2, 0])][0].tolist() == [9, 49]
         assert part.fingerprint != subset(source, rows[::-1]).fingerprint
     assert isinstance(subset(Squares(), rows), Subset)
+
+
+def test_numbers_to_predict_are_not_divided_by_class():
+    rows = ArraySource(np.arange(400.0), np.repeat(np.arange(200), 2))
+    train, test = divide("data", rows, None, None, 0.8, 0)
+    assert (len(train), len(test)) == (320, 80)

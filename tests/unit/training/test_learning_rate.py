@@ -1,5 +1,6 @@
 """The learning rate at each step."""
 
+import os
 from pathlib import Path
 from unittest import mock
 
@@ -42,6 +43,7 @@ def test_polynomial_falls_to_zero_by_its_power():
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("rise", [0.25, 0.3, 0.9])
 @pytest.mark.parametrize("steps", [10, 97])
+@mock.patch.dict(os.environ)  # which PyTorch changes
 def test_onecycle_is_that_of_pytorch(rise, steps):
     import torch
 

@@ -9,6 +9,7 @@ from support.row_data import CLASSES, rejected, write_python
 
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import RowError
+from hvdtrain.errors import UserError
 
 
 def test_python_objects(tmp_path: Path) -> None:
@@ -47,3 +48,21 @@ def test_row_of_a_python_object_that_is_unlike_the_others(tmp_path: Path, item: 
     code = f"\nclass Odd(MapStyle):\n    {method}\n"
     path.write_text(f"{path.read_text()}{code}\ndata = Odd('train'), MapStyle('test')\n")
     rejected(reference.replace("map_style", "data"), "train (row 3): ", text)
+
+
+@pytest.mark.parametrize(("targets", "text"), [(["a", "b"] * 5, "not integers"), ([[0], [1, 2]], "not integers")])
+def test_labels_that_are_no_integers_are_one_line(tmp_path, targets, text):
+    (tmp_path / "rows.py").write_text(
+        f"class Rows:\n    targets = {targets}\n    def __len__(self): return 10\n"
+        "    def __getitem__(self, row): return [[0.0]], 0\nrows = Rows()\n"
+    )
+    with pytest.raises(UserError, match=text):
+        load_dataset(f"{tmp_path}/rows.py:rows", split=0.5)
+
+
+def test_targets_of_other_rows_do_not_divide(tmp_path):
+    (tmp_path / "rows.py").write_text(
+        "class Rows:\n    targets = [0, 1]\n    classes = ['a', 'b']\n    def __len__(self): return 10\n"
+        "    def __getitem__(self, row): return [[0.0]], row % 2\nrows = Rows()\n"
+    )
+    assert len(load_dataset(f"{tmp_path}/rows.py:rows", split=0.5).train) == 5

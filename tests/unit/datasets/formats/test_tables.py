@@ -98,7 +98,7 @@ def test_missing_values(tmp_path):
         ("ragged.csv", b"a,label\n1,x\n2\n", "cannot be read as a table (CSV parse error"),
         ("two.csv", b"a,label,y\n1,x,z\n", "several columns may be the label (label, y)"),
         ("text.csv", b"a,label\nb,x\nc,y\n", "no column besides label holds numbers or images (a: string)"),
-        ("latin.csv", "a,label\n1,caf\xe9\n2,x\n".encode("latin-1"), "the labels in column label are binary"),
+        ("latin.csv", "a,label\n1,caf\xe9\n2,x\n".encode("latin-1"), "column label that is not UTF-8"),
         ("nul.csv", b"\0\0\0\n", "has no rows below its header"),
         ("bytes.parquet", b"PAR1 no more", "cannot be read as a table"),
         ("bytes.arrow", b"ARROW1", "cannot be read as a table"),
@@ -199,3 +199,52 @@ def test_hugging_faces_data_sets(tmp_path, monkeypatch):
     rejected(f"{path}:one", "which column is the label is not known (img, fine_label, text)", split=0.5)
     rejected(f"{path}:both", "which column is the image is not known", label="fine_label")
     rejected(f"{path}:both", "has a test part; leave it out", split=0.5, **chosen)
+
+
+def test_large_integers_are_rounded_and_infinite_labels_are_one_line(tmp_path):
+    write(tmp_path / "rows.parquet", {"id": np.arange(ROWS) + (1 << 60), "label": LABELS})
+    assert load_dataset(str(tmp_path), split=0.5).train[np.arange(1)][0].tolist() == [[float(1 << 60)]]
+    path = write(tmp_path / "infinite.parquet", {**NUMBERS, "label": [0.0, 1.0, np.inf, *[1.0] * (ROWS - 3)]})
+    with pytest.raises(UserError, match="row 2 has no finite value in column label"):
+        load_dataset(str(path), split=0.5)
+    data = load_dataset(str(path), split=0.5, skip_bad_rows=True)
+    assert data.classes == ("0", "1") and len(data.train) + len(data.test) == ROWS - 1
+
+
+def test_labels_with_fractions_may_be_whole_numbers_in_one_part(tmp_path):
+    write(tmp_path / "train.csv", {"x": [1, 2], "label": [0.5, 1.5]})
+    write(tmp_path / "test.csv", {"x": [1, 2], "label": [3, 4]})
+    assert load_dataset(str(tmp_path)).test[np.arange(2)][1].tolist() == [3.0, 4.0]
+
+
+def test_streams_of_arrow_and_names_in_capitals(tmp_path):
+    table = pyarrow.table({**NUMBERS, "label": LABELS})
+    stream = str(tmp_path / "data-00000-of-00001.arrow")  # as Hugging Face's save_to_disk() writes it
+    with pyarrow.OSFile(stream, "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    pyarrow.csv.write_csv(table, tmp_path / "ROWS.CSV")
+    for name in ("data-00000-of-00001.arrow", "ROWS.CSV"):
+        assert len(load_dataset(str(tmp_path / name), split=0.5).train) == ROWS // 2
+
+
+def test_text_that_is_not_utf_8_is_one_line(tmp_path):
+    (tmp_path / "rows.csv").write_bytes(b"x,name,label\n1,M\xfcller,a\n2,Meier,b\n")
+    rejected(tmp_path, "column name that is not UTF-8")
+
+
+def test_a_table_in_a_folder_of_other_data_describes_it(tmp_path):
+    for part in ("train", "test"):
+        for name in "ab":
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.new("L", (4, 4)).save(tmp_path / part / name / "0.png")
+    write(tmp_path / "labels.csv", {"file": ["a"], "label": ["b"]})
+    assert load_dataset(str(tmp_path)).input_shape == (1, 4, 4)
+
+
+def test_gray_photos_among_color_ones_without_a_test_part(tmp_path):
+    for name, mode in (("a", "RGB"), ("b", "L")):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new(mode, (4, 4)).save(tmp_path / name / f"{number}.png")
+    data = load_dataset(str(tmp_path), split=0.5)
+    assert data.train[np.arange(2)][0].shape == data.test[np.arange(2)][0].shape == (2, 3, 4, 4)

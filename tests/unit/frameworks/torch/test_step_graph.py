@@ -79,7 +79,8 @@ def learner(graph, network=NETWORK, **options):
 def trained(graphed, steps):
     """Losses, weights and optimizer state after these steps; losses are read at the end."""
     losses = [graphed.train_step(batch) for batch in steps]
-    return [float(loss) for loss in losses], graphed.weights(), graphed.optimizer_state()
+    weights = graphed.weights() | {f"ema/{name}": array for name, array in graphed.averages().items()}
+    return [float(loss) for loss in losses], weights, graphed.optimizer_state()
 
 
 def assert_same(actual, expected):
@@ -97,13 +98,14 @@ WHOLE = {
     "plain sgd": {"momentum": 0.0},
     "adam": {"optimizer": "adam", "weight_decay": 0.01},
     "adamw": {"optimizer": "adamw", "weight_decay": 0.5, "no_decay": ("conv*",)},
+    "ema": {"ema": 0.5},
     "bf16": {"precision": "bf16"},
     "accumulate": {"accumulate": 3},
     "clip": {"clip_norm": 0.05, "accumulate": 2},
     "adam, bf16, clip": {"optimizer": "adam", "precision": "bf16", "clip_norm": 0.05},
 }
 PARTS = {
-    "skip": {"on_nan": "skip"},
+    "skip": {"on_nan": "skip", "ema": 0.5},
     "fp16": {"precision": "fp16"},
     "fp16, adam, accumulate": {"precision": "fp16", "optimizer": "adam", "accumulate": 2},
     "ring": {"strategy": "ring"},
