@@ -42,7 +42,7 @@ def list_versions(app: Any, error: Exception | None) -> None:
     if error or app.builder.name != "html":
         return
     (site / "index.html").write_text(REDIRECT)
-    versions = sorted(path.parent.name for path in site.parent.glob("*/docs/../index.html"))
+    versions = sorted(path.parent.name for path in site.parent.glob("*/index.html"))
     links = "".join(f'<li><a href="{html.escape(name)}/index.html">{html.escape(name)}</a></li>' for name in versions)
     (site.parent / "index.html").write_text(VERSIONS.format(links))
 

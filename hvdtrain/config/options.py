@@ -91,7 +91,7 @@ class Config:
     freeze: tuple[str, ...] = option(
         (), MODEL, is_repeated=True, by_script=True, affects_speed=True, unsupported=UNFROZEN
     )
-    """Pattern of names of parameters that are not trained, such as 'conv1.*' (PyTorch); may be given several times."""
+    """Pattern of names of parameters that are not trained, such as `conv1.*` (PyTorch); may be given several times."""
     seed: int = option(0, MODEL, minimum=0, resume=Resume.SAME, in_sweep="use --seeds N for the seeds 0 to N-1")
     """Random seed of the initial weights and the order of samples."""
     epochs: int = option(12, OPTIMIZER, above=0)
@@ -123,7 +123,7 @@ class Config:
     weight_decay: float = option(0.0, OPTIMIZER, minimum=0, by_script=True, decided_by="optimizer")
     """L2 penalty: adds weight_decay * parameter to the gradient; adamw subtracts lr times that from the parameter."""
     no_decay: tuple[str, ...] = option((), OPTIMIZER, is_repeated=True, by_script=True, decided_by="optimizer")
-    """Pattern of the names of parameters without weight decay, such as '*.bias'; may be given several times."""
+    """Pattern of the names of parameters without weight decay, such as `*.bias`; may be given several times."""
     schedule: Literal["constant", "step", "cosine", "polynomial", "onecycle"] = option(
         "cosine", OPTIMIZER, by_script=True, decided_by="schedule"
     )

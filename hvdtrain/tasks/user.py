@@ -247,6 +247,9 @@ def _kinds(parameter: inspect.Parameter) -> set[str]:
 def _load_data(name: str, task: Any, inputs: int, skip: bool, division: Division) -> Dataset:
     where, data = f"--model {name}", parts_of(_call(name, task, "data"), with_validation=True)
     if division.split:
+        if isinstance(data, tuple | list) and len(data) in (2, 3) and any(map(_is_part, data)):
+            reason = f"--split {division.split:g}: data() returned {_counted(data)}, which are parts already"
+            raise UserError(reason, "leave it out", option="split")
         data = (data, None, None)
     elif not isinstance(data, tuple | list) or len(data) not in (2, 3):
         remedy = "return (train, test) or (train, validation, test), or give --split 0.8 to divide what it returns"
@@ -261,6 +264,13 @@ def _load_data(name: str, task: Any, inputs: int, skip: bool, division: Division
     if count < inputs:
         raise UserError(f"--model {name}: a row has {count} array(s), but inputs is {inputs}", "give more arrays a row")
     return replace(loaded, name=name, train=trained)
+
+
+def _is_part(rows: Any) -> bool:
+    """Whether it is rows of data, and not one of their arrays."""
+    return isinstance(rows, tuple) or not (
+        isinstance(rows, list) or hasattr(rows, "__array__") or hasattr(rows, "asnumpy")
+    )
 
 
 def _counted(data: Any) -> str:

@@ -139,6 +139,8 @@ def rows_of_loader(name: str, rows: Any) -> Any:
     if collate not in ("default_collate", "default_convert"):
         reason = f"{name}: a DataLoader with {collate}, which hvdtrain does not call, as it makes the batches itself"
         raise UserError(reason, "let the data set return rows of one shape, and give loader.dataset")
+    batches = type(getattr(rows, "batch_sampler", None)).__name__
+    sampler = sampler if batches in ("BatchSampler", "NoneType") else batches
     if sampler not in DEFAULT_SAMPLERS:
         reason = f"{name}: a DataLoader with {sampler}, which decides the rows of an epoch"
         raise UserError(reason, "give loader.dataset, of which each row is taken once in an epoch")

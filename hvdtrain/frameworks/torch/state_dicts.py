@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,7 +28,9 @@ def load_state_dict(path: Path) -> Weights:
     """
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, IndexError, AssertionError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # for invalid bytes, PyTorch's readers raise a dozen kinds
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"PyTorch does not read it with weights_only: {reason}") from None
     inner = next((content[name] for name in INNER if isinstance(content, dict) and name in content), content)

@@ -8,6 +8,7 @@ from typing import Optional
 import numpy as np
 import pytest
 
+from hvdtrain.datasets.division import Division
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.user import make_task
 
@@ -215,3 +216,17 @@ def assert_refused(kind, *texts, settings=()):
     for text in texts:
         assert text in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+class Rows:
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, row):
+        return 0.0, 0
+
+
+@pytest.mark.parametrize("part", [(X, Y), Rows()])
+def test_parts_are_not_divided_again(part):
+    with pytest.raises(UserError, match=r"--split 0.5: data\(\) returned tuple of length 2, which are parts already"):
+        make_task("mine.py:Own", with_data((part, part)), division=Division(0.5, 0.0, 0))
