@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -47,3 +47,14 @@ def product(precision: str, size: int) -> Callable[[], object]:
     """Multiplies two square matrices of this size on the processor."""
     matrix = torch.full((size, size), 0.5, dtype=DTYPES[precision])
     return lambda: matrix @ matrix
+
+
+def check_scalable(parameters: Mapping[str, torch.Tensor], precision: str) -> None:
+    """Raise UserError for a parameter whose gradients cannot have fp16's loss scale."""
+    halves = [name for name, parameter in parameters.items() if parameter.dtype is torch.float16]
+    if halves and precision == "fp16":
+        raise UserError(
+            f"--precision fp16: the parameter {halves[0]} is float16, whose gradients PyTorch does not unscale",
+            "keep the parameters in float32, or leave out --precision fp16",
+            option="precision",
+        )

@@ -14,7 +14,7 @@ from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.config.options import MAX_SHARDS
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
-from hvdtrain.frameworks.torch.arithmetic import DTYPES
+from hvdtrain.frameworks.torch.arithmetic import DTYPES, check_scalable
 from hvdtrain.frameworks.torch.averages import Averages
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
@@ -208,7 +208,7 @@ class TorchLearner(TorchSteps):
         self._model.to(self.device)
         freeze(self._model, config.freeze)
         self._parameters = trained_parameters(self._model)
-        self._check_scalable()
+        check_scalable(self._parameters, config.precision)
         self._load_loss_scale(self._scaler.state_dict())
         self._own = TaskOptimizer.of(target, config, self._parameters, self.group.size)
         optimizer = self._own.optimizer if self._own else make_optimizer(config, self._parameters)
@@ -223,16 +223,6 @@ class TorchLearner(TorchSteps):
         if config.ema:
             self._averages = Averages(config.ema, self._model, self._parameters)
         self._graphed = self._make_graphed() if strategy.runtime.cuda_graph else None
-
-    def _check_scalable(self) -> None:
-        """Raise UserError for a parameter whose gradients cannot have fp16's loss scale."""
-        halves = [name for name, parameter in self._parameters.items() if parameter.dtype is torch.float16]
-        if halves and self._scaler.is_enabled():
-            raise UserError(
-                f"--precision fp16: the parameter {halves[0]} is float16, whose gradients PyTorch does not unscale",
-                "keep the parameters in float32, or leave out --precision fp16",
-                option="precision",
-            )
 
     def _make_graphed(self) -> GraphedStep:
         """Raises UserError where there are no graphs."""
