@@ -109,7 +109,7 @@ def _predict_rows(options: PredictOptions, path: Path, saved: Checkpoint) -> Non
     prepare(framework)  # the file imports it
     task = load_trained_task(path, saved, options.model, options.set)
     arrays = None if options.test else predict_rows.read_rows(task, options.files[0])
-    compute = outputs_of(task, saved.weights, framework)
+    compute = outputs_of(task, saved.evaluated, framework)
     outputs = predict_rows.joined(task, [compute(inputs) for inputs in predict_rows.batches(task, arrays)])
     if options.output:
         predict_rows.write(options.output, outputs)

@@ -42,11 +42,14 @@ def test_best(started: StartedRun, last: dict[str, Any]) -> dict[str, Any] | Non
     if best is None:
         return None
     weights = {name: array.copy() for name, array in run.learner.weights().items()}
+    averages = run.learner.averages()
     try:
         run.learner.load(best.weights)
+        run.learner.load_averages(best.averages)
         validated, tested = (training.evaluate(part, step).scores for part in ("validation", "test"))
     finally:  # also where ranks have changed, which end the run with these weights again
         run.learner.load(weights)
+        run.learner.load_averages(averages)
     return {"checkpoint": name, "step": step, "validation": as_json(validated), "test": as_json(tested)}
 
 

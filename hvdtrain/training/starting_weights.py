@@ -48,7 +48,7 @@ def _arrays(path: Path, config: Config) -> Weights:
     """The arrays in a file, or in a checkpoint of a run."""
     is_pickled = path.suffix in PICKLED
     if path.is_dir() or (not os.path.lexists(path) and not path.suffix):
-        return checkpoints.newest(path)[1].weights
+        return checkpoints.newest(path)[1].evaluated
     if is_pickled and config.framework != "torch":
         raise _unreadable(path, f"it is a state dict of PyTorch, and --framework is {config.framework}")
     try:

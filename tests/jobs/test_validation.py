@@ -88,6 +88,31 @@ def test_a_run_stops_early_by_validation_data_also_after_a_resume(framework, tmp
     assert status == 0 and "evaluated" in output and "validation" in output
 
 
+def test_the_best_checkpoint_is_tested_with_its_own_averages(tmp_path):
+    options = (
+        "--epochs",
+        "3",
+        "--lr",
+        "0.5",
+        "--validation",
+        "0.2",
+        "--ema",
+        "0.5",
+        "--device",
+        "cpu",
+        "--name",
+        "one",
+    )
+    status, output = run(several("torch", [options], "alone", 1), tmp_path)
+    assert status == 0, output
+    folder = tmp_path / "runs" / "one"
+    losses = {
+        record["step"]: record["loss"] for record in read(folder / "metrics.jsonl") if record["kind"] == "validation"
+    }
+    best = result(folder)["best"]
+    assert best["step"] < max(losses) and best["validation"]["loss"] == pytest.approx(losses[best["step"]])
+
+
 def test_another_share_cannot_be_resumed(tmp_path):
     short = ("--epochs", "1", "--max-steps", "2", "--strategy", "single", "--device", "cpu")
     trainings = [(*short, "--validation", "0.2", "--name", "one"), ("--resume", "runs/one", "--validation", "0.3")]
