@@ -17,6 +17,7 @@ from hvdtrain.datasets.formats.image_columns import ImageColumn, NamedImages, St
 from hvdtrain.datasets.formats.image_files import SUFFIXES
 from hvdtrain.datasets.formats.reading import DataFile, ImageSize, Malformed, wrap_errors
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
+from hvdtrain.datasets.validation import MAX_CLASSES
 from hvdtrain.errors import UserError
 from hvdtrain.system.text import did_you_mean, printable
 
@@ -240,6 +241,9 @@ def _labels(tables: list[_Table], label: str, rows: list[np.ndarray]) -> tuple[l
     known = list(range(len(names))) if names else sorted(set(values[0].tolist()))
     if not names and len({type(value) for value in known}) > 1:
         raise UserError(f"{tables[0].path}: the labels in column {label} are of several types", "give texts or numbers")
+    if len(known) > MAX_CLASSES:
+        reason = f"{tables[0].path}: column {printable(label)} has {len(known):,} different labels"
+        raise UserError(reason, f"there may be {MAX_CLASSES:,} classes: give another column, or numbers with fractions")
     number_of = {value: number for number, value in enumerate(known)}
     for table, cells, taken in zip(tables, values, rows, strict=True):
         if new := [row for row, cell in zip(taken.tolist(), cells.tolist(), strict=True) if cell not in number_of]:
