@@ -166,3 +166,19 @@ def test_sweeps_go_by_validation_data_and_say_what_the_test_gives(tmp_path):
     best = max(results, key=lambda ended: ended["best"]["validation"]["metrics"]["accuracy"])
     row = next(line for line in page.splitlines() if line.startswith("| 0.05 ") or "| 0.05 |" in line)
     assert f"{best['best']['test']['metrics']['accuracy']:.4f}" in row
+
+
+def test_an_epoch_after_which_a_run_is_stopped_counts(tmp_path):
+    asks = 'if "stop" in sys.argv and run.ends_epoch: (run.folder / "STOP").touch()'
+    stopping = SCRIPT.replace("        run.step(", f"        {asks}\n        run.step(")
+    (tmp_path / "script.py").write_text(
+        f"import sys\n{stopping}".replace("hvdtrain.start()", "hvdtrain.start(arguments=sys.argv[2:])")
+    )
+    options = ("--epochs", "9", "--batch-size", "20", "--device", "cpu", "--strategy", "single", "--patience", "2")
+    command = ["python", "script.py", "go", *options, "--auto-resume", "--name"]
+    assert run([*command, "whole"], tmp_path)[0] == 0
+    status, output = run(["python", "script.py", "stop", *command[3:], "part"], tmp_path)
+    assert status != 0 and "was asked to stop" in output, output
+    assert run([*command, "part"], tmp_path)[0] == 0
+    assert_same_end(tmp_path / "runs" / "whole", tmp_path / "runs" / "part", "best")
+    assert result(tmp_path / "runs" / "part")["early_stop"].startswith("stopped early, after epoch 3 of 9")
