@@ -174,7 +174,7 @@ def test_packages_are_downloaded_in_place_of_installing_them(installer, tmp_path
 
 def test_uv_gets_what_pip_is_configured_to_use():
     listing = """\
-:env:.find-links='/opt/wheels'
+:env:.find-links='/srv/wheels'
 :env:.no-index='0'
 global.find-links='/a /b'
 global.index-url='https://mirror/simple'
@@ -185,7 +185,7 @@ list.format='json'
     command = [sys.executable, "-I", "-S", str(SETUP / "uv_settings.py")]
     done = subprocess.run(command, input=listing, capture_output=True, text=True, check=True, env={})
     assert dict(line.split("=", 1) for line in done.stdout.splitlines()) == {
-        "UV_FIND_LINKS": "/opt/wheels",
+        "UV_FIND_LINKS": "/srv/wheels",
         "UV_NO_INDEX": "0",
         "UV_DEFAULT_INDEX": "https://mirror/simple",
         "UV_INDEX": "https://a/simple https://b/simple",
