@@ -52,11 +52,11 @@ def _arrays(path: Path, config: Config) -> Weights:
     if is_pickled and config.framework != "torch":
         raise _unreadable(path, f"it is a state dict of PyTorch, and --framework is {config.framework}")
     try:
-        if not is_pickled:
+        if not is_pickled and config.framework != "torch":
             return load_file(path)
-        from hvdtrain.frameworks.torch.state_dicts import load_state_dict
+        from hvdtrain.frameworks.torch.state_dicts import load_safetensors, load_state_dict
 
-        return load_state_dict(path)
+        return load_state_dict(path) if is_pickled else load_safetensors(path)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _unreadable(path, " ".join(str(error).split())[:200]) from None
 

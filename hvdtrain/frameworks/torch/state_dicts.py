@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from hvdtrain.errors import UserError
@@ -43,6 +44,11 @@ def load_state_dict(path: Path) -> Weights:
     if not weights:
         raise ValueError(f"it holds {type(inner).__name__}, not a dict of tensors")
     return weights
+
+
+def load_safetensors(path: Path) -> Weights:
+    """The arrays of a .safetensors file by name: of bfloat16, which NumPy lacks, as float32."""
+    return {name: host_array(tensor) for name, tensor in load_file(path).items()}
 
 
 def _plain(name: str) -> str:

@@ -79,3 +79,15 @@ def test_no_file():
 def test_a_state_dict_is_for_pytorch(tmp_path):
     with pytest.raises(UserError, match="--framework is mxnet"):
         _arrays(tmp_path / "w.pth", Config(framework="mxnet"))
+
+
+@pytest.mark.needs("torch")
+def test_bfloat16_is_read_in_pytorch(tmp_path):
+    import torch
+    from safetensors.torch import save_file
+
+    from hvdtrain.frameworks.torch.state_dicts import load_safetensors
+
+    save_file({"a": torch.full((2,), 1.5, dtype=torch.bfloat16)}, tmp_path / "half.safetensors")
+    array = load_safetensors(tmp_path / "half.safetensors")["a"]
+    assert array.dtype == np.float32 and array.tolist() == [1.5, 1.5]
