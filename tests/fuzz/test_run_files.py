@@ -49,7 +49,9 @@ def tensors_like(file: bytes) -> st.SearchStrategy[bytes]:
 
 
 def is_position(position: Position) -> bool:
-    return all(type(value) is int and value >= 0 for value in vars(position).values())
+    numbers = [value for name, value in vars(position).items() if name not in ("best", "best_by")]
+    is_counted = all(type(value) is int and value >= 0 for value in numbers)
+    return is_counted and np.isfinite(float(position.best)) and isinstance(position.best_by, str)
 
 
 def load(files: dict[str, bytes]) -> None:
