@@ -201,13 +201,18 @@ def test_adam_agrees_in_all_frameworks(shared_jobs, runs):
 
 
 # A quarter of the weights of all layers but the convolutions would vanish without their gradients.
-DECAY = ("--weight-decay", "1", "--momentum", "0", "--max-steps", "6", "--warmup-epochs", "0", "--devices", "1")
+DECAY = ("--weight-decay", "1", "--momentum", "0", "--max-steps", "6", "--warmup-epochs", "0")
+DEVICES = {"mirrored": ("--devices", "2")}  # as the other runs of its process have
 NOT_CONV = (*DECAY, "--no-decay", "conv*.weight")
 STYLES = [("mxnet", "manual", "ndarray"), ("mxnet", "single", "module"), ("mxnet", "single", "gluon")]
 STYLES += [("torch", "manual", "auto"), ("torch", "single", "auto")]
 STYLES += [("tensorflow", "mirrored", "fit"), ("tensorflow", "single", "loop")]
 DECAYED = [
-    SharedRun(framework, f"decay-{strategy}-{api}", (*NOT_CONV, "--strategy", strategy, "--api", api))
+    SharedRun(
+        framework,
+        f"decay-{strategy}-{api}",
+        (*NOT_CONV, "--strategy", strategy, "--api", api, *DEVICES.get(strategy, ("--devices", "1"))),
+    )
     for framework, strategy, api in STYLES
     if framework in INSTALLED
 ]
