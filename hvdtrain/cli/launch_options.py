@@ -10,7 +10,7 @@ from typing import Any
 from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.launchers import LAUNCHERS
 from hvdtrain.jobs.slurm import sbatch
-from hvdtrain.system.command import Parser
+from hvdtrain.system.command import Parser, joined
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 
 EXAMPLES = """examples:
@@ -52,7 +52,8 @@ def parser() -> Parser:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options; exits with status 2 where they are invalid."""
-    options = parser().parse_args(_joined(argv))
+    end = argv.index("--") if "--" in argv else len(argv)
+    options = parser().parse_args([*joined(argv[:end], "--sbatch"), *argv[end:]])
     if options.launcher not in ("status", "cancel"):
         options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
     return options
@@ -61,18 +62,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def _add_command(commands: Any, name: str, about: str, positional: str) -> argparse.ArgumentParser:
     usage = f"python -m hvdtrain launch {name} [OPTIONS] {positional}"
     return commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=usage)
-
-
-def _joined(argv: list[str]) -> list[str]:
-    """The command line with `--sbatch=OPTION`: argparse takes what begins with a dash for an option of its own."""
-    end = argv.index("--") if "--" in argv else len(argv)
-    words: list[str] = []
-    for word in argv[:end]:
-        if words[-1:] == ["--sbatch"]:
-            words[-1] += f"={word}"
-        else:
-            words.append(word)
-    return [*words, *argv[end:]]
 
 
 def _add_job_options(command: argparse.ArgumentParser, groups: Sequence[str]) -> None:

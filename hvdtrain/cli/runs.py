@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.text import Text
 
 from hvdtrain.runs.run import closed_folders, find_runs
-from hvdtrain.system.command import Parser, exit_status
+from hvdtrain.system.command import Parser, exit_status, joined
 from hvdtrain.system.text import printable
 from hvdtrain.views.listing import COLUMNS, Filter, column_of, counted, metric_names, run_lines, sort_runs
 from hvdtrain.views.run_view import read_runs
@@ -76,13 +76,4 @@ def parser() -> Parser:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options; exits for invalid ones."""
-    return parser().parse_args(_joined(argv))
-
-
-def _joined(argv: list[str]) -> list[str]:
-    """The arguments with `--sort -COLUMN` as one, as argparse takes -COLUMN for an option."""
-    joined = list(argv)
-    while "--sort" in joined[:-1]:
-        at = joined.index("--sort")
-        joined[at : at + 2] = [f"--sort={joined[at + 1]}"]
-    return joined
+    return parser().parse_args(joined(argv, "--sort"))

@@ -15,7 +15,7 @@ from hvdtrain.jobs.slurm.submissions import array_tasks
 from hvdtrain.measure.sweep.ranges import Range
 from hvdtrain.measure.sweep.search import PRUNERS, SAMPLERS, Rules
 from hvdtrain.measure.sweep.trials import RANKS, Settings, parse_ranks, parse_settings, written
-from hvdtrain.system.command import Parser
+from hvdtrain.system.command import Parser, joined
 from hvdtrain.system.python_files import class_arguments, is_reference
 from hvdtrain.system.text import did_you_mean
 
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
     """The sweep's own options, and the command after --, without the name of this program. Raises UserError."""
     end = argv.index("--") if "--" in argv else len(argv)
-    words, command = _joined(argv[:end]), without_program(argv[end + 1 :])
+    words, command = joined(argv[:end], "--set"), without_program(argv[end + 1 :])
     if "-h" in words or "--help" in words or ("--table" in words and not command):
         return words, command
     remedy = "write -- train OPTIONS, or -- launch local -n 2 -- python -m hvdtrain.torch_lenet OPTIONS"
@@ -88,15 +88,6 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
     if command[0] not in COMMANDS:
         raise UserError(f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}", remedy)
     return words, command
-
-
-def _joined(words: list[str]) -> list[str]:
-    """The words with `--set --NAME=...` as one, as argparse takes --NAME for an option."""
-    joined = list(words)
-    while "--set" in joined[:-1]:
-        at = joined.index("--set")
-        joined[at : at + 2] = [f"--set={joined[at + 1]}"]
-    return joined
 
 
 def parse(words: list[str]) -> argparse.Namespace:

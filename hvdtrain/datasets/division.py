@@ -8,7 +8,7 @@ import numpy as np
 
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.rows import ArraySource
-from hvdtrain.datasets.splitting import divide, split_rows, subset
+from hvdtrain.datasets.splitting import classes_of, divide, split_rows, subset
 from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
@@ -45,23 +45,17 @@ class Division(NamedTuple):
         if not self.validation:
             return trained, tested, None
         known = labels if is_whole and labels is not None else labels_of(trained, labels_at)
-        return (*self._without_validation(name, trained, tested, known),)
+        trained, validated = self._without_validation(name, trained, known)
+        return trained, tested, validated
 
-    def _without_validation(
-        self, name: str, train: Source, test: Source, labels: np.ndarray | None
-    ) -> tuple[Source, Source, Source]:
-        """The same with a share of the training rows as validation rows, by class.
-
-        More classes than rows to keep apart are none, but numbers: rows are then not divided by them.
-        """
+    def _without_validation(self, name: str, train: Source, labels: np.ndarray | None) -> tuple[Source, Source]:
+        """The training rows but a share of them, and that share as validation rows, by class."""
         count, kept = len(train), round(self.validation * len(train))
         if not 1 <= kept < count:
             problem = f"--validation {self.validation:g}: is {kept} of the {count} training rows of {name}"
             raise UserError(problem, "give a share that leaves rows in both parts", option="validation")
-        if labels is not None and len(np.unique(labels)) > kept:
-            labels = None
-        rows, validated = split_rows(labels, count, 1 - self.validation, self.seed)
-        return subset(train, rows), test, subset(train, validated)
+        rows, validated = split_rows(classes_of(labels, kept), count, 1 - self.validation, self.seed)
+        return subset(train, rows), subset(train, validated)
 
 
 UNDIVIDED = Division(0.0, 0.0, 0)

@@ -37,6 +37,14 @@ def split_rows(labels: np.ndarray | None, count: int, share: float, seed: int) -
     return np.flatnonzero(is_first), np.flatnonzero(~is_first)
 
 
+def classes_of(labels: np.ndarray | None, kept: int) -> np.ndarray | None:
+    """The labels (n,) by which `split_rows` divides, where `kept` rows are not to be trained on; None for all at once.
+
+    More of them than rows that are kept are numbers to predict: divided by these, each would get such a row.
+    """
+    return None if labels is None or labels.ndim != 1 or len(np.unique(labels)) > kept else labels
+
+
 class Subset(RowReader):
     """Some rows of a source, under new numbers from 0 on. Messages have their numbers in the source."""
 
@@ -82,8 +90,7 @@ def divide(
         raise UserError(f"{name}: has no test part", "give --split 0.8, which keeps a fifth of its rows for tests")
     if labels is None and isinstance(train, ArraySource) and train.arrays[-1].dtype.kind in "iu":
         labels = train.arrays[-1]
-    if labels is not None and (labels.ndim != 1 or len(np.unique(labels)) > round((1 - split) * len(train))):
-        labels = None  # with more of them than test rows, they are numbers to predict: each would get a test row
+    labels = classes_of(labels, round((1 - split) * len(train)))
     first, second = split_rows(labels, len(train), split, seed)
     return subset(train, first), subset(train, second)
 

@@ -82,6 +82,15 @@ class Parser(argparse.ArgumentParser):
                     yield from command._options()
 
 
+def joined(words: list[str], option: str) -> list[str]:
+    """The words with each `option VALUE` as `option=VALUE`: argparse takes a value with a dash for another option."""
+    made = list(words)
+    while option in made[:-1]:
+        at = made.index(option)
+        made[at : at + 2] = [f"{option}={made[at + 1]}"]
+    return made
+
+
 def _local_path(text: str) -> Path:
     if is_url(text):
         raise argparse.ArgumentTypeError(f"{text} {NOT_LOCAL}")

@@ -69,9 +69,8 @@ def resume(
     # Only rank 0 reads: other hosts need not have the files.
     check = functools.partial(_check_saved, config, target, dataset)
     read = functools.partial(starting_weights.read, config, learner)
-    opened, refusal = (
-        _open_or_refuse(config, runtime, group.size, check, lock, read) if group.rank == 0 else (None, None)
-    )
+    opening = functools.partial(_open, config, runtime, group.size, check, lock, read)
+    opened, refusal = _or_refusal(opening) if group.rank == 0 else (None, None)
     refusal = group.broadcast(refusal)
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
         raise UserError(*refusal)
@@ -118,17 +117,10 @@ def _is_at_end(config: Config, position: Position, samples: int, size: int) -> b
     return has_all_steps or position.has_waited(config.patience)
 
 
-def _open_or_refuse(
-    config: Config,
-    runtime: RuntimeOptions,
-    size: int,
-    check: Callable[[Path, Checkpoint], None],
-    lock: RunLock,
-    read: Callable[[], StartingWeights | None],
-) -> tuple[Opened | None, tuple[str, str] | None]:
+def _or_refusal(opening: Callable[[], Opened]) -> tuple[Opened | None, tuple[str, str] | None]:
     """What `_open` returns, and None; or None, and the reason and the remedy of its UserError."""
     try:
-        return _open(config, runtime, size, check, lock, read), None
+        return opening(), None
     except UserError as error:
         return None, (error.reason, error.remedy)
 

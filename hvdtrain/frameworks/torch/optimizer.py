@@ -6,6 +6,7 @@ hvdtrain's own optimizers have canonical names; in a script's loop the arrays ar
 from __future__ import annotations
 
 import collections
+import inspect
 import itertools
 import json
 import math
@@ -74,6 +75,12 @@ def _groups(config: Config, named: dict[str, nn.Parameter]) -> list[dict[str, An
         {"params": [parameter for name, parameter in named.items() if name in without], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step() cannot be called as most of PyTorch's, with closure=None."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is None or closure.default is not None
 
 
 def read_state(optimizer: Any, parameters: dict[str, nn.Parameter], extra: dict[str, Any]) -> OptimizerState:

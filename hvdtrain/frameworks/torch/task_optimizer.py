@@ -13,7 +13,7 @@ from torch import nn
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.torch.objective import seed_generators
-from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, make_optimizer, to_arrays
+from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, make_optimizer, needs_closure, to_arrays
 from hvdtrain.frameworks.user_code import check_optimizer
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.target import Target
@@ -64,8 +64,7 @@ class TaskOptimizer:
         if type(optimizer).__module__.startswith("horovod."):
             problem = "returned Horovod's DistributedOptimizer"
             raise self._task.error("optimizer", problem, "return the one in it: the strategy combines the gradients")
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is None or closure.default is not None:
+        if needs_closure(optimizer):
             problem = f"returned {type(optimizer).__name__}, whose step() needs a closure"
             raise self._task.error("optimizer", problem, "return one whose step() works without, as most of them do")
         trained = {id(one) for group in optimizer.param_groups for one in group["params"] if one.requires_grad}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 from typing import Any
 
@@ -16,7 +15,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.learner import TorchSteps
 from hvdtrain.frameworks.torch.network import buffers_by_rank, sparse_parameters, trained_parameters, why_not_saved
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
-from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, to_arrays
+from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, needs_closure, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, StepLoss
@@ -196,8 +195,7 @@ def _check(model: Any, optimizer: Any) -> None:
     if type(optimizer).__module__.startswith("horovod."):
         remedy = "give the optimizer that it was made from: the strategy combines the gradients"
         raise UserError("setup(): the optimizer is Horovod's DistributedOptimizer", remedy)
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is None or closure.default is not None:
+    if needs_closure(optimizer):
         raise UserError(
             f"setup(): the step() of {type(optimizer).__name__} does not have the argument closure=None",
             "give an optimizer whose step() works without a closure, as most of PyTorch's do",
