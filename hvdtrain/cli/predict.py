@@ -54,6 +54,8 @@ class PredictOptions:
     """Number of classes to print for each image."""
 
     def __post_init__(self) -> None:
+        if not (self.files or self.test or self.model):
+            raise UserError("no image was given", "give image files after the run: predict RUN IMAGE...")
         check_ranges(self)
 
 
@@ -92,8 +94,6 @@ def _check_images(options: PredictOptions, path: Path) -> None:
     if options.model or options.set or options.test or options.output:
         reason = f"{path}: is of a network as data, which the checkpoint has"
         raise UserError(reason, "leave out --model, --set, --test and --output")
-    if not options.files:
-        raise UserError("no image was given", "give image files after the run: predict RUN IMAGE...")
 
 
 def _predict_rows(options: PredictOptions, path: Path, saved: Checkpoint) -> None:

@@ -66,7 +66,8 @@ def load_trained_task(path: Path, saved: Checkpoint, name: str, settings: Sequen
         raise UserError(f"{path}: belongs to the task {trained}, whose code makes the model", f"give --model {trained}")
     if not settings and isinstance(options, dict):
         settings = [f"{option}={value!r}" for option, value in options.items()]
-    task = load_task(name, settings, recorded(path))
+    has_record = (run_folder(path) / "config.json").is_file()  # a checkpoint may have been copied without it
+    task = load_task(name, settings, recorded(path) if has_record else Config())
     if not task.is_of(saved.network):
         raise UserError(
             f"{path}: belongs to the task {trained} with {options!r:.80}, not to {name} with "

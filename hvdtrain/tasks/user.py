@@ -252,7 +252,7 @@ def _load_data(name: str, task: Any, inputs: int, skip: bool, division: Division
             raise UserError(reason, "leave it out", option="split")
         data = (data, None, None)
     elif not isinstance(data, tuple | list) or len(data) not in (2, 3):
-        remedy = "return (train, test) or (train, validation, test), or give --split 0.8 to divide what it returns"
+        remedy = "return (train, test) or (train, validation, test), or give --split 0.8 to divide its rows"
         raise UserError(f"{where}: data() returned {_counted(data)}", remedy)
     train, validation, test = data if len(data) == 3 else (data[0], None, data[1])
     loaded = load_parts(where, train, validation, test, skip, division, labels_at=inputs)

@@ -193,7 +193,10 @@ class Rows(torch.nn.Module):
         ("Mine", "torch", {}, ["model.pt2"], "whose code makes the model; give --model"),
         ("Mine", "torch", {}, ["model.pt2", "--model", "{task}Other"], "has no Other"),
         ("Mine", "torch", {}, ["model.pt2", "--model", "Mine"], "--model Mine: is not a task"),
-        ("Mine", "torch", {"width": 4}, ["model.pt2", "--model", "{task}Mine"], "with {'width': 4}, not to"),
+        (
+            *("Mine", "torch", {"width": 4}, ["model.pt2", "--model", "{task}Mine", "--set", "width=3"]),
+            "with {'width': 4}, not to",
+        ),
         ("Mine", "torch", {}, ["model.pt2", "--model", "{task}Mine"], "another model than that of the checkpoint"),
         ("Mine", "torch", {"width": 9}, ["model.pt2", "--model", "{task}Mine", "--set", "width=9"], "cannot follow"),
     ],
