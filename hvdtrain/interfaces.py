@@ -21,6 +21,8 @@ from hvdtrain.system.phases import LOOP, Phase
 
 AVERAGE = "ema/"
 """Begins the names of the averages of weights in a checkpoint, among the arrays of the optimizer."""
+OUTER = "outer-momentum/"
+"""Begins those of the momentum of the outer step (`--outer nesterov`), which is the same on all ranks."""
 PIXEL_MAX = 255
 """Networks get uint8 pixels divided by this; each framework's `network.scale_pixels` does it."""
 
@@ -222,6 +224,8 @@ class Strategy:
     """Whether one process can train on several devices."""
     sums_shards: ClassVar[bool] = False
     """Whether the group sums the gradients of shards (--shards), and the strategy leaves them alone then."""
+    state_by_rank: bool = False
+    """See `Learner.state_by_rank`."""
     captures: ClassVar[CapturedPart] = ""
     """What --cuda-graph captures; the update only where it needs no other rank."""
 
@@ -292,6 +296,8 @@ class Learner(abc.ABC):
     """Names of `weights` of which each rank has its own values: running statistics of the rank's rows."""
     shared_statistics: frozenset[str] = frozenset()
     """With --shards: names of `weights` that are not trained; all ranks have the mean over the shards."""
+    frozen: frozenset[str] = frozenset()
+    """Names of `weights` that nothing changes, as far as they are known."""
     state_by_rank: bool = False
     """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
     skipped: int = 0
@@ -467,8 +473,17 @@ class Checkpoint:
     @property
     def averages(self) -> Weights:
         """See `Learner.averages`."""
+        return self._named(AVERAGE)
+
+    @property
+    def outer_momentum(self) -> Weights:
+        """See `LocalSteps.momentum`."""
+        return self._named(OUTER)
+
+    def _named(self, prefix: str) -> Weights:
+        """The arrays of the optimizer whose names begin so, without that."""
         arrays = self.optimizer.arrays.items()
-        return {name.removeprefix(AVERAGE): array for name, array in arrays if name.startswith(AVERAGE)}
+        return {name.removeprefix(prefix): array for name, array in arrays if name.startswith(prefix)}
 
     @property
     def evaluated(self) -> Weights:

@@ -189,6 +189,15 @@ def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOp
     with limited_start():
         strategy = entry.start(config, runtime)
     validity.check_shards(config, strategy.group.size)
+    return _of_local_steps(entry, config, runtime, strategy.group) if config.sync_every > 1 else strategy
+
+
+def _of_local_steps(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions, group: Group) -> Any:
+    """The strategy in the same style that combines no gradients, with this group, which combines weights instead."""
+    entries = ENTRIES[config.framework]()
+    alone = next(other for other in entries if other.style == entry.style and other.connection is SINGLE)
+    strategy = alone.strategy(config, runtime, group)
+    strategy.state_by_rank = group.size > 1
     return strategy
 
 

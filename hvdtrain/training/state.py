@@ -19,7 +19,7 @@ from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
-from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, OptimizerState, Position
+from hvdtrain.interfaces import OUTER, Checkpoint, Dataset, Group, Learner, OptimizerState, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
@@ -45,6 +45,8 @@ class Start(NamedTuple):
     """See `Ranks.losses`."""
     is_settled: bool = True
     """Whether all that was due after the last step is done."""
+    outer_momentum: Weights = {}  # noqa: RUF012
+    """See `LocalSteps.begin`."""
 
 
 Opened = tuple[Path, Path | None, Checkpoint | None, StartingWeights | None]
@@ -92,7 +94,8 @@ def resume(
     if not replays and (config.shards or saved.arithmetic):
         arithmetic.check_resumed(config, arithmetic.record(config, learner), path, saved)
     restore(config, target, learner, dataset, path, saved)
-    return Start(folder, _resumed(config, learner, dataset, path, saved), parent, is_finished)
+    position = _resumed(config, learner, dataset, path, saved)
+    return Start(folder, position, parent, is_finished, outer_momentum=saved.outer_momentum)
 
 
 def _begin_with(learner: Learner, local: StartingWeights | None) -> None:
@@ -222,6 +225,8 @@ def _check_saved(config: Config, target: Target, dataset: Dataset, path: Path, s
 def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Checkpoint) -> None:
     """Load the optimizer's state, if the checkpoint has that of this optimizer."""
     state = _local_state(learner, saved)
+    own = {name: array for name, array in state.arrays.items() if not name.startswith(OUTER)}
+    state = state._replace(arrays=own)
     if saved.framework != config.framework:
         state = state._replace(extra={})
         log.info("weights and optimizer state come from %s", saved.framework)
