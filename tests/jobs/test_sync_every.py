@@ -25,6 +25,8 @@ from support.jobs import (
 from support.stack import FASTEST, FRAMEWORKS, cases
 from support.user_loop_runs import assert_identical
 
+from hvdtrain.config.options import STYLES
+
 MATRIX = pytest.mark.matrix
 REFERENCE = ROOT / "tests" / "support" / "local_steps.py"
 SCRIPTS = {
@@ -174,7 +176,43 @@ def test_a_script_with_its_own_loop(framework, tmp_path):
     assert newest(tmp_path / "runs" / "left").position.step == 7
 
 
-def test_one_line_says_what_is_not_possible(tmp_path):
+ACCEPTED = """
+import sys
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.registry import check_request, list_strategies
+from hvdtrain.networks.registry import find_network
+from hvdtrain.tasks.target import NetworkTarget
+
+def check(strategy, api="auto", **runtime):
+    config = Config(framework=sys.argv[1], strategy=strategy, api=api, sync_every=4)
+    try:
+        network = find_network("lenet").for_data((1, 28, 28), 10, "")
+        check_request(config, NetworkTarget(network), RuntimeOptions(**runtime))
+    except UserError as error:
+        return error.reason
+    return ""
+
+for row in list_strategies(sys.argv[1]):
+    print(row.strategy, row.api, check(row.strategy, row.api), sep="|")
+print("cuda_graph", "", check("ring", cuda_graph=True, device="auto"), sep="|")
+"""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_strategies_that_can_make_local_steps(framework, tmp_path):
+    status, output = run([sys.executable, "-c", ACCEPTED, framework], tmp_path)
+    assert status == 0, output
+    rows = [line.split("|") for line in output.splitlines() if line.count("|") == 2]
+    accepted = {(strategy, api) for strategy, api, reason in rows if not reason}
+    names = {"single", "horovod", "ring", "mpi"} | ({"ddp"} if framework == "torch" else set())
+    assert accepted == {(name, STYLES[framework][0]) for name in names}
+    reasons = [reason for strategy, _, reason in rows if reason and strategy != "cuda_graph"]
+    assert reasons and all("has no steps that a rank makes by itself" in reason for reason in reasons)
+    assert ("combines the gradients of each step" in rows[-1][2]) == (framework == "torch")
+
+
+def test_a_job_that_survives_lost_ranks_is_refused(tmp_path):
     command = [*launcher("local", 2)[:-1], "--survive", "--", "python", "-m", f"hvdtrain.{FASTEST}_lenet"]
     status, output = run([*command, "--strategy", "ring", "--sync-every", "4"], tmp_path)
     assert status == 2, output

@@ -34,6 +34,7 @@ NUMBERS: dict[str, tuple[float | str, ...]] = {
     "clip_norm": (0.0, 0.05),
     "ema": (0.0, 0.5),
     "groups": ("auto", 1, 3),
+    "sync_every": (1, 2),
     "shards": (0, 3),
     "warmup_epochs": (0.0, 1.5),
     "devices": (0, 1, 3),
