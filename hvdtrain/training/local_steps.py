@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvdtrain.collectives.arrays import share_arrays
+from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config
-from hvdtrain.interfaces import Group, Learner
+from hvdtrain.interfaces import Learner, Shapes
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import GRADIENTS, UPDATE, phases
 
@@ -54,6 +55,8 @@ class LocalSteps:
         self._outer, self._learner = config.outer, learner
         self._names: list[str] = []
         """Of the weights that updates change."""
+        self._shapes: Shapes = ()
+        """Those of these weights in a vector."""
         self._anchor = np.empty(0, np.float32)
         """These weights at the last sync point."""
         self._momentum: np.ndarray | None = None
@@ -67,6 +70,8 @@ class LocalSteps:
         weights = learner.weights()
         fixed = learner.untrained | learner.frozen
         self._names = [name for name, value in weights.items() if name not in fixed and value.dtype.kind in "fc"]
+        trained = (weights[name] for name in self._names)
+        self._shapes = [shape_of((*value.shape, 2) if value.dtype.kind == "c" else value.shape) for value in trained]
         self._step, self._anchor = step, _joined(weights, self._names)
         self._momentum = None
         if self._outer == "nesterov":
@@ -88,7 +93,8 @@ class LocalSteps:
         change = _joined(weights, self._names) - self._anchor
         self._step = step
         phases.begin(GRADIENTS)
-        change = mean_over_ranks(self._learner.group, change)
+        if self._learner.mean:
+            self._learner.mean.average(change, self._shapes)
         phases.begin(UPDATE)
         if self._momentum is not None:
             change = outer_step(change, self._momentum)
@@ -101,11 +107,6 @@ def outer_step(change: np.ndarray, momentum: np.ndarray) -> np.ndarray:
     momentum *= OUTER_MOMENTUM
     momentum += change
     return OUTER_LR * (change + OUTER_MOMENTUM * momentum)
-
-
-def mean_over_ranks(group: Group, values: np.ndarray) -> np.ndarray:
-    """The mean of a vector, (n,), over all ranks; the same bits on every rank."""
-    return (group.sum(values.astype(np.float64)) / group.size).astype(values.dtype)
 
 
 def _joined(weights: Weights, names: list[str]) -> np.ndarray:

@@ -187,12 +187,13 @@ class Run:
         score: None if it was not measured there.
         """
         optimizer = self.learner.optimizer_state()
+        others = {f"{AVERAGE}{name}": array for name, array in self.learner.averages().items()}
+        others |= self.learner.mean_arrays()
         momentum = self.local_steps.momentum if self.local_steps else {}
-        common = {f"{AVERAGE}{name}": array for name, array in self.learner.averages().items()}
-        common |= {f"{OUTER}{name}": array for name, array in momentum.items()}
+        others |= {f"{OUTER}{name}": array for name, array in momentum.items()}
         return Checkpoint(
             weights=weights,
-            optimizer=optimizer._replace(arrays=optimizer.arrays | common),
+            optimizer=optimizer._replace(arrays=optimizer.arrays | others),
             position=position,
             model=self.config.model,
             network=self.target.record(),

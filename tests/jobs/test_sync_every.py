@@ -101,6 +101,34 @@ def test_ddp(tmp_path):
     assert distance(newest(folder).weights, newest(other).weights) < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("framework", "method"),
+    [
+        (FASTEST, "powersgd:2"),
+        pytest.param("torch", "int8", marks=MATRIX),
+        pytest.param("tensorflow", "powersgd:2", marks=MATRIX),
+    ],
+)
+def test_changes_of_weights_are_compressed(framework, method, tmp_path):
+    """Resumed bit for bit; and where changes were compressed, gradients do not begin with what was left of those."""
+    options = (*STEPS, *LOCAL, "--compression", method)
+    runs = {
+        "whole": options,
+        "part": (*options, "--max-steps", "4"),
+        "gradients": ("--resume", "runs/part", "--sync-every", "1", "--name", "gradients", "--max-steps", "6"),
+        "resumed": ("--resume", "runs/part", "--max-steps", "0"),
+        "plain": (*STEPS, *LOCAL),
+    }
+    folder = train_several(tmp_path, framework, runs, "local", 2)
+    whole = state(folder / "whole")
+    assert distance(whole, state(folder / "resumed")) == 0
+    moved = distance(newest(folder / "plain").weights, newest(folder / "part").weights)
+    assert 0 < distance(newest(folder / "whole").weights, newest(folder / "plain").weights) < moved
+    if method.startswith("powersgd"):
+        assert np.abs(whole["0/compression/error"] - whole["1/compression/error"]).max() > 0
+        assert np.abs(state(folder / "part")["0/compression/error"]).max() > 0
+
+
 def test_one_rank_and_another_number_of_ranks(tmp_path):
     two = train(tmp_path, FASTEST, *STEPS, *LOCAL, *NESTEROV, "--max-steps", "4", "--name", "two", by="local", np=2)
     single = ("--strategy", "single", *STEPS)

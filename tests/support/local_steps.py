@@ -48,7 +48,7 @@ class Outer:
 def train(config: Config, runtime: RuntimeOptions) -> Weights:
     """The final weights, and what begins with the number of a rank and a slash: the state of its optimizer."""
     target, dataset = load_target(config, runtime)
-    alone = dataclasses.replace(config, strategy="single", sync_every=1, outer="average")
+    alone = dataclasses.replace(config, strategy="single", sync_every=1, outer="average", compression="none")
     learners = [build_learner(alone, target, target.initial_weights(config), runtime) for _ in range(RANKS)]
     outer = Outer(config, learners[0].weights())
     samples, batch = len(dataset.train), config.batch_size

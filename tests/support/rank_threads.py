@@ -36,6 +36,9 @@ class ThreadGroup(SingleProcess):
             total += gathered[rank]
         return total
 
+    def allreduce(self, values):
+        values[:] = self.sum(values)
+
 
 def on_all_ranks(size: int, function: Callable[[ThreadGroup], Any], order: list[int] | None = None) -> list[Any]:
     """What the function returns on each of `size` ranks."""
