@@ -37,7 +37,7 @@ class ThreadGroup(SingleProcess):
         return total
 
     def allreduce(self, values):
-        values[:] = self.sum(values)
+        values[:] = self.sum(values.copy())  # the others still read it
 
 
 def on_all_ranks(size: int, function: Callable[[ThreadGroup], Any], order: list[int] | None = None) -> list[Any]:
