@@ -44,17 +44,25 @@ class Compared:
 
 
 def step_on_link(
-    workload: Workload, link: Link, ranks: int, library_name: str = "horovod-gloo", combining: Combining = PLAIN
+    workload: Workload,
+    link: Link,
+    ranks: int,
+    library_name: str = "horovod-gloo",
+    combining: Combining = PLAIN,
+    sharing: float = 1.0,
 ) -> StepTime:
     """The step of `ranks` ranks, each on a host of its own behind `link`, with the workload's images a rank.
 
-    library_name: a key of `inputs.NAMES`. The seconds of packing are measured on this machine.
+    library_name: a key of `inputs.NAMES`. sharing: how many times as long a rank computes and packs, as ranks that are
+    on one machine in fact share its cores. The seconds of packing are measured on this machine.
     """
     of = library(library_name)
     network = Fit(link, call_s=0.0, error=0.0)
     communication = Communication(of.algorithm, network, network, 1, of.coordination)
-    model = StepModel(workload, communication, DEFAULT_OVERLAP if of.overlaps else 0.0)
-    return with_combining(model, combining).step(ranks, workload.rows)
+    busy = replace(workload, fixed_s=workload.fixed_s * sharing, row_s=workload.row_s * sharing)
+    model = with_combining(StepModel(busy, communication, DEFAULT_OVERLAP if of.overlaps else 0.0), combining)
+    packing = model.packing_s
+    return replace(model, packing_s=lambda ranks: sharing * packing(ranks)).step(ranks, workload.rows)
 
 
 def with_combining(model: StepModel, combining: Combining) -> StepModel:

@@ -183,6 +183,8 @@ def test_a_step_on_a_link_is_that_of_the_command():
         step = step_on_link(workload, link, 4, combining=Combining(method, every))
         assert step.seconds == pytest.approx(row["seconds"])
     assert step_on_link(workload, link, 4, "ring").control == 0
+    alone, shared = (step_on_link(workload, link, 4, combining=Combining(Method("int8")), sharing=n) for n in (1, 2))
+    assert (shared.compute, shared.packing) == pytest.approx((2 * alone.compute, 2 * alone.packing))
 
 
 def test_rows_begin_with_none_and_have_each_once():
