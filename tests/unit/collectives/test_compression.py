@@ -10,14 +10,14 @@ from support.rank_threads import on_all_ranks
 
 from hvdtrain.collectives import compression
 from hvdtrain.collectives.compression import Traffic, choose, make_mean, traffic
-from hvdtrain.collectives.packing import BLOCK, BFloat16, Half, Int8
+from hvdtrain.collectives.packing import BLOCK, BFloat16, Int8
 from hvdtrain.collectives.powersgd import orthogonal
 from hvdtrain.config.compression import Method, parse_method
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import ERROR
 
-METHODS = ["none", "bf16", "fp16", "int8", "powersgd:1", "powersgd:3"]
+METHODS = ["none", "bf16", "int8", "powersgd:1", "powersgd:3"]
 SHAPES = [(6, 25), (1, 6), (40, 60), (1, 40), (0, 7), (300, 3)]
 LENGTH = sum(rows * columns for rows, columns in SHAPES)
 
@@ -62,7 +62,7 @@ def test_packed_values_are_rounded_by_what_the_format_says(numbers, seed):
 @given(st.lists(st.floats(width=32), max_size=3 * BLOCK))
 def test_a_value_that_is_not_finite_stays_so(numbers):
     values = np.array(numbers, np.float32)
-    for packing in (BFloat16(), Half(), Int8(random())):
+    for packing in (BFloat16(), Int8(random())):
         got = packing.unpack(packing.pack(values), len(values))
         assert not np.isfinite(got[~np.isfinite(values)]).any()
 
@@ -102,7 +102,7 @@ def test_all_ranks_have_the_same_mean(method, size):
         for other in results[1:]:
             np.testing.assert_array_equal(other[step], results[0][step])
         error = np.abs(results[0][step] - exact(size, step)).max()
-        assert error < {"none": 1e-6, "bf16": 0.04, "fp16": 0.01, "int8": 0.2}.get(method, 10)
+        assert error < {"none": 1e-6, "bf16": 0.04, "int8": 0.2}.get(method, 10)
         assert (error < 1e-6) == (size == 1 or method == "none")
 
 
@@ -206,7 +206,7 @@ def test_a_method_that_is_none(text):
         parse_method(text)
 
 
-@pytest.mark.parametrize("text", [*METHODS, "auto"])
+@pytest.mark.parametrize("text", [*METHODS, "auto", "fp16"])
 def test_names_of_methods(text):
     assert str(parse_method(text)) == text
 
@@ -216,6 +216,7 @@ def test_names_of_methods(text):
     [
         ({"strategy": "single", "compression": "int8"}, "--strategy single does not compress"),
         ({"strategy": "kvstore", "compression": "auto"}, "--strategy kvstore does not compress"),
+        ({"strategy": "ring", "compression": "fp16"}, "only --strategy horovod"),
         ({"compression": "bf16", "op": "sum"}, "it is the average"),
         ({"compression": "bf16", "op": "adasum"}, "it is the average"),
         ({"compression": "int8", "groups": 2}, "sends all gradients at once"),
