@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hvdtrain.config.compression import NONE, POWERSGD, parse_method
+from hvdtrain.config.compression import FP16, NONE, POWERSGD, parse_method
 from hvdtrain.config.option import choices, facts, invalid, key, types
 from hvdtrain.errors import UserError
 from hvdtrain.system.rank_info import RUN_NAME
@@ -276,6 +276,8 @@ def _compression_problems(config: Any) -> Iterator[UserError]:
     if config.strategy not in COMPRESSING:
         problem = f"--strategy {config.strategy} does not compress"
         yield invalid("compression", config.compression, problem, f"use --strategy {', '.join(COMPRESSING)}")
+    if method.name == FP16 and config.strategy != "horovod":
+        yield invalid("compression", FP16, "only --strategy horovod has it", "use bf16, which sends as many bytes")
     if config.by_horovod:
         return
     if config.op != "average":

@@ -33,6 +33,7 @@ NUMBERS: dict[str, tuple[float | str, ...]] = {
     "accumulate": (1, 2, 3),
     "clip_norm": (0.0, 0.05),
     "ema": (0.0, 0.5),
+    "compression": ("none", "fp16", "bf16", "int8", "powersgd:1"),
     "groups": ("auto", 1, 3),
     "sync_every": (1, 2),
     "shards": (0, 3),

@@ -15,7 +15,7 @@ from hvdtrain.measure.scale.inputs import DEFAULT_OVERLAP, library
 from hvdtrain.measure.scale.step import StepModel, StepTime
 from hvdtrain.measure.scale.workload import Workload
 
-METHODS = ("none", "bf16", "fp16", "int8", "powersgd:1", "powersgd:2")
+METHODS = ("none", "bf16", "int8", "powersgd:1", "powersgd:2")
 SYNC_EVERY = (1, 8)
 """What is compared, unless options say otherwise."""
 WORTH = 1.05
@@ -108,10 +108,10 @@ def choice(compared: Sequence[Compared]) -> str:
     best = _best(compared)
     ranks = ranks_text(safe.ranks)
     if safe.is_plain:
-        text = f"For {ranks}, choose --compression {NONE}: what only rounds gradients (bf16, fp16, int8) is not faster"
+        text = f"For {ranks}, choose --compression {NONE}: what only rounds gradients (bf16, int8) is not faster"
     else:
         text = (
-            f"For {ranks}, choose {safe.combining}, {safe.factor:.1f} times as fast as {NONE}; bf16, fp16 and int8 "
+            f"For {ranks}, choose {safe.combining}, {safe.factor:.1f} times as fast as {NONE}; bf16 and int8 "
             "change the result by rounding only"
         )
     if best.combining.changes != "the algorithm":

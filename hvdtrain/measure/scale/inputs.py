@@ -97,7 +97,7 @@ class ScaleOptions:
     compare_compression: bool = option(False, COMPRESSION, is_switch=True)
     """Compare methods of --compression and --sync-every on --ranks, also without a run, and say which one to choose."""
     compression: tuple[str, ...] = option((), COMPRESSION)
-    """Methods to compare; default: none, bf16, fp16, int8, powersgd:1, powersgd:2. Or the one to predict; default: that
+    """Methods to compare; default: none, bf16, int8, powersgd:1, powersgd:2. Or the one to predict; default: that
     of the runs."""
     sync_every: tuple[int, ...] = option((), COMPRESSION, minimum=1)
     """Steps between two syncs to compare; default: 1 and 8. Or the number to predict; default: that of the runs."""
