@@ -15,7 +15,7 @@ from hvdtrain.measure.scale.inputs import DEFAULT_OVERLAP, library
 from hvdtrain.measure.scale.step import StepModel, StepTime
 from hvdtrain.measure.scale.workload import Workload
 
-METHODS = ("none", "bf16", "int8", "powersgd:1", "powersgd:2")
+METHODS = ("none", "fp16", "bf16", "int8", "powersgd:1", "powersgd:2")
 SYNC_EVERY = (1, 8)
 """What is compared, unless options say otherwise."""
 WORTH = 1.05
@@ -75,14 +75,16 @@ def with_combining(model: StepModel, combining: Combining) -> StepModel:
 
 
 def candidates(
-    methods: Sequence[str], sync_every: Sequence[int], workload: Workload
+    methods: Sequence[str], sync_every: Sequence[int], model: StepModel
 ) -> tuple[list[Combining], list[str]]:
     """What is compared, first without any, and notes on what cannot be. methods, sync_every: empty for all."""
     chosen = [parse_method(text) for text in methods or METHODS]
-    known = [method for method in chosen if workload.shapes or method.name != POWERSGD]
+    known = [method for method in chosen if model.workload.shapes or method.name != POWERSGD]
     pairs = itertools.product(sorted(set(sync_every or SYNC_EVERY)), known)
+    by_horovod = model.communication.coordination is not None
     made = [Combining(method, every) for every, method in pairs]
-    return list(dict.fromkeys([PLAIN, *made])), [UNKNOWN_SHAPES] * (len(known) < len(chosen))
+    possible = [combining for combining in made if combining.is_possible(by_horovod)]
+    return list(dict.fromkeys([PLAIN, *possible])), [UNKNOWN_SHAPES] * (len(known) < len(chosen))
 
 
 def compare(model: StepModel, ranks: int, rows: float, combinings: Sequence[Combining]) -> list[Compared]:
@@ -106,14 +108,13 @@ def choice(compared: Sequence[Compared]) -> str:
     """The sentence that says which to choose: of those that only round, and of those that change the algorithm."""
     safe = _best([one for one in compared if one.combining.changes != "the algorithm"])
     best = _best(compared)
-    ranks = ranks_text(safe.ranks)
+    names = [str(one.combining.method) for one in compared if one.combining.changes == "rounding"]
+    rounding = f" ({', '.join(names)})" if names else ""
+    text = f"For {ranks_text(safe.ranks)}, choose {safe.combining}"
     if safe.is_plain:
-        text = f"For {ranks}, choose --compression {NONE}: what only rounds gradients (bf16, int8) is not faster"
+        text += f": what only rounds gradients{rounding} is not faster"
     else:
-        text = (
-            f"For {ranks}, choose {safe.combining}, {safe.factor:.1f} times as fast as {NONE}; bf16 and int8 "
-            "change the result by rounding only"
-        )
+        text += f", {safe.factor:.1f} times as fast as {NONE}: it only rounds gradients{rounding}"
     if best.combining.changes != "the algorithm":
         return f"{text}."
     return (

@@ -10,7 +10,7 @@ from hvdtrain.__main__ import main
 from hvdtrain.config.compression import Method
 from hvdtrain.measure.scale import comparison
 from hvdtrain.measure.scale.algorithms import Link
-from hvdtrain.measure.scale.communication import Communication, Fit
+from hvdtrain.measure.scale.communication import Communication, Coordination, Fit
 from hvdtrain.measure.scale.comparison import candidates, choice, compare, step_on_link
 from hvdtrain.measure.scale.compression import PLAIN, Combining
 from hvdtrain.measure.scale.step import StepModel
@@ -45,7 +45,7 @@ def test_a_slow_link_is_compared_before_anybody_trains(tmp_path):
     assert status == 0, text
     made = json.loads((tmp_path / "runs" / "scale" / "scale.json").read_text())
     rows = by_name(made)
-    assert len(rows) == 10
+    assert len(rows) == 11
     plain = rows["none", 1]
     assert plain["sent_bytes"] == 1.5 * 4 * 129_068
     assert plain["factor"] == 1
@@ -63,7 +63,7 @@ def test_a_slow_link_is_compared_before_anybody_trains(tmp_path):
 def test_a_fast_link_needs_no_method():
     made = compared("--model", "lenet", "--compute-ms", "27", *FAST)
     assert made["findings"] == [
-        "For 4 ranks, choose --compression none: what only rounds gradients (bf16, int8) is not faster."
+        "For 4 ranks, choose --compression none: what only rounds gradients (fp16, bf16, int8) is not faster."
     ]
 
 
@@ -76,7 +76,7 @@ def test_without_a_time_of_computation_the_link_is_all():
 
 def test_of_a_number_of_parameters_powersgd_is_not_known():
     made = compared("--parameters", 25_000_000, *SLOW)
-    assert {name for name, _ in by_name(made)} == {"none", "bf16", "int8"}
+    assert {name for name, _ in by_name(made)} == {"none", "fp16", "bf16", "int8"}
     assert any("powersgd is left out" in note for note in made["assumed"])
     assert made["workload"]["gradient_bytes"] == 100_000_000
 
@@ -141,6 +141,7 @@ def test_a_run_is_predicted_with_its_method_or_with_another(tmp_path, monkeypatc
         ((*COMPARE, "--parameters", "0", *SLOW), "--parameters 0: must be above 0"),
         ((*COMPARE, "--model", "lenet"), "nothing tells how fast the network is"),
         (("scale", "run", "--compression", "int8", "bf16", *SLOW), "several methods are given"),
+        (("scale", "run", "--compression", "fp16", "--library", "ring", *SLOW), "--compression fp16: Horovod's own"),
         (("scale", "damaged", *SLOW), "damaged/config.json: no valid compression and sync_every"),
     ],
 )  # fmt: skip
@@ -188,7 +189,7 @@ def test_a_step_on_a_link_is_that_of_the_command():
 
 
 def test_rows_begin_with_none_and_have_each_once():
-    made, notes = candidates(("int8", "none", "int8"), (8, 1), workload_of_size(1000, 0.0))
+    made, notes = candidates(("int8", "none", "int8"), (8, 1), model_of(workload_of_size(1000, 0.0)))
     assert list(map(str, made)) == [
         "--compression none", "--compression int8", "--compression int8 --sync-every 8",
         "--compression none --sync-every 8",
@@ -197,8 +198,19 @@ def test_rows_begin_with_none_and_have_each_once():
     assert made[0] == PLAIN
 
 
-def test_compare_counts_from_none():
+@pytest.mark.parametrize(("coordination", "has_fp16"), [(Coordination("horovod-gloo"), True), (None, False)])
+def test_fp16_is_compared_where_it_exists(coordination, has_fp16):
+    """It is Horovod's, and for gradients: not for changes of weights after local steps."""
+    made, _ = candidates((), (), model_of(workload_of_size(1000, 0.0), coordination))
+    assert [one.sync_every for one in made if one.method.name == "fp16"] == [1] * has_fp16
+
+
+def model_of(workload, coordination=None):
     fit = Fit(Link(1e-4, 1e-8), 0.0, 0.0)
-    model = StepModel(workload_of_size(1 << 20, 0.01), Communication("ring", fit, fit), 0.0)
+    return StepModel(workload, Communication("ring", fit, fit, coordination=coordination), 0.0)
+
+
+def test_compare_counts_from_none():
+    model = model_of(workload_of_size(1 << 20, 0.01))
     (row,) = compare(model, 4, 1, [Combining(Method("bf16"))])
     assert row.factor == pytest.approx(model.step(4, 1).seconds / row.step.seconds)
