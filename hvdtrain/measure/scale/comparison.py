@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hvdtrain.config.compression import NONE, POWERSGD, parse_method
+from hvdtrain.config.compression import FP16, NONE, POWERSGD, parse_method
 from hvdtrain.measure.scale.algorithms import Link
 from hvdtrain.measure.scale.communication import Communication, Fit
 from hvdtrain.measure.scale.compression import PLAIN, Combining, packing_s
@@ -23,6 +23,7 @@ WORTH = 1.05
 INT8_CHANGE = 2
 ROUNDING = {NONE: 0, "bf16": 1, "fp16": 1, "int8": INT8_CHANGE}
 """How much methods round."""
+MEASURED_HERE = "packing takes as long as it was measured to take on this machine"
 UNKNOWN_SHAPES = f"{POWERSGD} is left out, as its messages depend on the shapes of layers: give a run, or --model"
 
 
@@ -77,14 +78,15 @@ def with_combining(model: StepModel, combining: Combining) -> StepModel:
 def candidates(
     methods: Sequence[str], sync_every: Sequence[int], model: StepModel
 ) -> tuple[list[Combining], list[str]]:
-    """What is compared, first without any, and notes on what cannot be. methods, sync_every: empty for all."""
+    """What is compared, first without any, and notes on it and on what cannot be. methods, sync_every: empty for all."""
     chosen = [parse_method(text) for text in methods or METHODS]
     known = [method for method in chosen if model.workload.shapes or method.name != POWERSGD]
     pairs = itertools.product(sorted(set(sync_every or SYNC_EVERY)), known)
     by_horovod = model.communication.coordination is not None
     made = [Combining(method, every) for every, method in pairs]
     possible = [combining for combining in made if combining.is_possible(by_horovod)]
-    return list(dict.fromkeys([PLAIN, *possible])), [UNKNOWN_SHAPES] * (len(known) < len(chosen))
+    notes = [MEASURED_HERE] * any(one.method.name not in (NONE, FP16) for one in possible)
+    return list(dict.fromkeys([PLAIN, *possible])), notes + [UNKNOWN_SHAPES] * (len(known) < len(chosen))
 
 
 def compare(model: StepModel, ranks: int, rows: float, combinings: Sequence[Combining]) -> list[Compared]:

@@ -262,8 +262,8 @@ def _library_name(options: ScaleOptions, used: set[str]) -> tuple[str, list[str]
     if len(used) > 1:
         raise UserError(f"the runs used {', '.join(NAMES[name] for name in sorted(used))}", "choose one with --library")
     name = next(iter(used), "horovod-gloo")
-    how = "as in the run" if used else "which the run did not use"
-    return name, [f"the allreduce is that of {NAMES[name]}, {how} (--library)"]
+    how = ", as in the run" if used else ", which the run did not use" if options.runs else ""
+    return name, [f"the allreduce is that of {NAMES[name]}{how} (--library)"]
 
 
 def _communication(options: ScaleOptions, chosen: Library) -> Communication:

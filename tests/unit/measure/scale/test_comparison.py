@@ -1,9 +1,11 @@
 """`scale --compare-compression`: which method to choose, with and without a run."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
-from support.jobs import run
+from support.jobs import ROOT, run
 from support.report import make_run
 
 from hvdtrain.__main__ import main
@@ -91,6 +93,23 @@ def test_each_number_of_ranks_has_its_rows_and_its_choice(capsys):
     main(["scale", "--compare-compression", "--ranks", "8", "2", "--model", "lenet", *SLOW])
     sentences = [line for line in capsys.readouterr().out.splitlines() if line.startswith("For ")]
     assert [sentence.partition(",")[0] for sentence in sentences] == ["For 2 ranks", "For 8 ranks"]
+
+
+def test_the_documented_comparison_is_that_of_the_command(capsys, monkeypatch):
+    """All but what packing takes, which differs between machines."""
+    monkeypatch.setenv("COLUMNS", "200")
+    page = (ROOT / "docs" / "scaling.md").read_text()
+    (line,) = re.findall(r"^    python -m hvdtrain (scale --compare-compression --model lenet.*)$", page, re.M)
+    main(line.split())
+    made = by_name(json.loads(Path("runs/scale/scale.json").read_text()))
+    rows = re.findall(r"^\| ([\w:]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \| (.*) \|$", page, re.M)
+    assert len(rows) == len(made)
+    for name, every, kilobytes, step_ms, factor, changes in rows:
+        row = made[name, int(every)]
+        assert f"{row['sent_bytes'] / 1e3:,.1f}" == kilobytes
+        assert row["changes"] == changes
+        assert row["seconds"] * 1e3 == pytest.approx(float(step_ms), rel=0.1)
+        assert row["factor"] == pytest.approx(float(factor), rel=0.1)
 
 
 def test_one_rank_is_as_fast_with_each():
@@ -194,7 +213,7 @@ def test_rows_begin_with_none_and_have_each_once():
         "--compression none", "--compression int8", "--compression int8 --sync-every 8",
         "--compression none --sync-every 8",
     ]  # fmt: skip
-    assert not notes
+    assert notes == [comparison.MEASURED_HERE]
     assert made[0] == PLAIN
 
 
