@@ -55,12 +55,13 @@ def _problems(folder, case):
         yield f"{result}, but one process {reference}"
     weights, expected = (dict(np.load(folder / f"{case.id}{end}.npz")) for end in ("", "-reference"))
     start = initial_weights(network_of(row), row.get("init", "xavier"), FEW_STEPS["seed"])
+    compression = row.get("compression", "none")
     share = norm(weights, expected) / norm(expected, start)
     # Adasum is between the sum and the average of gradients, so it has no reference; nor has what PowerSGD still owes.
     if (
         row.get("op") != "adasum"
-        and "powersgd" not in row["compression"]
-        and share > max(LIMIT[row.get("precision", "fp32")], ROUNDED[row["compression"]])
+        and "powersgd" not in compression
+        and share > max(LIMIT[row.get("precision", "fp32")], ROUNDED[compression])
     ):
         yield f"{share:.2g} of its way from the weights of one process"
     if row["strategy"].startswith("single") and any(result["communicate_s"]):
