@@ -55,14 +55,15 @@ def _problems(folder, case):
         yield f"{result}, but one process {reference}"
     weights, expected = (dict(np.load(folder / f"{case.id}{end}.npz")) for end in ("", "-reference"))
     start = initial_weights(network_of(row), row.get("init", "xavier"), FEW_STEPS["seed"])
+    compression = row.get("compression", "none")
     share = norm(weights, expected) / norm(expected, start)
     # No reference: Adasum is between the sum and the average of gradients, PowerSGD still owes some of them, and local
     # steps train something else.
     if (
         row.get("op") != "adasum"
-        and "powersgd" not in row["compression"]
         and row.get("sync_every", 1) == 1
-        and share > max(LIMIT[row.get("precision", "fp32")], ROUNDED[row["compression"]])
+        and "powersgd" not in compression
+        and share > max(LIMIT[row.get("precision", "fp32")], ROUNDED[compression])
     ):
         yield f"{share:.2g} of its way from the weights of one process"
     if row["strategy"].startswith("single") and any(result["communicate_s"]):
