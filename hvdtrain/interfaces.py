@@ -9,18 +9,24 @@ from __future__ import annotations
 import abc
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
 
+from hvdtrain.config.compression import Method
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import LOOP, Phase
 
 AVERAGE = "ema/"
 """Begins the names of the averages of weights in a checkpoint, among the arrays of the optimizer."""
+MEAN = "compression/"
+"""Begins the names of the state of `Learner.mean` there."""
+ERROR = "error"
+"""In that state: what a rank has still to send, float32 (n,); the only array of which each rank has its own."""
+RANK_ERROR = f"{MEAN}{ERROR}"
 PIXEL_MAX = 255
 """Networks get uint8 pixels divided by this; each framework's `network.scale_pixels` does it."""
 
@@ -180,11 +186,60 @@ class Group(Protocol):
         ...
 
 
+class Packing(Protocol):
+    """A way to write float32 values as bytes."""
+
+    def size(self, count: int) -> int:
+        """Bytes of so many values."""
+        ...
+
+    def pack(self, values: np.ndarray) -> np.ndarray:
+        """The bytes, uint8 (size(n),), of float32 values (n,)."""
+        ...
+
+    def unpack(self, packed: np.ndarray, count: int) -> np.ndarray:
+        """The values, float32 (count,), that `pack` has written, as they were rounded."""
+        ...
+
+
 class AllreduceGroup(Group, Protocol):
     """A group that can also sum gradients, for strategies without an allreduce of their framework."""
 
     def allreduce(self, values: np.ndarray) -> None:
         """Sum `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n on every rank."""
+        ...
+
+    def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
+        """`allreduce` of float32 values, which ranks send to each other as bytes: the same bits on every rank."""
+        ...
+
+
+Shapes = Sequence[tuple[int, int]]
+"""Of each array in a vector as a matrix: rows and columns; (1, n) for an array of one dimension."""
+
+
+class Mean(Protocol):
+    """What computes the mean of a vector over all ranks, of gradients or of changes of weights, by a --compression."""
+
+    @property
+    def method(self) -> Method:
+        """The method; never `auto`."""
+        ...
+
+    def average(self, values: np.ndarray, shapes: Shapes) -> None:
+        """Replace `values`, (n,), by their mean over all ranks: the same bits on each. A collective.
+
+        values: of a type of floating-point numbers, sent as float32 if they are compressed. shapes: of the arrays in
+        it, always the same. Where a value is not finite on a rank, the mean has values that are not finite.
+        """
+        ...
+
+    def arrays(self) -> Weights:
+        """The state on which the next mean depends, by name; empty where there is none."""
+        ...
+
+    def load(self, arrays: Weights) -> None:
+        """Set what `arrays` returned; of another method's state, what is of use."""
         ...
 
 
@@ -224,6 +279,10 @@ class Strategy:
     """Whether the group sums the gradients of shards (--shards), and the strategy leaves them alone then."""
     captures: ClassVar[CapturedPart] = ""
     """What --cuda-graph captures; the update only where it needs no other rank."""
+    mean: Mean | None = None
+    """What combines the gradients, where that is not the framework or its library."""
+    choice: str = ""
+    """Of --compression auto: what was chosen, and why."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
         """group: the processes that train together. devices: copies of the network in this process."""
@@ -249,6 +308,15 @@ class OptimizerState(NamedTuple):
     scale: float = 1.0
     updates: int = 0
     extra: dict[str, Any] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
+
+    def without(self, prefix: str) -> OptimizerState:
+        """Itself without the arrays whose names begin so."""
+        arrays = {name: array for name, array in self.arrays.items() if not name.startswith(prefix)}
+        return self._replace(arrays=arrays)
+
+    def under(self, prefix: str) -> Weights:
+        """The arrays whose names begin so, by the rest of their names."""
+        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
 
 
 class Evaluated(NamedTuple):
@@ -296,6 +364,10 @@ class Learner(abc.ABC):
     """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
     skipped: int = 0
     """Number of updates skipped because gradients were not finite; the same on every rank."""
+    mean: Mean | None = None
+    """What combines gradients, or with --sync-every weights; its state belongs to checkpoints."""
+    choice: str = ""
+    """See `Strategy.choice`."""
     _averages: Any = None
     """A framework's `Averages`, with --ema."""
     between_steps: ClassVar[Phase] = LOOP
@@ -370,6 +442,15 @@ class Learner(abc.ABC):
         if any(state.arrays[name].shape != shape for name, shape in required.items()):
             raise ValueError("its shapes are not those of the network")
         return True
+
+    def local_arrays(self) -> Weights:
+        """Of the arrays that a checkpoint has with the optimizer's, those of which each rank has its own."""
+        error = {name: array for name, array in self.mean_arrays().items() if name == RANK_ERROR}
+        return error | (self.optimizer_state().arrays if self.state_by_rank else {})
+
+    def mean_arrays(self) -> Weights:
+        """The state of `mean`, by its names in a checkpoint."""
+        return {f"{MEAN}{name}": array for name, array in self.mean.arrays().items()} if self.mean else {}
 
     @abc.abstractmethod
     def load_optimizer_state(self, state: OptimizerState) -> None:
@@ -467,8 +548,7 @@ class Checkpoint:
     @property
     def averages(self) -> Weights:
         """See `Learner.averages`."""
-        arrays = self.optimizer.arrays.items()
-        return {name.removeprefix(AVERAGE): array for name, array in arrays if name.startswith(AVERAGE)}
+        return self.optimizer.under(AVERAGE)
 
     @property
     def evaluated(self) -> Weights:

@@ -14,6 +14,7 @@ import numpy as np
 
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Packing
 from hvdtrain.system import rank_info
 from hvdtrain.system.phases import collective
 
@@ -101,7 +102,37 @@ class CommunicationTime:
         self._is_known = self.size == 1
 
 
-class MPIGroup(CommunicationTime):
+class Exchanging:
+    """Base of groups in which each rank can send to all others: sums packed values with two exchanges.
+
+    Each rank gets one part of all vectors, sums it in the order of ranks, and gives the packed sum to all.
+    """
+
+    size: int
+
+    def exchange(self, parts: np.ndarray) -> np.ndarray:
+        """Send row i to rank i: uint8 (size, n). Returns what the ranks have sent to this one, in their order."""
+        raise NotImplementedError
+
+    def allgather(self, values: np.ndarray) -> np.ndarray:
+        """The values of all ranks, uint8 (n,), in their order: (size, n)."""
+        raise NotImplementedError
+
+    def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
+        """See `AllreduceGroup.sum_packed`."""
+        length = -(-len(values) // self.size)
+        parts = np.zeros((self.size, length), np.float32)
+        parts.reshape(-1)[: len(values)] = values
+        received = self.exchange(np.stack([packing.pack(part) for part in parts]))
+        total = packing.unpack(received[0], length)
+        for packed in received[1:]:
+            total += packing.unpack(packed, length)
+        for part, packed in zip(parts, self.allgather(packing.pack(total)), strict=True):
+            part[:] = packing.unpack(packed, length)
+        values[:] = parts.reshape(-1)[: len(values)]
+
+
+class MPIGroup(Exchanging, CommunicationTime):
     """MPI's processes, through mpi4py; `allreduce` is for gradients.
 
     Raises UserError if MPI sees another number of processes than the launcher started.
@@ -129,6 +160,18 @@ class MPIGroup(CommunicationTime):
             for start in range(0, len(values), MAX_ELEMENTS):
                 self._world.Allreduce(self._mpi.IN_PLACE, values[start : start + MAX_ELEMENTS])
 
+    def exchange(self, parts: np.ndarray) -> np.ndarray:
+        received = np.empty_like(parts)
+        with self.communicating:
+            self._world.Alltoall(parts, received)
+        return received
+
+    def allgather(self, values: np.ndarray) -> np.ndarray:
+        gathered = np.empty((self.size, len(values)), np.uint8)
+        with self.communicating:
+            self._world.Allgather(values, gathered)
+        return gathered
+
     @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = np.array(values, np.float64)
@@ -152,7 +195,7 @@ class MPIGroup(CommunicationTime):
         self._world.Barrier()
 
 
-class TorchDistributedGroup(CommunicationTime):
+class TorchDistributedGroup(Exchanging, CommunicationTime):
     """The processes of torch.distributed, for the module `torch` and a backend (gloo, nccl)."""
 
     controller = ""
@@ -187,6 +230,23 @@ class TorchDistributedGroup(CommunicationTime):
         with self.communicating:
             self._dist.all_reduce(self._torch.from_numpy(total))
         return total
+
+    def allreduce(self, values: np.ndarray) -> None:
+        """See `AllreduceGroup.allreduce`."""
+        with self.communicating:
+            self._dist.all_reduce(self._torch.from_numpy(values))
+
+    def exchange(self, parts: np.ndarray) -> np.ndarray:
+        received = np.empty_like(parts)
+        with self.communicating:
+            self._dist.all_to_all_single(self._torch.from_numpy(received), self._torch.from_numpy(parts))
+        return received
+
+    def allgather(self, values: np.ndarray) -> np.ndarray:
+        gathered = np.empty((self.size, len(values)), np.uint8)
+        with self.communicating:
+            self._dist.all_gather(list(self._torch.from_numpy(gathered)), self._torch.from_numpy(values))
+        return gathered
 
     @collective
     def gather(self, value: Any) -> list[Any]:

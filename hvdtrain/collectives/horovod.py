@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from hvdtrain.collectives.groups import Exchanging
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.config.options import Config
 from hvdtrain.errors import TrainingError, UserError
@@ -56,7 +57,7 @@ BYTES = {"none": 4, "fp16": 2}
 log = logging.getLogger("hvdtrain")
 
 
-class HorovodGroup:
+class HorovodGroup(Exchanging):
     """Horovod's processes, for the module `horovod.torch`, `horovod.mxnet` or `horovod.tensorflow`.
 
     to_tensor, to_numpy: the framework's conversions of a float64 or uint8 vector on the host. Raises TrainingError if
@@ -97,6 +98,20 @@ class HorovodGroup:
         tensor = self._to_tensor(np.asarray(values, np.float64))
         name = f"{BLOCKING_PREFIX}sum.{len(values)}"  # Horovod remembers the size of each name
         return self._to_numpy(self._hvd.allreduce(tensor, name=name, op=self._hvd.Sum))
+
+    def allreduce(self, values: np.ndarray) -> None:
+        """See `AllreduceGroup.allreduce`."""
+        name = f"{BLOCKING_PREFIX}allreduce.{len(values)}.{values.dtype.char}"
+        values[:] = self._to_numpy(self._hvd.allreduce(self._to_tensor(values), name=name, op=self._hvd.Sum))
+
+    def exchange(self, parts: np.ndarray) -> np.ndarray:
+        name = f"{BLOCKING_PREFIX}exchange.{parts.size}"
+        received = self._hvd.alltoall(self._to_tensor(parts.reshape(-1)), name=name)
+        return self._to_numpy(received).reshape(parts.shape)
+
+    def allgather(self, values: np.ndarray) -> np.ndarray:
+        name = f"{BLOCKING_PREFIX}allgather.{len(values)}"
+        return self._to_numpy(self._hvd.allgather(self._to_tensor(values), name=name)).reshape(self.size, -1)
 
     @collective
     def gather(self, value: Any) -> list[Any]:

@@ -29,6 +29,7 @@ from hvdtrain.collectives.groups import CommunicationTime
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.collectives.ring_rendezvous import connect_neighbors
 from hvdtrain.errors import PeerLost, TrainingError, UserError
+from hvdtrain.interfaces import Packing
 from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.network import PortReservation
@@ -97,6 +98,31 @@ class RingGroup(CommunicationTime):
                 header = b""
             for step in range(size - 1):
                 self._exchange(parts[(rank - step + 1) % size], parts[(rank - step) % size], add=False)
+
+    def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
+        """`allreduce` of float32 values, sent as bytes: each rank adds to what it has unpacked, and packs the sum."""
+        rank, size = self.rank, self.size
+        cuts = [len(values) * i // size for i in range(size + 1)]
+        parts = [values[a:b] for a, b in itertools.pairwise(cuts)]
+        header = _header(0, values)
+        for step in range(size - 1):
+            added = parts[(rank - step - 1) % size]
+            received = self._pass_on(packing.pack(parts[(rank - step) % size]), packing.size(len(added)), header)
+            added += packing.unpack(received, len(added))
+            header = b""
+        packed = packing.pack(parts[(rank + 1) % size])
+        for step in range(size):
+            part = parts[(rank - step + 1) % size]
+            part[:] = packing.unpack(packed, len(part))
+            if step < size - 1:
+                packed = self._pass_on(packed, packing.size(len(parts[(rank - step) % size])))
+
+    def _pass_on(self, packed: np.ndarray, size: int, header: bytes = b"") -> np.ndarray:
+        """Send bytes to the next rank; returns the `size` bytes that the previous one sends."""
+        received = np.empty(size, np.uint8)
+        with self.communicating:
+            self._exchange(packed, received, add=False, header=header)
+        return received
 
     def _exchange(self, out: np.ndarray, into: np.ndarray, add: bool, header: bytes = b"") -> None:
         """Send `out` to the next rank while `into` arrives from the previous one; `add` adds to what `into` holds.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hvdtrain.config import validity
+from hvdtrain.config.compression import FP16, NONE
 from hvdtrain.config.option import Resume, option
 from hvdtrain.config.score import AUTO, check_choice
 from hvdtrain.config.step_range import StepRange
@@ -37,7 +38,7 @@ UNCOMPILED = {
 MODEL = "network and framework"
 DATA = "data"
 OPTIMIZER = "optimizer and schedule"
-GRADIENTS = "gradients of Horovod"
+GRADIENTS = "gradients over ranks"
 BITS = "the same bits on any number of ranks"
 RUN = "the run's folder and checkpoints"
 MACHINE = "this machine"
@@ -170,8 +171,9 @@ class Config:
         unsupported={"mxnet": (("average", "sum"), "Horovod for MXNet has no Adasum")},
     )
     """Horovod's reduction operation for gradients."""
-    compression: Literal["none", "fp16"] = option("none", GRADIENTS, strategy="horovod", only_distributes=True)
-    """Horovod's compression of gradients for the allreduce."""
+    compression: str = option("none", GRADIENTS, affects_speed=True, only_distributes=True)
+    """How ranks send gradients: none, bf16, fp16, int8, or powersgd:R, of rank R; auto takes none, bf16 or int8, by
+    what is fastest between these ranks."""
     groups: int | Literal["auto"] = option("auto", GRADIENTS, above=0, strategy="horovod", only_distributes=True)
     """Messages in which Horovod sends the gradients; auto chooses by the size of the network."""
     shards: int = option(0, BITS, minimum=0, maximum=MAX_SHARDS, affects_speed=True)
@@ -202,6 +204,11 @@ class Config:
             return None
         *channels, height, width = map(int, self.image_size.split("x"))
         return channels[0] if channels else None, height, width
+
+    @property
+    def by_horovod(self) -> bool:
+        """Whether Horovod itself combines the gradients, as soon as each is computed."""
+        return self.strategy == "horovod" and self.compression in (NONE, FP16)
 
     def global_batch(self, size: int) -> int:
         """Rows of one step over all `size` ranks."""

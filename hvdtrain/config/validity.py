@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from hvdtrain.config.compression import NONE, POWERSGD, parse_method
 from hvdtrain.config.option import choices, facts, invalid, key, types
 from hvdtrain.errors import UserError
 from hvdtrain.system.rank_info import RUN_NAME
@@ -31,6 +32,8 @@ SCRIPT_REMEDIES = {
     "freeze": "leave it out, and call requires_grad_(False) before setup()",
 }
 """What to do instead of an option that a script with a loop of its own decides, where that is not plain."""
+COMPRESSING = ("horovod", "ring", "mpi", "ddp")
+"""Strategies with --compression."""
 SHARDED = "--strategy single, horovod, ring, mpi or (PyTorch) ddp, in the framework's default --api"
 
 
@@ -206,6 +209,7 @@ def _config_problems(config: Any) -> Iterator[UserError]:
         yield invalid("batch_norm", config.batch_norm, problem, "use --accumulate 1, or local")
     if config.shards:
         yield from _shard_problems(config)
+    yield from _compression_problems(config)
     if config.freeze and (config.groups != "auto" or config.strategy == "manual"):
         yield UserError(
             "--freeze: it has no fixed number of gradients", "leave out --groups, or --strategy manual", option="freeze"
@@ -240,6 +244,31 @@ def _shard_problems(config: Any) -> Iterator[UserError]:
             yield UserError(f"--{key(name)}: {reason}", "leave out that or --shards", option=name)
         elif value not in values:
             yield invalid(name, value, reason, f"use {values[0]}, or leave out --shards")
+
+
+def _compression_problems(config: Any) -> Iterator[UserError]:
+    method = parse_method(config.compression)
+    if method.name == NONE:
+        return
+    if config.strategy not in COMPRESSING:
+        problem = f"--strategy {config.strategy} does not compress"
+        yield invalid("compression", config.compression, problem, f"use --strategy {', '.join(COMPRESSING)}")
+    if config.by_horovod:
+        return
+    if config.op != "average":
+        yield invalid("op", config.op, f"with --compression {method}, it is the average", "leave it out")
+    if config.groups != "auto":
+        yield invalid("groups", config.groups, f"--compression {method} sends all gradients at once", "leave it out")
+    if method.name == POWERSGD and config.precision == "fp16":
+        problem = "what it has still to send would be in units of a loss scale that changes"
+        yield invalid("compression", config.compression, problem, "use --precision bf16 or fp32, or --compression int8")
+
+
+def check_compression(config: Any, style: str, default: str) -> None:
+    """Check --compression together with a strategy's programming style; the framework's default one has all methods."""
+    if style != default and not config.by_horovod and config.compression != NONE:
+        remedy = f"use --api {default}, or --compression none"
+        raise invalid("compression", config.compression, f"--api {style} sends gradients as they are", remedy)
 
 
 def _runtime_problems(runtime: Any) -> Iterator[UserError]:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from hvdtrain.collectives import ring, surviving
+from hvdtrain.collectives import compression, ring, surviving
 from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.collectives.groups import MPIGroup, single_process
 from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.limits import limited_start
 from hvdtrain.collectives.surviving import Connect, SurvivingGroup
 from hvdtrain.config import validity
+from hvdtrain.config.compression import AUTO, NONE
 from hvdtrain.config.options import STYLES, Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.arithmetic import settle
 from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_environment
 from hvdtrain.frameworks.user_code import UserLearner
-from hvdtrain.interfaces import Group, Learner, Strategy
+from hvdtrain.interfaces import AllreduceGroup, Group, Learner, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import arithmetic, rank_info
 from hvdtrain.system.text import did_you_mean
@@ -176,12 +178,18 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
     """
     _prepare(config, runtime)
     entry = check_request(config, target, runtime)
-    learner = entry.learner(target, weights, _start(entry, config, runtime))
+    elements = sum(array.size for array in weights.values()) if weights else None
+    strategy = _start(entry, config, runtime, elements)
+    learner = entry.learner(target, weights, strategy)
+    learner.mean, learner.choice = strategy.mean, strategy.choice
     share_arrays(learner, learner.shared_statistics)  # strategies share the parameters, and not all of them these
     return learner
 
 
-def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> AnyStrategy:
+def _start(
+    entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions, elements: int | None = None
+) -> AnyStrategy:
+    """The strategy, with the processes that train together. elements: of all gradients, if that is known."""
     settle(config, runtime)
     if surviving.is_requested():
         return _start_surviving(entry, config, runtime)
@@ -189,7 +197,19 @@ def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOp
     with limited_start():
         strategy = entry.start(config, runtime)
     validity.check_shards(config, strategy.group.size)
+    if config.compression == AUTO:
+        chosen = compression.choose(cast(AllreduceGroup, strategy.group), elements)
+        config = strategy.config = dataclasses.replace(config, compression=str(chosen.method))
+        strategy.choice = chosen.why
+    if not (config.by_horovod or config.compression == NONE):
+        choice, strategy = strategy.choice, _by_group(config).strategy(config, runtime, strategy.group)
+        strategy.choice = choice
     return strategy
+
+
+def _by_group(config: Config) -> StrategyEntry[Any]:
+    """The strategy of a framework that combines gradients through its group, whatever that is."""
+    return next(entry for entry in ENTRIES[config.framework]() if entry.connection is RING)
 
 
 def _start_surviving(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> AnyStrategy:
@@ -200,8 +220,7 @@ def _start_surviving(entry: StrategyEntry[AnyStrategy], config: Config, runtime:
     validity.check_surviving(config, bool(entry.connect))
     validity.check_shards(config, rank_info.detect().size)
     assert entry.connect
-    by_group = next(other for other in ENTRIES[config.framework]() if other.connection is RING)
-    return by_group.strategy(config, runtime, SurvivingGroup(entry.connect))
+    return _by_group(config).strategy(config, runtime, SurvivingGroup(entry.connect))
 
 
 KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -234,7 +253,9 @@ def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) 
     entry = check_request(config, script, runtime)
     strategy = _start(entry, config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
-    return getattr(module, USER_LOOPS[config.framework])(strategy)
+    learner: UserLearner = getattr(module, USER_LOOPS[config.framework])(strategy)
+    learner.mean, learner.choice = strategy.mean, strategy.choice
+    return learner
 
 
 def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> StrategyEntry[Any]:
@@ -247,6 +268,7 @@ def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> St
     require(entry.requires, config.framework)
     if not target.is_portable:
         validity.check_task_style(config, entry.style, STYLES[config.framework][0])
+    validity.check_compression(config, entry.style, STYLES[config.framework][0])
     validity.check_decided(config, entry.strategy, target.decided)
     validity.check_strategy(config, runtime, entry.strategy, target.gradients)
     return entry

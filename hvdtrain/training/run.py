@@ -179,10 +179,11 @@ class Run:
         score: None if it was not measured there.
         """
         optimizer = self.learner.optimizer_state()
-        averages = {f"{AVERAGE}{name}": array for name, array in self.learner.averages().items()}
+        others = {f"{AVERAGE}{name}": array for name, array in self.learner.averages().items()}
+        others |= self.learner.mean_arrays()
         return Checkpoint(
             weights=weights,
-            optimizer=optimizer._replace(arrays=optimizer.arrays | averages),
+            optimizer=optimizer._replace(arrays=optimizer.arrays | others),
             position=position,
             model=self.config.model,
             network=self.target.record(),

@@ -71,8 +71,7 @@ class Saver:
         return checkpoint_folder.entry_of(checkpoints.save(folder, state, self._run.runtime.keep, self._parent))
 
     def _other_ranks(self) -> tuple[Weights, ...]:
-        """The optimizer's arrays of the other ranks, where each rank has its own; on rank 0."""
+        """The arrays of the other ranks of which each rank has its own; on rank 0."""
         learner = self._run.learner
-        if not learner.state_by_rank:
-            return ()
-        return tuple(gather_arrays(learner.group, learner.optimizer_state().arrays)[1:])
+        local = learner.local_arrays()
+        return tuple(gather_arrays(learner.group, local)[1:]) if local else ()

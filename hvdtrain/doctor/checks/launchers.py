@@ -15,7 +15,7 @@ from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.checks.mpi import is_open_mpi
 from hvdtrain.doctor.checks.software import built, first_loadable
 from hvdtrain.doctor.findings import Finding, fail, ok, warn, wrong_size
-from hvdtrain.doctor.probe import LARGE_BYTES, SMALL_BYTES
+from hvdtrain.doctor.probe import SMALL_BYTES
 from hvdtrain.doctor.subprocesses import Completed, probe_command
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.system import stacks
@@ -126,9 +126,11 @@ def other_size(messages: list[dict[str, Any]], expected: int) -> int:
 def measured(launcher: str, results: list[dict[str, Any]]) -> Finding:
     """Latency and bandwidth on the slowest rank, from the results of all ranks."""
     size = len(results)
+    correct = f"an allreduce over {size} processes is correct"
     if not all(result["correct"] for result in results):
         text = f"{launcher}: an allreduce over {size} processes gave a wrong sum"
         return fail(text, f"{stacks.repair_command()}; test the hosts' memory and network")
-    small, large = (max(result["seconds"][str(count)] for result in results) for count in (SMALL_BYTES, LARGE_BYTES))
-    speed = f"8 bytes in {small * 1e3:.2f} ms, 16 MiB at {LARGE_BYTES / large / 1e9:.2f} GB/s"
-    return ok(f"{launcher}: an allreduce over {size} processes is correct; {speed}")
+    seconds = {int(count): max(result["seconds"][count] for result in results) for count in results[0]["seconds"]}
+    large = max(seconds)
+    speed = f"{large >> 10:,} KiB at {large / seconds[large] / 1e9:.3g} GB/s"
+    return ok(f"{launcher}: {correct}; 8 bytes in {seconds[SMALL_BYTES] * 1e3:.2f} ms, {speed}")

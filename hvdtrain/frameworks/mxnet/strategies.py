@@ -17,13 +17,15 @@ from mxnet import gluon
 
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.arrays import broadcast_arrays
+from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.collectives.horovod_membership import MembershipGroup
+from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.mxnet.network import Parameters, copy_into
-from hvdtrain.interfaces import AllreduceGroup, Group, Strategy
+from hvdtrain.interfaces import AllreduceGroup, Group, Mean, Strategy
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.phases import phases
 from hvdtrain.system.processes import end_with_parent
@@ -183,31 +185,36 @@ def _start_servers(group: ring.RingGroup) -> None:
 
 
 class AllreduceTrainer(gluon.Trainer):
-    """Sums all gradients as one array, by `group.allreduce`, and divides by the number of ranks."""
+    """Averages all gradients as one array."""
 
-    def __init__(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer, group: AllreduceGroup) -> None:
+    def __init__(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer, mean: Mean) -> None:
         super().__init__(parameters, optimizer, kvstore=None)
-        self._group = group
+        self._mean = mean
         sizes = [math.prod(parameter.shape) for parameter in self._params]
         self._flat = np.empty(sum(sizes), np.float32)
         parts = np.split(self._flat, np.cumsum(sizes)[:-1])
         self._parts = [part.reshape(values.shape) for part, values in zip(parts, self._params, strict=True)]
+        self._shapes = [shape_of(parameter.shape) for parameter in self._params]
 
     def _allreduce_grads(self) -> None:
         gradients = [parameter.grad() for parameter in self._params]
         for gradient, part in zip(gradients, self._parts, strict=True):
             part[...] = gradient.asnumpy()
-        self._group.allreduce(self._flat)
-        self._flat /= self._group.size
+        self._mean.average(self._flat, self._shapes)
         for gradient, part in zip(gradients, self._parts, strict=True):
             copy_into(gradient, part)
 
 
 class MXNetAllreduce(MXNetStrategy):
-    """All gradients in one array, summed by the group's `allreduce`."""
+    """All gradients in one array, averaged by the group's allreduce or by --compression."""
 
     group: AllreduceGroup
+    mean: Mean
     waits = True
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
+        super().__init__(config, runtime, group)
+        self.mean = make_mean(config, group)
 
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
         arrays = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
@@ -215,4 +222,4 @@ class MXNetAllreduce(MXNetStrategy):
             parameters[name].set_data(mx.nd.array(value))
         if self.config.shards:
             return super().make_trainer(parameters, optimizer)
-        return AllreduceTrainer(parameters, optimizer, self.group)
+        return AllreduceTrainer(parameters, optimizer, self.mean)

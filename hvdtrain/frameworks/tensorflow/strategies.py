@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -16,15 +17,18 @@ import tensorflow as tf
 
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.arrays import broadcast_arrays
+from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import BLOCKING_PREFIX, HorovodGroup, gradient_groups
 from hvdtrain.collectives.horovod_membership import MembershipGroup
+from hvdtrain.collectives.mean import shape_of
+from hvdtrain.config.compression import NONE
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
-from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy, Unsupported
+from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Mean, Shapes, Strategy, Unsupported
 from hvdtrain.system import rank_info
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.phases import BACKWARD, GRADIENTS, Phase
@@ -147,7 +151,7 @@ class TensorFlowHorovod(TensorFlowStrategy):
         import horovod.tensorflow as hvd
 
         self._hvd = hvd
-        self._compression = getattr(hvd.Compression, config.compression)
+        self._compression = getattr(hvd.Compression, config.compression if config.by_horovod else NONE)
         self._op = getattr(hvd, config.op.capitalize())
         group = HorovodGroup(hvd, tf.constant, to_numpy)
         if config.op == "adasum":
@@ -304,9 +308,14 @@ class TensorFlowMultiWorker(TensorFlowDistributed):
 
 
 class TensorFlowAllreduce(TensorFlowStrategy):
-    """All gradients in one array, summed by the group's `allreduce`."""
+    """All gradients in one array, averaged by the group's allreduce or by --compression."""
 
     group: AllreduceGroup
+    mean: Mean
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
+        super().__init__(config, runtime, group)
+        self.mean = make_mean(config, group)
 
     def broadcast(self, variables: list[tf.Variable]) -> None:
         arrays = {str(number): variable.numpy() for number, variable in enumerate(variables)}
@@ -320,12 +329,17 @@ class TensorFlowAllreduce(TensorFlowStrategy):
         if stamps:
             gradients = stamps.begin(GRADIENTS, gradients, variables)
         flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
-        average = tf.ensure_shape(tf.numpy_function(self._average, [flat], tf.float32), flat.shape)
-        parts = tf.split(average, [gradient.shape.num_elements() for gradient in gradients])
+        average = functools.partial(self._average, shapes=[_matrix(gradient.shape) for gradient in gradients])
+        combined = tf.ensure_shape(tf.numpy_function(average, [flat], tf.float32), flat.shape)
+        parts = tf.split(combined, [gradient.shape.num_elements() for gradient in gradients])
         return [tf.reshape(part, gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
 
-    def _average(self, flat: np.ndarray) -> np.ndarray:
-        total = np.array(flat)
-        self.group.allreduce(total)
-        total /= np.float32(self.group.size)
-        return total
+    def _average(self, flat: np.ndarray, shapes: Shapes) -> np.ndarray:
+        combined = np.array(flat)
+        self.mean.average(combined, shapes)
+        return combined
+
+
+def _matrix(shape: tf.TensorShape) -> tuple[int, int]:
+    """A kernel's shape as that of a matrix: TensorFlow has a layer's outputs in its last dimension."""
+    return shape_of(tuple(shape)) if len(shape) < 2 else (shape.num_elements() // shape[-1], shape[-1])

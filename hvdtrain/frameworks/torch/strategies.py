@@ -12,11 +12,14 @@ import torch
 from torch import nn
 
 from hvdtrain.collectives.arrays import broadcast_arrays
+from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import TorchDistributedGroup
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.collectives.horovod_membership import MembershipGroup
+from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.torch.flat_gradients import distribute, flatten, gradients_of
 from hvdtrain.frameworks.torch.network import (
     TorchNetwork,
     as_real,
@@ -28,7 +31,7 @@ from hvdtrain.frameworks.torch.network import (
     trained_parameters,
     unlisted_buffers,
 )
-from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Strategy, Unsupported
+from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Mean, Strategy, Unsupported
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.phases import phases
 
@@ -293,7 +296,7 @@ class TorchDDP(TorchStrategy):
 
     def reduce(self, optimizer: Any) -> None:
         if self.runtime.cuda_graph:
-            self._reduce_at_once(_gradients(optimizer))
+            self._reduce_at_once(gradients_of(optimizer))
             return
         if self._wrapped and not self._wrapped.is_called:  # else ranks would drift apart without a word
             raise UserError(
@@ -310,27 +313,9 @@ class TorchDDP(TorchStrategy):
         if gradients[0].is_cuda:  # the device waits for other ranks, not this thread
             self.group.cannot_time_gradients()
         with self.group.communicating:
-            flat = _flatten(gradients)
+            flat = flatten(gradients)
             torch.distributed.all_reduce(flat)
-            _distribute(flat.div_(self.group.size), gradients)
-
-
-def _gradients(optimizer: Any) -> list[torch.Tensor]:
-    """The gradients of all parameters that are trained."""
-    return [p.grad for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-
-
-def _flatten(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """All gradients in one array, real, (n,); in float32 where all are in bfloat16, which NumPy lacks."""
-    flat = torch.cat([as_real(gradient).flatten() for gradient in gradients])
-    return flat.float() if flat.dtype is torch.bfloat16 else flat
-
-
-def _distribute(flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
-    """Write what `flat` holds, the elements of all gradients as from `_flatten`, into the gradients."""
-    sizes = [gradient.numel() * (1 + gradient.is_complex()) for gradient in gradients]
-    for gradient, part in zip(gradients, flat.split(sizes), strict=True):
-        gradient.copy_(from_real(part.view(as_real(gradient).shape), gradient.dtype))
+            distribute(flat.div_(self.group.size), gradients)
 
 
 def _is_also_channels_last(parameter: nn.Parameter, has_such_images: bool) -> bool:
@@ -343,18 +328,23 @@ def _is_also_channels_last(parameter: nn.Parameter, has_such_images: bool) -> bo
 
 
 class TorchAllreduce(TorchStrategy):
-    """All gradients in one array, summed by the group's `allreduce`."""
+    """All gradients in one array, averaged by the group's allreduce or by --compression."""
 
     group: AllreduceGroup
+    mean: Mean
     waits = True
     captures = "gradients"
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
+        super().__init__(config, runtime, group)
+        self.mean = make_mean(config, group)
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         load_module(model, broadcast_arrays(self.group, module_weights(model)))
         return optimizer
 
     def reduce(self, optimizer: Any) -> None:
-        gradients = _gradients(optimizer)
-        flat = _flatten(gradients).cpu()
-        self.group.allreduce(flat.numpy())
-        _distribute(flat.div_(self.group.size), gradients)
+        gradients = gradients_of(optimizer)
+        flat = flatten(gradients).cpu()
+        self.mean.average(flat.numpy(), [shape_of(as_real(gradient).shape) for gradient in gradients])
+        distribute(flat, gradients)

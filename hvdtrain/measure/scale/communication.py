@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.errors import UserError
-from hvdtrain.measure.scale.algorithms import AllreduceTime, Cluster, Link, allreduce_time, choices_of, is_quantity
+from hvdtrain.measure.scale.algorithms import (
+    EXCHANGE,
+    AllreduceTime,
+    Cluster,
+    Link,
+    allreduce_time,
+    choices_of,
+    is_quantity,
+)
 from hvdtrain.system.files import read_json
 from hvdtrain.system.text import printable
 
@@ -230,12 +238,25 @@ class Communication:
         local_is_slower = cluster.local_ranks > 1 and self.local.link.byte_s > self.network.link.byte_s
         return self.local if cluster.hosts == 1 or local_is_slower else self.network
 
-    def call(self, size: int, ranks: int) -> CallTime:
-        """The time of one allreduce of `size` bytes; one rank needs none."""
+    def call(self, size: int, ranks: int, packed: bool = False) -> CallTime:
+        """The time of one allreduce of `size` bytes; one rank needs none.
+
+        packed: of compressed values. hvdtrain's ring adds them at each of its hops; others exchange and gather parts.
+        """
         if ranks == 1:
             return CallTime(0.0, 0.0, 0.0)
+        if packed and (self.coordination or self.algorithm != "ring"):
+            return self._exchange(size, ranks)
+        return self._allreduce(self.algorithm, size, ranks)
+
+    def _exchange(self, size: int, ranks: int) -> CallTime:
+        """Two collectives, each with its cost of a call and its agreement."""
+        control, latency, transfer = self._allreduce(EXCHANGE, size, ranks)
+        return CallTime(2 * control, latency, transfer)
+
+    def _allreduce(self, algorithm: str, size: int, ranks: int) -> CallTime:
         cluster, fit = self.cluster(ranks), self.used(ranks)
-        sent = allreduce_time(self.algorithm, size, cluster)
+        sent = allreduce_time(algorithm, size, cluster)
         agreed = self.coordination.time(cluster) if self.coordination else NO_TIME
         ratio = self.factor * fit.ratio(size)
         wait_s = self.coordination.wait_s if self.coordination else 0.0

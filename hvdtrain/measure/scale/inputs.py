@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from hvdtrain.config.compression import AUTO, parse_method
 from hvdtrain.config.option import invalid, option, positional
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.measure.scale.algorithms import LARGEST, SMALLEST, Link, is_quantity
 from hvdtrain.measure.scale.communication import AllreduceTable, Communication, Coordination, Fit, fit, read_table
+from hvdtrain.measure.scale.compression import NUMBER_BYTES, Combining, packing_s
 from hvdtrain.measure.scale.prediction import Job, Reliability
 from hvdtrain.measure.scale.step import StepModel
-from hvdtrain.measure.scale.workload import Workload, read_workload
+from hvdtrain.measure.scale.without_run import workload_of_model, workload_of_size
+from hvdtrain.measure.scale.workload import Recorded, Workload, read_workload
 
 MAX_RANKS = 1 << 20
-NUMBER_BYTES = 4
-NETWORK, JOB, COST = "network", "job", "failures and cost"
+NETWORK, JOB, COST, COMPRESSION = "network", "job", "failures and cost", "compression"
 """The options' groups in --help."""
 LibraryOption = Literal["auto", "horovod-gloo", "horovod-mpi", "gloo", "ring", "mpi", "nccl"]
 AlgorithmOption = Literal["auto", "ring", "recursive-doubling", "rabenseifner", "hierarchical"]
@@ -91,11 +94,29 @@ class ScaleOptions:
     """Training images of an epoch; default: those of the run."""
     price_per_host_hour: float = option(0.0, COST, minimum=0)
     """Price of a host for an hour, in any currency."""
+    compare_compression: bool = option(False, COMPRESSION, is_switch=True)
+    """Compare methods of --compression and --sync-every on --ranks, also without a run, and say which one to choose."""
+    compression: tuple[str, ...] = option((), COMPRESSION)
+    """Methods to compare; default: none, bf16, fp16, int8, powersgd:1, powersgd:2. Or the one to predict; default: that
+    of the runs."""
+    sync_every: tuple[int, ...] = option((), COMPRESSION, minimum=1)
+    """Steps between two syncs to compare; default: 1 and 8. Or the number to predict; default: that of the runs."""
+    model: str | None = option(None, COMPRESSION)
+    """Without a run: the network, built in, NETWORK.toml or FILE.py:NAME."""
+    input_shape: tuple[int, ...] = option((), COMPRESSION, minimum=1)
+    """Its images: channels, height, width; default: those that it is made for, else 1 28 28."""
+    classes: int = option(10, COMPRESSION, above=0)
+    """Its classes."""
+    parameters: int | None = option(None, COMPRESSION, above=0)
+    """Without a run and --model: number of the network's parameters."""
+    compute_ms: float | None = option(None, COMPRESSION, above=0)
+    """Time of a step's computation on a rank; default: that of the run, without a run none."""
     output: Path = option(Path("runs/scale"))
     """Folder for scale.md, scale.json and scale.png."""
 
     def __post_init__(self) -> None:
-        if not self.runs:
+        self._check_compression()
+        if not self.runs and not self.compare_compression:
             raise UserError("no run is given", "give the folder of a finished run, such as runs/NAME")
         if not all(0 < number <= MAX_RANKS for number in self.ranks) or not self.ranks:
             raise UserError("--ranks: invalid numbers", f"give integers from 1 to {MAX_RANKS:,}, such as 1 8 64")
@@ -118,6 +139,23 @@ class ScaleOptions:
                 "nothing tells how fast the network is",
                 "give --allreduce FILE (from python -m hvdtrain bench allreduce), or --latency-us and --bandwidth-gb-s",
             )
+
+    def _check_compression(self) -> None:
+        """Raise UserError for methods, numbers of steps or networks that nothing can be compared of."""
+        for text in self.compression:
+            if parse_method(text).name == AUTO:
+                raise invalid("compression", text, "chooses among others", "give those, such as none bf16 int8")
+        if not self.compare_compression:
+            if max(len(self.compression), len(self.sync_every)) > 1:
+                raise UserError("several methods are given", "give one, or compare them with --compare-compression")
+            return
+        networks = [name for name in ("runs", "model", "parameters") if getattr(self, name) not in (None, ())]
+        if len(networks) != 1:
+            given = " and ".join(networks) or "none of them"
+            remedy = "give the folder of a run, --model NAME, or --parameters NUMBER"
+            raise UserError(f"--compare-compression needs one network, but is given {given}", remedy)
+        if self.ranks == ScaleOptions.ranks:
+            raise UserError("--compare-compression needs the number of ranks", "give it, such as --ranks 4")
 
 
 class Library(NamedTuple):
@@ -156,19 +194,49 @@ def library(name: str, cycle_s: float = 0.0) -> Library:
 
 def read_job(options: ScaleOptions) -> tuple[Job, list[str]]:
     """The job, and notes on what was assumed. Raises UserError for files that cannot be used."""
-    workload, used = read_workload(options.runs)
+    workload, used, combinings = _workload(options)
     workload = _given(workload, options)
+    combining = _combining(options, combinings)
     name, notes = _library_name(options, used)
     chosen = library(name, options.cycle_ms * 1e-3)
     communication = _communication(options, chosen)
     overlap = options.overlap
     if overlap is None:
         overlap = DEFAULT_OVERLAP if chosen.overlaps else 0.0
-    model = StepModel(workload, communication, overlap, options.messages, options.storage_images_per_s or math.inf)
+    model = StepModel(
+        workload,
+        communication,
+        overlap,
+        options.messages,
+        options.storage_images_per_s or math.inf,
+        combining=combining,
+        packing_s=functools.partial(packing_s, combining.method, workload.arrays),
+    )
     reliability = Reliability((options.host_mtbf_hours or math.inf) * 3600, options.checkpoint_s, options.restart_s)
     images = (options.images or workload.images) * (options.epochs or workload.epochs)
     job = Job(model, options.scaling, workload.global_batch, reliability, images, options.price_per_host_hour)
     return job, [*notes, *workload.notes, *communication.notes, *_size_notes(model)]
+
+
+def _workload(options: ScaleOptions) -> Recorded:
+    """That of the runs, or of the network that options describe."""
+    if options.runs:
+        return read_workload(options.runs)
+    compute_s = (options.compute_ms or 0.0) * 1e-3
+    if options.model is None:
+        return Recorded(workload_of_size(options.parameters or 1, compute_s), set(), set())
+    return Recorded(workload_of_model(options.model, options.input_shape, options.classes, compute_s), set(), set())
+
+
+def _combining(options: ScaleOptions, used: set[Combining]) -> Combining:
+    """What is predicted: the options', else that of the runs. Raises UserError for several."""
+    if len(used) > 1 and not options.compare_compression and not (options.compression and options.sync_every):
+        raise UserError(
+            f"the runs used {' and '.join(sorted(map(str, used)))}", "choose with --compression and --sync-every"
+        )
+    of_runs = next(iter(used), Combining())
+    method = parse_method(options.compression[0]) if options.compression else of_runs.method
+    return Combining(method, options.sync_every[0] if options.sync_every else of_runs.sync_every)
 
 
 def _given(workload: Workload, options: ScaleOptions) -> Workload:
@@ -179,7 +247,9 @@ def _given(workload: Workload, options: ScaleOptions) -> Workload:
             workload, spread=options.spread, notes=tuple(note for note in notes if "spread" not in note)
         )
     if options.gradient_mb is not None:
-        workload = dataclasses.replace(workload, gradient_bytes=int(options.gradient_mb * 1e6))
+        workload = dataclasses.replace(workload, gradient_bytes=int(options.gradient_mb * 1e6), shapes=())
+    if options.compute_ms is not None:
+        workload = dataclasses.replace(workload, fixed_s=0.0, row_s=options.compute_ms * 1e-3 / workload.rows)
     return workload
 
 

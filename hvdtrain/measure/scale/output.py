@@ -29,6 +29,8 @@ COLUMNS = (
     text_column("limited by"),
 )
 NO_NUMBER = "–"
+PART_COLORS = (*plots.COLORS, "#999999")
+"""Of the parts of a step."""
 WORTH = 1.1
 """A change is named if it makes training faster by this factor."""
 LIBRARY_NAMES = {
@@ -46,10 +48,13 @@ ADVICE = {
 REMEDIES = {
     "input": "faster storage, or copies of the data on each host",
     "the slowest rank": "hosts without other work, pinned threads and cores",
+    "packing of gradients": "a --compression with less arithmetic, such as bf16",
     "Horovod's control plane": "fewer messages, a shorter cycle or the event-driven core",
     "the cost of a call": "fewer messages",
-    "latency of the allreduce": "fewer and larger messages, larger batches, or an algorithm with fewer steps",
-    "bandwidth of the allreduce": "a faster network, --compression fp16 (with horovod), or larger batches",
+    "latency of the allreduce": "fewer and larger messages, larger batches, --sync-every 8, or an algorithm with "
+    "fewer steps",
+    "bandwidth of the allreduce": "a faster network, --compression auto or powersgd:2, --sync-every 8, or larger "
+    "batches (--compare-compression compares them)",
     "failures and checkpoints": "faster checkpoints and restarts, or more reliable hosts",
     "the small batch of a rank": "larger batches (--scaling weak): a rank has too few images to compute efficiently",
 }
@@ -102,6 +107,7 @@ def _as_json(job: Job, predictions: list[Prediction], sentences: list[str], note
         "workload": dataclasses.asdict(model.workload),
         "communication": dataclasses.asdict(model.communication),
         "overlap": model.overlap,
+        "combining": str(model.combining),
         "predictions": [_as_dict(prediction) for prediction in predictions],
         "findings": sentences,
         "assumed": notes,
@@ -135,7 +141,7 @@ def _draw(figure: Figure, predictions: list[Prediction]) -> None:
     speed.legend()
     bottom = [0.0] * len(predictions)
     places = range(len(predictions))
-    for part, color in zip(predictions[0].step._fields, plots.COLORS, strict=True):
+    for part, color in zip(predictions[0].step._fields, PART_COLORS, strict=True):
         heights = [1e3 * getattr(prediction.step, part) for prediction in predictions]
         parts.bar(places, heights, bottom=bottom, color=color, label=part)
         bottom = [start + height for start, height in zip(bottom, heights, strict=True)]

@@ -145,6 +145,7 @@ def _pessimistic(model: StepModel, ranks: int) -> StepModel:
 NAMES = {
     "input": "input",
     "stragglers": "the slowest rank",
+    "packing": "packing of gradients",
     "control": "the cost of a call",
     "latency": "latency of the allreduce",
     "transfer": "bandwidth of the allreduce",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import NamedTuple
 
 from hvdtrain.measure.scale.communication import Communication
+from hvdtrain.measure.scale.compression import PLAIN, Combining
 from hvdtrain.measure.scale.workload import Workload
 
 
@@ -17,6 +19,8 @@ class StepTime(NamedTuple):
     compute: float
     input: float
     stragglers: float
+    packing: float
+    """Of what is sent, and unpacking it: see `Combining`."""
     control: float
     latency: float
     transfer: float
@@ -24,6 +28,11 @@ class StepTime(NamedTuple):
     @property
     def seconds(self) -> float:
         return sum(self)
+
+
+def no_packing(ranks: int) -> float:
+    """The seconds of packing where nothing is packed."""
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -40,16 +49,30 @@ class StepModel:
     """Images per second that storage delivers to all hosts together."""
     spread_factor: float = 1.0
     """Multiplies the spread of step times, for ranges."""
+    combining: Combining = PLAIN
+    packing_s: Callable[[int], float] = no_packing
+    """Seconds of a rank to pack and unpack what it sends, by number of ranks."""
+
+    @property
+    def by_horovod(self) -> bool:
+        return self.communication.coordination is not None
+
+    @property
+    def is_in_backward(self) -> bool:
+        """See `Combining.is_in_backward`."""
+        return self.combining.is_in_backward(self.by_horovod)
 
     def step(self, ranks: int, rows: float) -> StepTime:
-        """The step of `ranks` ranks with `rows` images each."""
-        compute = self.workload.compute_s(rows)
-        slowest = self.workload.spread * self.spread_factor * compute * expected_maximum(ranks)
+        """The step of `ranks` ranks with `rows` images each; with local steps, the mean of those between two syncs."""
+        compute, every = self.workload.compute_s(rows), self.combining.sync_every
+        # The mean of that many independent steps spreads less by the root of their number.
+        slowest = self.workload.spread * self.spread_factor / math.sqrt(every) * compute * expected_maximum(ranks)
+        packing = 0.0 if ranks == 1 or self.is_in_backward else self.packing_s(ranks) / every
         control, latency, transfer = self._exposed(ranks, compute)
         own_input = self.workload.input_row_s * rows
-        busy = compute + slowest + control + latency + transfer
+        busy = compute + slowest + packing + control + latency + transfer
         waiting = max(ranks * rows / self.storage_images_s - busy - own_input, 0.0)
-        return StepTime(compute, own_input + waiting, slowest, control, latency, transfer)
+        return StepTime(compute, own_input + waiting, slowest, packing, control, latency, transfer)
 
     def by(self, algorithm: str) -> StepModel:
         """The same job with another allreduce; the strategies `ring` and `mpi` send after backward, Horovod before."""
@@ -61,16 +84,32 @@ class StepModel:
         """Communication that a step waits for: control, latency, transfer."""
         if ranks == 1:
             return 0.0, 0.0, 0.0
+        if not self.is_in_backward:
+            return self._after_backward(ranks)
         backward_s = self.workload.backward_share * compute_s
         exposed, parts = min(self._of_messages(ranks, number, backward_s) for number in self._numbers())
         share = exposed / sum(parts) if sum(parts) else 0.0
         return parts[0] * share, parts[1] * share, parts[2] * share
 
+    def _after_backward(self, ranks: int) -> tuple[float, float, float]:
+        """Control, latency and transfer of all exchanges one after the other, for each of the steps between them."""
+        traffic = self.combining.traffic(self.workload.arrays, self.by_horovod)
+        calls = [self.communication.call(size, ranks) for size in traffic.allreduces]
+        if traffic.packed:
+            calls.append(self.communication.call(traffic.packed, ranks, packed=True))
+        control, latency, transfer = (sum(parts) / self.combining.sync_every for parts in zip(*calls, strict=True))
+        return control, latency, transfer
+
+    @property
+    def _message_bytes(self) -> int:
+        """Bytes of all gradients that are sent during backward."""
+        return sum(self.combining.traffic(self.workload.arrays, self.by_horovod).allreduces)
+
     def _numbers(self) -> list[int]:
         """Numbers of messages to choose from."""
         if self.messages:
             return [self.messages]
-        least = max(math.ceil(self.workload.gradient_bytes / self.communication.message_bytes), 1)
+        least = max(math.ceil(self._message_bytes / self.communication.message_bytes), 1)
         most = max(self.workload.tensors, least) if self.overlap else least
         return sorted({least, most, *(2**power for power in range(most.bit_length()) if least <= 2**power <= most)})
 
@@ -81,7 +120,7 @@ class StepModel:
         seconds each, the last is done max(c, m c - (m - 1) / m backward) after backward. That hides as much as can
         be; `overlap` tells how much of it is hidden in fact.
         """
-        message = self.communication.call(math.ceil(self.workload.gradient_bytes / number), ranks)
+        message = self.communication.call(math.ceil(self._message_bytes / number), ranks)
         parts = (number * message.control, number * message.latency, number * message.transfer)
         total = sum(parts)
         least = max(total / number, total - (number - 1) / number * backward_s)

@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hvdtrain.collectives.mean import shape_of
+from hvdtrain.config.compression import AUTO, parse_method
 from hvdtrain.errors import UserError
 from hvdtrain.measure.scale.algorithms import is_quantity
+from hvdtrain.measure.scale.compression import NUMBER_BYTES, Combining, count
 from hvdtrain.networks.layers import Shape
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs.metrics import NAME, MetricsReader
@@ -40,6 +43,7 @@ class Workload:
     input_row_s: float
     """Time per image in the loop: selecting and copying batches."""
     gradient_bytes: int
+    """As they are computed, in float32."""
     tensors: int
     """Number of gradients: the most messages that a step can be cut into."""
     spread: float
@@ -52,6 +56,13 @@ class Workload:
     backward_share: float = BACKWARD_SHARE
     notes: tuple[str, ...] = ()
     """What was assumed."""
+    shapes: tuple[tuple[int, int], ...] = ()
+    """Of the gradients as matrices (`hvdtrain.collectives.mean.Shapes`); none if only their bytes are known."""
+
+    @property
+    def arrays(self) -> tuple[tuple[int, int], ...]:
+        """The shapes, or one vector."""
+        return self.shapes or ((1, self.gradient_bytes // NUMBER_BYTES),)
 
     def compute_s(self, rows: float) -> float:
         """Time of a step's computation for `rows` images."""
@@ -67,10 +78,18 @@ class Step(NamedTuple):
     input_s: float
 
 
-def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, set[str]]:
-    """The workload of finished runs of the same network, which differ in images per rank or in machine.
+class Recorded(NamedTuple):
+    """What the records of runs tell."""
 
-    With it the libraries that performed their allreduces, by the names in `inputs.NAMES`; none for one process.
+    workload: Workload
+    libraries: set[str]
+    """That performed their allreduces, by the names in `inputs.NAMES`; none for one process."""
+    combinings: set[Combining]
+    """How their ranks combined gradients or weights; none for one process."""
+
+
+def read_workload(folders: tuple[Path, ...]) -> Recorded:
+    """The workload of finished runs of the same network, which differ in images per rank or in machine.
 
     Of several machines the slowest counts: all ranks get equally many images, and wait for it. Raises UserError for
     folders that cannot be read, or lack what the model needs.
@@ -88,7 +107,7 @@ def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, set[str]]:
     slowest = max(fits, key=lambda machine: fits[machine][0] + fits[machine][1] * steps[0].rows)
     fixed_s, row_s = fits[slowest]
     step = max(machines[slowest], key=lambda step: step.rows)
-    weights = _parameters(step.run)
+    shapes = tuple(map(shape_of, _parameters(step.run).values()))
     spread, notes = _spread(step.run)
     notes += _notes(machines, slowest, fits)
     workload = Workload(
@@ -96,16 +115,30 @@ def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, set[str]]:
         fixed_s=fixed_s,
         row_s=row_s,
         input_row_s=step.input_s / step.rows,
-        gradient_bytes=sum(math.prod(shape) for shape in weights.values())
-        * (2 if step.run.options["compression"] == "fp16" else 4),
-        tensors=len(weights),
+        gradient_bytes=NUMBER_BYTES * count(shapes),
+        tensors=len(shapes),
         spread=spread,
         images=(step.run.result.number("epoch_s") or 0) * (step.run.images_per_s or 0),
         epochs=step.run.options["epochs"],
         global_batch=step.run.global_batch,
         notes=tuple(notes),
+        shapes=shapes,
     )
-    return workload, {name for step in steps if (name := _library(step.run))}
+    combined = {step.run: name for step in steps if (name := _library(step.run))}
+    return Recorded(workload, set(combined.values()), {_combining(run) for run in combined})
+
+
+def _combining(run: Run) -> Combining:
+    """What the run's record says of it. Raises UserError where it is no method."""
+    every = run.options.get("sync_every", 1)
+    try:
+        method = parse_method(str(run.options["compression"]))
+    except UserError:
+        method = None
+    if method is None or method.name == AUTO or not isinstance(every, int) or every < 1:
+        path = printable(str(run.folder / "config.json"))
+        raise UserError(f"{path}: no valid compression and sync_every", "repeat the run with this version")
+    return Combining(method, every)
 
 
 def _parameters(run: Run) -> dict[str, Shape]:

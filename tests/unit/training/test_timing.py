@@ -112,6 +112,7 @@ class SlowRun:
     """The parts of a `Run` that a `Saver` uses on a rank that writes nothing; its checkpoints take time."""
 
     is_rank_0 = state_by_rank = False
+    local_arrays = staticmethod(dict)
     untrained = frozenset()
     not_finite_at_first = {}  # noqa: RUF012
 

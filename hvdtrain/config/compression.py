@@ -1,0 +1,36 @@
+"""The methods of --compression: how much of a gradient ranks send to each other."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from hvdtrain.config.option import invalid
+
+NONE, AUTO, FP16, POWERSGD = "none", "auto", "fp16", "powersgd"
+PACKED = ("bf16", FP16, "int8")
+"""Methods that send each value in fewer bytes."""
+MAX_RANK = 256
+"""More is no compression of any common layer."""
+LOW_RANK = re.compile(rf"{POWERSGD}:([1-9]\d{{0,2}})")
+
+
+class Method(NamedTuple):
+    """A method, as --compression names it."""
+
+    name: str
+    rank: int = 0
+    """Of powersgd: the rank of the matrices that it sends in place of gradients."""
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.rank}" if self.rank else self.name
+
+
+def parse_method(text: str) -> Method:
+    """The method that --compression names. Raises UserError if it names none."""
+    if text in (NONE, AUTO, *PACKED):
+        return Method(text)
+    if (match := LOW_RANK.fullmatch(text)) and int(match[1]) <= MAX_RANK:
+        return Method(POWERSGD, int(match[1]))
+    remedy = f"use {', '.join((NONE, AUTO, *PACKED))}, or {POWERSGD}:R with a rank R from 1 to {MAX_RANK}, such as 2"
+    raise invalid("compression", text, "not a method of compression", remedy)

@@ -1,0 +1,204 @@
+"""`scale --compare-compression`: which method to choose, with and without a run."""
+
+import json
+
+import pytest
+from support.jobs import run
+from support.report import make_run
+
+from hvdtrain.__main__ import main
+from hvdtrain.config.compression import Method
+from hvdtrain.measure.scale import comparison
+from hvdtrain.measure.scale.algorithms import Link
+from hvdtrain.measure.scale.communication import Communication, Fit
+from hvdtrain.measure.scale.comparison import candidates, choice, compare, step_on_link
+from hvdtrain.measure.scale.compression import PLAIN, Combining
+from hvdtrain.measure.scale.step import StepModel
+from hvdtrain.measure.scale.without_run import workload_of_model, workload_of_size
+
+SLOW = ("--latency-us", "100", "--bandwidth-gb-s", "0.0118")
+FAST = ("--latency-us", "1", "--bandwidth-gb-s", "100")
+COMPARE = ("scale", "--compare-compression", "--ranks", "4")
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(comparison, "packing_s", lambda method, shapes, ranks: 1e-4 * (method.name != "none"))
+    return tmp_path
+
+
+def compared(*arguments, run=()):
+    main(["scale", *run, *COMPARE[1:], *map(str, arguments)])
+    with open("runs/scale/scale.json") as file:
+        return json.load(file)
+
+
+def by_name(made):
+    return {(row["compression"], row["sync_every"]): row for row in made["compared"]}
+
+
+def test_a_slow_link_is_compared_before_anybody_trains(tmp_path):
+    """The command as users start it, in a process of its own, which measures the cost of packing."""
+    command = ["python", "-m", "hvdtrain", *COMPARE, "--model", "lenet", "--compute-ms", "27", *SLOW]
+    status, text = run(command, tmp_path)
+    assert status == 0, text
+    made = json.loads((tmp_path / "runs" / "scale" / "scale.json").read_text())
+    rows = by_name(made)
+    assert len(rows) == 12
+    plain = rows["none", 1]
+    assert plain["sent_bytes"] == 1.5 * 4 * 129_068
+    assert plain["factor"] == 1
+    assert 1.2 < rows["bf16", 1]["factor"] < rows["int8", 1]["factor"] < rows["powersgd:1", 8]["factor"]
+    assert 0 < rows["int8", 1]["step"]["packing"] < plain["seconds"]
+    (sentence,) = made["findings"]
+    assert sentence.startswith("For 4 ranks, choose --compression int8, ")
+    assert "--sync-every change the algorithm" in sentence
+    shown, page = " ".join(text.split()), (tmp_path / "runs" / "scale" / "scale.md").read_text()
+    assert sentence in shown and sentence in page
+    assert "| int8 | 1 | 196.6 |" in page
+    assert "written to runs/scale: scale.md, scale.json" in shown
+
+
+def test_a_fast_link_needs_no_method():
+    made = compared("--model", "lenet", "--compute-ms", "27", *FAST)
+    assert made["findings"] == [
+        "For 4 ranks, choose --compression none: what only rounds gradients (bf16, fp16, int8) is not faster."
+    ]
+
+
+def test_without_a_time_of_computation_the_link_is_all():
+    made = compared("--model", "resnet20", *SLOW)
+    assert any("computation takes no time" in note for note in made["assumed"])
+    assert by_name(made)["int8", 1]["factor"] > 3
+    assert made["workload"]["gradient_bytes"] == 4 * 272_186
+
+
+def test_of_a_number_of_parameters_powersgd_is_not_known():
+    made = compared("--parameters", 25_000_000, *SLOW)
+    assert {name for name, _ in by_name(made)} == {"none", "bf16", "fp16", "int8"}
+    assert any("powersgd is left out" in note for note in made["assumed"])
+    assert made["workload"]["gradient_bytes"] == 100_000_000
+
+
+def test_options_choose_what_is_compared():
+    made = compared("--model", "mlp", "--input-shape", 3, 32, 32, "--compression", "int8", "--sync-every", 4, *SLOW)
+    assert list(by_name(made)) == [("none", 1), ("int8", 4)]
+    assert made["workload"]["gradient_bytes"] == 4 * (3 * 32 * 32 * 256 + 256 + 256 * 10 + 10)
+
+
+def test_each_number_of_ranks_has_its_rows_and_its_choice(capsys):
+    main(["scale", "--compare-compression", "--ranks", "8", "2", "--model", "lenet", *SLOW])
+    sentences = [line for line in capsys.readouterr().out.splitlines() if line.startswith("For ")]
+    assert [sentence.partition(",")[0] for sentence in sentences] == ["For 2 ranks", "For 8 ranks"]
+
+
+def test_one_rank_is_as_fast_with_each():
+    main(["scale", "--compare-compression", "--ranks", "1", "--model", "lenet", *SLOW])
+    with open("runs/scale/scale.json") as file:
+        made = json.load(file)
+    assert {(row["factor"], row["seconds"], row["sent_bytes"]) for row in made["compared"]} == {(1.0, 0.0, 0.0)}
+    assert made["findings"][0].startswith("For 1 rank, choose --compression none")
+
+
+def test_a_run_is_compared_whatever_its_own_method_was(tmp_path):
+    times = {"compute_s": [0.5, 0.5], "communicate_s": [0.4, 0.4], "data_s": [0.1, 0.1]}
+    lines = [{"kind": "train", "step": step, "epoch": step, "loss": 1.0, **times} for step in range(3)]
+    for method in ("none", "int8"):
+        given = {"ranks": 2, "batch_size": 64, "images_per_s": 640.0, "strategy": "ring", "metrics": lines}
+        make_run(tmp_path / method, compression=method, **given)
+    plain, packed = (compared(*SLOW, run=[name]) for name in ("none", "int8"))
+    assert plain["compared"] == packed["compared"]
+    assert plain["workload"]["gradient_bytes"] == 4 * 129_068
+
+
+def test_a_run_is_predicted_with_its_method_or_with_another(tmp_path, monkeypatch):
+    times = {"compute_s": [0.5, 0.5], "communicate_s": [0.4, 0.4], "data_s": [0.1, 0.1]}
+    lines = [{"kind": "train", "step": step, "epoch": step, "loss": 1.0, **times} for step in range(3)]
+    make_run(tmp_path / "run", ranks=2, compression="bf16", strategy="ring", metrics=lines, images_per_s=640.0)
+    transfer = {}
+    for name, options in {"run": (), "none": ("--compression", "none"), "local": ("--sync-every", "4")}.items():
+        main(["scale", "run", *SLOW, "--ranks", "8", *options])
+        with open("runs/scale/scale.json") as file:
+            made = json.load(file)
+        transfer[name] = made["combining"], made["predictions"][0]["step"]["transfer"]
+    assert transfer["run"] == ("--compression bf16", pytest.approx(transfer["none"][1] / 2))
+    assert transfer["local"] == ("--compression bf16 --sync-every 4", pytest.approx(transfer["run"][1] / 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((*COMPARE, *SLOW), "--compare-compression needs one network, but is given none of them"),
+        ((*COMPARE, "--model", "lenet", "--parameters", "5", *SLOW), "but is given model and parameters"),
+        (("scale", "--compare-compression", "--model", "lenet", *SLOW), "needs the number of ranks"),
+        ((*COMPARE, "--model", "lenot", *SLOW), "--model lenot: no such network"),
+        ((*COMPARE, "--model", "lenet", "--input-shape", "3", "32", "32", *SLOW), "takes images of 1x28x28"),
+        ((*COMPARE, "--model", "mlp", "--input-shape", "3", *SLOW), "--input-shape has not three numbers"),
+        ((*COMPARE, "--model", "lenet", "--compression", "int4", *SLOW), "--compression int4: not a method"),
+        ((*COMPARE, "--model", "lenet", "--compression", "auto", *SLOW), "--compression auto: chooses among others"),
+        ((*COMPARE, "--model", "lenet", "--sync-every", "0", *SLOW), "--sync-every 0: must be 1 or more"),
+        ((*COMPARE, "--parameters", "0", *SLOW), "--parameters 0: must be above 0"),
+        ((*COMPARE, "--model", "lenet"), "nothing tells how fast the network is"),
+        (("scale", "run", "--compression", "int8", "bf16", *SLOW), "several methods are given"),
+        (("scale", "damaged", *SLOW), "damaged/config.json: no valid compression and sync_every"),
+    ],
+)  # fmt: skip
+def test_invalid_input_is_one_line(tmp_path, capsys, arguments, error):
+    times = {"compute_s": [0.5, 0.5], "communicate_s": [0.4, 0.4], "data_s": [0.1, 0.1]}
+    lines = [{"kind": "train", "step": step, "epoch": step, "loss": 1.0, **times} for step in range(3)]
+    make_run(tmp_path / "run")
+    make_run(tmp_path / "damaged", ranks=2, strategy="ring", metrics=lines)
+    record = json.loads((tmp_path / "damaged" / "config.json").read_text())
+    record["config"]["compression"] = "zip"
+    (tmp_path / "damaged" / "config.json").write_text(json.dumps(record))
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert error in line
+
+
+def test_a_method_that_changes_more_must_be_faster():
+    """int8 by 3 % more than bf16 is not worth its rounding."""
+    workload = workload_of_model("lenet", (), 10, 0.027)
+    step = step_on_link(workload, Link(1e-4, 1e-8), 4)
+
+    def row(name, factor, every=1):
+        rank = 2 if name == "powersgd" else 0
+        return comparison.Compared(4, Combining(Method(name, rank), every), step, 0.0, factor)
+
+    rows = [row("none", 1.0), row("bf16", 1.5), row("int8", 1.54), row("powersgd", 1.56), row("none", 1.57, 8)]
+    assert choice(rows).startswith("For 4 ranks, choose --compression bf16, 1.5 times")
+    assert "algorithm" not in choice(rows)
+    assert "--compression powersgd:2 would be 2.0 times" in choice([*rows, row("powersgd", 2.0)])
+
+
+def test_a_step_on_a_link_is_that_of_the_command():
+    workload = workload_of_model("lenet", (), 10, 0.027)
+    link = Link(100e-6, 1e-9 / 0.0118)
+    made = by_name(compared("--model", "lenet", "--compute-ms", "27", *SLOW))
+    for (name, every), row in made.items():
+        method = Method(*([name] if ":" not in name else ["powersgd", int(name[-1])]))
+        step = step_on_link(workload, link, 4, combining=Combining(method, every))
+        assert step.seconds == pytest.approx(row["seconds"])
+    assert step_on_link(workload, link, 4, "ring").control == 0
+    alone, shared = (step_on_link(workload, link, 4, combining=Combining(Method("int8")), sharing=n) for n in (1, 2))
+    assert (shared.compute, shared.packing) == pytest.approx((2 * alone.compute, 2 * alone.packing))
+
+
+def test_rows_begin_with_none_and_have_each_once():
+    made, notes = candidates(("int8", "none", "int8"), (8, 1), workload_of_size(1000, 0.0))
+    assert list(map(str, made)) == [
+        "--compression none", "--compression int8", "--compression int8 --sync-every 8",
+        "--compression none --sync-every 8",
+    ]  # fmt: skip
+    assert not notes
+    assert made[0] == PLAIN
+
+
+def test_compare_counts_from_none():
+    fit = Fit(Link(1e-4, 1e-8), 0.0, 0.0)
+    model = StepModel(workload_of_size(1 << 20, 0.01), Communication("ring", fit, fit), 0.0)
+    (row,) = compare(model, 4, 1, [Combining(Method("bf16"))])
+    assert row.factor == pytest.approx(model.step(4, 1).seconds / row.step.seconds)
