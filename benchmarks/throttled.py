@@ -12,7 +12,6 @@ ranks / cores times where there are more ranks than cores. All namespaces are re
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import signal
@@ -28,9 +27,10 @@ from hvdtrain.measure.bench.host_jobs import HostJob
 from hvdtrain.measure.bench.hosts import Speed, hosts
 from hvdtrain.measure.bench.strategies import environment
 from hvdtrain.measure.scale.algorithms import Link
-from hvdtrain.measure.scale.communication import Communication, Fit, Measured, fit
-from hvdtrain.measure.scale.inputs import DEFAULT_OVERLAP, library
-from hvdtrain.measure.scale.step import StepModel, StepTime
+from hvdtrain.measure.scale.communication import Fit, Measured, fit
+from hvdtrain.measure.scale.comparison import step_on_link
+from hvdtrain.measure.scale.inputs import library
+from hvdtrain.measure.scale.step import StepTime
 from hvdtrain.measure.scale.workload import Workload, read_workload
 
 LIBRARIES = {"ring": "ring", "horovod": "horovod-gloo"}
@@ -81,7 +81,7 @@ def one_rank(folder: Path, batch: int) -> Workload:
     """The record of a rank that trains alone."""
     command = [sys.executable, "-m", "hvdtrain", "train", "--strategy", "single", *settings(folder, "single", batch)]
     subprocess.run(command, env=environment(), check=True, timeout=SECONDS, stdout=subprocess.DEVNULL)
-    return read_workload((folder / "single",))[0]
+    return read_workload((folder / "single",)).workload
 
 
 def settings(folder: Path, name: str, batch: int) -> list[str]:
@@ -104,14 +104,9 @@ def unlimited(name: str) -> Fit:
 
 def predict(workload: Workload, strategy: str, latency: Fit, rate: float, ranks: int) -> StepTime:
     """The step of `ranks` ranks on links of `rate` Mbit/s."""
-    shared = max(ranks / len(os.sched_getaffinity(0)), 1.0)
-    busy = dataclasses.replace(workload, fixed_s=workload.fixed_s * shared, row_s=workload.row_s * shared)
     link = Link(latency.link.latency_s, Speed(rate).byte_s)
-    network = Fit(link, 0.0, 0.0)
-    of = library(LIBRARIES[strategy])
-    communication = Communication(of.algorithm, network, network, 1, of.coordination)
-    overlap = DEFAULT_OVERLAP if of.overlaps else 0.0
-    return StepModel(busy, communication, overlap).step(ranks, workload.rows)
+    shared = max(ranks / len(os.sched_getaffinity(0)), 1.0)
+    return step_on_link(workload, link, ranks, LIBRARIES[strategy], sharing=shared)
 
 
 def train(folder: Path, name: str, spaces: Sequence[str], strategy: str, batch: int) -> float:

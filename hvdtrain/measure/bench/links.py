@@ -207,8 +207,10 @@ class Bench:
             print(f"    accuracy {result['evaluations'][-1][1]:.4f}", file=sys.stderr, flush=True)
         else:
             predicted_s = self._predict(cell)
-            print(f"    predicted {1e3 * predicted_s:,.1f} ms", file=sys.stderr, flush=True)
-            result = {"predicted_ms": 1e3 * predicted_s, **jobs.time(cell.row, cell.task, data, predicted_s)}
+            predicted = {"predicted_ms": 1e3 * predicted_s} if cell.row.is_modeled else {}
+            for value in predicted.values():
+                print(f"    predicted {value:,.1f} ms", file=sys.stderr, flush=True)
+            result = {**predicted, **jobs.time(cell.row, cell.task, data, predicted_s)}
             print(f"    measured {result['measured_ms']:,.1f} ms", file=sys.stderr, flush=True)
         self._results.add({**cell.key(options), **result})
 
@@ -226,7 +228,7 @@ class Bench:
             folder = self._options.output / f"alone-{framework}-{task.name}-{self._options.np}"
             if not (folder / "result.json").is_file():
                 self._train_alone(framework, task, folder)
-            self._workloads[framework, task.name] = read_workload((folder,))[0]
+            self._workloads[framework, task.name] = read_workload((folder,)).workload
         return self._workloads[framework, task.name]
 
     def _train_alone(self, framework: str, task: Task, folder: Path) -> None:

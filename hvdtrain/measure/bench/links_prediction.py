@@ -7,20 +7,23 @@ computing counts ranks / cores times where there are more ranks than cores.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 
+from hvdtrain.config.compression import NONE, parse_method
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, measure
 from hvdtrain.measure.bench.hosts import Speed
-from hvdtrain.measure.bench.links_rows import Row
+from hvdtrain.measure.bench.links_rows import AUTO, Row
 from hvdtrain.measure.scale.algorithms import Link
-from hvdtrain.measure.scale.communication import Communication, Fit, Measured, fit
-from hvdtrain.measure.scale.inputs import DEFAULT_OVERLAP, library
-from hvdtrain.measure.scale.step import StepModel
+from hvdtrain.measure.scale.communication import Measured, fit
+from hvdtrain.measure.scale.comparison import step_on_link
+from hvdtrain.measure.scale.compression import Combining
+from hvdtrain.measure.scale.inputs import library
 from hvdtrain.measure.scale.workload import LIBRARY_OF, Workload
 
 SIZES = (8, 1024, 16384)
 """Bytes of the allreduces from which a latency is fitted."""
+CHOICES = (NONE, "bf16", "int8")
+"""What `auto` chooses from."""
 
 
 def library_of(row: Row) -> str:
@@ -36,19 +39,18 @@ def latency(name: str) -> float:
     return fit(measured, of.algorithm, of.row_coordination).link.latency_s
 
 
-def communication(name: str, latency_s: float, speed: Speed) -> Communication:
-    """A library's, with one rank on each host and links of a speed."""
-    of = library(name)
-    link = Link(latency_s + speed.delay_ms / 1e3, speed.byte_s)
-    network = Fit(link, 0.0, 0.0)
-    return Communication(of.algorithm, network, network, 1, of.coordination)
+def link(latency_s: float, speed: Speed) -> Link:
+    """That of a host, for messages of a library whose latency between two ranks without a limit is known."""
+    return Link(latency_s + speed.delay_ms / 1e3, speed.byte_s)
 
 
 def step_s(row: Row, workload: Workload, latency_s: float, speed: Speed, ranks: int) -> float:
-    """Seconds of a step. workload: of one rank alone, with as many rows as each rank has."""
-    shared = max(ranks / len(os.sched_getaffinity(0)), 1.0)
-    busy = dataclasses.replace(workload, fixed_s=workload.fixed_s * shared, row_s=workload.row_s * shared)
-    name = library_of(row)
-    overlap = DEFAULT_OVERLAP if library(name).overlaps else 0.0
-    model = StepModel(busy, communication(name, latency_s, speed), overlap)
-    return model.step(ranks, workload.rows).seconds
+    """Seconds of a step. workload: of one rank alone, with as many rows as each rank has.
+
+    `auto` counts as the fastest of what it chooses from.
+    """
+    sharing = max(ranks / len(os.sched_getaffinity(0)), 1.0)
+    methods = CHOICES if row.compression == AUTO else (row.compression,)
+    combinings = [Combining(parse_method(method), row.sync_every) for method in methods]
+    of_link, name = link(latency_s, speed), library_of(row)
+    return min(step_on_link(workload, of_link, ranks, name, how, sharing).seconds for how in combinings)

@@ -217,6 +217,7 @@ class Report:
             for known in self._measured.values()
             for measured in known.values()
             for record in measured.speeds.values()
+            if "predicted_ms" in record
         ]
         lines = [f"Predictions of {len(errors)} steps: median error {median(errors):.1%}."] if errors else []
         return [*lines, *self._fastest(), *self._choices()]
@@ -290,4 +291,5 @@ def _spread(values: Sequence[float], form: str) -> str:
 def _step_cell(record: dict[str, Any] | None) -> str:
     if not record:
         return NO_NUMBER
-    return f"{record['measured_ms']:,.1f} / {record['predicted_ms']:,.1f}"
+    predicted = f"{record['predicted_ms']:,.1f}" if "predicted_ms" in record else NO_NUMBER
+    return f"{record['measured_ms']:,.1f} / {predicted}"

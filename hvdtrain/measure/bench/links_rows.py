@@ -18,7 +18,7 @@ from hvdtrain.system.text import did_you_mean
 
 BASE = "horovod"
 """The row of each framework that others are compared with: Horovod's float32."""
-AUTO = "auto"
+AUTO, KVSTORE = "auto", "kvstore"
 TORCH, MXNET = "links_torch.py", "links_mxnet.py"
 """Programs of peers, in the folder of benchmarks."""
 POWERSGD_START = 10
@@ -75,6 +75,11 @@ class Row(NamedTuple):
         return int(self.options.get("sync_every", 1))
 
     @property
+    def is_modeled(self) -> bool:
+        """Whether `scale` knows how it communicates."""
+        return self.strategy != KVSTORE
+
+    @property
     def base(self) -> str:
         """The row that it is compared with."""
         return f"{self.framework}/{BASE}"
@@ -94,7 +99,7 @@ def _ours(framework: str, strategy: str = "horovod", *, tasks: Sequence[str] = t
 
 def _peer(name: str, framework: str, program: str, **options: Any) -> Row:
     tasks = tuple(TASKS) if framework == "torch" else ("lenet",)
-    return Row(f"{framework}/{name}", framework, "gloo" if framework == "torch" else "kvstore", options, program, tasks)
+    return Row(f"{framework}/{name}", framework, "gloo" if framework == "torch" else KVSTORE, options, program, tasks)
 
 
 WINNER: dict[str, Any] = {"compression": "int8", "sync_every": 8}
