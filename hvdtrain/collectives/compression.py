@@ -10,7 +10,7 @@ import numpy as np
 from hvdtrain.collectives.mean import PackedMean, PlainMean
 from hvdtrain.collectives.packing import packing_of
 from hvdtrain.collectives.powersgd import LowRankMean, is_low_rank
-from hvdtrain.config.compression import NONE, PACKED, POWERSGD, Method, parse_method
+from hvdtrain.config.compression import FP16, NONE, PACKED, POWERSGD, Method, parse_method
 from hvdtrain.config.options import Config
 from hvdtrain.interfaces import AllreduceGroup, Mean, Shapes
 
@@ -48,7 +48,7 @@ def traffic(method: Method, shapes: Shapes) -> Traffic:
     if method.name in PACKED:
         return Traffic(packed=packing_of(method.name, np.random.SFC64(0)).size(count))
     if method.name != POWERSGD:
-        return Traffic((4 * count,))
+        return Traffic(((2 if method.name == FP16 else 4) * count,))
     low = [shape for shape in shapes if is_low_rank(*shape, method.rank)]
     whole = count - sum(rows * columns for rows, columns in low)
     lefts, rights = (4 * method.rank * sum(shape[axis] for shape in low) for axis in (0, 1))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtrain.config.compression import FP16
 from hvdtrain.interfaces import Packing
 
 BLOCK = 256
@@ -17,20 +16,6 @@ FINEST = np.float32(2.0**-100)
 """A block whose largest magnitude is below becomes zeros: the inverse of its scale would not be finite."""
 RANDOM_BITS = 16
 """Of each random number by which int8 rounds."""
-
-
-class Half:
-    """IEEE 754's binary16: 11 significant bits, magnitudes up to 65,504; larger ones become infinite."""
-
-    def size(self, count: int) -> int:
-        return 2 * count
-
-    def pack(self, values: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):
-            return values.astype(np.float16).view(np.uint8)
-
-    def unpack(self, packed: np.ndarray, count: int) -> np.ndarray:
-        return packed.view(np.float16).astype(np.float32)
 
 
 class BFloat16:
@@ -105,6 +90,4 @@ def _blocks(count: int) -> int:
 
 def packing_of(name: str, random: np.random.BitGenerator) -> Packing:
     """The packing of a method among `config.compression.PACKED`. random: see `Int8`."""
-    if name == "int8":
-        return Int8(random)
-    return Half() if name == FP16 else BFloat16()
+    return Int8(random) if name == "int8" else BFloat16()

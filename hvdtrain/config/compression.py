@@ -8,8 +8,8 @@ from typing import NamedTuple
 from hvdtrain.config.option import invalid
 
 NONE, AUTO, FP16, POWERSGD = "none", "auto", "fp16", "powersgd"
-PACKED = ("bf16", FP16, "int8")
-"""Methods that send each value in fewer bytes."""
+PACKED = ("bf16", "int8")
+"""Methods that send each value in fewer bytes; fp16 is Horovod's own."""
 MAX_RANK = 256
 """More is no compression of any common layer."""
 LOW_RANK = re.compile(rf"{POWERSGD}:([1-9]\d{{0,2}})")
@@ -28,9 +28,11 @@ class Method(NamedTuple):
 
 def parse_method(text: str) -> Method:
     """The method that --compression names. Raises UserError if it names none."""
-    if text in (NONE, AUTO, *PACKED):
+    if text in (NONE, AUTO, FP16, *PACKED):
         return Method(text)
     if (match := LOW_RANK.fullmatch(text)) and int(match[1]) <= MAX_RANK:
         return Method(POWERSGD, int(match[1]))
-    remedy = f"use {', '.join((NONE, AUTO, *PACKED))}, or {POWERSGD}:R with a rank R from 1 to {MAX_RANK}, such as 2"
+    remedy = (
+        f"use {', '.join((NONE, AUTO, FP16, *PACKED))}, or {POWERSGD}:R with a rank R from 1 to {MAX_RANK}, such as 2"
+    )
     raise invalid("compression", text, "not a method of compression", remedy)

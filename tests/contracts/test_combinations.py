@@ -18,6 +18,8 @@ VARIABLES = {
     "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), str(ROOT), os.environ.get("PYTHONPATH")])),
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+ROUNDED = {"none": 0.0, "fp16": 5e-3, "bf16": 0.02, "int8": 0.1}
+"""The same for a --compression."""
 LIMIT = {"fp32": 5e-3, "bf16": 0.4, "fp16": 0.3}
 """Largest distance of a precision from the reference in fp32, as a share of the distance that training moved.
 
@@ -54,8 +56,14 @@ def _problems(folder, case):
     weights, expected = (dict(np.load(folder / f"{case.id}{end}.npz")) for end in ("", "-reference"))
     start = initial_weights(network_of(row), row.get("init", "xavier"), FEW_STEPS["seed"])
     share = norm(weights, expected) / norm(expected, start)
-    # Adasum is between the sum and the average of gradients, so it has no reference.
-    if row.get("op") != "adasum" and share > LIMIT[row.get("precision", "fp32")]:
+    # No reference: Adasum is between the sum and the average of gradients, PowerSGD still owes some of them, and local
+    # steps train something else.
+    if (
+        row.get("op") != "adasum"
+        and "powersgd" not in row["compression"]
+        and row.get("sync_every", 1) == 1
+        and share > max(LIMIT[row.get("precision", "fp32")], ROUNDED[row["compression"]])
+    ):
         yield f"{share:.2g} of its way from the weights of one process"
     if row["strategy"].startswith("single") and any(result["communicate_s"]):
         yield f"one process communicates: {result['communicate_s']}"

@@ -27,7 +27,7 @@ OPTIONS = [
     (("--nesterov", "--momentum", "0"), "--nesterov True: requires momentum; use --optimizer sgd"),
     (("--epochs", "0"), "--epochs 0: must be above 0"),
     (("--keep", "0"), "--keep 0: must be 1 or more"),
-    (("--strategy", "single", "--compression", "fp16"), "--compression fp16: only --strategy horovod has this option"),
+    (("--strategy", "single", "--compression", "fp16"), "--compression fp16: --strategy single does not compress"),
     (
         ("--strategy", "ddp", "--groups", "2"),
         "--groups 2: only --strategy horovod has this option",

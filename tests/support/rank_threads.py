@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hvdtrain.collectives.groups import SingleProcess
+import numpy as np
+
+from hvdtrain.collectives.groups import Exchanging, SingleProcess
 
 
-class ThreadGroup(SingleProcess):
+class ThreadGroup(Exchanging, SingleProcess):
     """One of several ranks. order: in which the values of ranks are added, by rank; None for ascending."""
 
     def __init__(self, rank: int, values: list[Any], barrier: threading.Barrier, order: list[int] | None = None):
@@ -28,6 +30,15 @@ class ThreadGroup(SingleProcess):
 
     def broadcast_bytes(self, values, root):
         values[:] = self.gather(values.copy())[root]
+
+    def allreduce(self, values):
+        values[...] = self.sum(values.copy())
+
+    def exchange(self, parts):
+        return np.stack([given[self.rank] for given in self.gather(parts)])
+
+    def allgather(self, values):
+        return np.stack(self.gather(values))
 
     def sum(self, values):
         gathered = self.gather(values)

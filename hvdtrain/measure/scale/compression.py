@@ -42,23 +42,25 @@ class Combining(NamedTuple):
             return "the algorithm"
         return "nothing" if self.method.name == NONE else "rounding"
 
-    def is_in_backward(self, by_horovod: bool) -> bool:
+    def is_possible(self, by_horovod: bool) -> bool:
+        """Whether there is such a job: fp16 is Horovod's own, for gradients. by_horovod: the library is Horovod."""
+        return self.method.name != FP16 or (by_horovod and self.sync_every == 1)
+
+    @property
+    def is_in_backward(self) -> bool:
         """Whether gradients are sent as they are, or as Horovod itself casts them, while backward computes others.
 
         Every other method takes all gradients in one vector, after backward; local steps combine changes of weights.
         """
-        return self.sync_every == 1 and (self.method.name == NONE or (by_horovod and self.method.name == FP16))
+        return self.sync_every == 1 and self.method.name in (NONE, FP16)
 
-    def traffic(self, shapes: Shapes, by_horovod: bool) -> Traffic:
-        """What ranks exchange when they combine arrays of these shapes. by_horovod: the library is Horovod."""
-        if self.is_in_backward(by_horovod):
-            sent_bytes = 2 if self.method.name == FP16 else NUMBER_BYTES
-            return Traffic((sent_bytes * count(shapes),))
+    def traffic(self, shapes: Shapes) -> Traffic:
+        """What ranks exchange when they combine arrays of these shapes."""
         return traffic(self.method, shapes)
 
     def sent_bytes(self, shapes: Shapes, ranks: int) -> float:
         """Bytes that a rank sends in a step on average, at least: 2 (p - 1) / p of what is summed or exchanged."""
-        exchanged = self.traffic(shapes, by_horovod=False)
+        exchanged = self.traffic(shapes)
         return 2 * (ranks - 1) / ranks * (sum(exchanged.allreduces) + exchanged.packed) / self.sync_every
 
 
@@ -91,9 +93,9 @@ class _Mirror(Exchanging, SingleProcess):
 def packing_s(method: Method, shapes: tuple[tuple[int, int], ...], ranks: int) -> float:
     """Seconds in which this machine packs and unpacks what one of `ranks` ranks sends for one mean; measured.
 
-    The code of that mean runs, in this process alone. 0 for none, and for one rank, which sends nothing.
+    The code of that mean runs, in this process alone. 0 for none and Horovod's fp16, and for one rank.
     """
-    if method.name == NONE or ranks == 1:
+    if method.name in (NONE, FP16) or ranks == 1:
         return 0.0
     measured = _beginning(shapes, MEASURED_VALUES)
     mean = make_mean(Config(compression=str(method)), _Mirror(min(ranks, MEASURED_RANKS)))

@@ -54,13 +54,9 @@ class StepModel:
     """Seconds of a rank to pack and unpack what it sends, by number of ranks."""
 
     @property
-    def by_horovod(self) -> bool:
-        return self.communication.coordination is not None
-
-    @property
     def is_in_backward(self) -> bool:
         """See `Combining.is_in_backward`."""
-        return self.combining.is_in_backward(self.by_horovod)
+        return self.combining.is_in_backward
 
     def step(self, ranks: int, rows: float) -> StepTime:
         """The step of `ranks` ranks with `rows` images each; with local steps, the mean of those between two syncs."""
@@ -93,7 +89,7 @@ class StepModel:
 
     def _after_backward(self, ranks: int) -> tuple[float, float, float]:
         """Control, latency and transfer of all exchanges one after the other, for each of the steps between them."""
-        traffic = self.combining.traffic(self.workload.arrays, self.by_horovod)
+        traffic = self.combining.traffic(self.workload.arrays)
         calls = [self.communication.call(size, ranks) for size in traffic.allreduces]
         if traffic.packed:
             calls.append(self.communication.call(traffic.packed, ranks, packed=True))
@@ -103,7 +99,7 @@ class StepModel:
     @property
     def _message_bytes(self) -> int:
         """Bytes of all gradients that are sent during backward."""
-        return sum(self.combining.traffic(self.workload.arrays, self.by_horovod).allreduces)
+        return sum(self.combining.traffic(self.workload.arrays).allreduces)
 
     def _numbers(self) -> list[int]:
         """Numbers of messages to choose from."""

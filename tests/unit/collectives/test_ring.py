@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hvdtrain.collectives import ring
+from hvdtrain.collectives.packing import BFloat16, Int8
 from hvdtrain.collectives.ring import CHUNK_BYTES, RingGroup
 from hvdtrain.errors import TrainingError
 from hvdtrain.system import processes
@@ -53,6 +54,26 @@ def test_allreduce_is_the_sum_on_every_rank(size, dtype):
         expected = sum(np.random.default_rng([rank, length]).integers(-1000, 1000, length) for rank in range(size))
         for got in results:
             np.testing.assert_array_equal(got[i], expected.astype(dtype))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("packing", [BFloat16(), None], ids=["bf16", "int8"])
+def test_sums_of_packed_values_are_bit_identical_on_all_ranks(size, packing):
+    lengths = [0, 1, size - 1, 7, 1000, 3 * CHUNK_BYTES // 8 + 5]
+
+    def job(ring):
+        sums = [np.random.default_rng([ring.rank, length]).random(length, np.float32) for length in lengths]
+        for values in sums:
+            ring.sum_packed(values, packing or Int8(np.random.SFC64(ring.rank)))
+        ring.close()
+        return sums
+
+    results = on_every_rank(size, job)
+    for i, length in enumerate(lengths):
+        expected = sum(np.random.default_rng([rank, length]).random(length, np.float32) for rank in range(size))
+        np.testing.assert_allclose(results[0][i], expected, rtol=0, atol=size * size / 100)
+        for got in results[1:]:
+            np.testing.assert_array_equal(got[i], results[0][i])
 
 
 OPERATIONS = {

@@ -21,7 +21,7 @@ from hvdtrain.measure.scale.step import StepModel
 from hvdtrain.measure.scale.workload import Workload
 
 LENET_SHAPES = tuple(shape_of(shape) for _, shape in LENET.parameters())
-METHODS = ("none", "bf16", "fp16", "int8", "powersgd:1", "powersgd:4")
+METHODS = ("none", "bf16", "int8", "powersgd:1", "powersgd:4")
 combinings = st.builds(Combining, st.sampled_from(METHODS).map(parse_method), st.sampled_from((1, 2, 8)))
 shapes = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=5).map(tuple)
 algorithms = st.sampled_from(("ring", "mpi", "gloo", "horovod-gloo"))
@@ -71,7 +71,7 @@ def test_bytes_of_lenet():
     """129,068 values; int8 has a scale of four bytes for each block of 256."""
     sent = {name: Combining(parse_method(name)).sent_bytes(LENET_SHAPES, 2) for name in METHODS}
     assert sent["none"] == 4 * 129_068
-    assert sent["bf16"] == sent["fp16"] == 2 * 129_068
+    assert sent["bf16"] == 2 * 129_068
     assert sent["int8"] == 129_068 + 4 * math.ceil(129_068 / 256)
     assert sent["powersgd:1"] < sent["powersgd:4"] < sent["int8"]
 
@@ -113,7 +113,7 @@ def test_local_steps_divide_what_a_sync_takes(method, of, algorithm, ranks, ever
 @pytest.mark.parametrize("ranks", [2, 4, 7])
 def test_packed_values_are_added_by_an_exchange_or_along_the_ring(ranks):
     packed = Combining(Method("int8"))
-    size = packed.traffic(LENET_SHAPES, by_horovod=False).packed
+    size = packed.traffic(LENET_SHAPES).packed
     link = Link(1e-4, 1e-8)
     part = (ranks - 1) / ranks * size
     ring = model(LENET_SHAPES, packed, "ring", link).step(ranks, 1)
@@ -122,7 +122,7 @@ def test_packed_values_are_added_by_an_exchange_or_along_the_ring(ranks):
     assert (others.latency, others.transfer) == pytest.approx((ranks * 1e-4, 2 * part * 1e-8))
     horovod = model(LENET_SHAPES, packed, "horovod-gloo", link)
     agreement = allreduce_time("horovod-gloo", 64, horovod.communication.cluster(ranks)).seconds
-    assert horovod.step(ranks, 1).control == pytest.approx(2 * agreement)
+    assert horovod.step(ranks, 1).control == pytest.approx(2 * agreement + (4 + ranks - 1) * 1e-4)
 
 
 def test_ranks_of_a_host_share_its_link_in_an_exchange():
@@ -135,7 +135,7 @@ def test_ranks_of_a_host_share_its_link_in_an_exchange():
 def test_powersgd_makes_two_allreduces():
     method = Combining(Method("powersgd", 2))
     made = model(LENET_SHAPES, method)
-    sizes = method.traffic(LENET_SHAPES, by_horovod=False).allreduces
+    sizes = method.traffic(LENET_SHAPES).allreduces
     assert len(sizes) == 2
     assert communication_s(made.step(4, 1)) == pytest.approx(
         sum(sum(made.communication.call(size, 4)) for size in sizes)
@@ -149,9 +149,6 @@ def test_horovod_casts_to_fp16_itself_while_backward_computes():
     plain = model(half, PLAIN, "horovod-gloo")
     plain = replace(plain, workload=replace(plain.workload, gradient_bytes=2 * count(half), shapes=()))
     assert fp16.step(4, 1) == plain.step(4, 1)
-    ring = model(LENET_SHAPES, Combining(Method("fp16")), "ring", packing_s=lambda _: 1.0)
-    assert ring.step(4, 1).packing == 1
-    assert replace(ring, combining=Combining(Method("fp16"), 4)).step(4, 1).packing == 0.25
 
 
 def test_the_mean_of_several_steps_spreads_less():
@@ -184,3 +181,11 @@ def test_the_measured_part_of_large_arrays_is_small(of, most):
     assert 1 <= count(kept) <= max(most, 1)
     if count(of) <= most:
         assert tuple(kept) == of
+
+
+def test_the_latency_of_horovods_exchange_is_the_measured_one():
+    """Milliseconds of an all-to-all and an allgather of 8 bytes with 10 ms each way, as docs/scaling.md has them."""
+    fit = Fit(Link(0.01, 0), 0.0, 0.0)
+    communication = Communication("horovod-gloo", fit, fit, coordination=Coordination("horovod-gloo"))
+    for ranks, measured in {2: 61 + 37, 4: 70 + 89, 8: 85 + 181}.items():
+        assert sum(communication.call(8, ranks, packed=True)) * 1e3 == pytest.approx(measured, rel=0.1), ranks

@@ -1,0 +1,253 @@
+"""--compression: what is rounded and how far, the same bits on every rank, and state with which a mean goes on."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.rank_threads import on_all_ranks
+
+from hvdtrain.collectives import compression
+from hvdtrain.collectives.compression import Traffic, choose, make_mean, traffic
+from hvdtrain.collectives.packing import BLOCK, BFloat16, Int8
+from hvdtrain.collectives.powersgd import orthogonal
+from hvdtrain.config.compression import Method, parse_method
+from hvdtrain.config.options import Config
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import ERROR
+
+METHODS = ["none", "bf16", "int8", "powersgd:1", "powersgd:3"]
+SHAPES = [(6, 25), (1, 6), (40, 60), (1, 40), (0, 7), (300, 3)]
+LENGTH = sum(rows * columns for rows, columns in SHAPES)
+
+
+def mean_of(group, method, seed=0):
+    return make_mean(Config(strategy="ring", compression=method, seed=seed), group)
+
+
+def drawn(rank, step=0, length=LENGTH):
+    return np.random.default_rng([rank, step]).standard_normal(length).astype(np.float32)
+
+
+def exact(size, step=0, length=LENGTH):
+    return np.mean([drawn(rank, step, length) for rank in range(size)], axis=0, dtype=np.float64)
+
+
+def random(seed=0):
+    return np.random.SFC64(seed)
+
+
+floats = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100)
+
+
+@given(st.lists(floats, max_size=3 * BLOCK), st.integers(0, 9))
+def test_packed_values_are_rounded_by_what_the_format_says(numbers, seed):
+    values = np.array(numbers, np.float32)
+    bf16, int8 = BFloat16(), Int8(random(seed))
+    for packing in (bf16, int8):
+        packed = packing.pack(values)
+        assert packed.dtype == np.uint8 and packed.shape == (packing.size(len(values)),)
+        got = packing.unpack(packed, len(values))
+        assert got.dtype == np.float32 and got.shape == values.shape
+        if packing is bf16:
+            assert np.all(np.abs(got - values) <= np.abs(values) * 2.0**-8 + 2.0**-133)
+            continue
+        for start in range(0, len(values), BLOCK):
+            block, of_block = values[start : start + BLOCK], got[start : start + BLOCK]
+            level = max(np.abs(block).max() / 127, 2.0**-99)
+            assert np.all(np.abs(of_block - block) <= level * 1.0001)
+
+
+@given(st.lists(st.floats(width=32), max_size=3 * BLOCK))
+def test_a_value_that_is_not_finite_stays_so(numbers):
+    values = np.array(numbers, np.float32)
+    for packing in (BFloat16(), Int8(random())):
+        got = packing.unpack(packing.pack(values), len(values))
+        assert not np.isfinite(got[~np.isfinite(values)]).any()
+
+
+def test_bf16_is_that_of_pytorch():
+    torch = pytest.importorskip("torch")
+    values = np.random.default_rng(0).integers(0, 1 << 32, 100_000, np.uint32).view(np.float32)
+    values = values[~np.isnan(values)]
+    packing = BFloat16()
+    expected = torch.from_numpy(values).bfloat16().float().numpy()
+    np.testing.assert_array_equal(packing.unpack(packing.pack(values), len(values)), expected)
+
+
+def test_int8_has_the_right_mean_and_repeats():
+    values = np.linspace(-1, 1, BLOCK, dtype=np.float32)
+    rounded = [Int8(random(seed)) for seed in range(3000)]
+    got = [packing.unpack(packing.pack(values), BLOCK) for packing in rounded]
+    deviation = 1 / 127 / 2 / math.sqrt(len(got))
+    assert np.abs(np.mean(got, axis=0, dtype=np.float64) - values).max() < 6 * deviation
+    again = Int8(random(0))
+    np.testing.assert_array_equal(again.unpack(again.pack(values), BLOCK), got[0])
+    assert len({array.tobytes() for array in got}) > 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("method", METHODS)
+def test_all_ranks_have_the_same_mean(method, size):
+    def job(group):
+        mean, got = mean_of(group, method), []
+        for step in range(3):
+            got.append(drawn(group.rank, step))
+            mean.average(got[-1], SHAPES)
+        return got
+
+    results = on_all_ranks(size, job)
+    for step in range(3):
+        for other in results[1:]:
+            np.testing.assert_array_equal(other[step], results[0][step])
+        error = np.abs(results[0][step] - exact(size, step)).max()
+        assert error < {"none": 1e-6, "bf16": 0.04, "int8": 0.2}.get(method, 10)
+        assert (error < 1e-6) == (size == 1 or method == "none")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("method", METHODS)
+def test_gradients_of_other_types(method, dtype):
+    def job(group):
+        values = drawn(group.rank).astype(dtype)
+        mean_of(group, method).average(values, SHAPES)
+        assert values.dtype == dtype
+        return values
+
+    one, other = on_all_ranks(2, job)
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("method", METHODS)
+def test_all_ranks_notice_a_value_that_is_not_finite_and_go_on_after_it(method, bad):
+    def job(group):
+        mean, got = mean_of(group, method), []
+        for step in range(3):
+            values = drawn(group.rank, step)
+            if step == 1 and group.rank == 1:
+                values[200] = bad
+            mean.average(values, SHAPES)
+            got.append(bool(np.isfinite(values).all()))
+        return got
+
+    assert on_all_ranks(3, job) == [[True, False, True]] * 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_state_goes_on_with_the_same_bits(method):
+    def job(group):
+        mean = mean_of(group, method)
+        for step in range(2):
+            mean.average(drawn(group.rank, step), SHAPES)
+        resumed = mean_of(group, method)
+        resumed.load({name: array.copy() for name, array in mean.arrays().items()})
+        got = [drawn(group.rank, 2), drawn(group.rank, 2)]
+        mean.average(got[0], SHAPES)
+        resumed.average(got[1], SHAPES)
+        return got
+
+    for one, other in on_all_ranks(2, job):
+        np.testing.assert_array_equal(one, other)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=4), st.integers(1, 4))
+def test_what_powersgd_does_not_send_is_not_lost(shapes, rank):
+    """All that was given is in the means, or still in the errors; also of layers without a gradient."""
+    length = sum(rows * columns for rows, columns in shapes)
+
+    def job(group):
+        mean, means, given_values = mean_of(group, f"powersgd:{rank}"), np.zeros(length), np.zeros(length)
+        for step in range(4):
+            values = drawn(group.rank, step, length) * (step > 0)
+            given_values += values
+            mean.average(values, shapes)
+            means += values
+        return means, given_values, mean.arrays()[ERROR]
+
+    results = on_all_ranks(2, job)
+    left = np.mean([error for _, _, error in results], axis=0)
+    expected = np.mean([values for _, values, _ in results], axis=0)
+    np.testing.assert_allclose(results[0][0] + left, expected, atol=1e-4)
+
+
+def test_powersgd_finds_a_matrix_of_its_rank():
+    """After some steps of the same gradients the product is them: the factors follow the gradient (warm start)."""
+    gradient = np.outer(np.arange(1, 41), np.arange(60) - 29.5).astype(np.float32).ravel()
+
+    def job(group):
+        mean = mean_of(group, "powersgd:1")
+        for _ in range(3):
+            values = gradient * np.float32(1 + group.rank)
+            mean.average(values, [(40, 60)])
+        return values
+
+    got = on_all_ranks(3, job)[0]
+    np.testing.assert_allclose(got, 2 * gradient, rtol=1e-4, atol=1e-2)
+
+
+@given(st.integers(1, 4), st.integers(0, 30), st.integers(0, 5))
+def test_orthogonal_vectors(count, length, seed):
+    vectors = np.random.default_rng(seed).standard_normal((count, length)).astype(np.float32)
+    vectors[count // 2] = vectors[0]  # depends on another
+    made = orthogonal(vectors)
+    products = made.astype(np.float64) @ made.T
+    assert np.abs(products - np.diag(np.diag(products))).max(initial=0) < 1e-5
+    assert all(abs(square - 1) < 1e-5 or square == 0 for square in np.diag(products))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "int4", "powersgd", "powersgd:0", "powersgd:1000", "powersgd:2.5", "INT8", "topk:1"]
+)
+def test_a_method_that_is_none(text):
+    with pytest.raises(UserError, match="not a method of compression"):
+        parse_method(text)
+
+
+@pytest.mark.parametrize("text", [*METHODS, "auto", "fp16"])
+def test_names_of_methods(text):
+    assert str(parse_method(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"strategy": "single", "compression": "int8"}, "--strategy single does not compress"),
+        ({"strategy": "kvstore", "compression": "auto"}, "--strategy kvstore does not compress"),
+        ({"strategy": "ring", "compression": "fp16"}, "only --strategy horovod"),
+        ({"compression": "bf16", "op": "sum"}, "it is the average"),
+        ({"compression": "bf16", "op": "adasum"}, "it is the average"),
+        ({"compression": "int8", "groups": 2}, "sends all gradients at once"),
+        ({"compression": "powersgd:2", "precision": "fp16"}, "loss scale"),
+        ({"compression": "bf16", "shards": 2}, "sent as float64"),
+    ],
+)
+def test_options_that_do_not_go_together(options, problem):
+    with pytest.raises(UserError, match=problem):
+        Config(**options)
+
+
+def test_what_is_sent():
+    shapes = [(120, 400), (1, 120), (10, 3)]
+    count = 48_000 + 120 + 30
+    assert traffic(Method("none"), shapes) == Traffic((4 * count,))
+    assert traffic(Method("bf16"), shapes) == Traffic(packed=2 * count)
+    assert traffic(Method("int8"), shapes) == Traffic(packed=count + 4 * -(-count // BLOCK))
+    assert traffic(Method("powersgd", 2), shapes) == Traffic((4 * (240 + 20 + 120), 4 * (800 + 6)))
+    assert traffic(Method("powersgd", 200), shapes) == Traffic((4 * count,))
+
+
+def test_auto_takes_what_is_fastest_and_tells_why(monkeypatch):
+    def job(group):
+        return choose(group, 1000)
+
+    for times, name in (
+        ({"none": 1.0, "bf16": 0.6, "int8": 0.5}, "int8"),
+        ({"none": 1.0, "bf16": 0.9, "int8": 0.95}, "none"),
+    ):
+        monkeypatch.setattr(compression, "_measure", lambda mean, values, times=times: times[str(mean.method)])
+        chosen = on_all_ranks(2, job)
+        assert chosen[0] == chosen[1] and str(chosen[0].method) == name
+        assert chosen[0].why.startswith(f"--compression auto is {name}: the mean of 1000 values takes none 1000.0 ms, ")
