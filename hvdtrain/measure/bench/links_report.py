@@ -23,7 +23,7 @@ NORMAL_QUANTILE = 1.960
 
 
 def t_quantile(freedom: int) -> float:
-    """The 97.5th percentile; of more than 10 degrees of freedom by Cornish and Fisher's expansion, within 0.001."""
+    """The 97.5th percentile; of more than 10 degrees of freedom by Cornish and Fisher's expansion, within 0.003."""
     if freedom <= len(T_QUANTILES):
         return T_QUANTILES[freedom - 1]
     z = NORMAL_QUANTILE

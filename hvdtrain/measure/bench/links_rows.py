@@ -115,7 +115,7 @@ ROWS = (
     _ours("torch", sync_every=16, outer="nesterov"),
     _ours("torch", **WINNER),
     _peer("bare-ddp", "torch", TORCH),
-    _peer("bare-ddp/fp16-hook", "torch", TORCH, hook="fp16", compression="fp16"),
+    _peer("bare-ddp/fp16-hook", "torch", TORCH, hook="fp16", compression="bf16"),  # which sends as many bytes
     _peer("bare-ddp/powersgd-2-hook", "torch", TORCH, hook="powersgd", start=POWERSGD_START, compression="powersgd:2"),
     *(_ours(name, tasks=LENET, **options) for name in ("mxnet", "tensorflow") for options in ({}, WINNER)),
     _peer("bare-kvstore", "mxnet", MXNET),
