@@ -22,11 +22,15 @@ from hvdtrain.system.phases import LOOP, Phase
 
 AVERAGE = "ema/"
 """Begins the names of the averages of weights in a checkpoint, among the arrays of the optimizer."""
+OUTER = "outer-momentum/"
+"""Begins those of the momentum of the outer step (`--outer nesterov`), which is the same on all ranks."""
 MEAN = "compression/"
 """Begins the names of the state of `Learner.mean` there."""
 ERROR = "error"
 """In that state: what a rank has still to send, float32 (n,); the only array of which each rank has its own."""
 RANK_ERROR = f"{MEAN}{ERROR}"
+OF_CHANGES = "of changes"
+"""Is in that state where it belongs to changes of weights (`--sync-every`), and not to gradients."""
 PIXEL_MAX = 255
 """Networks get uint8 pixels divided by this; each framework's `network.scale_pixels` does it."""
 
@@ -277,6 +281,8 @@ class Strategy:
     """Whether one process can train on several devices."""
     sums_shards: ClassVar[bool] = False
     """Whether the group sums the gradients of shards (--shards), and the strategy leaves them alone then."""
+    state_by_rank: bool = False
+    """See `Learner.state_by_rank`."""
     captures: ClassVar[CapturedPart] = ""
     """What --cuda-graph captures; the update only where it needs no other rank."""
     mean: Mean | None = None
@@ -360,6 +366,8 @@ class Learner(abc.ABC):
     """Names of `weights` of which each rank has its own values: running statistics of the rank's rows."""
     shared_statistics: frozenset[str] = frozenset()
     """With --shards: names of `weights` that are not trained; all ranks have the mean over the shards."""
+    frozen: frozenset[str] = frozenset()
+    """Names of `weights` that nothing changes, as far as they are known."""
     state_by_rank: bool = False
     """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
     skipped: int = 0
@@ -450,7 +458,10 @@ class Learner(abc.ABC):
 
     def mean_arrays(self) -> Weights:
         """The state of `mean`, by its names in a checkpoint."""
-        return {f"{MEAN}{name}": array for name, array in self.mean.arrays().items()} if self.mean else {}
+        arrays = self.mean.arrays() if self.mean else {}
+        if arrays and self.state_by_rank:
+            arrays = arrays | {OF_CHANGES: np.ones(1, np.int64)}
+        return {f"{MEAN}{name}": array for name, array in arrays.items()}
 
     @abc.abstractmethod
     def load_optimizer_state(self, state: OptimizerState) -> None:

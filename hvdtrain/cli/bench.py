@@ -1,4 +1,4 @@
-"""python -m hvdtrain bench: compare all strategies. python -m hvdtrain bench allreduce: compare allreduces."""
+"""python -m hvdtrain bench: compare all strategies; bench allreduce: allreduces; bench links: slow links."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import sys
 from hvdtrain.cli.report import show_report
 from hvdtrain.config.option import OptionParser, parser_of, read_arguments
 from hvdtrain.errors import TrainingError
-from hvdtrain.measure.bench import allreduce
+from hvdtrain.measure.bench import allreduce, links
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
+from hvdtrain.measure.bench.links import LinksOptions
 from hvdtrain.measure.bench.strategies import (
     BenchJob,
     BenchRow,
@@ -30,7 +31,7 @@ PROG = "python -m hvdtrain bench"
 
 
 def parser() -> OptionParser:
-    """That of the strategies; `bench allreduce` has another."""
+    """That of the strategies; `bench allreduce` and `bench links` have others."""
     return parser_of(StrategyBenchOptions, PROG)
 
 
@@ -39,6 +40,8 @@ def main(argv: list[str]) -> None:
     """Run a benchmark; ends the process with 1 if a job failed, 2 for invalid options."""
     if argv[:1] == ["allreduce"]:
         print(allreduce.run(read_arguments(AllreduceBenchOptions, f"{PROG} allreduce", argv[1:])))
+    elif argv[:1] == ["links"]:
+        print(links.run(read_arguments(LinksOptions, f"{PROG} links", argv[1:])))
     else:
         run(read_arguments(StrategyBenchOptions, PROG, argv))
 

@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
 
 def _compare(options: ScaleOptions, job: Job, notes: list[str]) -> None:
     """Compare methods of compression on each number of ranks, print the table and write it."""
-    combinings, missing = candidates(options.compression, options.sync_every, job.model.workload)
+    combinings, missing = candidates(options.compression, options.sync_every, job.model)
     by_ranks = [compare(job.model, ranks, job.rows(ranks), combinings) for ranks in sorted(set(options.ranks))]
     compared = [*itertools.chain(*by_ranks)]
     sentences, notes = [*map(choice, by_ranks)], [*notes, *missing]

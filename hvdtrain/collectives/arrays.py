@@ -20,10 +20,9 @@ MESSAGE_BYTES = 1 << 26
 def broadcast_arrays(group: Group, arrays: Weights | None, root: int = 0) -> Weights:
     """The arrays of rank `root`, on every rank; the other ranks may give None. A collective."""
     local_arrays, receives = arrays or {}, group.rank != root
-    described = {name: (array.dtype.str, array.shape) for name, array in local_arrays.items()}
-    described = broadcast_from(group, described, root)
+    described = broadcast_from(group, _described(local_arrays), root)
     if receives:
-        local_arrays = {name: np.empty(shape, np.dtype(dtype)) for name, (dtype, shape) in described.items()}
+        local_arrays = _empty(described)
     _send(group, local_arrays.values(), root, receives)
     return local_arrays
 
@@ -47,16 +46,24 @@ def share_arrays(learner: Learner, names: frozenset[str]) -> None:
 
 
 def gather_arrays(group: Group, arrays: Weights) -> list[Weights]:
-    """The arrays of all ranks, ordered by rank, on rank 0; nothing on the others. A collective.
-
-    arrays: of the same names, types and shapes in the same order on every rank.
-    """
+    """The arrays of all ranks, ordered by rank, on rank 0; nothing on the others. A collective."""
     gathered = [arrays]
-    for root in range(1, group.size):
+    for root, described in enumerate(group.gather(_described(arrays))[1:], 1):
+        sent = arrays if group.rank == root else _empty(described)
+        _send(group, sent.values(), root, receives=group.rank == 0)
         if group.rank == 0:
-            gathered.append({name: np.empty(array.shape, array.dtype) for name, array in arrays.items()})
-        _send(group, gathered[-1].values(), root, receives=group.rank == 0)
+            gathered.append(sent)
     return gathered if group.rank == 0 else []
+
+
+def _described(arrays: Weights) -> dict[str, Any]:
+    """Type and shape of each array."""
+    return {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
+
+
+def _empty(described: dict[str, Any]) -> Weights:
+    """Arrays as `_described`, without values."""
+    return {name: np.empty(shape, np.dtype(dtype)) for name, (dtype, shape) in described.items()}
 
 
 def _send(group: Group, arrays: Iterable[np.ndarray], root: int, receives: bool) -> None:

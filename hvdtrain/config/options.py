@@ -39,6 +39,7 @@ MODEL = "network and framework"
 DATA = "data"
 OPTIMIZER = "optimizer and schedule"
 GRADIENTS = "gradients over ranks"
+LOCAL_STEPS = "local steps between sums over ranks"
 BITS = "the same bits on any number of ranks"
 RUN = "the run's folder and checkpoints"
 MACHINE = "this machine"
@@ -176,6 +177,12 @@ class Config:
     what is fastest between these ranks."""
     groups: int | Literal["auto"] = option("auto", GRADIENTS, above=0, strategy="horovod", only_distributes=True)
     """Messages in which Horovod sends the gradients; auto chooses by the size of the network."""
+    sync_every: int = option(1, LOCAL_STEPS, minimum=1, affects_speed=True)
+    """Steps that each rank makes on its own rows until ranks average what these have changed in the weights; 1 averages
+    the gradients of each step."""
+    outer: Literal["average", "nesterov"] = option("average", LOCAL_STEPS, resume=Resume.STATE)
+    """What follows from that average, with --sync-every: the weights change by it, or by DiLoCo's outer step with
+    Nesterov momentum."""
     shards: int = option(0, BITS, minimum=0, maximum=MAX_SHARDS, affects_speed=True)
     """Shards of each global batch: any number of ranks up to it trains the same bits; 0 for a part per rank."""
     threads: int = option(0, BITS, minimum=0, maximum=MAX_THREADS, affects_speed=True)

@@ -92,6 +92,8 @@ def check_strategy(config: Any, runtime: Any, strategy: Any, gradients: int | No
     check_supported(config, strategy.unsupported)
     if config.shards:
         _raise_first(_sharded_strategy_problems(config, runtime, strategy))
+    if config.sync_every > 1:
+        _raise_first(_local_strategy_problems(config, runtime, strategy))
     _raise_first(_audit_problems(config, runtime, strategy))
     if runtime.cuda_graph:
         _raise_first(_cuda_graph_problems(config, runtime, strategy))
@@ -109,6 +111,9 @@ def check_shards(config: Any, ranks: int) -> None:
 
 def check_surviving(config: Any, can_survive: bool) -> None:
     """Check options together with `hvdtrain launch --survive`. can_survive: whether the strategy can."""
+    if config.sync_every > 1:
+        problem = "launch --survive: the steps that a lost rank made by itself would be lost"
+        raise invalid("sync_every", config.sync_every, problem, "use --restarts in place of --survive")
     if not config.shards:
         reason = "launch --survive: without --shards, what a lost rank computed cannot be computed by another one"
         raise UserError(reason, "give --shards 8, for example, or launch without --survive", option="shards")
@@ -208,7 +213,12 @@ def _config_problems(config: Any) -> Iterator[UserError]:
         problem = "the parts of --accumulate are normalized one by one"
         yield invalid("batch_norm", config.batch_norm, problem, "use --accumulate 1, or local")
     if config.shards:
-        yield from _shard_problems(config)
+        yield from _excluded(config, "shards", WITHOUT_SHARDS)
+    if config.sync_every > 1:
+        yield from _excluded(config, "sync_every", WITHOUT_LOCAL_STEPS)
+    elif config.outer != "average":
+        problem = "without --sync-every, ranks make no steps of their own"
+        yield invalid("outer", config.outer, problem, "give --sync-every 16, for example, or leave it out")
     yield from _compression_problems(config)
     if config.freeze and (config.groups != "auto" or config.strategy == "manual"):
         yield UserError(
@@ -237,13 +247,26 @@ WITHOUT_SHARDS = {
 """Options that --shards excludes: the values that it allows, and why there are no others."""
 
 
-def _shard_problems(config: Any) -> Iterator[UserError]:
-    for name, (allowed, reason) in WITHOUT_SHARDS.items():
+WITHOUT_LOCAL_STEPS = {
+    "shards": (0, "with --sync-every, the optimizer's state of a rank would belong to its shards"),
+    "op": ("average", "with --sync-every, ranks combine weights, of which only the average has a meaning"),
+    "on_nan": ("stop", "with --sync-every, ranks would skip different steps"),
+    "precision": (("fp32", "bf16"), "with --sync-every, each rank would have a loss scale of its own"),
+    "batch_norm": ("local", "with --sync-every, ranks exchange nothing within a step"),
+    "ema": (0.0, "with --sync-every, each rank would average weights of its own"),
+    "groups": ("auto", "with --sync-every, all weights are one message"),
+}
+"""Options that --sync-every excludes, in the same way."""
+
+
+def _excluded(config: Any, by: str, allowed_values: Mapping[str, tuple[Any, str]]) -> Iterator[UserError]:
+    """What an option excludes. allowed_values: as WITHOUT_SHARDS has them."""
+    for name, (allowed, reason) in allowed_values.items():
         values = allowed if isinstance(allowed, tuple) else (allowed,)
         if (value := getattr(config, name)) is True:
-            yield UserError(f"--{key(name)}: {reason}", "leave out that or --shards", option=name)
+            yield UserError(f"--{key(name)}: {reason}", f"leave out that or --{key(by)}", option=name)
         elif value not in values:
-            yield invalid(name, value, reason, f"use {values[0]}, or leave out --shards")
+            yield invalid(name, value, reason, f"use {values[0]}, or leave out --{key(by)}")
 
 
 def _compression_problems(config: Any) -> Iterator[UserError]:
@@ -302,6 +325,16 @@ def _sharded_strategy_problems(config: Any, runtime: Any, strategy: Any) -> Iter
     if runtime.cuda_graph:
         problem = "a job with --cuda-graph does not train in shards"
         yield invalid("shards", config.shards, problem, "leave out --cuda-graph")
+
+
+def _local_strategy_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
+    if not strategy.sums_shards:  # the same ones can make a step without other ranks
+        given = f"--strategy {config.strategy}" + ("" if config.api == "auto" else f" --api {config.api}")
+        problem = f"{given} has no steps that a rank makes by itself"
+        yield invalid("sync_every", config.sync_every, problem, f"use {SHARDED}")
+    if runtime.cuda_graph:
+        problem = "a job with --cuda-graph combines the gradients of each step"
+        yield invalid("sync_every", config.sync_every, problem, "leave out --cuda-graph")
 
 
 def _audit_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:

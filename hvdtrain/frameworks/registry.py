@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from hvdtrain.collectives import compression, ring, surviving
 from hvdtrain.collectives.arrays import share_arrays
+from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import MPIGroup, single_process
 from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.limits import limited_start
@@ -201,9 +202,21 @@ def _start(
         chosen = compression.choose(cast(AllreduceGroup, strategy.group), elements)
         config = strategy.config = dataclasses.replace(config, compression=str(chosen.method))
         strategy.choice = chosen.why
-    if not (config.by_horovod or config.compression == NONE):
-        choice, strategy = strategy.choice, _by_group(config).strategy(config, runtime, strategy.group)
-        strategy.choice = choice
+    choice, group = strategy.choice, strategy.group
+    if config.sync_every > 1:
+        strategy = _of_local_steps(entry, config, runtime, group)
+    elif not (config.by_horovod or config.compression == NONE):
+        strategy = _by_group(config).strategy(config, runtime, group)
+    strategy.choice = choice
+    return strategy
+
+
+def _of_local_steps(entry: StrategyEntry[Any], config: Config, runtime: RuntimeOptions, group: Group) -> Any:
+    """The strategy in the same style that combines no gradients; by the group and the mean, ranks combine weights."""
+    entries = ENTRIES[config.framework]()
+    alone = next(other for other in entries if other.style == entry.style and other.connection is SINGLE)
+    strategy = alone.strategy(config, runtime, group)
+    strategy.mean, strategy.state_by_rank = make_mean(config, cast(AllreduceGroup, group)), group.size > 1
     return strategy
 
 

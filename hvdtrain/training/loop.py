@@ -74,13 +74,19 @@ class Training:
             self.end_epoch()
 
     def after_step(self, loss: StepLoss) -> None:
-        """Count a step, with what `train_step` returned; join the ranks, compare them and save when that is due."""
+        """Count a step, with what `train_step` returned; join the ranks, compare them and save when that is due.
+
+        After a local step (`--sync-every`) nothing is due before the next sync point.
+        """
         phases.begin(LOOP)
         self._ranks.add(self.at.step, loss)
         self.at, self.is_settled = self.at.after_step(self._run.samples), False
+        is_sync_point = self._run.sync_points.has(self.at.step)
+        if is_sync_point:
+            self._combine()
         self._announce(Observer.step_done)
         if self.at.step < self._epoch_end:  # the end of the epoch joins and saves
-            self._do_what_is_due()
+            (self._do_what_is_due if is_sync_point else self._end_step)()
         phases.begin(phases.between)
 
     def settle(self) -> None:
@@ -101,15 +107,14 @@ class Training:
             leave_if_agreed(self._run.group)
 
     def _do_what_is_due(self) -> None:
-        step, every = self.at.step, self._run.runtime
-        logging = step % every.log_every == 0
-        saving = bool(every.checkpoint_every) and step % every.checkpoint_every == 0
+        every = self._run.runtime
+        logging, saving = self._is_due(every.log_every), self._is_due(every.checkpoint_every)
         if logging or saving:
             saving |= self._join()
         if logging:
             self._ranks.stop_if_asked(self.at, self._save)
-        if every.check_sync and step % every.check_sync == 0:
-            self._ranks.check_same_weights(step)
+        if self._is_due(every.check_sync):
+            self._ranks.check_same_weights(self.at.step)
         if saving:
             self._save()
         self._end_step()
@@ -138,8 +143,22 @@ class Training:
         self._join_epoch()
         self._evaluation = self.evaluate(self._run.dataset.evaluated)
 
+    def _is_due(self, interval: int) -> bool:
+        """Whether what is done every `interval` steps is due after this one, or a local step before it."""
+        return self._run.sync_points.is_due(interval, self.at.step)
+
+    def _combine(self) -> None:
+        """End the local steps of the ranks, if they make such, at weights that all have in common."""
+        if self._run.local_steps:
+            self._run.local_steps.combine(self.at.step)
+            phases.begin(LOOP)
+
     def _join_epoch(self) -> None:
+        self._combine()  # where a script has left its loop
         self._join()
+        # An epoch of local steps may have no other sync point.
+        if self._run.local_steps and self._is_due(self._run.runtime.check_sync):
+            self._ranks.check_same_weights(self.at.step)
         if self.at.step == (self.at.epoch + 1) * self._run.steps_per_epoch:
             self.at = dataclasses.replace(self.at, epoch=self.at.epoch + 1, rows_in_epoch=0)
 

@@ -16,11 +16,12 @@ from hvdtrain.config.score import Score
 from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.streams import stream_of
-from hvdtrain.interfaces import AVERAGE, Checkpoint, Dataset, Group, Learner, Position
+from hvdtrain.interfaces import AVERAGE, OUTER, Checkpoint, Dataset, Group, Learner, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic
+from hvdtrain.training.local_steps import LocalSteps, SyncPoints
 
 ONE_CYCLE_START, ONE_CYCLE_END = 25.0, 1e4
 """By what the one-cycle schedule divides the peak for its first rate, and that for its last one: PyTorch's defaults."""
@@ -43,6 +44,8 @@ class Run:
     """The lock of the folder, which rank 0 holds."""
     not_finite_at_first: dict[str, np.ndarray] = field(default_factory=dict)
     """Where this rank's weights were not finite before the first step, from `consistency.not_finite`."""
+    local_steps: LocalSteps | None = None
+    """With --sync-every above 1."""
     _assigned: list[sharding.Assignment] = field(default_factory=list)
     """The assignment since shards moved; none for the one that a job begins with."""
 
@@ -131,6 +134,11 @@ class Run:
         """Number of steps in the run."""
         return last_step(self.config, self.samples, self.group.size)
 
+    @functools.cached_property
+    def sync_points(self) -> SyncPoints:
+        """The steps after which all ranks have the same weights: each one without --sync-every."""
+        return SyncPoints(self.config.sync_every, self.steps_per_epoch, self.last_step)
+
     def is_over(self, at: Position) -> bool:
         """Whether no step follows: the last one is done, or the score has not become better for --patience epochs."""
         return at.step >= self.last_step or at.has_waited(self.config.patience)
@@ -181,6 +189,8 @@ class Run:
         optimizer = self.learner.optimizer_state()
         others = {f"{AVERAGE}{name}": array for name, array in self.learner.averages().items()}
         others |= self.learner.mean_arrays()
+        momentum = self.local_steps.momentum if self.local_steps else {}
+        others |= {f"{OUTER}{name}": array for name, array in momentum.items()}
         return Checkpoint(
             weights=weights,
             optimizer=optimizer._replace(arrays=optimizer.arrays | others),

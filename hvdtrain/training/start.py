@@ -31,6 +31,7 @@ from hvdtrain.training.audit import Auditor
 from hvdtrain.training.balancing import Balancing
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.begin import Findings, begin, begin_or_join, start_tracking, write_records
+from hvdtrain.training.local_steps import LocalSteps
 from hvdtrain.training.loop import Training
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Ranks, StopRequest
@@ -163,7 +164,8 @@ def start_run(
         config = dataclasses.replace(config, compression=str(learner.mean.method if learner.mean else NONE))
     reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
     with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as reading:
-        run = Run(config, runtime, target, learner, dataset, Path(), lock)
+        local_steps = LocalSteps(config, learner) if config.sync_every > 1 else None
+        run = Run(config, runtime, target, learner, dataset, Path(), lock, local_steps=local_steps)
         learner.plan(config.epochs * run.steps_per_epoch, config.epochs)
         if isinstance(learner.group, SurvivingGroup):
             reading.enter_context(reader)  # before the others wait for this rank

@@ -13,15 +13,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hvdtrain.collectives.arrays import broadcast_arrays, broadcast_from
 from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
-from hvdtrain.interfaces import MEAN, RANK_ERROR, Checkpoint, Dataset, Group, Learner, OptimizerState, Position
+from hvdtrain.interfaces import (
+    MEAN,
+    OF_CHANGES,
+    OUTER,
+    Checkpoint,
+    Dataset,
+    Group,
+    Learner,
+    Position,
+)
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
@@ -30,6 +37,7 @@ from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic, starting_weights
+from hvdtrain.training.rank_states import drops_states, for_ranks, local_state
 from hvdtrain.training.run import last_step
 from hvdtrain.training.starting_weights import StartingWeights
 
@@ -47,6 +55,8 @@ class Start(NamedTuple):
     """See `Ranks.losses`."""
     is_settled: bool = True
     """Whether all that was due after the last step is done."""
+    outer_momentum: Weights = {}  # noqa: RUF012
+    """See `LocalSteps.begin`."""
 
 
 Opened = tuple[Path, Path | None, Checkpoint | None, StartingWeights | None]
@@ -79,7 +89,7 @@ def resume(
     local_folder, local_path, local_saved, weights = opened or (None, None, None, None)
     has_result = bool(local_folder and record.is_finished(local_folder))
     folder, path, has_result = group.broadcast((local_folder, local_path, has_result))
-    saved = broadcast_checkpoint(group, local_saved and _for_ranks(local_saved, learner))
+    saved = broadcast_checkpoint(group, local_saved and for_ranks(local_saved, learner))
     is_finished = (
         has_result and saved is not None and _is_at_end(config, saved.position, len(dataset.train), group.size)
     )
@@ -94,7 +104,13 @@ def resume(
     if not replays and (config.shards or saved.arithmetic):
         arithmetic.check_resumed(config, arithmetic.record(config, learner), path, saved)
     restore(config, target, learner, dataset, path, saved)
-    return Start(folder, _resumed(config, learner, dataset, path, saved), parent, is_finished)
+    if local_saved and drops_states(local_saved, learner):
+        ranks = 1 + len(local_saved.other_ranks)
+        log.warning(
+            "each of the checkpoint's %d ranks has its own optimizer state; all ranks resume from rank 0's", ranks
+        )
+    position = _resumed(config, learner, dataset, path, saved)
+    return Start(folder, position, parent, is_finished, outer_momentum=saved.optimizer.under(OUTER))
 
 
 def _begin_with(learner: Learner, local: StartingWeights | None) -> None:
@@ -223,13 +239,13 @@ def _check_saved(config: Config, target: Target, dataset: Dataset, path: Path, s
 
 def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Checkpoint) -> None:
     """Load the optimizer's state, if the checkpoint has that of this optimizer."""
-    state = _local_state(learner, saved)
-    of_mean, state = state.under(MEAN), state.without(MEAN)
+    state = local_state(learner, saved)
+    of_mean, state = state.under(MEAN), state.without(MEAN).without(OUTER)
     if saved.framework != config.framework:  # in whose order of elements the mean's state is
         state, of_mean = state._replace(extra={}), {}
         log.info("weights and optimizer state come from %s", saved.framework)
     if learner.mean:
-        learner.mean.load(of_mean)
+        learner.mean.load(of_mean if (OF_CHANGES in of_mean) == learner.state_by_rank else {})
     try:
         if not learner.takes(state):
             name = config.optimizer if learner.learning_rate is None else "this optimizer and schedule"
@@ -240,31 +256,6 @@ def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Chec
         raise UserError(
             f"{path}: its optimizer state cannot be loaded ({error})", "resume another checkpoint"
         ) from None
-
-
-def _for_ranks(saved: Checkpoint, learner: Learner) -> Checkpoint:
-    """The checkpoint as these ranks resume it: of what each had by itself, they have the same, or what replaces it."""
-    ranks, size = 1 + len(saved.other_ranks), learner.group.size
-    if ranks == 1:
-        return saved
-    others = saved.other_ranks
-    if not (learner.state_by_rank and ranks == size) and others[0].keys() - {RANK_ERROR}:
-        log.warning(
-            "each of the checkpoint's %d ranks has its own optimizer state; all ranks resume from rank 0's", ranks
-        )
-        others = tuple({RANK_ERROR: arrays[RANK_ERROR]} if RANK_ERROR in arrays else {} for arrays in others)
-    optimizer = saved.optimizer
-    if ranks != size and RANK_ERROR in others[0]:  # the mean of all gradients then has the same still to come
-        errors = [arrays[RANK_ERROR] for arrays in (optimizer.arrays, *others)]
-        mean = np.mean(errors, axis=0, dtype=np.float64).astype(np.float32)
-        optimizer = optimizer._replace(arrays=optimizer.arrays | {RANK_ERROR: mean})
-    return dataclasses.replace(saved, optimizer=optimizer, other_ranks=others if ranks == size else ())
-
-
-def _local_state(learner: Learner, saved: Checkpoint) -> OptimizerState:
-    """This rank's optimizer state: that of rank 0, with what each rank has by itself."""
-    local = ({}, *saved.other_ranks)[learner.group.rank] if saved.other_ranks else {}
-    return saved.optimizer._replace(arrays=saved.optimizer.arrays | local)
 
 
 def check_options(config: Config, target: Target, dataset: Dataset, path: Path, saved: Checkpoint) -> None:

@@ -57,10 +57,12 @@ def _problems(folder, case):
     start = initial_weights(network_of(row), row.get("init", "xavier"), FEW_STEPS["seed"])
     compression = row.get("compression", "none")
     share = norm(weights, expected) / norm(expected, start)
-    # Adasum is between the sum and the average of gradients, so it has no reference; nor has what PowerSGD still owes.
+    # No reference: Adasum is between the sum and the average of gradients, PowerSGD still owes some of them, and local
+    # steps train something else.
     if (
         row.get("op") != "adasum"
         and "powersgd" not in compression
+        and row.get("sync_every", 1) == 1
         and share > max(LIMIT[row.get("precision", "fp32")], ROUNDED[compression])
     ):
         yield f"{share:.2g} of its way from the weights of one process"

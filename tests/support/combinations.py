@@ -35,6 +35,7 @@ NUMBERS: dict[str, tuple[float | str, ...]] = {
     "ema": (0.0, 0.5),
     "compression": ("none", "fp16", "bf16", "int8", "powersgd:1"),
     "groups": ("auto", 1, 3),
+    "sync_every": (1, 2),
     "shards": (0, 3),
     "warmup_epochs": (0.0, 1.5),
     "devices": (0, 1, 3),

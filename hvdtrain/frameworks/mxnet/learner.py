@@ -47,6 +47,7 @@ class ContextLearner(Learner):
     def __init__(self, strategy: Strategy) -> None:
         _settle_precision(strategy.config.precision)
         self.group, self._config, devices = strategy.group, strategy.config, strategy.devices
+        self.state_by_rank = strategy.state_by_rank
         gpus = mx.context.num_gpus()
         self.device, self.devices = "gpu", devices
         chosen = choose_device(strategy.runtime.device, gpus > 0, gpus, self.group, shared=bool(self._config.shards))

@@ -39,7 +39,7 @@ class TensorFlowLearner(Learner):
 
     def __init__(self, target: Target, weights: Weights | None, strategy: TensorFlowStrategy) -> None:
         config = strategy.config
-        self.group, self.devices = strategy.group, strategy.devices
+        self.group, self.devices, self.state_by_rank = strategy.group, strategy.devices, strategy.state_by_rank
         self.device = select_device(strategy)
         self._config, self._strategy = config, strategy
         with strategy.scope():

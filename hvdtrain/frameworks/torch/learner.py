@@ -23,6 +23,7 @@ from hvdtrain.frameworks.torch.network import (
     buffer_arrays,
     buffers_by_rank,
     from_real,
+    frozen_parameters,
     host_array,
     laid_out_as,
     load_buffers,
@@ -207,7 +208,7 @@ class TorchLearner(TorchSteps):
             self.load(weights)
         self._model.to(self.device)
         freeze(self._model, config.freeze)
-        self._parameters = trained_parameters(self._model)
+        self._parameters, self.frozen = trained_parameters(self._model), frozen_parameters(self._model)
         check_scalable(self._parameters, config.precision)
         self._load_loss_scale(self._scaler.state_dict())
         self._own = TaskOptimizer.of(target, config, self._parameters, self.group.size)

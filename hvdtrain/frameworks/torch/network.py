@@ -148,6 +148,12 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
+def frozen_parameters(model: nn.Module) -> frozenset[str]:
+    """The names of those that do not; also further names of one that has several."""
+    named = model.named_parameters(remove_duplicate=False)
+    return frozenset(name for name, parameter in named if not parameter.requires_grad)
+
+
 def unlisted_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     """The buffers that state_dict() leaves out (persistent=False), by name; a resumed run needs them."""
     listed = set(map(id, model.state_dict(keep_vars=True).values()))

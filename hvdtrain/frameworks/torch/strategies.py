@@ -42,8 +42,6 @@ Groups = list[list[nn.Parameter]]
 class TorchStrategy(Strategy):
     """What the training loop calls; by default gradients are not combined."""
 
-    state_by_rank = False
-    """See `Learner.state_by_rank`."""
     takes_optimizer = True
     waits = False
     """Whether `reduce` waits for the gradients of other ranks."""

@@ -13,7 +13,13 @@ from torch import nn
 from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.learner import TorchSteps
-from hvdtrain.frameworks.torch.network import buffers_by_rank, sparse_parameters, trained_parameters, why_not_saved
+from hvdtrain.frameworks.torch.network import (
+    buffers_by_rank,
+    frozen_parameters,
+    sparse_parameters,
+    trained_parameters,
+    why_not_saved,
+)
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
 from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, needs_closure, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
@@ -47,7 +53,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self._names = self.local_weights | dict(model.named_parameters(remove_duplicate=False)).keys()
         # Strategies share the parameters, and not all of them the buffers.
         share_local_arrays(self)
-        self._parameters = trained_parameters(model)
+        self._parameters, self.frozen = trained_parameters(model), frozen_parameters(model)
         self._checks = self._check_gradients()
         self._trained = _trained(optimizer, model)
         self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)

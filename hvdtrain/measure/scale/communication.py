@@ -34,6 +34,10 @@ AGREEMENT_BYTES = 64
 """A bit for each gradient, and flags: Horovod's CacheCoordinator."""
 FUSION_BYTES = 128 << 20
 """HOROVOD_FUSION_THRESHOLD: the largest message that Horovod makes of several gradients."""
+HOROVOD_EXCHANGE = 4
+"""Latencies of an all-to-all by Horovod, besides its agreement and itself; an allgather has another round of the ring,
+as ranks exchange lengths first. On links with a delay of 10 ms each way, 2, 3, 4 and 8 ranks took 61, 62, 70 and 85 ms
+for an all-to-all of 8 bytes each, and 37, 61, 89 and 181 ms for an allgather (hvdtrain.measure.bench.hosts, Gloo)."""
 NO_TIME = AllreduceTime(0.0, 0.0)
 
 
@@ -250,8 +254,11 @@ class Communication:
         return self._allreduce(self.algorithm, size, ranks)
 
     def _exchange(self, size: int, ranks: int) -> CallTime:
-        """Two collectives, each with its cost of a call and its agreement."""
+        """An all-to-all and an allgather, before each of which Horovod's ranks also agree on what they are to send."""
         control, latency, transfer = self._allreduce(EXCHANGE, size, ranks)
+        if self.coordination:
+            link_s = self.factor * self.cluster(ranks).slowest.latency_s
+            return CallTime(2 * control + (HOROVOD_EXCHANGE + ranks - 1) * link_s, latency, transfer)
         return CallTime(2 * control, latency, transfer)
 
     def _allreduce(self, algorithm: str, size: int, ranks: int) -> CallTime:

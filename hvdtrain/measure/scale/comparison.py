@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hvdtrain.config.compression import NONE, POWERSGD, parse_method
+from hvdtrain.config.compression import FP16, NONE, POWERSGD, parse_method
 from hvdtrain.measure.scale.algorithms import Link
 from hvdtrain.measure.scale.communication import Communication, Fit
 from hvdtrain.measure.scale.compression import PLAIN, Combining, packing_s
@@ -15,7 +15,7 @@ from hvdtrain.measure.scale.inputs import DEFAULT_OVERLAP, library
 from hvdtrain.measure.scale.step import StepModel, StepTime
 from hvdtrain.measure.scale.workload import Workload
 
-METHODS = ("none", "bf16", "int8", "powersgd:1", "powersgd:2")
+METHODS = ("none", "fp16", "bf16", "int8", "powersgd:1", "powersgd:2")
 SYNC_EVERY = (1, 8)
 """What is compared, unless options say otherwise."""
 WORTH = 1.05
@@ -23,6 +23,7 @@ WORTH = 1.05
 INT8_CHANGE = 2
 ROUNDING = {NONE: 0, "bf16": 1, "fp16": 1, "int8": INT8_CHANGE}
 """How much methods round."""
+MEASURED_HERE = "packing takes as long as it was measured to take on this machine"
 UNKNOWN_SHAPES = f"{POWERSGD} is left out, as its messages depend on the shapes of layers: give a run, or --model"
 
 
@@ -75,14 +76,17 @@ def with_combining(model: StepModel, combining: Combining) -> StepModel:
 
 
 def candidates(
-    methods: Sequence[str], sync_every: Sequence[int], workload: Workload
+    methods: Sequence[str], sync_every: Sequence[int], model: StepModel
 ) -> tuple[list[Combining], list[str]]:
-    """What is compared, first without any, and notes on what cannot be. methods, sync_every: empty for all."""
+    """What is compared, first without any, and notes on it and on what cannot be. methods, sync_every: empty for all."""
     chosen = [parse_method(text) for text in methods or METHODS]
-    known = [method for method in chosen if workload.shapes or method.name != POWERSGD]
+    known = [method for method in chosen if model.workload.shapes or method.name != POWERSGD]
     pairs = itertools.product(sorted(set(sync_every or SYNC_EVERY)), known)
+    by_horovod = model.communication.coordination is not None
     made = [Combining(method, every) for every, method in pairs]
-    return list(dict.fromkeys([PLAIN, *made])), [UNKNOWN_SHAPES] * (len(known) < len(chosen))
+    possible = [combining for combining in made if combining.is_possible(by_horovod)]
+    notes = [MEASURED_HERE] * any(one.method.name not in (NONE, FP16) for one in possible)
+    return list(dict.fromkeys([PLAIN, *possible])), notes + [UNKNOWN_SHAPES] * (len(known) < len(chosen))
 
 
 def compare(model: StepModel, ranks: int, rows: float, combinings: Sequence[Combining]) -> list[Compared]:
@@ -106,14 +110,13 @@ def choice(compared: Sequence[Compared]) -> str:
     """The sentence that says which to choose: of those that only round, and of those that change the algorithm."""
     safe = _best([one for one in compared if one.combining.changes != "the algorithm"])
     best = _best(compared)
-    ranks = ranks_text(safe.ranks)
+    names = [str(one.combining.method) for one in compared if one.combining.changes == "rounding"]
+    rounding = f" ({', '.join(names)})" if names else ""
+    text = f"For {ranks_text(safe.ranks)}, choose {safe.combining}"
     if safe.is_plain:
-        text = f"For {ranks}, choose --compression {NONE}: what only rounds gradients (bf16, int8) is not faster"
+        text += f": what only rounds gradients{rounding} is not faster"
     else:
-        text = (
-            f"For {ranks}, choose {safe.combining}, {safe.factor:.1f} times as fast as {NONE}; bf16 and int8 "
-            "change the result by rounding only"
-        )
+        text += f", {safe.factor:.1f} times as fast as {NONE}: it only rounds gradients{rounding}"
     if best.combining.changes != "the algorithm":
         return f"{text}."
     return (

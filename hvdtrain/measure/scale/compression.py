@@ -42,6 +42,10 @@ class Combining(NamedTuple):
             return "the algorithm"
         return "nothing" if self.method.name == NONE else "rounding"
 
+    def is_possible(self, by_horovod: bool) -> bool:
+        """Whether there is such a job: fp16 is Horovod's own, for gradients. by_horovod: the library is Horovod."""
+        return self.method.name != FP16 or (by_horovod and self.sync_every == 1)
+
     @property
     def is_in_backward(self) -> bool:
         """Whether gradients are sent as they are, or as Horovod itself casts them, while backward computes others.

@@ -97,8 +97,8 @@ class ScaleOptions:
     compare_compression: bool = option(False, COMPRESSION, is_switch=True)
     """Compare methods of --compression and --sync-every on --ranks, also without a run, and say which one to choose."""
     compression: tuple[str, ...] = option((), COMPRESSION)
-    """Methods to compare; default: none, bf16, int8, powersgd:1, powersgd:2. Or the one to predict; default: that
-    of the runs."""
+    """Methods to compare; default: none, fp16 (of Horovod), bf16, int8, powersgd:1, powersgd:2. Or the one to predict;
+    default: that of the runs."""
     sync_every: tuple[int, ...] = option((), COMPRESSION, minimum=1)
     """Steps between two syncs to compare; default: 1 and 8. Or the number to predict; default: that of the runs."""
     model: str | None = option(None, COMPRESSION)
@@ -199,6 +199,8 @@ def read_job(options: ScaleOptions) -> tuple[Job, list[str]]:
     combining = _combining(options, combinings)
     name, notes = _library_name(options, used)
     chosen = library(name, options.cycle_ms * 1e-3)
+    if not combining.is_possible(by_horovod=chosen.coordination is not None):
+        raise invalid("compression", combining.method, "Horovod's own, for gradients of each step", "use bf16")
     communication = _communication(options, chosen)
     overlap = options.overlap
     if overlap is None:
@@ -260,8 +262,8 @@ def _library_name(options: ScaleOptions, used: set[str]) -> tuple[str, list[str]
     if len(used) > 1:
         raise UserError(f"the runs used {', '.join(NAMES[name] for name in sorted(used))}", "choose one with --library")
     name = next(iter(used), "horovod-gloo")
-    how = "as in the run" if used else "which the run did not use"
-    return name, [f"the allreduce is that of {NAMES[name]}, {how} (--library)"]
+    how = ", as in the run" if used else ", which the run did not use" if options.runs else ""
+    return name, [f"the allreduce is that of {NAMES[name]}{how} (--library)"]
 
 
 def _communication(options: ScaleOptions, chosen: Library) -> Communication:

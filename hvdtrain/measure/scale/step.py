@@ -54,10 +54,6 @@ class StepModel:
     """Seconds of a rank to pack and unpack what it sends, by number of ranks."""
 
     @property
-    def by_horovod(self) -> bool:
-        return self.communication.coordination is not None
-
-    @property
     def is_in_backward(self) -> bool:
         """See `Combining.is_in_backward`."""
         return self.combining.is_in_backward

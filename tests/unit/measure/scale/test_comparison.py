@@ -1,16 +1,18 @@
 """`scale --compare-compression`: which method to choose, with and without a run."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
-from support.jobs import run
+from support.jobs import ROOT, run
 from support.report import make_run
 
 from hvdtrain.__main__ import main
 from hvdtrain.config.compression import Method
 from hvdtrain.measure.scale import comparison
 from hvdtrain.measure.scale.algorithms import Link
-from hvdtrain.measure.scale.communication import Communication, Fit
+from hvdtrain.measure.scale.communication import Communication, Coordination, Fit
 from hvdtrain.measure.scale.comparison import candidates, choice, compare, step_on_link
 from hvdtrain.measure.scale.compression import PLAIN, Combining
 from hvdtrain.measure.scale.step import StepModel
@@ -45,7 +47,7 @@ def test_a_slow_link_is_compared_before_anybody_trains(tmp_path):
     assert status == 0, text
     made = json.loads((tmp_path / "runs" / "scale" / "scale.json").read_text())
     rows = by_name(made)
-    assert len(rows) == 10
+    assert len(rows) == 11
     plain = rows["none", 1]
     assert plain["sent_bytes"] == 1.5 * 4 * 129_068
     assert plain["factor"] == 1
@@ -63,7 +65,7 @@ def test_a_slow_link_is_compared_before_anybody_trains(tmp_path):
 def test_a_fast_link_needs_no_method():
     made = compared("--model", "lenet", "--compute-ms", "27", *FAST)
     assert made["findings"] == [
-        "For 4 ranks, choose --compression none: what only rounds gradients (bf16, int8) is not faster."
+        "For 4 ranks, choose --compression none: what only rounds gradients (fp16, bf16, int8) is not faster."
     ]
 
 
@@ -76,7 +78,7 @@ def test_without_a_time_of_computation_the_link_is_all():
 
 def test_of_a_number_of_parameters_powersgd_is_not_known():
     made = compared("--parameters", 25_000_000, *SLOW)
-    assert {name for name, _ in by_name(made)} == {"none", "bf16", "int8"}
+    assert {name for name, _ in by_name(made)} == {"none", "fp16", "bf16", "int8"}
     assert any("powersgd is left out" in note for note in made["assumed"])
     assert made["workload"]["gradient_bytes"] == 100_000_000
 
@@ -91,6 +93,23 @@ def test_each_number_of_ranks_has_its_rows_and_its_choice(capsys):
     main(["scale", "--compare-compression", "--ranks", "8", "2", "--model", "lenet", *SLOW])
     sentences = [line for line in capsys.readouterr().out.splitlines() if line.startswith("For ")]
     assert [sentence.partition(",")[0] for sentence in sentences] == ["For 2 ranks", "For 8 ranks"]
+
+
+def test_the_documented_comparison_is_that_of_the_command(capsys, monkeypatch):
+    """All but what packing takes, which differs between machines."""
+    monkeypatch.setenv("COLUMNS", "200")
+    page = (ROOT / "docs" / "scaling.md").read_text()
+    (line,) = re.findall(r"^    python -m hvdtrain (scale --compare-compression --model lenet.*)$", page, re.M)
+    main(line.split())
+    made = by_name(json.loads(Path("runs/scale/scale.json").read_text()))
+    rows = re.findall(r"^\| ([\w:]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \| (.*) \|$", page, re.M)
+    assert len(rows) == len(made)
+    for name, every, kilobytes, step_ms, factor, changes in rows:
+        row = made[name, int(every)]
+        assert f"{row['sent_bytes'] / 1e3:,.1f}" == kilobytes
+        assert row["changes"] == changes
+        assert row["seconds"] * 1e3 == pytest.approx(float(step_ms), rel=0.1)
+        assert row["factor"] == pytest.approx(float(factor), rel=0.1)
 
 
 def test_one_rank_is_as_fast_with_each():
@@ -141,6 +160,7 @@ def test_a_run_is_predicted_with_its_method_or_with_another(tmp_path, monkeypatc
         ((*COMPARE, "--parameters", "0", *SLOW), "--parameters 0: must be above 0"),
         ((*COMPARE, "--model", "lenet"), "nothing tells how fast the network is"),
         (("scale", "run", "--compression", "int8", "bf16", *SLOW), "several methods are given"),
+        (("scale", "run", "--compression", "fp16", "--library", "ring", *SLOW), "--compression fp16: Horovod's own"),
         (("scale", "damaged", *SLOW), "damaged/config.json: no valid compression and sync_every"),
     ],
 )  # fmt: skip
@@ -188,17 +208,28 @@ def test_a_step_on_a_link_is_that_of_the_command():
 
 
 def test_rows_begin_with_none_and_have_each_once():
-    made, notes = candidates(("int8", "none", "int8"), (8, 1), workload_of_size(1000, 0.0))
+    made, notes = candidates(("int8", "none", "int8"), (8, 1), model_of(workload_of_size(1000, 0.0)))
     assert list(map(str, made)) == [
         "--compression none", "--compression int8", "--compression int8 --sync-every 8",
         "--compression none --sync-every 8",
     ]  # fmt: skip
-    assert not notes
+    assert notes == [comparison.MEASURED_HERE]
     assert made[0] == PLAIN
 
 
-def test_compare_counts_from_none():
+@pytest.mark.parametrize(("coordination", "has_fp16"), [(Coordination("horovod-gloo"), True), (None, False)])
+def test_fp16_is_compared_where_it_exists(coordination, has_fp16):
+    """It is Horovod's, and for gradients: not for changes of weights after local steps."""
+    made, _ = candidates((), (), model_of(workload_of_size(1000, 0.0), coordination))
+    assert [one.sync_every for one in made if one.method.name == "fp16"] == [1] * has_fp16
+
+
+def model_of(workload, coordination=None):
     fit = Fit(Link(1e-4, 1e-8), 0.0, 0.0)
-    model = StepModel(workload_of_size(1 << 20, 0.01), Communication("ring", fit, fit), 0.0)
+    return StepModel(workload, Communication("ring", fit, fit, coordination=coordination), 0.0)
+
+
+def test_compare_counts_from_none():
+    model = model_of(workload_of_size(1 << 20, 0.01))
     (row,) = compare(model, 4, 1, [Combining(Method("bf16"))])
     assert row.factor == pytest.approx(model.step(4, 1).seconds / row.step.seconds)

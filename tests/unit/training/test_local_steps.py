@@ -1,0 +1,152 @@
+"""Where sync points are, what is due at each, and what becomes of the ranks' weights there."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.rank_threads import on_all_ranks
+
+from hvdtrain.collectives.compression import make_mean
+from hvdtrain.config.options import Config
+from hvdtrain.errors import UserError
+from hvdtrain.training.local_steps import LocalSteps, SyncPoints, outer_step
+
+NUMBERS = st.integers(1, 12)
+
+
+@given(every=NUMBERS, per_epoch=NUMBERS, last=st.integers(1, 60), interval=NUMBERS)
+def test_what_is_due_waits_for_the_next_sync_point(every, per_epoch, last, interval):
+    points = SyncPoints(every, per_epoch, last)
+    steps = [step for step in range(1, last + 1) if points.has(step)]
+    in_epochs = {step for step in range(1, last + 1) if ((step - 1) % per_epoch + 1) % every == 0}
+    assert set(steps) == in_epochs | set(range(per_epoch, last + 1, per_epoch)) | {last}
+    expected = {next(step for step in steps if step >= due) for due in range(interval, last + 1, interval)}
+    assert {step for step in steps if points.is_due(interval, step)} == expected
+    assert not any(points.is_due(0, step) for step in steps)
+
+
+@given(per_epoch=NUMBERS, step=st.integers(1, 60), interval=st.integers(0, 12))
+def test_without_local_steps_each_step_is_a_sync_point(per_epoch, step, interval):
+    points = SyncPoints(1, per_epoch, 60)
+    assert points.has(step)
+    assert points.is_due(interval, step) == (interval > 0 and step % interval == 0)
+
+
+@pytest.mark.needs("torch")
+def test_the_outer_step_is_that_of_pytorchs_sgd(monkeypatch, tmp_path):
+    import torch
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # which PyTorch sets for the whole process
+
+    weights = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weights], lr=0.7, momentum=0.9, nesterov=True)
+    ours, momentum = np.zeros(3, np.float32), np.zeros(3, np.float32)
+    for change in np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32):
+        weights.grad = torch.from_numpy(-change)
+        optimizer.step()
+        ours += outer_step(change, momentum)
+        np.testing.assert_allclose(ours, weights.detach().numpy(), rtol=1e-5)
+
+
+class Rounded:
+    """A learner of weights of several types, some of which are not trained; it keeps them as its model does."""
+
+    untrained, frozen = frozenset({"mask"}), frozenset({"kernel"})
+
+    def __init__(self, group):
+        self.group, self.mean = group, make_mean(Config(), group)
+        random = np.random.default_rng(group.rank)
+        self._weights = {
+            "dense": random.normal(size=(2, 3)).astype(np.float32),
+            "short": random.normal(size=4).astype(np.float16),
+            "long": random.normal(size=2),
+            "turn": np.array(1 + 2j * group.rank, np.complex64),
+            "kernel": np.ones(2, np.float32),
+            "mask": np.array([-np.inf, 0], np.float32),
+            "count": np.array(7),
+        }
+
+    def weights(self):
+        return {name: value.copy() for name, value in self._weights.items()}
+
+    def load(self, weights):
+        assert {name: (value.dtype, value.shape) for name, value in weights.items()} == {
+            name: (value.dtype, value.shape) for name, value in self._weights.items()
+        }
+        self._weights = {name: value.copy() for name, value in weights.items()}
+
+    def train(self):
+        """Make a step, of which each rank makes another one."""
+        random = np.random.default_rng(100 + self.group.rank)
+        for name in ("dense", "short", "long", "turn"):
+            value = self._weights[name]
+            self._weights[name] = (value + random.normal(size=value.shape)).astype(value.dtype)
+        self._weights["mask"][1] = self.group.rank
+        self._weights["count"] = np.array(self.group.rank)
+
+
+@pytest.mark.parametrize("outer", ["average", "nesterov"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_have_the_mean_of_what_each_has_changed(size, outer):
+    def job(group):
+        learner = Rounded(group)
+        steps = LocalSteps(Config(sync_every=2, outer=outer), learner)
+        steps.begin(0, {})
+        begun = learner.weights()
+        learner.train()
+        trained = learner.weights()
+        steps.combine(2)
+        steps.combine(2)  # of a script that leaves its loop: once
+        return begun, trained, learner.weights(), steps.momentum
+
+    ranks = on_all_ranks(size, job)
+    factor = 0.7 * 1.9 if outer == "nesterov" else 1
+    for rank, (begun, trained, ended, momentum) in enumerate(ranks):
+        for name in ("dense", "short", "long", "turn"):
+            mean = np.mean([of_rank[1][name] - begun[name] for of_rank in ranks], axis=0)
+            limits = {"rtol": 2e-3, "atol": 2e-3} if name == "short" else {"rtol": 1e-5, "atol": 1e-6}
+            np.testing.assert_allclose(ended[name], begun[name] + factor * mean, **limits)
+            assert ended[name].tobytes() == ranks[0][2][name].tobytes()
+            if momentum:
+                np.testing.assert_allclose(momentum[name], mean, **limits)
+        assert begun["dense"].tobytes() == ranks[0][0]["dense"].tobytes(), "rank 0's"
+        assert ended["mask"].tolist() == [-np.inf, rank] and ended["count"] == rank, "each rank's own"
+        assert ended["kernel"].tobytes() == trained["kernel"].tobytes()
+        assert bool(momentum) == (outer == "nesterov")
+
+
+def test_what_is_rounded_is_where_the_next_steps_begin():
+    """A change that is too small for float16 is not counted twice."""
+
+    def job(group):
+        learner = Rounded(group)
+        steps = LocalSteps(Config(sync_every=2), learner)
+        steps.begin(0, {})
+        before = learner.weights()["short"]
+        for step in (2, 4, 6):
+            learner.load(learner.weights() | {"short": before + np.float16(1e-3) * (group.rank == 0)})
+            steps.combine(step)
+        return before, learner.weights()["short"]
+
+    for before, after in on_all_ranks(2, job):
+        assert np.abs(after - before).max() < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"shards": 4}, "--shards 4: with --sync-every, the optimizer's state of a rank would belong to its shards"),
+        ({"op": "sum"}, "--op sum: with --sync-every, ranks combine weights"),
+        ({"op": "adasum"}, "--op adasum: with --sync-every"),
+        ({"on_nan": "skip"}, "--on-nan skip: with --sync-every, ranks would skip different steps"),
+        ({"precision": "fp16"}, "--precision fp16: with --sync-every, each rank would have a loss scale of its own"),
+        ({"batch_norm": "sync"}, "--batch-norm sync: with --sync-every"),
+        ({"ema": 0.9}, "--ema 0.9: with --sync-every"),
+        ({"groups": 2}, "--groups 2: with --sync-every"),
+        ({"sync_every": 1, "outer": "nesterov"}, "--outer nesterov: without --sync-every"),
+    ],
+)
+def test_options_that_exclude_local_steps(options, reason):
+    with pytest.raises(UserError, match="^" + reason) as error:
+        Config(**{"sync_every": 4, **options})
+    assert error.value.remedy
