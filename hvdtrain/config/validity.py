@@ -278,6 +278,9 @@ def _compression_problems(config: Any) -> Iterator[UserError]:
         yield invalid("compression", config.compression, problem, f"use --strategy {', '.join(COMPRESSING)}")
     if method.name == FP16 and config.strategy != "horovod":
         yield invalid("compression", FP16, "only --strategy horovod has it", "use bf16, which sends as many bytes")
+    if method.name == FP16 and config.sync_every > 1:
+        problem = "it is Horovod's own, for gradients, and with --sync-every ranks send weights"
+        yield invalid("compression", FP16, problem, "use bf16, which sends as many bytes")
     if config.by_horovod:
         return
     if config.op != "average":

@@ -61,8 +61,8 @@ def _problems(folder, case):
     # steps train something else.
     if (
         row.get("op") != "adasum"
-        and "powersgd" not in compression
         and row.get("sync_every", 1) == 1
+        and "powersgd" not in compression
         and share > max(LIMIT[row.get("precision", "fp32")], ROUNDED[compression])
     ):
         yield f"{share:.2g} of its way from the weights of one process"

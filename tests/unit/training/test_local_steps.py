@@ -142,6 +142,7 @@ def test_what_is_rounded_is_where_the_next_steps_begin():
         ({"precision": "fp16"}, "--precision fp16: with --sync-every, each rank would have a loss scale of its own"),
         ({"batch_norm": "sync"}, "--batch-norm sync: with --sync-every"),
         ({"ema": 0.9}, "--ema 0.9: with --sync-every"),
+        ({"compression": "fp16"}, "--compression fp16: it is Horovod's own, for gradients"),
         ({"groups": 2}, "--groups 2: with --sync-every"),
         ({"sync_every": 1, "outer": "nesterov"}, "--outer nesterov: without --sync-every"),
     ],
