@@ -115,6 +115,7 @@ ROWS = (
     *(_ours("torch", sync_every=8, outer=outer, tasks=LENET) for outer in ("average", "nesterov")),
     *(_ours("torch", sync_every=16, outer=outer, tasks=LENET) for outer in ("average", "nesterov")),
     *(_ours("torch", compression="int8", sync_every=every) for every in (4, 8)),
+    _ours("torch", compression="int8", sync_every=16, outer="nesterov", tasks=LENET),
     _peer("bare-ddp", "torch", TORCH),
     _peer("bare-ddp/fp16-hook", "torch", TORCH, hook="fp16", compression="bf16"),  # which sends as many bytes
     _peer("bare-ddp/powersgd-2-hook", "torch", TORCH, hook="powersgd", start=POWERSGD_START, compression="powersgd:2"),
