@@ -199,7 +199,8 @@ def _start(
         strategy = entry.start(config, runtime)
     validity.check_shards(config, strategy.group.size)
     if config.compression == AUTO:
-        chosen = compression.choose(cast(AllreduceGroup, strategy.group), elements)
+        folder = runtime.runs / runtime.name if runtime.auto_resume else None
+        chosen = compression.choose(cast(AllreduceGroup, strategy.group), elements, folder)
         config = strategy.config = dataclasses.replace(config, compression=str(chosen.method))
         strategy.choice = chosen.why
     choice, group = strategy.choice, strategy.group
