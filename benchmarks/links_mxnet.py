@@ -2,7 +2,7 @@
 
 Option besides those of training: threshold, of the 2-bit compression; without it, float32. Each host has a server, and
 the first one the scheduler. Ranks push gradients, which are compressed, pull their sum, which is not, and update their
-weights themselves (update_on_kvstore=False), so that the learning rate can follow the schedule.
+weights themselves, so that the learning rate can follow the schedule.
 """
 
 import os
@@ -49,15 +49,13 @@ net.hybridize(static_alloc=True, static_shape=True)
 criterion = gluon.loss.SoftmaxCrossEntropyLoss()
 criterion.hybridize(static_alloc=True, static_shape=True)
 options = {"learning_rate": config.lr, "momentum": config.momentum, "wd": config.weight_decay}
-threshold = job.options.get("threshold")
-trainer = gluon.Trainer(
-    net.collect_params(),
-    "nag" if config.nesterov else "sgd",
-    options,
-    kvstore="dist_sync",
-    update_on_kvstore=False,
-    compression_params={"type": "2bit", "threshold": threshold} if threshold else None,
-)
+trainer = gluon.Trainer(net.collect_params(), "nag" if config.nesterov else "sgd", options, kvstore=None)
+# Not by the trainer's own store: with update_on_kvstore=False it pushes and pulls in one call, which does not compress.
+store = mx.kv.create("dist_sync")
+if threshold := job.options.get("threshold"):
+    store.set_gradient_compression({"type": "2bit", "threshold": threshold})
+for key, parameter in enumerate(trainer._params):
+    store.init(key, parameter.data())
 
 
 def evaluate() -> tuple[float, int]:
@@ -80,6 +78,9 @@ for step, lr, images, labels in job.batches():
     with autograd.record():
         loss = criterion(net(batch), target)
     loss.backward()
-    trainer.step(config.batch_size)
+    for key, parameter in enumerate(trainer._params):
+        store.push(key, parameter.grad(), priority=-key)
+        store.pull(key, parameter.grad(), priority=-key)
+    trainer.update(config.batch_size)
     job.after(step, lambda loss=loss: float(loss.mean().asscalar()), evaluate)
 mx.nd.waitall()

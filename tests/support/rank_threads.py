@@ -37,9 +37,6 @@ class ThreadGroup(Exchanging, SingleProcess):
     def exchange(self, parts):
         return np.stack([given[self.rank] for given in self.gather(parts)])
 
-    def allgather(self, values):
-        return np.stack(self.gather(values))
-
     def sum(self, values):
         gathered = self.gather(values)
         total = gathered[self._order[0]].copy()

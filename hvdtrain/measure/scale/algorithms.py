@@ -5,10 +5,10 @@ alpha, beta and gamma are those of `Link`. On p hosts with one rank each the for
     ring                 2 (p - 1) alpha + 2 (p - 1) / p n beta + (p - 1) / p n gamma
     recursive doubling   lg p (alpha + n beta + n gamma)
     Rabenseifner         2 lg p alpha + 2 (p - 1) / p n beta + (p - 1) / p n gamma
-    exchange of parts    p alpha + 2 (p - 1) / p n beta
+    two exchanges        2 alpha + 2 (p - 1) / p n beta
 
-The last is an all-to-all, in which each rank gets its part of all vectors, and an allgather of the sums: so compressed
-values are summed (`hvdtrain.collectives.mean`), which no library's allreduce can add.
+The last are all-to-alls: in one each rank gets its part of all vectors, in the other all parts of the sum. So packed
+values are summed (`hvdtrain.collectives.groups.Exchanging`), which no library's allreduce can add.
 
 Sources: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH, IJHPCA 19(1),
 2005; for the ring Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69(2),
@@ -145,17 +145,15 @@ def hierarchical(size: int, cluster: Cluster) -> AllreduceTime:
 
 
 def exchange(size: int, cluster: Cluster) -> AllreduceTime:
-    """An all-to-all whose messages are all under way at the same time, and an allgather around a ring, as in Gloo.
+    """Two all-to-alls of n / p bytes to each rank, whose messages are all under way at the same time.
 
-    In the all-to-all, the ranks of a host share its network link for what they send to other hosts: each n / p bytes to
-    each rank there. Adding what arrives is part of unpacking it.
+    The ranks of a host share its network link for what they send to other hosts. Adding what arrives is part of
+    unpacking it.
     """
-    p, local_ranks, local, network = cluster.ranks, cluster.local_ranks, cluster.local, cluster.network
-    part, remote = size / p, p - local_ranks
+    local_ranks, local, network = cluster.local_ranks, cluster.local, cluster.network
+    part, remote = size / cluster.ranks, cluster.ranks - local_ranks
     sent_s = part * ((local_ranks - 1) * local.byte_s + local_ranks * remote * network.byte_s)
-    around = ring(size, cluster)  # of whose two rounds the allgather is the second
-    gathered_s = (p - 1) * part * cluster.slowest.byte_s
-    return AllreduceTime(cluster.slowest.latency_s + around.latency_s / 2, sent_s + gathered_s)
+    return AllreduceTime(2 * cluster.slowest.latency_s, 2 * sent_s)
 
 
 def _rounds(cluster: Cluster) -> tuple[int, int]:
@@ -182,7 +180,7 @@ FLAT: dict[str, Algorithm] = {
 }
 """Algorithms that need no knowledge of hosts."""
 EXCHANGE = "exchange"
-"""Of packed vectors, in place of an allreduce."""
+"""Of packed vectors, twice, in place of an allreduce."""
 ALGORITHMS: dict[str, Algorithm] = {**FLAT, "hierarchical": hierarchical, EXCHANGE: exchange}
 
 

@@ -35,9 +35,8 @@ AGREEMENT_BYTES = 64
 FUSION_BYTES = 128 << 20
 """HOROVOD_FUSION_THRESHOLD: the largest message that Horovod makes of several gradients."""
 HOROVOD_EXCHANGE = 4
-"""Latencies of an all-to-all by Horovod, besides its agreement and itself; an allgather has another round of the ring,
-as ranks exchange lengths first. On links with a delay of 10 ms each way, 2, 3, 4 and 8 ranks took 61, 62, 70 and 85 ms
-for an all-to-all of 8 bytes each, and 37, 61, 89 and 181 ms for an allgather (hvdtrain.measure.bench.hosts, Gloo)."""
+"""Latencies of an all-to-all by Horovod over Gloo, besides an agreement as of an allreduce, and itself: on links with a
+delay of 10 ms each way, 2, 3, 4 and 8 ranks took 61, 62, 70 and 85 ms for 8 bytes to each."""
 NO_TIME = AllreduceTime(0.0, 0.0)
 
 
@@ -245,7 +244,7 @@ class Communication:
     def call(self, size: int, ranks: int, packed: bool = False) -> CallTime:
         """The time of one allreduce of `size` bytes; one rank needs none.
 
-        packed: of compressed values. hvdtrain's ring adds them at each of its hops; others exchange and gather parts.
+        packed: of compressed values. hvdtrain's ring adds them at each of its hops; in others, ranks exchange parts.
         """
         if ranks == 1:
             return CallTime(0.0, 0.0, 0.0)
@@ -254,12 +253,11 @@ class Communication:
         return self._allreduce(self.algorithm, size, ranks)
 
     def _exchange(self, size: int, ranks: int) -> CallTime:
-        """An all-to-all and an allgather, before each of which Horovod's ranks also agree on what they are to send."""
+        """Two all-to-alls, before each of which Horovod's ranks also agree on what they are to send."""
         control, latency, transfer = self._allreduce(EXCHANGE, size, ranks)
-        if self.coordination:
-            link_s = self.factor * self.cluster(ranks).slowest.latency_s
-            return CallTime(2 * control + (HOROVOD_EXCHANGE + ranks - 1) * link_s, latency, transfer)
-        return CallTime(2 * control, latency, transfer)
+        more = HOROVOD_EXCHANGE if self.coordination else 0
+        more_s = self.factor * more * self.cluster(ranks).slowest.latency_s
+        return CallTime(2 * (control + more_s), latency, transfer)
 
     def _allreduce(self, algorithm: str, size: int, ranks: int) -> CallTime:
         cluster, fit = self.cluster(ranks), self.used(ranks)

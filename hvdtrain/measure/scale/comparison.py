@@ -78,7 +78,7 @@ def with_combining(model: StepModel, combining: Combining) -> StepModel:
 def candidates(
     methods: Sequence[str], sync_every: Sequence[int], model: StepModel
 ) -> tuple[list[Combining], list[str]]:
-    """What is compared, first without any, and notes on it and on what cannot be. methods, sync_every: empty for all."""
+    """What is compared, first without any, and notes on that. methods, sync_every: empty for all."""
     chosen = [parse_method(text) for text in methods or METHODS]
     known = [method for method in chosen if model.workload.shapes or method.name != POWERSGD]
     pairs = itertools.product(sorted(set(sync_every or SYNC_EVERY)), known)

@@ -85,9 +85,6 @@ class _Mirror(Exchanging, SingleProcess):
     def exchange(self, parts: np.ndarray) -> np.ndarray:
         return parts
 
-    def allgather(self, values: np.ndarray) -> np.ndarray:
-        return np.stack([values] * self.size)
-
 
 @functools.cache
 def packing_s(method: Method, shapes: tuple[tuple[int, int], ...], ranks: int) -> float:
