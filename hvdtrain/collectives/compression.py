@@ -70,9 +70,9 @@ def choose(group: AllreduceGroup, elements: int | None, folder: Path | None = No
 
     folder: of the run, if it may be one that is resumed, as after a restart: it keeps what was chosen at first.
     """
-    known = group.broadcast(_recorded(folder) if folder and group.rank == 0 else None)
+    known = group.broadcast(_recorded(folder) if folder and group.rank == 0 else "")
     if known:
-        return Choice(known, f"--compression auto is {known}, as in the run that is resumed")
+        return Choice(parse_method(known), f"--compression auto is {known}, as in the run that is resumed")
     count = min(elements or PROBE_ELEMENTS, PROBE_ELEMENTS)
     values = np.random.default_rng(0).standard_normal(count, np.float32)
     measured = group.broadcast([_measure(_mean_by(method, group, 0), values) for method in CHOICES])
@@ -82,12 +82,12 @@ def choose(group: AllreduceGroup, elements: int | None, folder: Path | None = No
     return Choice(chosen, f"--compression auto is {chosen}: the mean of {count} values takes {times}")
 
 
-def _recorded(folder: Path) -> Method | None:
-    """What was chosen for the run of a folder; None for a new run, and if that is not known."""
+def _recorded(folder: Path) -> str:
+    """What was chosen for the run of a folder; empty for a new run, and if that is not known."""
     with contextlib.suppress(UserError):
-        method = parse_method(recorded(folder).compression) if (folder / "config.json").is_file() else None
-        return method if method in CHOICES else None
-    return None
+        method = recorded(folder).compression if (folder / "config.json").is_file() else ""
+        return method if method in map(str, CHOICES) else ""
+    return ""
 
 
 def _measure(mean: Mean, values: np.ndarray) -> float:

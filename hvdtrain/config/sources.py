@@ -122,7 +122,7 @@ def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:
         remedy = "remove the folder, or give another --output"
         raise UserError(f"{folder}: no valid config.json of a run there ({error})", remedy) from None
     for name, value in expected.items():
-        if name == "compression" and value == AUTO and options.get(name) in map(str, CHOICES):
+        if name == "compression" and value == AUTO and options.get(name) in [str(method) for method in CHOICES]:
             continue  # the record has what it chose
         if options.get(name, value) != value:
             reason = f"{folder} was run with --{key(name)} {options[name]}, not {value}"

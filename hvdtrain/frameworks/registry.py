@@ -206,6 +206,8 @@ def _start(
     choice, group = strategy.choice, strategy.group
     if config.sync_every > 1:
         strategy = _of_local_steps(entry, config, runtime, group)
+    elif strategy.mean:  # which was made before the choice
+        strategy.mean = make_mean(config, cast(AllreduceGroup, group))
     elif not (config.by_horovod or config.compression == NONE):
         strategy = _by_group(config).strategy(config, runtime, group)
     strategy.choice = choice
