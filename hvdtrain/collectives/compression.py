@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +12,12 @@ import numpy as np
 from hvdtrain.collectives.mean import PackedMean, PlainMean
 from hvdtrain.collectives.packing import packing_of
 from hvdtrain.collectives.powersgd import LowRankMean, is_low_rank
-from hvdtrain.config.compression import FP16, NONE, PACKED, POWERSGD, Method, parse_method
+from hvdtrain.config.compression import CHOICES, FP16, NONE, PACKED, POWERSGD, Method, parse_method
 from hvdtrain.config.options import Config
+from hvdtrain.config.sources import recorded
+from hvdtrain.errors import UserError
 from hvdtrain.interfaces import AllreduceGroup, Mean, Shapes
 
-CHOICES = (Method(NONE), Method("bf16"), Method("int8"))
-"""Of --compression auto: they change results by rounding only."""
 PROBE_ELEMENTS = 1 << 18
 """Of the vector by which they are compared, at most: for longer ones bandwidth counts even more."""
 PROBES = 3
@@ -63,8 +65,14 @@ class Choice(NamedTuple):
     """What was measured."""
 
 
-def choose(group: AllreduceGroup, elements: int | None) -> Choice:
-    """The fastest of CHOICES between these ranks; the same on every rank, a collective. elements: of all gradients."""
+def choose(group: AllreduceGroup, elements: int | None, folder: Path | None = None) -> Choice:
+    """The fastest of CHOICES between these ranks; the same on every rank, a collective. elements: of all gradients.
+
+    folder: of the run, if it may be one that is resumed, as after a restart: it keeps what was chosen at first.
+    """
+    known = group.broadcast(_recorded(folder) if folder and group.rank == 0 else "")
+    if known:
+        return Choice(parse_method(known), f"--compression auto is {known}, as in the run that is resumed")
     count = min(elements or PROBE_ELEMENTS, PROBE_ELEMENTS)
     values = np.random.default_rng(0).standard_normal(count, np.float32)
     measured = group.broadcast([_measure(_mean_by(method, group, 0), values) for method in CHOICES])
@@ -72,6 +80,14 @@ def choose(group: AllreduceGroup, elements: int | None) -> Choice:
     chosen = CHOICES[fastest if measured[fastest] < GAIN * measured[0] else 0]
     times = ", ".join(f"{method} {seconds * 1e3:.1f} ms" for method, seconds in zip(CHOICES, measured, strict=True))
     return Choice(chosen, f"--compression auto is {chosen}: the mean of {count} values takes {times}")
+
+
+def _recorded(folder: Path) -> str:
+    """What was chosen for the run of a folder; empty for a new run, and if that is not known."""
+    with contextlib.suppress(UserError):
+        method = recorded(folder).compression if (folder / "config.json").is_file() else ""
+        return method if method in map(str, CHOICES) else ""
+    return ""
 
 
 def _measure(mean: Mean, values: np.ndarray) -> float:

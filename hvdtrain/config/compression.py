@@ -26,6 +26,10 @@ class Method(NamedTuple):
         return f"{self.name}:{self.rank}" if self.rank else self.name
 
 
+CHOICES = (Method(NONE), Method("bf16"), Method("int8"))
+"""Of --compression auto: they change results by rounding only."""
+
+
 def parse_method(text: str) -> Method:
     """The method that --compression names. Raises UserError if it names none."""
     if text in (NONE, AUTO, FP16, *PACKED):

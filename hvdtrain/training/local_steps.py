@@ -98,6 +98,8 @@ class LocalSteps:
         phases.begin(UPDATE)
         if self._momentum is not None:
             change = outer_step(change, self._momentum)
+            # As checkpoints have it, in the types of the weights: one of float64 has made the vector float64.
+            self._momentum = _joined(_parted(self._momentum, weights, self._names), self._names)
         self._learner.load(weights | _parted(self._anchor + change, weights, self._names))
         self._anchor = _joined(self._learner.weights(), self._names)  # as the learner has rounded them
 

@@ -147,6 +147,8 @@ class Ranks:
         text = f"rank {bad.rank}: loss is not finite at step {bad.step}, in training rows {rows}"
         if self._run.config.on_nan == "stop":
             remedy = "lower the learning rate, check these rows, or use --on-nan skip"
+            if self._run.local_steps:  # which excludes that
+                remedy = "lower the learning rate, or check these rows"
             raise NotFiniteError(text, remedy, rank=bad.rank, step=bad.step)
         log.warning("%s; %d step(s) skipped so far", text, self._run.learner.skipped)
 

@@ -140,7 +140,7 @@ def test_a_script_with_its_own_loop(tmp_path, method):
 
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, {FASTEST}))
 def test_auto_records_its_choice_and_a_resumed_run_keeps_it(tmp_path, framework):
-    given = (*OPTIONS, "--compression", "auto", "--name", "run")
+    given = (*BASE, "--compression", "auto", "--name", "run")
     command = [*launcher("local", 2), "python", "-m", f"hvdtrain.{framework}_lenet", *given, "--max-steps", "3"]
     status, output = run(command, tmp_path)
     assert status == 0, output[-4000:]
@@ -150,6 +150,13 @@ def test_auto_records_its_choice_and_a_resumed_run_keeps_it(tmp_path, framework)
     assert chosen in ("none", "bf16", "int8")
     train(tmp_path, framework, "--resume", "runs/run", "--max-steps", "5", by="local", np=2)
     assert recorded(folder, "compression") == chosen
+    # A restarted job has the option once more; whatever the first one chose holds.
+    path = folder / "config.json"
+    path.write_text(path.read_text().replace(f'"compression": "{chosen}"', '"compression": "none"'))
+    status, output = run([*command, "--auto-resume", "--max-steps", "7"], tmp_path)
+    assert status == 0, output[-4000:]
+    assert "--compression auto is none, as in the run that is resumed" in output
+    assert recorded(folder, "compression") == "none"
 
 
 @pytest.mark.parametrize(

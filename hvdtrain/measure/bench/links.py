@@ -65,6 +65,9 @@ class LinksOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        for option_name in ("tasks", "links"):
+            if not getattr(self, option_name):
+                raise UserError(f"--{option_name}: none is given", "name at least one, or leave it out for all")
         for name in self.tasks:
             if name not in TASKS:
                 raise invalid("tasks", name, "no such network", f"choose from {', '.join(TASKS)}")

@@ -130,7 +130,7 @@ def choose(rows: Sequence[Row], wanted: Sequence[str]) -> list[Row]:
     for prefix in wanted:
         if not any(_matches(row, prefix, known) for row in rows):
             raise UserError(
-                f"--rows {prefix}: no such row{did_you_mean(prefix, known)}", "python -m hvdtrain bench links --show"
+                f"--rows {prefix}: no such row{did_you_mean(prefix, known)}", "bench links --show lists them"
             )
     chosen = [row for row in rows if not wanted or any(_matches(row, prefix, known) for prefix in wanted)]
     bases = {row.base for row in chosen}

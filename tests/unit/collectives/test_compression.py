@@ -1,5 +1,6 @@
 """--compression: what is rounded and how far, the same bits on every rank, and state with which a mean goes on."""
 
+import json
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from hvdtrain.collectives.packing import BLOCK, BFloat16, Int8
 from hvdtrain.collectives.powersgd import orthogonal
 from hvdtrain.config.compression import Method, parse_method
 from hvdtrain.config.options import Config
+from hvdtrain.config.sources import to_record
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import ERROR
 
@@ -251,3 +253,15 @@ def test_auto_takes_what_is_fastest_and_tells_why(monkeypatch):
         chosen = on_all_ranks(2, job)
         assert chosen[0] == chosen[1] and str(chosen[0].method) == name
         assert chosen[0].why.startswith(f"--compression auto is {name}: the mean of 1000 values takes none 1000.0 ms, ")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("int8", "int8"), ("powersgd:2", "none"), ("damaged", "none"), (None, "none")]
+)
+def test_auto_keeps_its_choice_in_a_run_that_is_restarted(before, after, tmp_path, monkeypatch):
+    monkeypatch.setattr(compression, "_measure", lambda mean, values: 1.0)
+    if before:
+        config = to_record(Config(strategy="ring")) | {"compression": before}
+        (tmp_path / "config.json").write_text(json.dumps({"config": config}))
+    chosen = on_all_ranks(2, lambda group: choose(group, 1000, tmp_path if group.rank == 0 else tmp_path / "elsewhere"))
+    assert [str(choice.method) for choice in chosen] == [after, after]

@@ -115,6 +115,25 @@ def test_ranks_have_the_mean_of_what_each_has_changed(size, outer):
         assert bool(momentum) == (outer == "nesterov")
 
 
+def test_a_resumed_run_has_the_same_momentum_among_weights_of_several_types():
+    def job(group):
+        learner, resumed = Rounded(group), Rounded(group)
+        steps, resumed_steps = (LocalSteps(Config(sync_every=2, outer="nesterov"), of) for of in (learner, resumed))
+        steps.begin(0, {})
+        for step in (2, 4, 6):
+            learner.train()
+            steps.combine(step)
+            if step == 4:
+                resumed.load(learner.weights())
+                resumed_steps.begin(4, steps.momentum)
+        resumed.train()
+        resumed_steps.combine(6)
+        return [{name: value.tobytes() for name, value in of.weights().items()} for of in (learner, resumed)]
+
+    for whole, resumed in on_all_ranks(2, job):
+        assert resumed == whole
+
+
 def test_what_is_rounded_is_where_the_next_steps_begin():
     """A change that is too small for float16 is not counted twice."""
 

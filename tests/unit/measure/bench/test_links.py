@@ -72,6 +72,8 @@ def test_hosts_without_root_or_programs_are_one_line(monkeypatch):
 def test_options_that_fit_nothing_are_errors():
     with pytest.raises(UserError, match=r"--tasks lent: no such network; choose from lenet, resnet20"):
         LinksOptions(tasks=("lent",))
+    with pytest.raises(UserError, match=r"--links: none is given"):
+        LinksOptions(links=())
     with pytest.raises(UserError, match=r"--part whole .* choose --rows"):
         LinksOptions(part="whole")
 
