@@ -12,7 +12,7 @@ PACKED = ("bf16", "int8")
 """Methods that send each value in fewer bytes; fp16 is Horovod's own."""
 MAX_RANK = 256
 """More is no compression of any common layer."""
-LOW_RANK = re.compile(rf"{POWERSGD}:([1-9]\d{{0,2}})")
+LOW_RANK = re.compile(rf"{POWERSGD}:([1-9][0-9]{{0,2}})")
 
 
 class Method(NamedTuple):
