@@ -22,8 +22,6 @@ from hvdtrain.system.phases import LOOP, Phase
 
 AVERAGE = "ema/"
 """Begins the names of the averages of weights in a checkpoint, among the arrays of the optimizer."""
-OUTER = "outer-momentum/"
-"""Begins those of the momentum of the outer step (`--outer nesterov`), which is the same on all ranks."""
 MEAN = "compression/"
 """Begins the names of the state of `Learner.mean` there."""
 ERROR = "error"

@@ -180,9 +180,6 @@ class Config:
     sync_every: int = option(1, LOCAL_STEPS, minimum=1, affects_speed=True)
     """Steps that each rank makes on its own rows until ranks average what these have changed in the weights; 1 averages
     the gradients of each step."""
-    outer: Literal["average", "nesterov"] = option("average", LOCAL_STEPS, resume=Resume.STATE)
-    """What follows from that average, with --sync-every: the weights change by it, or by DiLoCo's outer step with
-    Nesterov momentum."""
     shards: int = option(0, BITS, minimum=0, maximum=MAX_SHARDS, affects_speed=True)
     """Shards of each global batch: any number of ranks up to it trains the same bits; 0 for a part per rank."""
     threads: int = option(0, BITS, minimum=0, maximum=MAX_THREADS, affects_speed=True)

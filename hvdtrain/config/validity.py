@@ -216,9 +216,6 @@ def _config_problems(config: Any) -> Iterator[UserError]:
         yield from _excluded(config, "shards", WITHOUT_SHARDS)
     if config.sync_every > 1:
         yield from _excluded(config, "sync_every", WITHOUT_LOCAL_STEPS)
-    elif config.outer != "average":
-        problem = "without --sync-every, ranks make no steps of their own"
-        yield invalid("outer", config.outer, problem, "give --sync-every 16, for example, or --outer average")
     yield from _compression_problems(config)
     if config.freeze and (config.groups != "auto" or config.strategy == "manual"):
         yield UserError(

@@ -55,7 +55,7 @@ def begin(run: Run, examine_host: Callable[[], Findings], replays: bool = False)
     if start.is_finished:
         _leave_as_it_is(run, start.position)
     if run.local_steps:
-        run.local_steps.begin(start.position.step, start.outer_momentum)
+        run.local_steps.begin(start.position.step)
     if run.is_rank_0:
         checkpoint = str(start.parent.path) if start.parent else ""
         agent_pipe.send(OpenedRun(os.path.abspath(run.folder), runtime.auto_resume, checkpoint))

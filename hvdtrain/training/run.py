@@ -16,7 +16,7 @@ from hvdtrain.config.score import Score
 from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.streams import stream_of
-from hvdtrain.interfaces import AVERAGE, OUTER, Checkpoint, Dataset, Group, Learner, Position
+from hvdtrain.interfaces import AVERAGE, Checkpoint, Dataset, Group, Learner, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.target import Target
@@ -189,8 +189,6 @@ class Run:
         optimizer = self.learner.optimizer_state()
         others = {f"{AVERAGE}{name}": array for name, array in self.learner.averages().items()}
         others |= self.learner.mean_arrays()
-        momentum = self.local_steps.momentum if self.local_steps else {}
-        others |= {f"{OUTER}{name}": array for name, array in momentum.items()}
         return Checkpoint(
             weights=weights,
             optimizer=optimizer._replace(arrays=optimizer.arrays | others),

@@ -164,7 +164,7 @@ def start_run(
         config = dataclasses.replace(config, compression=str(learner.mean.method if learner.mean else NONE))
     reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
     with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as reading:
-        local_steps = LocalSteps(config, learner) if config.sync_every > 1 else None
+        local_steps = LocalSteps(learner) if config.sync_every > 1 else None
         run = Run(config, runtime, target, learner, dataset, Path(), lock, local_steps=local_steps)
         learner.plan(config.epochs * run.steps_per_epoch, config.epochs)
         if isinstance(learner.group, SurvivingGroup):

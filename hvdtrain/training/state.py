@@ -22,7 +22,6 @@ from hvdtrain.errors import FolderLost, UserError, WriteError
 from hvdtrain.interfaces import (
     MEAN,
     OF_CHANGES,
-    OUTER,
     Checkpoint,
     Dataset,
     Group,
@@ -55,8 +54,6 @@ class Start(NamedTuple):
     """See `Ranks.losses`."""
     is_settled: bool = True
     """Whether all that was due after the last step is done."""
-    outer_momentum: Weights = {}  # noqa: RUF012
-    """See `LocalSteps.begin`."""
 
 
 Opened = tuple[Path, Path | None, Checkpoint | None, StartingWeights | None]
@@ -110,7 +107,7 @@ def resume(
             "each of the checkpoint's %d ranks has its own optimizer state; all ranks resume from rank 0's", ranks
         )
     position = _resumed(config, learner, dataset, path, saved)
-    return Start(folder, position, parent, is_finished, outer_momentum=saved.optimizer.under(OUTER))
+    return Start(folder, position, parent, is_finished)
 
 
 def _begin_with(learner: Learner, local: StartingWeights | None) -> None:
@@ -240,7 +237,7 @@ def _check_saved(config: Config, target: Target, dataset: Dataset, path: Path, s
 def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Checkpoint) -> None:
     """Load the optimizer's state, if the checkpoint has that of this optimizer."""
     state = local_state(learner, saved)
-    of_mean, state = state.under(MEAN), state.without(MEAN).without(OUTER)
+    of_mean, state = state.under(MEAN), state.without(MEAN)
     if saved.framework != config.framework:  # in whose order of elements the mean's state is
         state, of_mean = state._replace(extra={}), {}
         log.info("weights and optimizer state come from %s", saved.framework)

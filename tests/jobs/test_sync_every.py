@@ -48,7 +48,6 @@ STEPS = (
 )
 """Two epochs of 6 steps; the last one of an epoch is not a full batch."""
 LOCAL = ("--sync-every", "4", "--check-sync", "1", "--log-every", "3")
-NESTEROV = ("--outer", "nesterov")
 
 
 def state(folder):
@@ -60,32 +59,31 @@ def state(folder):
 
 
 @pytest.mark.parametrize(
-    ("framework", "strategy", "outer"),
+    ("framework", "strategy"),
     [
-        ("torch", "ring", NESTEROV),
-        ("mxnet", "horovod", NESTEROV),
-        ("tensorflow", "horovod", ()),
-        pytest.param("torch", "horovod", (), marks=MATRIX),
-        pytest.param("torch", "mpi", NESTEROV, marks=MATRIX),
-        pytest.param("mxnet", "ring", (), marks=MATRIX),
-        pytest.param("mxnet", "mpi", NESTEROV, marks=MATRIX),
-        pytest.param("tensorflow", "ring", NESTEROV, marks=MATRIX),
-        pytest.param("tensorflow", "mpi", (), marks=MATRIX),
+        ("torch", "ring"),
+        ("mxnet", "horovod"),
+        ("tensorflow", "horovod"),
+        pytest.param("torch", "horovod", marks=MATRIX),
+        pytest.param("torch", "mpi", marks=MATRIX),
+        pytest.param("mxnet", "ring", marks=MATRIX),
+        pytest.param("mxnet", "mpi", marks=MATRIX),
+        pytest.param("tensorflow", "ring", marks=MATRIX),
+        pytest.param("tensorflow", "mpi", marks=MATRIX),
     ],
 )
-def test_two_ranks_train_as_the_formulas_say_and_resume_in_the_middle_of_an_epoch(framework, strategy, outer, tmp_path):
-    options = ("--strategy", strategy, *STEPS, *LOCAL, *outer)
+def test_two_ranks_have_the_mean_of_their_weights_and_resume_in_the_middle_of_an_epoch(framework, strategy, tmp_path):
+    options = ("--strategy", strategy, *STEPS, *LOCAL)
     runs = {"whole": options, "part": (*options, "--max-steps", "4")}
     resumed = {"resumed": ("--resume", "runs/part", *LOCAL, "--max-steps", "0")}
     folder = train_several(tmp_path, framework, runs | resumed, "mpirun" if strategy == "mpi" else "local", 2)
     whole = state(folder / "whole")
     assert distance(whole, state(folder / "resumed")) == 0
-    assert any("outer-momentum/" in name for name in whole) == bool(outer)
     logged = [json.loads(line) for line in (folder / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in logged if line["kind"] == "train"] == [4, 6, 10, 12]
     assert all(sum(line["communicate_s"]) > 0 for line in logged if line["kind"] == "train")
 
-    status, output = run([sys.executable, str(REFERENCE), framework, "reference.npz", *STEPS, *LOCAL, *outer], tmp_path)
+    status, output = run([sys.executable, str(REFERENCE), framework, "reference.npz", *STEPS, *LOCAL], tmp_path)
     assert status == 0, output
     reference = np.load(tmp_path / "reference.npz")
     assert max(float(np.abs(whole[name] - reference[name]).max()) for name in reference.files) < 1e-5
@@ -130,7 +128,7 @@ def test_changes_of_weights_are_compressed(framework, method, tmp_path):
 
 
 def test_one_rank_and_another_number_of_ranks(tmp_path):
-    two = train(tmp_path, FASTEST, *STEPS, *LOCAL, *NESTEROV, "--max-steps", "4", "--name", "two", by="local", np=2)
+    two = train(tmp_path, FASTEST, *STEPS, *LOCAL, "--max-steps", "4", "--name", "two", by="local", np=2)
     single = ("--strategy", "single", *STEPS)
     runs = {"ordinary": single, "average": (*single, *LOCAL), "one": ("--resume", str(two), "--max-steps", "6")}
     folder = train_several(tmp_path, FASTEST, runs, "alone", 1)
@@ -142,7 +140,7 @@ def test_one_rank_and_another_number_of_ranks(tmp_path):
 
 def test_a_rank_that_is_killed_between_sync_points(tmp_path):
     """At step 5: the checkpoint that is due after step 3 was written at the sync point after step 4."""
-    options = ("--strategy", "ring", *STEPS, *LOCAL, *NESTEROV, "--checkpoint-every", "3")
+    options = ("--strategy", "ring", *STEPS, *LOCAL, "--checkpoint-every", "3")
     command = ["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--restarts", "1", "--"]
     command += ["python", str(PROGRAMS), "die", FASTEST, *options, "--name", "run", "--auto-resume"]
     status, output = run(command, tmp_path)
@@ -174,7 +172,7 @@ def test_a_task_with_parameters_that_get_no_gradient(framework, tmp_path):
     task = ROOT / "tests" / "support" / "tasks" / f"of_{framework}.py"
     options = ("--strategy", "ring", "--epochs", "3", "--batch-size", "8", "--optimizer", "adam", "--lr", "0.01")
     frozen = ("--freeze", "of_kind.*") if framework == "torch" else ()
-    runs = {"whole": (*options, *frozen, *LOCAL, *NESTEROV, "--model", f"{task}:Regression")}
+    runs = {"whole": (*options, *frozen, *LOCAL, "--model", f"{task}:Regression")}
     runs["part"] = (*runs["whole"], "--max-steps", "4")
     runs["resumed"] = ("--resume", "runs/part", "--max-steps", "0")
     folder = train_several(tmp_path, framework, runs, "local", 2)
@@ -187,7 +185,7 @@ def test_a_task_with_parameters_that_get_no_gradient(framework, tmp_path):
 @pytest.mark.parametrize("framework", cases(SCRIPTS, short={"torch"}))
 def test_a_script_with_its_own_loop(framework, tmp_path):
     """Killed between sync points, and left between them: all ranks then have the same weights, or the run fails."""
-    options = ("--epochs", "2", "--batch-size", "20", "--device", "cpu", "--quiet", "--sync-every", "5", *NESTEROV)
+    options = ("--epochs", "2", "--batch-size", "20", "--device", "cpu", "--quiet", "--sync-every", "5")
     script = ["python", str(SCRIPTS[framework]), *options]
     runs = {
         "whole": ([], {}),

@@ -1,4 +1,4 @@
-"""What two ranks with --sync-every compute, in one process: a learner for each, and the formulas in NumPy.
+"""What two ranks with --sync-every compute, in one process: a learner for each, and their mean in NumPy.
 
 usage: python local_steps.py FRAMEWORK OUTPUT.npz OPTIONS of training
 """
@@ -24,33 +24,19 @@ from hvdtrain.training.run import learning_rate
 RANKS = 2
 
 
-class Outer:
-    """What becomes of the mean change. The formulas of the paper, for the gradient -change, in float64."""
-
-    def __init__(self, config: Config, weights: Weights) -> None:
-        self.is_nesterov = config.outer == "nesterov"
-        self.anchor = {name: value.astype(np.float64) for name, value in weights.items()}
-        self.velocity = {name: np.zeros_like(value) for name, value in self.anchor.items()}
-
-    def sync(self, learners: list[Learner]) -> None:
-        trained = [learner.weights() for learner in learners]
-        for name, before in self.anchor.items():
-            gradient = before - sum(weights[name].astype(np.float64) for weights in trained) / RANKS
-            if not self.is_nesterov:
-                self.anchor[name] = before - gradient
-                continue
-            self.velocity[name] = 0.9 * self.velocity[name] + gradient
-            self.anchor[name] = before - 0.7 * (gradient + 0.9 * self.velocity[name])
-        for learner in learners:
-            learner.load({name: value.astype(np.float32) for name, value in self.anchor.items()})
+def sync(learners: list[Learner]) -> None:
+    """Give all the mean of their weights, in float64: from equal ones on, that is the mean of their changes."""
+    trained = [learner.weights() for learner in learners]
+    mean = {name: np.mean([weights[name] for weights in trained], axis=0, dtype=np.float64) for name in trained[0]}
+    for learner in learners:
+        learner.load({name: value.astype(np.float32) for name, value in mean.items()})
 
 
 def train(config: Config, runtime: RuntimeOptions) -> Weights:
     """The final weights, and what begins with the number of a rank and a slash: the state of its optimizer."""
     target, dataset = load_target(config, runtime)
-    alone = dataclasses.replace(config, strategy="single", sync_every=1, outer="average", compression="none")
+    alone = dataclasses.replace(config, strategy="single", sync_every=1, compression="none")
     learners = [build_learner(alone, target, target.initial_weights(config), runtime) for _ in range(RANKS)]
-    outer = Outer(config, learners[0].weights())
     samples, batch = len(dataset.train), config.batch_size
     per_epoch = sharding.steps_per_epoch(samples, batch, config.remainder)
     for step in range(min(config.epochs * per_epoch, config.max_steps or sys.maxsize)):
@@ -62,7 +48,7 @@ def train(config: Config, runtime: RuntimeOptions) -> Weights:
             lr = learning_rate(config, step, per_epoch)
             float(learner.train_step(Batch(dataset.train[rows], weights, lr, step, rows, rank)))
         if (in_epoch + 1) % config.sync_every == 0 or in_epoch + 1 == per_epoch:
-            outer.sync(learners)
+            sync(learners)
     states = ((rank, learner.optimizer_state().arrays.items()) for rank, learner in enumerate(learners))
     return learners[0].weights() | {f"{rank}/{name}": array for rank, arrays in states for name, array in arrays}
 

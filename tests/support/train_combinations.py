@@ -114,7 +114,7 @@ def reference(case: Case) -> dict[str, Any]:
     times = case.ranks if config.batch_scope == "per-rank" else 1
     plain = {"framework": REFERENCE, "strategy": "single", "api": "loop", "kvstore": "device", "precision": "fp32"}
     plain |= {"accumulate": 1, "op": "average", "compression": "none", "groups": "auto", "batch_scope": "global"}
-    plain |= {"sync_every": 1, "outer": "average"}
+    plain |= {"sync_every": 1}
     config = dataclasses.replace(config, **plain, batch_size=config.batch_size * times, lr=config.lr * times)
     factor = case.ranks if case.row.get("op") == "sum" else 1
     return outcome(config, RuntimeOptions(device="cpu", quiet=True), f"{case.id}-reference", has_nan(case), factor)

@@ -95,7 +95,7 @@ def _ours(framework: str, strategy: str = "horovod", *, tasks: Sequence[str] = t
     """A row of hvdtrain's: its name is made of what differs from the default."""
     parts = [str(options["compression"])] if "compression" in options else []
     if "sync_every" in options:
-        parts.append(f"sync{options['sync_every']}{'-nesterov' if options.get('outer') == 'nesterov' else ''}")
+        parts.append(f"sync{options['sync_every']}")
     return Row("/".join(filter(None, (framework, strategy, "+".join(parts)))), framework, strategy, options, "", tasks)
 
 
@@ -110,7 +110,6 @@ ROWS = (
     *(_ours("torch", compression=name, tasks=LENET) for name in ("fp16", "bf16", "powersgd:4")),
     *(_ours("torch", compression=name) for name in ("int8", "powersgd:2", AUTO)),
     _ours("torch", sync_every=8, tasks=LENET),
-    _ours("torch", sync_every=16, outer="nesterov", tasks=LENET),
     _ours("torch", compression="int8", sync_every=8),
     _peer("bare-ddp", "torch", TORCH),
     _peer("bare-ddp/fp16-hook", "torch", TORCH, hook="fp16", compression="bf16"),  # which sends as many bytes

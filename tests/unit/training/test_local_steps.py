@@ -9,7 +9,7 @@ from support.rank_threads import on_all_ranks
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.training.local_steps import LocalSteps, SyncPoints, outer_step
+from hvdtrain.training.local_steps import LocalSteps, SyncPoints
 
 NUMBERS = st.integers(1, 12)
 
@@ -30,22 +30,6 @@ def test_without_local_steps_each_step_is_a_sync_point(per_epoch, step, interval
     points = SyncPoints(1, per_epoch, 60)
     assert points.has(step)
     assert points.is_due(interval, step) == (interval > 0 and step % interval == 0)
-
-
-@pytest.mark.needs("torch")
-def test_the_outer_step_is_that_of_pytorchs_sgd(monkeypatch, tmp_path):
-    import torch
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # which PyTorch sets for the whole process
-
-    weights = torch.zeros(3, requires_grad=True)
-    optimizer = torch.optim.SGD([weights], lr=0.7, momentum=0.9, nesterov=True)
-    ours, momentum = np.zeros(3, np.float32), np.zeros(3, np.float32)
-    for change in np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32):
-        weights.grad = torch.from_numpy(-change)
-        optimizer.step()
-        ours += outer_step(change, momentum)
-        np.testing.assert_allclose(ours, weights.detach().numpy(), rtol=1e-5)
 
 
 class Rounded:
@@ -85,53 +69,29 @@ class Rounded:
         self._weights["count"] = np.array(self.group.rank)
 
 
-@pytest.mark.parametrize("outer", ["average", "nesterov"])
 @pytest.mark.parametrize("size", [2, 3])
-def test_ranks_have_the_mean_of_what_each_has_changed(size, outer):
+def test_ranks_have_the_mean_of_what_each_has_changed(size):
     def job(group):
         learner = Rounded(group)
-        steps = LocalSteps(Config(sync_every=2, outer=outer), learner)
-        steps.begin(0, {})
+        steps = LocalSteps(learner)
+        steps.begin(0)
         begun = learner.weights()
         learner.train()
         trained = learner.weights()
         steps.combine(2)
         steps.combine(2)  # of a script that leaves its loop: once
-        return begun, trained, learner.weights(), steps.momentum
+        return begun, trained, learner.weights()
 
     ranks = on_all_ranks(size, job)
-    factor = 0.7 * 1.9 if outer == "nesterov" else 1
-    for rank, (begun, trained, ended, momentum) in enumerate(ranks):
+    for rank, (begun, trained, ended) in enumerate(ranks):
         for name in ("dense", "short", "long", "turn"):
             mean = np.mean([of_rank[1][name] - begun[name] for of_rank in ranks], axis=0)
             limits = {"rtol": 2e-3, "atol": 2e-3} if name == "short" else {"rtol": 1e-5, "atol": 1e-6}
-            np.testing.assert_allclose(ended[name], begun[name] + factor * mean, **limits)
+            np.testing.assert_allclose(ended[name], begun[name] + mean, **limits)
             assert ended[name].tobytes() == ranks[0][2][name].tobytes()
-            if momentum:
-                np.testing.assert_allclose(momentum[name], mean, **limits)
         assert begun["dense"].tobytes() == ranks[0][0]["dense"].tobytes(), "rank 0's"
         assert ended["mask"].tolist() == [-np.inf, rank] and ended["count"] == rank, "each rank's own"
         assert ended["kernel"].tobytes() == trained["kernel"].tobytes()
-        assert bool(momentum) == (outer == "nesterov")
-
-
-def test_a_resumed_run_has_the_same_momentum_among_weights_of_several_types():
-    def job(group):
-        learner, resumed = Rounded(group), Rounded(group)
-        steps, resumed_steps = (LocalSteps(Config(sync_every=2, outer="nesterov"), of) for of in (learner, resumed))
-        steps.begin(0, {})
-        for step in (2, 4, 6):
-            learner.train()
-            steps.combine(step)
-            if step == 4:
-                resumed.load(learner.weights())
-                resumed_steps.begin(4, steps.momentum)
-        resumed.train()
-        resumed_steps.combine(6)
-        return [{name: value.tobytes() for name, value in of.weights().items()} for of in (learner, resumed)]
-
-    for whole, resumed in on_all_ranks(2, job):
-        assert resumed == whole
 
 
 def test_what_is_rounded_is_where_the_next_steps_begin():
@@ -139,8 +99,8 @@ def test_what_is_rounded_is_where_the_next_steps_begin():
 
     def job(group):
         learner = Rounded(group)
-        steps = LocalSteps(Config(sync_every=2), learner)
-        steps.begin(0, {})
+        steps = LocalSteps(learner)
+        steps.begin(0)
         before = learner.weights()["short"]
         for step in (2, 4, 6):
             learner.load(learner.weights() | {"short": before + np.float16(1e-3) * (group.rank == 0)})
@@ -163,7 +123,6 @@ def test_what_is_rounded_is_where_the_next_steps_begin():
         ({"ema": 0.9}, "--ema 0.9: with --sync-every"),
         ({"compression": "fp16"}, "--compression fp16: it is Horovod's own, for gradients"),
         ({"groups": 2}, "--groups 2: with --sync-every"),
-        ({"sync_every": 1, "outer": "nesterov"}, "--outer nesterov: without --sync-every"),
     ],
 )
 def test_options_that_exclude_local_steps(options, reason):
