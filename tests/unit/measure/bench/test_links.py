@@ -90,7 +90,7 @@ def test_peers_get_the_options_of_the_recipe(tmp_path):
 def test_intervals_are_whole_exchanges():
     assert steps_of_interval(row("torch/horovod"), 0.05) == 8
     assert steps_of_interval(row("torch/horovod"), 0.6) == 4
-    assert steps_of_interval(row("torch/horovod/sync16-nesterov"), 0.6) == 16
+    assert steps_of_interval(row("torch/horovod/sync8"), 0.6) == 8
     assert steps_of_interval(row("torch/bare-ddp/powersgd-2-hook"), 0.05) >= 10
 
 
