@@ -34,7 +34,7 @@ from hvdtrain.system.files import require_writable, write_outputs
 RESULTS = "results.jsonl"
 ALONE_STEPS = 60
 """Of the job of one rank from which the model gets what a step computes."""
-STOPS = (signal.SIGTERM, signal.SIGHUP)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -176,11 +176,26 @@ class Bench:
     def __init__(self, options: LinksOptions, results: Results) -> None:
         self._options, self._results = options, results
         self._workloads: dict[tuple[str, str], Workload] = {}
+        self._signals: list[int] = []
+        """Those that asked for the end."""
+
+    def _on_signal(self, number: int, _: object) -> None:
+        self._signals.append(number)
+        self._end_if_asked()
+
+    def _end_if_asked(self) -> None:
+        """Raise what ends the process, and removes the hosts. Also called while a job runs: Python ignores what a
+        signal's handler raises in some places, as in what `logging` does when a process forks.
+        """
+        for number in self._signals:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            sys.exit(128 + number)
 
     def run(self, cells: Sequence[Cell]) -> list[str]:
         """Make hosts, and measure all cells; returns why those failed that did."""
         for stop in STOPS:
-            signal.signal(stop, lambda number, _: sys.exit(128 + number))  # which also removes the hosts
+            signal.signal(stop, self._on_signal)
         failed = []
         with hosts(self._options.np) as made:
             speed = Speed()
@@ -203,7 +218,7 @@ class Bench:
 
     def _measure(self, cell: Cell, made: Hosts) -> None:
         options = self._options
-        jobs = Jobs(made.spaces, options.output, options.peers)
+        jobs = Jobs(made.spaces, options.output, options.peers, self._end_if_asked)
         data = write_data(cell.task, options.output / "data")
         if cell.part != "speed":
             result = jobs.train(cell.row, cell.task, cell.seed, data, options.epochs)

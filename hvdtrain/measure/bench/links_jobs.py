@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -23,11 +23,15 @@ STARTUP = {"checkpoint_seconds": "0", "keep": "1", "hang_timeout": "600"}
 
 
 class Jobs(NamedTuple):
-    """How jobs are started. folder: of their runs and output. peers: of the peers' programs."""
+    """How jobs are started. folder: of their runs and output. peers: of the peers' programs.
+
+    end_if_asked: called all the time while a job runs; what it raises ends the job.
+    """
 
     spaces: Sequence[str]
     folder: Path
     peers: Path
+    end_if_asked: Callable[[], None]
 
     def train(self, row: Row, task: Task, seed: int, data: Path, epochs: int) -> dict[str, Any]:
         """A whole training: the result of a curve."""
@@ -83,7 +87,12 @@ class Jobs(NamedTuple):
             given = [f"--{option.replace('_', '-')}={value}" for option, value in runtime.items()]
             program = ["-m", "hvdtrain", "train", *command(row, task, seed, data), *given, "--quiet"]
         horovod = row.strategy == "horovod"
-        watch = watched.look if watched else lambda _: None
+
+        def watch(ranks: Ranks) -> None:
+            self.end_if_asked()
+            if watched:
+                watched.look(ranks)
+
         HostJob(name, [sys.executable, *program], horovod, self.folder).run(self.spaces, watch)
         return folder
 
