@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.collectives.mean import PackedMean, PlainMean
+from hvdtrain.collectives.horovod import BYTES
+from hvdtrain.collectives.mean import PackedMean, PlainMean, count
 from hvdtrain.collectives.packing import packing_of
 from hvdtrain.collectives.powersgd import LowRankMean, is_low_rank
-from hvdtrain.config.compression import CHOICES, FP16, NONE, PACKED, POWERSGD, Method, parse_method
+from hvdtrain.config.compression import CHOICES, NONE, PACKED, POWERSGD, Method, parse_method
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import recorded
 from hvdtrain.errors import UserError
@@ -46,13 +47,12 @@ class Traffic(NamedTuple):
 
 def traffic(method: Method, shapes: Shapes) -> Traffic:
     """What a method exchanges for arrays of these shapes."""
-    count = sum(rows * columns for rows, columns in shapes)
     if method.name in PACKED:
-        return Traffic(packed=packing_of(method.name, np.random.SFC64(0)).size(count))
+        return Traffic(packed=packing_of(method.name, np.random.SFC64(0)).size(count(shapes)))
     if method.name != POWERSGD:
-        return Traffic(((2 if method.name == FP16 else 4) * count,))
+        return Traffic((BYTES[method.name] * count(shapes),))
     low = [shape for shape in shapes if is_low_rank(*shape, method.rank)]
-    whole = count - sum(rows * columns for rows, columns in low)
+    whole = count(shapes) - count(low)
     lefts, rights = (4 * method.rank * sum(shape[axis] for shape in low) for axis in (0, 1))
     return Traffic((4 * whole + lefts, rights) if low else (4 * whole,))
 
@@ -73,13 +73,12 @@ def choose(group: AllreduceGroup, elements: int | None, folder: Path | None = No
     known = group.broadcast(_recorded(folder) if folder and group.rank == 0 else "")
     if known:
         return Choice(parse_method(known), f"--compression auto is {known}, as in the run that is resumed")
-    count = min(elements or PROBE_ELEMENTS, PROBE_ELEMENTS)
-    values = np.random.default_rng(0).standard_normal(count, np.float32)
+    values = np.random.default_rng(0).standard_normal(min(elements or PROBE_ELEMENTS, PROBE_ELEMENTS), np.float32)
     measured = group.broadcast([_measure(_mean_by(method, group, 0), values) for method in CHOICES])
     fastest = int(np.argmin(measured))
     chosen = CHOICES[fastest if measured[fastest] < GAIN * measured[0] else 0]
     times = ", ".join(f"{method} {seconds * 1e3:.1f} ms" for method, seconds in zip(CHOICES, measured, strict=True))
-    return Choice(chosen, f"--compression auto is {chosen}: the mean of {count} values takes {times}")
+    return Choice(chosen, f"--compression auto is {chosen}: the mean of {len(values)} values takes {times}")
 
 
 def _recorded(folder: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hvdtrain.collectives.packing import packing_of
@@ -15,9 +17,12 @@ ROUND = "round"
 
 def shape_of(array: tuple[int, ...]) -> tuple[int, int]:
     """An array's shape as that of a matrix: its first dimension, of a layer's outputs, by all others."""
-    if len(array) < 2:
-        return 1, int(np.prod(array))
-    return array[0], int(np.prod(array[1:]))
+    return (1, math.prod(array)) if len(array) < 2 else (array[0], math.prod(array[1:]))
+
+
+def count(shapes: Shapes) -> int:
+    """Values of arrays of these shapes."""
+    return sum(rows * columns for rows, columns in shapes)
 
 
 class PlainMean:

@@ -48,7 +48,7 @@ class LowRankMean(PlainMean):
         with np.errstate(invalid="ignore", over="ignore"):
             local = np.add(values, self._error, dtype=np.float32)
             mean, factors = self._approximate(local)
-        # Else a gradient that is not finite would stay in the error. All ranks have the same mean, and decide alike.
+        # Else a gradient that is not finite would stay in the error. All ranks have the same mean, and decide the same.
         if np.isfinite(mean).all():
             self._factors = factors
             np.subtract(local, mean, out=self._error)

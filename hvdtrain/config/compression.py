@@ -11,7 +11,7 @@ NONE, AUTO, FP16, POWERSGD = "none", "auto", "fp16", "powersgd"
 PACKED = ("bf16", "int8")
 """Methods that send each value in fewer bytes; fp16 is Horovod's own."""
 MAX_RANK = 256
-"""More is no compression of any common layer."""
+"""Factors of a higher rank are larger than the matrices of common layers."""
 LOW_RANK = re.compile(rf"{POWERSGD}:([1-9][0-9]{{0,2}})")
 
 

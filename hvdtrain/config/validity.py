@@ -91,9 +91,11 @@ def check_strategy(config: Any, runtime: Any, strategy: Any, gradients: int | No
     """Check options together with the strategy's class. gradients: of a network; None for a task or a script."""
     check_supported(config, strategy.unsupported)
     if config.shards:
-        _raise_first(_sharded_strategy_problems(config, runtime, strategy))
+        lacks = "does not sum the gradients of shards exactly"
+        _raise_first(_alone_problems(config, runtime, strategy, "shards", lacks, "does not train in shards"))
     if config.sync_every > 1:
-        _raise_first(_local_strategy_problems(config, runtime, strategy))
+        lacks, combines = "has no steps that a rank makes by itself", "combines the gradients of each step"
+        _raise_first(_alone_problems(config, runtime, strategy, "sync_every", lacks, combines))
     _raise_first(_audit_problems(config, runtime, strategy))
     if runtime.cuda_graph:
         _raise_first(_cuda_graph_problems(config, runtime, strategy))
@@ -317,24 +319,16 @@ def _adasum_problems(config: Any) -> Iterator[UserError]:
         )
 
 
-def _sharded_strategy_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
+def _alone_problems(
+    config: Any, runtime: Any, strategy: Any, name: str, lacks: str, graphed: str
+) -> Iterator[UserError]:
+    """Of an option with which ranks make steps without the others: why this strategy, and a CUDA graph, cannot."""
+    value = getattr(config, name)
     if not strategy.sums_shards:
         given = f"--strategy {config.strategy}" + ("" if config.api == "auto" else f" --api {config.api}")
-        problem = f"{given} does not sum the gradients of shards exactly"
-        yield invalid("shards", config.shards, problem, f"use {SHARDED}")
+        yield invalid(name, value, f"{given} {lacks}", f"use {SHARDED}")
     if runtime.cuda_graph:
-        problem = "a job with --cuda-graph does not train in shards"
-        yield invalid("shards", config.shards, problem, "leave out --cuda-graph")
-
-
-def _local_strategy_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
-    if not strategy.sums_shards:  # the same ones can make a step without other ranks
-        given = f"--strategy {config.strategy}" + ("" if config.api == "auto" else f" --api {config.api}")
-        problem = f"{given} has no steps that a rank makes by itself"
-        yield invalid("sync_every", config.sync_every, problem, f"use {SHARDED}")
-    if runtime.cuda_graph:
-        problem = "a job with --cuda-graph combines the gradients of each step"
-        yield invalid("sync_every", config.sync_every, problem, "leave out --cuda-graph")
+        yield invalid(name, value, f"a job with --cuda-graph {graphed}", "leave out --cuda-graph")
 
 
 def _audit_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:

@@ -198,17 +198,15 @@ def _start(
     with limited_start():
         strategy = entry.start(config, runtime)
     validity.check_shards(config, strategy.group.size)
+    group, choice = strategy.group, ""
     if config.compression == AUTO:
         folder = runtime.runs / runtime.name if runtime.auto_resume else None
-        chosen = compression.choose(cast(AllreduceGroup, strategy.group), elements, folder)
+        chosen = compression.choose(cast(AllreduceGroup, group), elements, folder)
         config = strategy.config = dataclasses.replace(config, compression=str(chosen.method))
-        strategy.choice = chosen.why
-    choice, group = strategy.choice, strategy.group
+        choice = chosen.why
     if config.sync_every > 1:
         strategy = _of_local_steps(entry, config, runtime, group)
-    elif strategy.mean:  # which was made before the choice
-        strategy.mean = make_mean(config, cast(AllreduceGroup, group))
-    elif not (config.by_horovod or config.compression == NONE):
+    elif strategy.mean or not (config.by_horovod or config.compression == NONE):  # its mean is that of the choice
         strategy = _by_group(config).strategy(config, runtime, group)
     strategy.choice = choice
     return strategy

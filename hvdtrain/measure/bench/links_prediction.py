@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from hvdtrain.config.compression import NONE, parse_method
+from hvdtrain.config.compression import CHOICES, parse_method
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, measure
 from hvdtrain.measure.bench.hosts import Speed
 from hvdtrain.measure.bench.links_rows import AUTO, Row
@@ -22,8 +22,6 @@ from hvdtrain.measure.scale.workload import LIBRARY_OF, Workload
 
 SIZES = (8, 1024, 16384)
 """Bytes of the allreduces from which a latency is fitted."""
-CHOICES = (NONE, "bf16", "int8")
-"""What `auto` chooses from."""
 
 
 def library_of(row: Row) -> str:
@@ -50,7 +48,7 @@ def step_s(row: Row, workload: Workload, latency_s: float, speed: Speed, ranks: 
     `auto` counts as the fastest of what it chooses from.
     """
     sharing = max(ranks / len(os.sched_getaffinity(0)), 1.0)
-    methods = CHOICES if row.compression == AUTO else (row.compression,)
-    combinings = [Combining(parse_method(method), row.sync_every) for method in methods]
+    methods = CHOICES if row.compression == AUTO else (parse_method(row.compression),)
+    combinings = [Combining(method, row.sync_every) for method in methods]
     of_link, name = link(latency_s, speed), library_of(row)
     return min(step_on_link(workload, of_link, ranks, name, how, sharing).seconds for how in combinings)

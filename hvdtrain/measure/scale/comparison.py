@@ -128,8 +128,8 @@ def choice(compared: Sequence[Compared]) -> str:
 def _best(compared: Sequence[Compared]) -> Compared:
     """The fastest; but one that changes more of the result only if it is faster by WORTH than what changes less."""
     best, *_ = (one for one in compared if one.is_plain)
-    for _, alike in itertools.groupby(sorted(compared, key=_change), key=_change):
-        fastest = max(alike, key=lambda one: one.factor)
+    for _, group in itertools.groupby(sorted(compared, key=_change), key=_change):
+        fastest = max(group, key=lambda one: one.factor)
         if fastest.factor > WORTH * best.factor:
             best = fastest
     return best

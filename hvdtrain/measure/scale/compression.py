@@ -10,6 +10,7 @@ import numpy as np
 
 from hvdtrain.collectives.compression import Traffic, make_mean, traffic
 from hvdtrain.collectives.groups import Exchanging, SingleProcess
+from hvdtrain.collectives.mean import count
 from hvdtrain.config.compression import FP16, NONE, POWERSGD, Method
 from hvdtrain.config.options import Config
 from hvdtrain.interfaces import Shapes
@@ -66,11 +67,6 @@ class Combining(NamedTuple):
 
 PLAIN = Combining()
 """All gradients as they are, in each step."""
-
-
-def count(shapes: Shapes) -> int:
-    """Values of arrays of these shapes."""
-    return sum(rows * columns for rows, columns in shapes)
 
 
 class _Mirror(Exchanging, SingleProcess):

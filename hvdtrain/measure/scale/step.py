@@ -53,17 +53,12 @@ class StepModel:
     packing_s: Callable[[int], float] = no_packing
     """Seconds of a rank to pack and unpack what it sends, by number of ranks."""
 
-    @property
-    def is_in_backward(self) -> bool:
-        """See `Combining.is_in_backward`."""
-        return self.combining.is_in_backward
-
     def step(self, ranks: int, rows: float) -> StepTime:
         """The step of `ranks` ranks with `rows` images each; with local steps, the mean of those between two syncs."""
         compute, every = self.workload.compute_s(rows), self.combining.sync_every
         # The mean of that many independent steps spreads less by the root of their number.
         slowest = self.workload.spread * self.spread_factor / math.sqrt(every) * compute * expected_maximum(ranks)
-        packing = 0.0 if ranks == 1 or self.is_in_backward else self.packing_s(ranks) / every
+        packing = 0.0 if ranks == 1 or self.combining.is_in_backward else self.packing_s(ranks) / every
         control, latency, transfer = self._exposed(ranks, compute)
         own_input = self.workload.input_row_s * rows
         busy = compute + slowest + packing + control + latency + transfer
@@ -80,7 +75,7 @@ class StepModel:
         """Communication that a step waits for: control, latency, transfer."""
         if ranks == 1:
             return 0.0, 0.0, 0.0
-        if not self.is_in_backward:
+        if not self.combining.is_in_backward:
             return self._after_backward(ranks)
         backward_s = self.workload.backward_share * compute_s
         exposed, parts = min(self._of_messages(ranks, number, backward_s) for number in self._numbers())

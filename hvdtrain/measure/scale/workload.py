@@ -129,7 +129,7 @@ def read_workload(folders: tuple[Path, ...]) -> Recorded:
 
 
 def _combining(run: Run) -> Combining:
-    """What the run's record says of it. Raises UserError where it is no method."""
+    """What the run's record says of it. Raises UserError if it is not a method."""
     every = run.options.get("sync_every", 1)
     try:
         method = parse_method(str(run.options["compression"]))
