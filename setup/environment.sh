@@ -183,6 +183,13 @@ choose_torch_build() {
     fi
 }
 
+# uv leaves it to Python to compile a module when it is first imported. Where PYTHONDONTWRITEBYTECODE is set, as in many
+# images, or the environment may not be written, each start of a program would compile them again: more than half of the
+# time that a framework takes to import. Packages have files for other versions of Python, which cannot be compiled.
+compile_modules() {
+    nice "$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python*/site-packages hvdtrain >/dev/null 2>&1 || true
+}
+
 install_packages() {
     if [[ $purpose = test-gpu ]]; then
         step "Installing what tests/gpu need"
@@ -247,7 +254,10 @@ for variable in $VARIABLES; do
     set_variable "hvdtrain_${variable%%=*}" "${variable%%=*}" "\"${variable#*=}\""
 done
 [[ -z $system_torch ]] || test_system_torch
+compile_modules & # while Horovod is built
+compiling=$!
 [[ $purpose = test-gpu ]] || HVDTRAIN_CONSTRAINTS=$constraints setup/horovod.sh "$venv"
+wait "$compiling"
 
 printf '%s\n' "$extras" >"$venv/.hvdtrain-extras"
 printf '%s\n' "$wanted" >"$stamp"

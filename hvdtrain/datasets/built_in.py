@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pooch
 
-from hvdtrain.datasets.downloads import download
 from hvdtrain.datasets.formats.in_memory import CIFAR_ARCHIVE, CIFAR_FILES, cifar_members, parse_cifar10, read_idx
 from hvdtrain.datasets.formats.reading import Arrays, check_sha256, wrap_errors
 from hvdtrain.errors import UserError
@@ -110,6 +108,8 @@ def _locate(name: str, offline: bool) -> dict[str, Path]:
             "and --offline forbids a download",
             f"copy the files of {source.mirrors[0]} there, or run once without --offline",
         )
+    if missing:
+        from hvdtrain.datasets.downloads import download
     user_mirror = os.environ.get("HVDTRAIN_MIRROR")
     bases = ([f"{user_mirror.rstrip('/')}/{name}/"] if user_mirror else []) + [*source.mirrors]
     for file in missing:
@@ -121,8 +121,15 @@ def _locate(name: str, offline: bool) -> dict[str, Path]:
 
 def _folders(name: str) -> list[Path]:
     """Where a published data set may be: in the user's folder, and last in the cache."""
-    roots = [os.environ.get("HVDTRAIN_DATA"), pooch.os_cache("hvdtrain")]
+    roots = [os.environ.get("HVDTRAIN_DATA"), _cache()]
     return [Path(os.path.expanduser(root), name) for root in roots if root]
+
+
+def _cache() -> Path:
+    """The user's cache."""
+    import pooch  # with what it downloads by, 0.1 s that digits do not need
+
+    return Path(pooch.os_cache("hvdtrain"))
 
 
 def find_file(folders: list[Path], file: str) -> Path | None:
@@ -137,7 +144,7 @@ def _spellings(file: str) -> tuple[str, ...]:
 
 
 def _remedy(path: Path) -> str:
-    if Path(pooch.os_cache("hvdtrain")) in path.parents:
+    if _cache() in path.parents:
         return "delete it, and it is downloaded again (not with --offline)"
     return "replace it with the published file, or unset HVDTRAIN_DATA to download it"
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,6 +52,10 @@ class CheckContext:
     job: ConnectedJob | None = None
     """The connection to the job's other ranks, for checks that all ranks make together."""
     _answers: dict[str, Any] = field(default_factory=dict)
+    _asking: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
+    """Locks of those answers, since checks run side by side."""
+    _cores: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(len(os.sched_getaffinity(0))))
+    """Held while a subprocess runs: as many as there are cores import frameworks, so that none is late."""
 
     @property
     def in_job(self) -> bool:
@@ -64,14 +71,16 @@ class CheckContext:
         return max(min(limit_s, self.deadline - time.monotonic()), 0.1)
 
     def run(self, command: list[str], limit_s: float, **environment: str) -> Completed:
-        """Run a program; returns after `limit_s` and a few seconds at the latest."""
-        return subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
+        """Run a program once a core is free; returns after `limit_s` and a few seconds at the latest."""
+        with self._cores:
+            return subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
 
     def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:
         """Run a part of `hvdtrain.doctor.probe` in a separate process; its merged messages, and how it ended."""
-        limit_s = self.limit(limit_s)
-        command = subprocesses.probe_command(part, *arguments, limit_s=limit_s)
-        completed = subprocesses.run(command, limit_s + 1, dict(os.environ))
+        with self._cores:
+            limit_s = self.limit(limit_s)
+            command = subprocesses.probe_command(part, *arguments, limit_s=limit_s)
+            completed = subprocesses.run(command, limit_s + 1, dict(os.environ))
         messages = subprocesses.read_messages(completed.out)
         return {key: value for message in messages for key, value in message.items()}, completed
 
@@ -87,10 +96,17 @@ class CheckContext:
 
         return self.once(f"framework {name}", ask)
 
+    def frameworks(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What `framework` returns for each name, asked side by side, the last first: TensorFlow takes longest."""
+        with ThreadPoolExecutor(max(len(names), 1)) as threads:
+            answers = [threads.submit(self.framework, name) for name in reversed(names)]
+        return {name: answer.result() for name, answer in zip(reversed(names), answers, strict=True)}
+
     def once(self, key: str, ask: Callable[[], Any]) -> Any:
-        """The result of `ask`, called only the first time for this key."""
-        if key not in self._answers:
-            self._answers[key] = ask()
+        """The result of `ask`, called only the first time for this key; other threads wait for it."""
+        with self._asking[key]:
+            if key not in self._answers:
+                self._answers[key] = ask()
         return self._answers[key]
 
 
@@ -107,18 +123,20 @@ class Check:
     about: str
     """What it checks, from its function's docstring."""
     function: Function
+    measures: bool = False
+    """Whether it measures how fast something is, so that nothing else may run."""
 
     def __call__(self, context: CheckContext) -> Iterator[Finding]:
         return self.function(context)
 
 
-def check(topic: Topic, where: Where) -> Callable[[Function], Check]:
+def check(topic: Topic, where: Where, measures: bool = False) -> Callable[[Function], Check]:
     """Turn a function `check_<name>` into a `Check`; the first line of its docstring says what it does."""
 
     def make(function: Function) -> Check:
         name = function.__name__.removeprefix("check_").replace("_", "-")
         about = (function.__doc__ or "").split("\n")[0].rstrip(".")
-        return Check(name, topic, where, about, function)
+        return Check(name, topic, where, about, function, measures)
 
     return make
 

@@ -75,7 +75,7 @@ def _mpirun_command(context: CheckContext, *options: str) -> list[str]:
     return [mpirun, *as_root, *options]
 
 
-@check("jobs", "alone")
+@check("jobs", "alone", measures=True)
 def check_allreduce(context: CheckContext) -> Iterator[Finding]:
     """an allreduce by Horovod in two processes, over Gloo and over MPI"""
     name = first_loadable(context)

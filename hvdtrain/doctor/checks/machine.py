@@ -135,7 +135,7 @@ def _meminfo() -> dict[str, int]:
     return {match[1]: int(match[2]) * 1024 for match in found if match}
 
 
-@check("machine", "host")
+@check("machine", "host", measures=True)
 def check_precision(context: CheckContext) -> Iterator[Finding]:
     """whether this processor is faster in fp32 or in bf16"""
     name = next((name for name in PRECISION_FRAMEWORKS if has_module(name)), "")

@@ -47,7 +47,7 @@ def mpirun_version(context: CheckContext, path: Path) -> tuple[str, str]:
 
 def is_open_mpi(context: CheckContext, mpirun: str) -> bool:
     """Whether this mpirun is Open MPI's, whose options others do not have."""
-    return mpirun_version(context, Path(mpirun))[0] == "Open MPI"
+    return mpirun_version(context, Path(shutil.which(mpirun) or mpirun))[0] == "Open MPI"
 
 
 @check("software", "host")

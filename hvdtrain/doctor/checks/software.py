@@ -187,11 +187,12 @@ def check_frameworks(context: CheckContext) -> Iterator[Finding]:
     if len(missing) == len(FRAMEWORKS):
         yield fail("none of the frameworks is installed", stacks.repair_command())
         return
+    answers = context.frameworks([name for name in FRAMEWORKS if name not in missing])
     for name in FRAMEWORKS:
         if name in missing:
             yield _missing(name)
             continue
-        answer = context.framework(name)
+        answer = answers[name]
         if "framework_error" in answer:
             error = answer["framework_error"]
             text = f"{name} is installed but cannot be imported ({first_line(error)})"

@@ -19,6 +19,7 @@ from hvdtrain.collectives.horovod_membership import MembershipGroup
 from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.torch import late_dynamo
 from hvdtrain.frameworks.torch.flat_gradients import distribute, flatten, gradients_of
 from hvdtrain.frameworks.torch.network import (
     TorchNetwork,
@@ -31,7 +32,7 @@ from hvdtrain.frameworks.torch.network import (
     trained_parameters,
     unlisted_buffers,
 )
-from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Mean, Strategy, Unsupported
+from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Group, Mean, Strategy, Unsupported
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.phases import phases
 
@@ -49,6 +50,11 @@ class TorchStrategy(Strategy):
     """Whether each step must compute a gradient of each parameter, if the model was not wrapped for unused ones."""
     sums_shards = True
     captures: ClassVar[CapturedPart] = "step"
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
+        super().__init__(config, runtime, group, devices)
+        if not config.compile:
+            late_dynamo.postpone()  # before a learner, or a script, makes an optimizer
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         """The module whose forward pass training calls. finds_unused: parameters may get no gradient."""
