@@ -46,17 +46,17 @@ class _Postponed(types.ModuleType):
 
     def __getattribute__(self, name: str) -> Any:
         if _is_of_imports(name):
-            return super().__getattribute__(name)
+            return types.ModuleType.__getattribute__(self, name)
         caller = sys._getframe(1).f_globals.get("__name__")
         if (caller, name) in ANSWERS and sys.modules.get(NAME) is self:
             return ANSWERS[caller, name]
         _execute(self)
-        return super().__getattribute__(name)
+        return types.ModuleType.__getattribute__(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not _is_of_imports(name):
             _execute(self)
-        super().__setattr__(name, value)
+        types.ModuleType.__setattr__(self, name, value)
 
 
 def _is_of_imports(name: str) -> bool:
