@@ -6,6 +6,7 @@ import contextlib
 import io
 import textwrap
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,12 +68,14 @@ def encode(figure: Figure, form: Literal["png", "svg"]) -> bytes:
     return file.getvalue()
 
 
-def plot_metrics(folder: Path, title: str, choice: str = "") -> Path:
+def plot_metrics(folder: Path, title: str, choice: str = "") -> Path | None:
     """Draw training loss, test loss and a metric into `folder/metrics.png`; returns its path.
 
-    choice: the value of --score, which decides the metric. Raises OSError if it cannot be written.
+    Without two points of one of them it draws nothing, and returns None. choice: the value of --score, which decides the metric. Raises OSError if it cannot be written.
     """
     records = metrics.read(folder / "metrics.jsonl")
+    if max(Counter(record["kind"] for record in records).values(), default=0) < 2:
+        return None
     path = folder / "metrics.png"
     with drawing():
         figure = new_figure(7, 4)
