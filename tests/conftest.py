@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import stack
+from support import environment, stack
 from support.jobs import ending_started, real_data_folder
 from xdist.scheduler import LoadScopeScheduling
 
+pytest_plugins = ("support.slowest_files",)
+
 TOGETHER = {
-    **{f"tests/contracts/test_{name}.py": "same jobs" for name in ("parity", "strategies", "networks")},
-    **{f"tests/cluster/test_{name}.py": "same hosts" for name in ("hosts", "slurm")},
+    **{f"tests/contracts/test_{name}.py": "same jobs" for name in ("parity", "strategies", "networks", "tasks")},
+    **{f"tests/cluster/test_{name}.py": "same hosts" for name in ("hosts", "slurm", "survive_hosts", "survive_slurm")},
 }
 """Files whose tests compare runs of the same jobs, and those whose jobs run on the same hosts."""
 
@@ -30,6 +33,12 @@ class ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
         return TOGETHER.get(path, path)
+
+
+def pytest_configure(config):
+    """Before any file of tests imports a framework, which sets variables."""
+    if home := environment.begin():
+        config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
 
 
 def pytest_xdist_make_scheduler(config, log):
@@ -60,15 +69,34 @@ def no_job_left_behind():
         yield
 
 
+SET_BY_IMPORTS = {"TF2_BEHAVIOR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "CRC32C_SW_MODE", "TF_USE_LEGACY_KERAS"}
+"""By TensorFlow, PyTorch, tensorboardX and hvdtrain (that of Keras)."""
+
+
+def changed_since(before: dict[str, str]) -> set[str]:
+    """Names of environment variables; pytest itself changes one."""
+    names = before.keys() | os.environ.keys()
+    return {name for name in names if before.get(name) != os.environ.get(name)} - {"PYTEST_CURRENT_TEST"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def environment_of_a_file():
+    """What a framework sets in a fixture of a file of tests does not stay for the other files."""
+    before = dict(os.environ)
+    yield
+    for name in changed_since(before) - SET_BY_IMPORTS:
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            del os.environ[name]
+
+
 @pytest.fixture(autouse=True)
 def unchanged_environment():
     """Fail a test that leaves an environment variable behind, which would affect later tests."""
     before = dict(os.environ)
     yield
-    changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
-    # pytest sets the first; TensorFlow, PyTorch, tensorboardX and hvdtrain (that of Keras) set others at an import.
-    changed -= {"PYTEST_CURRENT_TEST", "TF2_BEHAVIOR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "CRC32C_SW_MODE"}
-    changed -= {"TF_USE_LEGACY_KERAS"}
+    changed = changed_since(before) - SET_BY_IMPORTS
     assert not changed, f"the test changed the environment: {changed}"
 
 

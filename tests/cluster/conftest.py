@@ -1,4 +1,4 @@
-"""The hosts, which are made once for all tests of this folder, and a Slurm on them for each file that asks for it."""
+"""The hosts and a Slurm on them, which are made once for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ def hosts(tmp_path_factory):
         made.down()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def slurm(hosts, tmp_path_factory):
     need(SLURM_NEEDS, "slurm-wlm slurm-wlm-basic-plugins munge")
     made = Slurm(hosts, tmp_path_factory.mktemp("slurm"))
     made.up()
-    return made
+    yield made
+    made.down()
 
 
 @pytest.fixture(scope="package")

@@ -1,4 +1,7 @@
-"""The image's Dockerfile, and the messages where it cannot be built."""
+"""The image's Dockerfile, and the messages where it cannot be built.
+
+It starts processes because make and shell scripts are tested.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Jobs on several hosts: they end with the weights of one process, and leave no process behind."""
+"""Jobs on several hosts: they end with the weights of one process, and leave no process behind.
+
+They start processes because launchers, ssh and agents share the work of starting and ending ranks on other hosts.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,16 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 from support.cluster import OTHER_PORT
 from support.cluster_jobs import LAUNCH, SLEEP, program, ranks_on, skip_if_the_folder_has_a_space
-from support.jobs import PROGRAMS, ROOT, distance, finish, newest, train, wait_for
+from support.jobs import PROGRAMS, ROOT, distance, finish, newest, run, start, train, wait_for
 
 MATRIX = pytest.mark.matrix
+PATH = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
 HOSTS = [
     ("mxnet", ["horovodrun", "--interface", "eth0"], "host1:1,host2:1", ()),
     pytest.param("torch", ["mpirun"], "host1:1,host2:1,host3:1", (), marks=MATRIX),
@@ -190,14 +193,50 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_hosts_end_with_the_test_run_that_made_them(hosts, tmp_path, end):
+def test_hosts_end_with_the_test_run_that_made_them(hosts, tmp_path):
     """Also where it cannot clean up."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    words = [sys.executable, "-c", MADE, str(tmp_path)]
-    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
+    process = start([sys.executable, "-c", MADE, str(tmp_path)], tmp_path, PYTHONPATH=PATH)
     processes = [f"/proc/{pid}" for pid in process.stdout.readline().split()]
     assert len(processes) >= 6 and all(map(os.path.exists, processes))  # of each host the first one, and two sshd
-    process.send_signal(end)
+    process.kill()
     process.communicate()
     wait_for(lambda: not any(map(os.path.exists, processes)), 10)
+
+
+FAILING = """
+from cluster.conftest import hosts
+from support.cluster_jobs import LAUNCH, ranks_on
+from support.jobs import pids_of, start, wait_for
+
+PROGRAM = "import os, signal, time; time.sleep(600)"
+
+
+def test_that_fails(hosts, tmp_path):
+    job = [*LAUNCH, "mpirun", "-n", "2", "-H", "host1:1,host2:1", "--", "python", "-c", PROGRAM]
+    hosts.start("host1", job, tmp_path)
+    wait_for(lambda: ranks_on(hosts, "host1") and ranks_on(hosts, "host2"), 60)
+    assert hosts.run("host1", ["ssh", "host2", "setsid sleep 1001 <&- >&- 2>&- &"], tmp_path)[0] == 0
+    start(["sh", "-c", "setsid sleep 1002 &"], tmp_path)
+    wait_for(lambda: hosts.programs("sleep 1001")["host2"] and pids_of("sleep 1002"), 10)
+    raise AssertionError("as intended")
+
+
+def test_after_it(hosts):
+    assert not any(hosts.programs("time.sleep(600)").values())
+    assert not pids_of("sleep 1001") + pids_of("sleep 1002")
+"""
+
+
+def test_a_test_that_fails_ends_what_it_started(hosts, tmp_path):
+    """The launcher, its agents and ranks on two hosts, and what no longer descends from a command of the test."""
+    skip_if_the_folder_has_a_space(["mpirun"])
+    (tmp_path / "test_failing.py").write_text(FAILING)
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "test_failing.py"]
+    _, output = run(words, tmp_path, PYTHONPATH=PATH)
+    assert "AssertionError: as intended" in output and "1 failed, 1 passed" in output, output
+
+
+def test_hosts_have_a_home_of_their_own(hosts, tmp_path):
+    """There bash reads its start-up files, at each ssh, and programs keep their settings."""
+    status, output = hosts.run("host1", ["ssh", "host2", "pwd; echo ~"], tmp_path)
+    assert (status, output.split()) == (0, [str(hosts.home)] * 2), output

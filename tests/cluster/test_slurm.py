@@ -1,4 +1,7 @@
-"""Jobs in a real Slurm: they end with the weights of one process, are queued again, and are cancelled."""
+"""Jobs in a real Slurm: they end with the weights of one process, are queued again, and are cancelled.
+
+They start processes because it is Slurm that starts, signals and queues them.
+"""
 
 from __future__ import annotations
 
@@ -80,20 +83,30 @@ def log(folder: Path, job: str) -> str:
 
 
 @pytest.mark.guarantee("time-limit")
-def test_a_batch_job_resumes_after_its_time_limit(slurm, tmp_path):
-    """Before the limit the ranks write a checkpoint; the requeued job ends with the weights of an undisturbed one."""
+@pytest.mark.parametrize("signal_by", ["scancel", pytest.param("slurm", marks=MATRIX)])
+def test_a_batch_job_resumes_after_its_time_limit(slurm, tmp_path, signal_by):
+    """Before the limit the ranks write a checkpoint; the requeued job ends with the weights of an undisturbed one.
+
+    Slurm sends the signal up to 30 s later than it could, by its clock, and scancel the same one at once.
+    """
     slow = ["python", str(PROGRAMS), "slowly_at_first", FASTEST]
-    options = ["--max-steps", "60", "--lr", "0.02", "--device", "cpu", "--auto-resume", "--name", "run"]
-    # Slurm's shortest limit is one minute, so the signal comes after 12 s.
-    job = submit(slurm, tmp_path, [*slow, *options], "--time", "1", "--signal-before", "48")
-    wait_for(lambda: slurm.state(job) == "COMPLETED", 180, lambda: f"{slurm.state(job)}: {log(tmp_path, job)}")
-    text = log(tmp_path, job)
-    assert "was asked to stop by SIGUSR1; the checkpoint of step" in text, text
+    steps = 90 if signal_by == "slurm" else 24  # half a second each, until the signal
+    options = ["--max-steps", str(steps), "--lr", "0.02", "--device", "cpu", "--auto-resume", "--name", "run"]
+    # One minute is Slurm's shortest limit.
+    limit = ["--time", "1", "--signal-before", "48"] if signal_by == "slurm" else ["--time", "10"]
+    job = submit(slurm, tmp_path, [*slow, *options, "--log-every", "2"], *limit)
+    run = tmp_path / "runs" / "run"
+    if signal_by == "scancel":
+        wait_for(lambda: (run / "metrics.jsonl").exists() and last_step(run), 60, lambda: log(tmp_path, job))
+        assert slurm.run(["scancel", "--batch", "--signal=USR1", job])[0] == 0
+    slurm.wait_for_state(job, "COMPLETED", 180, lambda: log(tmp_path, job))
+    stopped = re.search(r"was asked to stop by SIGUSR1; the checkpoint of step (\d+)", log(tmp_path, job))
+    assert stopped and int(stopped[1]) < steps, log(tmp_path, job)
     undisturbed = train(
         tmp_path, FASTEST, *options[:6], "--strategy", "ring", "--name", "undisturbed", by="local", np=2
     )
-    assert newest(tmp_path / "runs" / "run").position.step == 60
-    assert distance(newest(tmp_path / "runs" / "run").weights, newest(undisturbed).weights) < 1e-6
+    assert newest(run).position.step == steps
+    assert distance(newest(run).weights, newest(undisturbed).weights) < 1e-6
 
 
 @pytest.mark.guarantee("killed-rank")
@@ -103,13 +116,13 @@ def test_scancel_and_a_killed_rank_in_slurm(slurm, hosts, tmp_path):
     wait_for(lambda: log(tmp_path, job).count("] up") == 2, 30, lambda: log(tmp_path, job))
     (victim,) = ranks_on(hosts, "host2")
     os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: slurm.state(job) == "FAILED", 10, lambda: f"{slurm.state(job)}: {log(tmp_path, job)}")
+    slurm.wait_for_state(job, "FAILED", 10, lambda: log(tmp_path, job))
     assert "rank 1 on host2 was killed by SIGKILL; ending the others" in log(tmp_path, job)
     assert not any(hosts.programs("time.sleep(600)").values())
     job = submit(slurm, tmp_path, words)
     wait_for(lambda: log(tmp_path, job).count("] up") == 2, 30, lambda: log(tmp_path, job))
     assert slurm.run(["scancel", job])[0] == 0
-    wait_for(lambda: slurm.state(job) == "CANCELLED", 30, lambda: slurm.state(job))
+    slurm.wait_for_state(job, "CANCELLED", 30, lambda: log(tmp_path, job))
     wait_for(lambda: not any(hosts.programs("time.sleep(600)").values()), 15, lambda: str(hosts.programs("sleep")))
 
 
@@ -132,7 +145,7 @@ def test_an_array_trains_a_sweep(slurm, tmp_path):
     def table() -> str:
         return submitted(slurm, tmp_path, "launch", "status", job)[1]
 
-    wait_for(lambda: "2 completed" in table(), 90, lambda: table() + log(tmp_path, f"{job}_0"))
+    wait_for(lambda: "2 completed" in table(), 90, lambda: table() + log(tmp_path, f"{job}_0"), every_s=1)
     assert "all: 2 trial(s) complete" in table()
     assert {path.name for path in tmp_path.glob("*.log")} == {f"hvdtrain-{job}_{task}.log" for task in range(2)}
     assert "| 64 | 1 |" in (tmp_path / "all" / "sweep.md").read_text()
@@ -183,9 +196,9 @@ def test_scancel_and_requeue_concern_one_task_of_an_array(slurm, tmp_path):
         return [row["state"] for row in json.loads(output)]
 
     slurm.run(["scancel", "--batch", "--signal=USR1", f"{job}_1"])
-    wait_for(lambda: states() == ["RUNNING", "PENDING"], 30, states)
+    wait_for(lambda: states() == ["RUNNING", "PENDING"], 30, states, every_s=0.5)
     slurm.run(["scancel", f"{job}_0"])
-    wait_for(lambda: states() == ["CANCELLED", "RUNNING"], 60, states)
+    wait_for(lambda: states() == ["CANCELLED", "RUNNING"], 60, states, every_s=0.5)
     wait_for(lambda: "resumed from" in (runs[1] / "logs" / "rank-0.log").read_text(), 60)
     assert submitted(slurm, tmp_path, "launch", "cancel", job)[0] == 0
     assert states() == ["CANCELLED"] * 2

@@ -1,4 +1,7 @@
-"""launch --survive on several hosts: lost ranks, a host that cannot be reached, and hosts that are added."""
+"""launch --survive on several hosts: lost ranks, a host that cannot be reached, and hosts that are added.
+
+It starts processes because ranks on other hosts end with their host's network or by a signal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""launch srun --survive in a real Slurm: a step that is killed, and a node that fails."""
+"""launch srun --survive in a real Slurm: a step that is killed, and a node that fails.
+
+It starts processes because it is Slurm that starts and ends the steps.
+"""
 
 from __future__ import annotations
 

@@ -1,32 +1,30 @@
-"""Networks with batch normalization, dropout, groups and residual branches train to the same weights everywhere."""
+"""Networks with batch normalization, dropout, groups and residual branches train to the same weights everywhere.
+
+It starts processes because ranks exchange statistics and draw masks through the real libraries; see conftest.py.
+"""
 
 import numpy as np
 import pytest
 from support import mixed_networks
-from support.jobs import distance, newest, real_data_folder
-from support.network_runs import (
-    FILE,
-    STEPS,
-    SYNC,
-    assert_same,
-    case,
-    job,
-    mine,
-    name_of,
-    on_two_ranks,
-    run_of,
-    single,
-    two_devices,
-)
+from support.jobs import distance, real_data_folder
 from support.networks import shaped
-from support.parity import checksums
-from support.shared_runs import SharedRun
+from support.parity import assert_same, checksums
+from support.shared_runs import SharedRun, over_ranks, resumed, trains
 from support.stack import FRAMEWORKS, REFERENCE
 
 from hvdtrain.networks.random_numbers import initial_weights
 
+FILE = mixed_networks.__file__
+"""A Python file with networks."""
+STEPS = (
+    *("--momentum", "0", "--lr", "0.02", "--schedule", "constant", "--warmup-epochs", "0", "--init", "he"),
+    *("--max-steps", "4", "--epochs", "2"),
+)
+SYNC = ("--batch-norm", "sync")
 UNEVEN = ("--batch-size", "500")
 """Of 1437 images: two whole batches and 437 rows, which neither two nor three ranks can share evenly."""
+ACCUMULATE, CLIP = ("--accumulate", "2"), ("--clip-norm", "0.05")
+
 STYLES = [
     ("mxnet", "single"),
     ("mxnet", "single", "--api", "module"),
@@ -42,6 +40,8 @@ ON_DEVICES = [
     ("mxnet", "kvstore", "--api", "module"),
     ("mxnet", "manual"),
 ]
+SHORT_ON_DEVICES = [row for row in ON_DEVICES if row[1:] not in (("manual",), ("mirrored", "--api", "fit"))]
+"""Keras' fit is one of STYLES."""
 HOROVOD = [
     ("torch", "horovod"),
     ("mxnet", "horovod"),
@@ -49,13 +49,10 @@ HOROVOD = [
     ("tensorflow", "horovod", "--api", "fit"),
     ("mxnet", "horovod", "--api", "ndarray"),
 ]
-SHORT = HOROVOD[:3]
-FASTEST = HOROVOD[1]
-"""Of the short suite, MXNet's processes start fastest; how rows are divided is the same code in all frameworks."""
-SHORT_ON_DEVICES = [row for row in ON_DEVICES if row[1:] not in (("manual",), ("mirrored", "--api", "fit"))]
-"""Keras' fit is one of STYLES."""
+TORCH, MXNET, TENSORFLOW = HOROVOD[:3]
 MODULE = ("mxnet", "horovod", "--api", "module")
 OVER_RANKS = {
+    **dict.fromkeys(HOROVOD, ""),  # by the launcher of RANKED
     ("torch", "ddp"): "local",
     ("torch", "ring"): "local",
     ("torch", "mpi"): "mpirun",
@@ -67,151 +64,130 @@ OVER_RANKS = {
     ("mxnet", "ring"): "local",
     ("mxnet", "mpi"): "mpirun",
 }
-"""Other strategies over ranks, and their launchers."""
+"""Strategies over ranks, and their launchers."""
 
 
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [case(run_of(row, "MIXED", *mine("MIXED")), single("MIXED"), name_of(row)) for row in STYLES],
-)
-def test_all_styles_train_to_the_same_weights(shared_jobs, own, expected):
-    assert_same(shared_jobs, own, expected)
+def mine(name, *options):
+    """The options of a network of FILE."""
+    return ("--model", f"{FILE}:{name}", *STEPS, *options)
 
 
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        *(
-            case(run_of(row, "MIXED", *mine("MIXED")), two_devices(), name_of(row), row in SHORT_ON_DEVICES)
-            for row in ON_DEVICES
-        ),
-        *(
-            case(run_of(row, "MIXED", *mine("MIXED"), by="gloo", ranks=2), two_devices(), name_of(row), row == FASTEST)
-            for row in [*HOROVOD, MODULE]
-        ),
-    ],
-)
-def test_local_statistics_are_those_of_a_rank_or_a_device(shared_jobs, own, expected):
+def name_of(row):
+    return "-".join(part for part in row if not part.startswith("--"))
+
+
+def alone(row, name, *options):
+    """A run of one process with the strategy of a row."""
+    framework, strategy, *others = row
+    return SharedRun(framework, f"networks-{name_of(row)}-{name}", ("--strategy", strategy, *others, *options))
+
+
+def on_ranks(row, name, *options, by="", ranks=2, own_job=False):
+    """A run over ranks with the strategy of a row."""
+    framework, strategy, *others = row
+    given = ("--strategy", strategy, *others, *options)
+    return over_ranks(framework, f"networks-{name_of(row)}-{name}", *given, by=by, ranks=ranks, own_job=own_job)
+
+
+def single(name, *options):
+    """One process of the REFERENCE framework without Horovod, with which others are compared."""
+    return alone((REFERENCE, "single"), "-".join([name, *options]), *mine(name, *options))
+
+
+SYNCED, WHOLE = single("MIXED", *UNEVEN, *SYNC), single("WITHOUT_NORM", *UNEVEN, "--remainder", "exact")
+TWO_DEVICES = alone(("torch", "manual"), "two-devices", *mine("MIXED"))
+"""PyTorch's hand-written strategy, on the same halves of a batch as two ranks have."""
+BATCH_NORM_SYNC, DROPOUT = pytest.mark.guarantee("batch-norm-sync"), pytest.mark.guarantee("dropout")
+
+
+def case(own, expected, name, short=False, *marks):
+    """Two runs whose weights are the same up to rounding."""
+    return trains(own, expected, runs=(own, expected), id=name, short=short, marks=marks)
+
+
+def style_cases():
+    for row in STYLES:
+        yield case(alone(row, "MIXED", *mine("MIXED")), single("MIXED"), f"style-{name_of(row)}", True)
+
+
+def local_statistics_cases():
     """The running statistics are those of rank 0 or of the first device, which have the same rows."""
-    assert_same(shared_jobs, own, expected)
+    for row in ON_DEVICES:
+        own = alone(row, "MIXED", *mine("MIXED"))
+        yield case(own, TWO_DEVICES, f"local-{name_of(row)}", row in SHORT_ON_DEVICES)
+    for row in [*HOROVOD, MODULE]:
+        yield case(on_ranks(row, "MIXED", *mine("MIXED")), TWO_DEVICES, f"local-{name_of(row)}", row == TORCH)
+    compiled = on_ranks(TORCH, "compile-local", *mine("MIXED"), "--compile", own_job=True)
+    yield case(compiled, TWO_DEVICES, "local-compile")
 
 
-@pytest.mark.guarantee("batch-norm-sync")
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        case(
-            run_of(row, "sync", *mine("MIXED", *UNEVEN, *SYNC), by=by, ranks=ranks),
-            single("MIXED", *UNEVEN, *SYNC),
-            f"{ranks}-{name_of(row)}",
-            (ranks, row) in ((2, HOROVOD[0]), (3, FASTEST)),
-        )
-        for row, by in [*((row, "gloo") for row in HOROVOD), *OVER_RANKS.items()]
-        for ranks in (2, 3)
-    ],
-)
-def test_synchronized_statistics_are_those_of_one_process(shared_jobs, own, expected):
+def synchronized_cases():
     """With the default, --remainder pad, which pads nothing here."""
-    assert_same(shared_jobs, own, expected)
+    for row, by in OVER_RANKS.items():
+        for ranks in (2, 3):
+            own = on_ranks(row, "sync", *mine("MIXED", *UNEVEN, *SYNC), by=by, ranks=ranks)
+            short = (ranks, row) in ((2, TORCH), (3, MXNET))
+            yield case(own, SYNCED, f"sync-{ranks}-{name_of(row)}", short, BATCH_NORM_SYNC)
+    for name in FRAMEWORKS:
+        own = on_ranks((name, "horovod"), "clip", *mine("MIXED", *SYNC, *CLIP))
+        yield case(own, single("MIXED", *SYNC, *CLIP), f"sync-clip-{name}")
+    compiled = on_ranks(TORCH, "compile", *mine("MIXED", *SYNC), "--compile", own_job=True)
+    yield case(compiled, single("MIXED", *SYNC), "sync-compile")
 
 
-@pytest.mark.guarantee("dropout")
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        case(
-            run_of(row, remainder, *mine("WITHOUT_NORM", *UNEVEN, "--remainder", remainder), by=by, ranks=ranks),
-            single("WITHOUT_NORM", *UNEVEN, "--remainder", "exact" if remainder == "pad" else remainder),
-            f"{remainder}-{ranks}-{name_of(row)}",
-            (ranks == 3 and row == FASTEST) or (ranks == 2 and row in SHORT and remainder == "exact"),
-        )
-        for row, by in [*((row, "gloo") for row in [*HOROVOD, MODULE]), *OVER_RANKS.items()]
-        for remainder in ("pad", "drop", "exact")
-        for ranks in (2, 3)
-    ],
-)
-def test_dropout_is_the_same_for_any_number_of_ranks(shared_jobs, own, expected):
-    assert_same(shared_jobs, own, expected)
-
-
-@pytest.mark.guarantee("dropout")
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        case(
-            run_of(row, "dropout", *mine("WITHOUT_NORM", *UNEVEN), "--devices", "3"),
-            single("WITHOUT_NORM", *UNEVEN, "--remainder", "exact"),
-            name_of(row),
-            row[1] == "kvstore",
-        )
-        for row in [("torch", "manual"), *(row for row in ON_DEVICES if "mirrored" not in row)]
-    ],
-)
-def test_dropout_is_the_same_for_any_number_of_devices(shared_jobs, own, expected):
-    """TensorFlow can split a CPU once in a process; above it is two devices."""
-    assert_same(shared_jobs, own, expected)
-
-
-ACCUMULATE, CLIP = ("--accumulate", "2"), ("--clip-norm", "0.05")
+def dropout_cases():
+    """The masks are those of one process, for any ranks and devices, also in the parts of --accumulate."""
+    for row, by in {**OVER_RANKS, MODULE: ""}.items():
+        for remainder in ("pad", "drop", "exact"):
+            expected = single("WITHOUT_NORM", *UNEVEN, "--remainder", remainder) if remainder == "drop" else WHOLE
+            for ranks in (2, 3):
+                options = mine("WITHOUT_NORM", *UNEVEN, "--remainder", remainder)
+                # How rows are divided is the same code in all frameworks.
+                short = (ranks, row) == (3, MXNET) or (ranks, row, remainder) in (
+                    (2, TORCH, "exact"),
+                    (2, TENSORFLOW, "exact"),
+                )
+                own = on_ranks(row, remainder, *options, by=by, ranks=ranks)
+                yield case(own, expected, f"dropout-{remainder}-{ranks}-{name_of(row)}", short, DROPOUT)
+    # TensorFlow can split a CPU once in a process; above it is two devices.
+    for row in [("torch", "manual"), *(row for row in ON_DEVICES if "mirrored" not in row)]:
+        own = alone(row, "dropout", *mine("WITHOUT_NORM", *UNEVEN), "--devices", "3")
+        yield case(own, WHOLE, f"dropout-devices-{name_of(row)}", row[1] == "kvstore", DROPOUT)
+    for row in (TORCH, TENSORFLOW):
+        own = on_ranks(row, "accumulate", *mine("WITHOUT_NORM", *ACCUMULATE))
+        yield case(own, single("WITHOUT_NORM"), f"dropout-accumulate-{name_of(row)}")
 
 
 @pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        *(
-            case(
-                on_two_ranks(name, "accumulate", *mine("WITHOUT_NORM", *ACCUMULATE)),
-                single("WITHOUT_NORM"),
-                f"accumulate-{name}",
-                short=False,
-            )
-            for name in ("torch", "tensorflow")
-        ),
-        *(
-            case(
-                on_two_ranks(name, "clip", *mine("MIXED", *SYNC, *CLIP)),
-                single("MIXED", *SYNC, *CLIP),
-                f"clip-{name}",
-                short=False,
-            )
-            for name in FRAMEWORKS
-        ),
-    ],
+    ("own", "expected"), [*style_cases(), *local_statistics_cases(), *synchronized_cases(), *dropout_cases()]
 )
-def test_options_have_the_same_effect(shared_jobs, own, expected):
-    assert_same(shared_jobs, own, expected)
+def test_networks_train_to_the_same_weights(shared_jobs, own, expected):
+    assert_same(shared_jobs.folder(own), shared_jobs.folder(expected))
 
 
-PARTS = [job(name, "parts", "--strategy", "single", *mine("MIXED", *ACCUMULATE)) for name in ("torch", "tensorflow")]
+PARTS = [alone((name, "single"), "parts", *mine("MIXED", *ACCUMULATE)) for name in ("torch", "tensorflow")]
 
 
-@pytest.mark.matrix
-@pytest.mark.trains(two_devices())
-@pytest.mark.parametrize("own", [pytest.param(own, marks=pytest.mark.trains(own), id=own.framework) for own in PARTS])
+@pytest.mark.parametrize("own", [trains(own, runs=(own, TWO_DEVICES), id=own.framework, short=False) for own in PARTS])
 def test_the_parts_of_accumulate_are_normalized_one_by_one(shared_jobs, own):
     """As on two devices, except for the running statistics, which see both parts."""
-    weights, expected = (newest(shared_jobs.folder(one)).weights for one in (own, two_devices()))
+    weights, expected = (shared_jobs.newest(one).weights for one in (own, TWO_DEVICES))
     differing = {name for name in weights if np.abs(weights[name] - expected[name]).max() > 1e-5}
     assert differing == {name for name in weights if ".running_" in name}
 
 
-def low_precision_case(framework, precision):
-    options = mine("MIXED", *SYNC, "--precision", precision)
-    # MXNet's bf16 changes all graphs of its process.
-    own = on_two_ranks(framework, precision, *options, own_job=framework == "mxnet")
-    return case(own, single("MIXED", *SYNC), f"{precision}-{framework}", short=False)
+def low_precision_cases():
+    exact = single("MIXED", *SYNC)
+    for precision, frameworks in (("bf16", FRAMEWORKS), ("fp16", ("torch", "tensorflow"))):
+        for name in frameworks:
+            own = on_ranks((name, "horovod"), precision, *mine("MIXED", *SYNC, "--precision", precision))
+            yield trains(own, exact, runs=(own, exact), id=f"{precision}-{name}", short=False)
 
 
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        *(low_precision_case(name, "bf16") for name in FRAMEWORKS),
-        *(low_precision_case(name, "fp16") for name in ("torch", "tensorflow")),
-    ],
-)
+@pytest.mark.parametrize(("own", "expected"), [*low_precision_cases()])
 def test_low_precision_moves_the_weights_almost_as_fp32(shared_jobs, own, expected):
     """Dropout, whose masks are 0 and 4/3 or 2, and sums over ranks are not what low precision changes."""
-    weights, exact = (newest(shared_jobs.folder(one)).weights for one in (own, expected))
+    weights, exact = (shared_jobs.newest(one).weights for one in (own, expected))
     start = initial_weights(shaped(mixed_networks.MIXED), "he", 0)
     assert 0 < norm(weights, exact) < 0.1 * norm(exact, start)
     assert len(set(checksums(shared_jobs.folder(own), "ends"))) == 1
@@ -221,62 +197,25 @@ def norm(one, other):
     return sum(float(((one[name] - other[name]) ** 2).sum()) for name in one) ** 0.5
 
 
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        case(
-            on_two_ranks("torch", "compile", *mine("MIXED", *SYNC), "--compile", own_job=True),
-            single("MIXED", *SYNC),
-            "sync",
-            short=False,
-        ),
-        case(
-            on_two_ranks("torch", "compile-local", *mine("MIXED"), "--compile", own_job=True),
-            two_devices(),
-            "local",
-            short=False,
-        ),
-    ],
-)
-def test_compiled_networks_train_to_the_same_weights(shared_jobs, own, expected):
-    assert_same(shared_jobs, own, expected)
-
-
 RECIPE = ("--lr", "0.02", "--nesterov", "--batch-size", "300", "--epochs", "2", "--check-sync", "1")
 """Of five steps in an epoch."""
 
 
-def resumed_case(framework, *options):
+def resumed_case(row, *options):
     """A training of 7 steps, and one that was interrupted after 3, in the middle of an epoch."""
-    name, model = f"resume{'-'.join(options)}", ("--model", f"{FILE}:MIXED")
-    straight, part = (
-        on_two_ranks(framework, f"{name}-{steps}", *model, *RECIPE, *options, "--max-steps", str(steps))
-        for steps in (7, 3)
-    )
-    resume = ("--resume", f"runs/{part.folder_name}", "--max-steps", "7")
-    runs = (part, SharedRun(framework, part.name, resume, "gloo", 2), straight)
-    return pytest.param(*runs, marks=pytest.mark.trains(*runs), id=f"{framework}{'-'.join(options)}")
+    name = f"resumed{'-'.join(options)}"
+    runs = resumed(on_ranks(row, name, "--model", f"{FILE}:MIXED", *RECIPE, *options), 7, 3)
+    # The short suite has test_tasks, on two ranks, also with dropout and local statistics.
+    return trains(runs, runs=runs, id=f"{name_of(row)}-{name}", short=False)
 
 
-@pytest.mark.matrix  # the short suite has test_tasks, on two ranks, also with dropout and local statistics
 @pytest.mark.guarantee("resume-bit-for-bit")
 @pytest.mark.parametrize(
-    ("part", "resumed", "straight"),
-    [
-        *(resumed_case(name) for name in FRAMEWORKS),
-        *(resumed_case(name, *SYNC) for name in FRAMEWORKS),
-        resumed_case("mxnet", "--api", "module"),
-        resumed_case("mxnet", "--api", "ndarray"),
-        resumed_case("tensorflow", "--api", "fit"),
-    ],
+    "runs", [*map(resumed_case, [*HOROVOD, MODULE]), *(resumed_case(row, *SYNC) for row in HOROVOD[:3])]
 )
-def test_resume_in_an_epoch_is_exact(shared_jobs, part, resumed, straight):
+def test_resume_in_an_epoch_is_exact(shared_jobs, runs):
     """With local statistics those of rank 0 count, and other ranks lose theirs."""
-    shared_jobs.folder(part)  # must be trained before it can be resumed
-    one, other = (newest(shared_jobs.folder(run)) for run in (resumed, straight))
-    assert one.position == other.position
-    assert distance(one.weights, other.weights) == 0
-    assert distance(one.optimizer.arrays, other.optimizer.arrays) == 0
+    shared_jobs.assert_resumed(runs)
 
 
 RESNET = ("--model", "resnet20", *STEPS, *SYNC)
@@ -287,25 +226,23 @@ NEEDS_DATA = pytest.mark.skipif(not real_data_folder(), reason="needs HVDTRAIN_D
 
 
 def resnet_case(framework, name, options, *marks):
-    one, reference = (
-        job(kind, f"resnet20-{name}", "--strategy", "single", *RESNET, *options) for kind in (framework, REFERENCE)
-    )
-    two = on_two_ranks(framework, f"resnet20-{name}", *RESNET, *options)
-    marks = [pytest.mark.trains(two, one, reference), *marks]
-    return pytest.param(two, one, reference, marks=marks, id=f"{name}-{framework}")
+    one, reference = (alone((kind, "single"), f"resnet20-{name}", *RESNET, *options) for kind in (framework, REFERENCE))
+    two = on_ranks((framework, "horovod"), f"resnet20-{name}", *RESNET, *options)
+    short = (name, framework) == ("small", REFERENCE)  # the short suite has other frameworks with MIXED
+    runs = (two, one, reference)
+    return trains(*runs, runs=runs, id=f"{name}-{framework}", short=short, marks=marks)
 
 
 @pytest.mark.guarantee("resnet20")
 @pytest.mark.parametrize(
     ("two", "one", "reference"),
     [
-        *(resnet_case(name, "small", SMALL) for name in FRAMEWORKS if name != "tensorflow"),
-        resnet_case("tensorflow", "small", SMALL, pytest.mark.matrix),  # the short suite has TensorFlow with MIXED
-        *(resnet_case(name, "full", FULL, pytest.mark.matrix, NEEDS_DATA) for name in FRAMEWORKS),
+        *(resnet_case(name, "small", SMALL) for name in FRAMEWORKS),
+        *(resnet_case(name, "full", FULL, NEEDS_DATA) for name in FRAMEWORKS),
     ],
 )
 def test_resnet20_on_two_ranks_equals_one_process(shared_jobs, two, one, reference):
-    weights, expected, others = (newest(shared_jobs.folder(run)).weights for run in (two, one, reference))
+    weights, expected, others = (shared_jobs.newest(run).weights for run in (two, one, reference))
     assert distance(weights, expected) < 1e-5
     assert distance(weights, others) < 1e-4
     assert len(set(checksums(shared_jobs.folder(two), "ends"))) == 1

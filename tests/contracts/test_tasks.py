@@ -1,141 +1,171 @@
-"""Tasks of the user's own, in every framework and strategy: as one process trains them, and resumed bit for bit."""
+"""Tasks of the user's own, in every framework and strategy: as one process trains them, and resumed bit for bit.
+
+It starts processes because strategies combine gradients over ranks and devices of real frameworks; see conftest.py.
+"""
 
 import json
 
-import numpy as np
 import pytest
-from support.jobs import ROOT, distance, newest, run, several
+from support.jobs import ROOT, distance, newest, run
+from support.parity import assert_same, result
+from support.same_bits import weights_hash
+from support.shared_runs import SharedRun, over_ranks, resumed, trains
+from support.stack import FRAMEWORKS
 
 TASKS = ROOT / "tests" / "support" / "tasks"
-MATRIX = pytest.mark.matrix
 OPTIONS = ("--device", "cpu", "--batch-size", "32", "--seed", "5", "--warmup-epochs", "0", "--lr", "0.02")
-STEPS = ("--epochs", "1", "--max-steps", "4")
-# Strategies over several devices of one process; one that must configure its devices before the framework starts first.
+"""4 steps in an epoch."""
+ONE_EPOCH = ("--epochs", "1", "--max-steps", "4")
 DEVICES = {"torch": ("dataparallel", "manual"), "tensorflow": ("mirrored",), "mxnet": ("kvstore",)}
-FRAMEWORKS = [
-    pytest.param("torch", marks=MATRIX),
-    pytest.param("tensorflow"),
-    pytest.param("mxnet"),
-]
 OVER_RANKS = [
-    pytest.param("torch", "local", ("horovod", "ring")),
-    pytest.param("torch", "local", ("ddp",), marks=MATRIX),
-    pytest.param("torch", "mpirun", ("mpi",), marks=MATRIX),
-    pytest.param("tensorflow", "local", ("horovod", "ring"), marks=MATRIX),
-    pytest.param("tensorflow", "local", ("multiworker",), marks=MATRIX),
-    pytest.param("tensorflow", "mpirun", ("mpi",), marks=MATRIX),
-    pytest.param("mxnet", "local", ("horovod", "ring")),
-    pytest.param("mxnet", "local", ("kvstore",), marks=MATRIX),
-    pytest.param("mxnet", "mpirun", ("mpi",), marks=MATRIX),
+    ("torch", "local", ("horovod", "ring", "ddp")),
+    ("torch", "mpirun", ("mpi",)),
+    ("tensorflow", "local", ("horovod", "ring", "multiworker")),
+    ("tensorflow", "mpirun", ("mpi",)),
+    ("mxnet", "local", ("horovod", "ring", "kvstore")),
+    ("mxnet", "mpirun", ("mpi",)),
 ]
+SHORT_RANKS = {("torch", "horovod"), ("torch", "ring")}
+"""tests/unit/frameworks has other frameworks with ranks that are threads."""
+OWN = ("--device", "cpu", "--batch-size", "32", "--seed", "5", "--log-every", "1", "--epochs", "3")
+"""Of tasks in PyTorch with their own optimizer and schedule."""
 
 
-def task(framework, name, *options):
-    """The options that train a task."""
-    return ("--framework", framework, "--model", f"{TASKS}/of_{framework}.py:{name}", *OPTIONS, *options)
+def task(framework, name):
+    return ("--model", f"{TASKS}/of_{framework}.py:{name}", *OPTIONS)
 
 
-def several_devices(strategy):
-    """The options of a strategy over two devices."""
-    return ("--strategy", strategy, "--devices", "2", *(("--kvstore", "device") if strategy == "kvstore" else ()))
+def own(name, *options):
+    return ("--model", f"{TASKS}/own_optimizers.py:{name}", *OWN, *options)
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The folder of a framework's runs in one process, which is started once."""
-    folders = {}
-
-    def runs_of(framework):
-        if framework not in folders:
-            regression = task(framework, "Regression", *STEPS)
-            classifier = task(framework, "Classifier", "--epochs", "2", "--set", "width=8", "--strategy", "single")
-            runs = {name: (*regression, *several_devices(name)) for name in DEVICES[framework]}
-            runs["single"] = (*regression, "--strategy", "single")
-            runs["whole"] = (*classifier, "--max-steps", "6")
-            runs["parts"] = (*classifier, "--max-steps", "3")
-            folder = tmp_path_factory.mktemp(framework)
-            resumed = {"parts": (*runs["whole"], "--resume", str(folder / "runs" / "parts"))}
-            folders[framework] = train_parts(folder, framework, runs, resumed)
-        return folders[framework]
-
-    return runs_of
+def alone(framework, name, options, strategy="single", *more):
+    return SharedRun(framework, f"task-{name}-{strategy}", (*options, "--strategy", strategy, *more))
 
 
-def train_parts(folder, framework, runs, resumed, by="alone", ranks=1):
-    """Train with these options, then resume runs, in one job; returns the folder of the runs."""
-    command = several(
-        framework,
-        [*((*given, "--name", name) for name, given in runs.items()), *resumed.values()],
-        by,
-        ranks,
-    )
-    status, output = run(command, folder, timeout_s=300)
-    assert status == 0, output[-6000:]
-    return folder / "runs"
+def on_two_ranks(framework, name, options, strategy, by="local"):
+    kvstore = ("--kvstore", "dist_sync") if strategy == "kvstore" else ()
+    given = (*options, "--strategy", strategy, *kvstore)
+    return over_ranks(framework, f"task-{name}-{strategy}", *given, by=by, ranks=2)
 
 
-def result(folder):
-    """What a run wrote in the end."""
-    return json.loads((folder / "result.json").read_text())
+def regression(framework):
+    return *task(framework, "Regression"), *ONE_EPOCH
 
 
-def assert_equal_training(folder, other):
-    """The same weights up to rounding, and the same scores."""
-    assert distance(newest(folder).weights, newest(other).weights) < 1e-5
-    assert result(folder)["metrics"] == pytest.approx(result(other)["metrics"], rel=1e-5)
+NOISY = resumed(alone("torch", "Noisy", own("Noisy")), 11, 6)
+
+
+def equal_cases():
+    """Runs over devices or ranks, and those of one process."""
+    for framework, strategies in DEVICES.items():
+        for strategy in strategies:
+            kvstore = ("--kvstore", "device") if strategy == "kvstore" else ()
+            several = alone(framework, "Regression", regression(framework), strategy, "--devices", "2", *kvstore)
+            yield several, alone(framework, "Regression", regression(framework)), True
+    for framework, by, strategies in OVER_RANKS:
+        for strategy in strategies:
+            short = (framework, strategy) in SHORT_RANKS
+            over = on_two_ranks(framework, "Regression", regression(framework), strategy, by)
+            yield over, alone(framework, "Regression", regression(framework)), short
+            if framework == "torch":
+                given = own("Noisy", "--max-steps", "11")
+                yield on_two_ranks(framework, "Noisy", given, strategy, by), NOISY[0], short
+
+
+@pytest.mark.guarantee("user-same-weights")
+@pytest.mark.parametrize(
+    ("over", "one"),
+    [trains(over, one, runs=(over, one), id=over.folder_name, short=short) for over, one, short in equal_cases()],
+)
+def test_ranks_and_devices_train_a_task_as_one_process_does(shared_jobs, over, one):
+    """With the same weights up to rounding, and the same scores."""
+    folder = shared_jobs.folder(over)
+    assert_same(folder, shared_jobs.folder(one))
     assert set(result(folder)["metrics"]) == {"distance"}
 
 
-def assert_bit_identical(folder, other):
-    """The same weights, optimizer state and scores."""
-    one, two = newest(folder), newest(other)
-    assert one.position == two.position
-    for arrays, expected in ((one.weights, two.weights), (one.optimizer.arrays, two.optimizer.arrays)):
-        assert arrays.keys() == expected.keys()
-        for name, array in arrays.items():
-            assert np.array_equal(array, expected[name]), name
-    assert result(folder)["metrics"] == result(other)["metrics"]
+def resumed_cases():
+    """Runs in one process and over ranks, each whole, a part of it, and the rest."""
+    for name in FRAMEWORKS:
+        classifier = (*task(name, "Classifier"), "--epochs", "2", "--set", "width=8")
+        yield resumed(alone(name, "Classifier", classifier), 6, 3), "user-resume", True
+    for framework, by, strategies in OVER_RANKS:
+        for strategy in strategies:
+            classifier = (*task(framework, "Classifier"), "--epochs", "2")
+            short = (framework, strategy) in SHORT_RANKS
+            runs = resumed(on_two_ranks(framework, "Classifier", classifier, strategy, by), 6, 3)
+            yield runs, "resume-bit-for-bit", short
+    clipped = ("--clip-norm", "0.1", "--accumulate", "2", "--precision", "bf16")
+    for one in (
+        alone("torch", "Grouped", own("Grouped")),
+        alone("torch", "clipped", own("Grouped", *clipped)),
+        alone("torch", "fp16", own("Grouped", "--precision", "fp16", "--on-nan", "skip")),
+        alone("torch", "Noisy", own("Noisy")),
+        alone("torch", "Noisy", own("Noisy"), "dataparallel", "--devices", "2"),
+        alone("torch", "OnlyScheduled", own("OnlyScheduled", "--optimizer", "adam")),
+    ):
+        yield resumed(one, 11, 6), "resume-bit-for-bit", True
 
 
-@pytest.mark.guarantee("user-same-weights")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_several_devices_train_a_task_as_one_does(framework, alone):
-    runs = alone(framework)
-    for strategy in DEVICES[framework]:
-        assert_equal_training(runs / strategy, runs / "single")
+@pytest.mark.parametrize(
+    "runs",
+    [
+        trains(runs, runs=runs, id=runs[1].folder_name, short=short, marks=[pytest.mark.guarantee(name)])
+        for runs, name, short in resumed_cases()
+    ],
+)
+def test_a_task_resumes_bit_for_bit(shared_jobs, runs):
+    """Also with random numbers and running statistics, and with an optimizer and a schedule of its own."""
+    shared_jobs.assert_resumed(runs)
+    whole, rest = shared_jobs.folder(runs[0]), shared_jobs.folder(runs[2])
+    assert result(whole)["metrics"] == result(rest)["metrics"]
+    if "--log-every" in runs[0].options:
+        assert rates(whole) == rates(rest) and len(rates(whole)) == 11
 
 
-@pytest.mark.guarantee("user-resume")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_task_with_random_numbers_and_running_statistics_resumes_bit_for_bit(framework, alone):
-    runs = alone(framework)
-    assert newest(runs / "whole").position.step == 6
-    assert_bit_identical(runs / "parts", runs / "whole")
+def rates(folder):
+    """The learning rates that a run recorded, by step."""
+    records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return {record["step"]: record["lr"] for record in records if record["kind"] == "train"}
 
 
-@pytest.mark.guarantee("user-same-weights")
+GROUPED, SCHEDULED = (
+    resumed(alone("torch", name, own(name, *options)), 11, 6)[0]
+    for name, options in (("Grouped", ()), ("OnlyScheduled", ("--optimizer", "adam")))
+)
+
+
+@pytest.mark.trains(GROUPED, SCHEDULED)
+def test_the_record_has_the_rates_of_the_task_and_leaves_out_what_it_decides(shared_jobs):
+    of_groups, of_schedule = shared_jobs.folder(GROUPED), shared_jobs.folder(SCHEDULED)
+    warm = [0.001, 0.0055, 0.01, 0.01]  # of three steps, in which the rate rises from a tenth
+    assert list(rates(of_groups).values()) == pytest.approx([*warm, *[0.005] * 4, *[0.0025] * 3])
+    assert max(rates(of_schedule).values()) == pytest.approx(0.02, rel=0.1)
+    groups, schedule = (json.loads((one / "config.json").read_text())["config"] for one in (of_groups, of_schedule))
+    assert not {"optimizer", "lr", "momentum", "schedule", "warmup_epochs"} & groups.keys()
+    assert schedule["optimizer"] == "adam" and "schedule" not in schedule
+
+
+def sharded(strategy, ranks):
+    """The same for any number of ranks, as the gradients of four parts of a batch are added."""
+    given = own("Noisy", "--shards", "4")
+    one = SharedRun("torch", "task-shards", (*given, "--strategy", "single", "--max-steps", "11"))
+    several = over_ranks("torch", f"task-shards-{strategy}", *given, "--strategy", strategy, by="local", ranks=ranks)
+    runs = resumed(several, 11, 6)
+    return trains(one, runs, runs=(one, *runs), id=f"{strategy}-{ranks}", short=ranks == 2)
+
+
+@pytest.mark.guarantee("same-bits")
 @pytest.mark.guarantee("resume-bit-for-bit")
-@pytest.mark.parametrize(("framework", "by", "strategies"), OVER_RANKS)
-def test_ranks_train_a_task_as_one_process_does_and_resume_it(framework, by, strategies, alone, tmp_path):
-    runs, resumed = {}, {}
-    kvstore = ("--kvstore", "dist_sync") if "kvstore" in strategies else ()
-    for strategy in strategies:
-        given = ("--strategy", strategy, *kvstore)
-        runs[strategy] = task(framework, "Regression", *STEPS, *given)
-    classifier = task(framework, "Classifier", "--epochs", "2", "--strategy", strategies[0], *kvstore)
-    once = strategies[0] in ("ddp", "multiworker", "kvstore")  # a process can start these only once
-    if not once:
-        runs |= {name: (*classifier, "--max-steps", steps) for name, steps in (("whole", "6"), ("parts", "3"))}
-        resumed["parts"] = (*runs["whole"], "--resume", str(tmp_path / "runs" / "parts"))
-    folder = train_parts(tmp_path, framework, runs, resumed, by, 2)
-    for strategy in strategies:
-        assert_equal_training(folder / strategy, alone(framework) / "single")
-    if not once:
-        assert_bit_identical(folder / "parts", folder / "whole")
+@pytest.mark.parametrize(("one", "runs"), [sharded(name, ranks) for name in ("horovod", "ring") for ranks in (2, 3)])
+def test_shards_have_the_same_bits_on_any_number_of_ranks(shared_jobs, one, runs):
+    shared_jobs.assert_resumed(runs)
+    assert len({weights_hash(shared_jobs.folder(run)) for run in (one, runs[0], runs[2])}) == 1
 
 
 @pytest.mark.guarantee("user-other-ranks")
-@MATRIX
+@pytest.mark.matrix
 @pytest.mark.parametrize("framework", ["torch", "mxnet", "tensorflow"])
 def test_a_killed_task_restarts_and_continues_with_another_number_of_ranks(framework, tmp_path):
     given = ("--framework", framework, "--model", f"{TASKS}/killed.py:Killed", *OPTIONS, "--epochs", "2")
@@ -153,4 +183,5 @@ def test_a_killed_task_restarts_and_continues_with_another_number_of_ranks(frame
         assert status == 0, outputs[part]
     assert "SIGKILL" in outputs["killed"] and "restart" in outputs["killed"]
     assert "epoch 2, step 6" in outputs["rest"]
-    assert_equal_training(tmp_path / "runs/parts", tmp_path / "runs/whole")
+    weights, expected = (newest(tmp_path / "runs" / name).weights for name in ("parts", "whole"))
+    assert distance(weights, expected) < 1e-5

@@ -25,19 +25,7 @@ from typing import NamedTuple
 import pytest
 from support.stack import INSTALLED
 
-from faults import (
-    checkpoint_files,
-    disks,
-    hangs,
-    kills,
-    network,
-    other_ranks,
-    output,
-    stops,
-    survived_kills,
-    two_jobs,
-    values,
-)
+from faults import checkpoint_files, disks, lost_ranks, other_faults, survived_kills
 from faults.suite import HEAD, SHARDS, Row, Suite
 from faults.watched_job import remaining_processes
 
@@ -52,26 +40,26 @@ class Fault(NamedTuple):
 
 
 FAULTS = {
-    "kill": Fault(kills.kill, (*ON_ONE_HOST, "srun")),
+    "kill": Fault(lost_ranks.kill, (*ON_ONE_HOST, "srun")),
     "survive": Fault(survived_kills.survive, ("local",)),
-    "freeze": Fault(hangs.freeze, (*ON_ONE_HOST, "srun")),
-    "sleep": Fault(hangs.sleep),
-    "suspend": Fault(hangs.suspend),
-    "skew": Fault(hangs.skew),
-    "cable": Fault(network.cable, ("horovodrun",)),
-    "ask": Fault(stops.ask),
-    "output": Fault(output.full_output),
-    "interrupt": Fault(stops.interrupt),
+    "freeze": Fault(lost_ranks.freeze, (*ON_ONE_HOST, "srun")),
+    "sleep": Fault(lost_ranks.sleep),
+    "suspend": Fault(lost_ranks.suspend),
+    "skew": Fault(lost_ranks.skew),
+    "cable": Fault(lost_ranks.cable, ("horovodrun",)),
+    "ask": Fault(other_faults.ask),
+    "output": Fault(other_faults.full_output),
+    "interrupt": Fault(other_faults.interrupt),
     "flip": Fault(checkpoint_files.flip),
     "full": Fault(disks.full),
     "disk": Fault(disks.disk),
     "stall": Fault(disks.stall),
     "slow": Fault(disks.slow),
     "gone": Fault(disks.gone),
-    "nan": Fault(values.nan),
-    "drift": Fault(values.drift),
-    "two": Fault(two_jobs.same_name),
-    "ranks": Fault(other_ranks.change),
+    "nan": Fault(other_faults.nan),
+    "drift": Fault(other_faults.drift),
+    "two": Fault(other_faults.same_name),
+    "ranks": Fault(lost_ranks.change),
     "write": Fault(checkpoint_files.write, ("",)),
 }
 

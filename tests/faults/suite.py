@@ -15,7 +15,7 @@ from support.cluster import HOST_NEEDS, SLURM_NEEDS, Hosts, Slurm, need
 from support.same_bits import weights_hash
 
 from faults.surviving_job import SurvivingJob
-from faults.watched_job import Mismatch, WatchedJob
+from faults.watched_job import NUMPY, Mismatch, WatchedJob
 from hvdtrain.runs import checkpoints
 
 HEAD = """\
@@ -92,8 +92,8 @@ class Suite:
         })  # fmt: skip
 
     def _draw_strategy(self, launcher: str, framework: str) -> str:
-        if not self.shards:
-            return "horovod"
+        if framework == NUMPY or not self.shards:
+            return ""
         ddp = ("ddp",) * (launcher == "local" and framework == "torch")
         return self.random.choice([*STRATEGIES.get(launcher, ("horovod",)), *ddp])
 
@@ -113,7 +113,7 @@ class Suite:
                 raise Mismatch(f"the weights' hash differs from that of an undisturbed process:\n{job.output}")
             return
         if job.framework not in self._weights:
-            undisturbed = WatchedJob(self.new_folder(), "local", job.framework)
+            undisturbed = WatchedJob(self.new_folder(), "local", job.framework, step_s=0.0)
             undisturbed.end(0)
             self._weights[job.framework] = checkpoints.newest(undisturbed.run)[1].weights
         for name, value in checkpoints.newest(job.run)[1].weights.items():

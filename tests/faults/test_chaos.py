@@ -1,4 +1,7 @@
-"""A short part of the fault suite: disks that fail, and a rank that hangs. `make chaos` runs all faults."""
+"""A short part of the fault suite: disks that fail, and a rank that hangs. `make chaos` runs all faults.
+
+Needs processes: a launcher that restarts ranks, or a rank that does not run. `make test` trains without a framework.
+"""
 
 import os
 import sys
@@ -9,7 +12,7 @@ from support.stack import FASTEST, INSTALLED
 
 from faults.chaos import FAULTS
 from faults.suite import SHARDS, Suite
-from faults.watched_job import remaining_processes
+from faults.watched_job import NUMPY, remaining_processes
 
 PATHS = os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
 
@@ -24,36 +27,44 @@ def suite(tmp_path_factory):
         process.kill()
 
 
+MATRIX = pytest.mark.matrix
+DISK, BITS = pytest.mark.guarantee("full-disk"), pytest.mark.guarantee("same-bits")
+SURVIVES = pytest.mark.guarantee("survive-lost-ranks")
+HANG = [pytest.mark.guarantee("restart-after-hang"), pytest.mark.guarantee("hung-rank")]
+
+
 @pytest.mark.parametrize(
-    ("fault", "framework"),
+    ("fault", "framework", "launcher"),
     [
-        pytest.param("full", FASTEST, marks=[pytest.mark.guarantee("full-disk"), pytest.mark.matrix]),
-        pytest.param("disk", FASTEST, marks=pytest.mark.guarantee("full-disk")),
-        pytest.param(
-            "sleep", FASTEST, marks=[pytest.mark.guarantee("restart-after-hang"), pytest.mark.guarantee("hung-rank")]
+        pytest.param("disk", NUMPY, "local", marks=DISK),
+        pytest.param("sleep", NUMPY, "local", marks=HANG),
+        *(pytest.param("full", framework, "local", marks=[DISK, MATRIX]) for framework in (FASTEST, "torch")),
+        pytest.param("sleep", "mxnet", "mpirun", marks=[*HANG, MATRIX]),
+        *(
+            pytest.param("sleep", framework, "horovodrun", marks=[*HANG, MATRIX])
+            for framework in ("torch", "tensorflow")
         ),
-        pytest.param("ranks", FASTEST, marks=[pytest.mark.guarantee("same-bits"), pytest.mark.matrix]),
-        pytest.param("ranks", "torch", marks=pytest.mark.matrix),
-        pytest.param("ranks", "tensorflow", marks=pytest.mark.matrix),
-        pytest.param("survive", FASTEST, marks=[pytest.mark.guarantee("survive-lost-ranks"), pytest.mark.matrix]),
-        pytest.param("stall", FASTEST, marks=pytest.mark.matrix),
-        pytest.param("slow", "torch", marks=pytest.mark.matrix),
-        pytest.param("suspend", "torch", marks=pytest.mark.matrix),
-        pytest.param("skew", FASTEST, marks=pytest.mark.matrix),
-        pytest.param("interrupt", "tensorflow", marks=pytest.mark.matrix),
-        pytest.param("full", "torch", marks=pytest.mark.matrix),
-        pytest.param("gone", "torch", marks=pytest.mark.matrix),
+        *(
+            pytest.param("ranks", framework, "local", marks=[BITS, MATRIX])
+            for framework in (FASTEST, "torch", "tensorflow")
+        ),
+        pytest.param("survive", FASTEST, "local", marks=[SURVIVES, MATRIX]),
+        *(pytest.param(fault, FASTEST, "local", marks=MATRIX) for fault in ("stall", "skew")),
+        *(pytest.param(fault, "torch", "local", marks=MATRIX) for fault in ("slow", "gone")),
+        pytest.param("suspend", "mxnet", "mpirun", marks=MATRIX),
+        pytest.param("suspend", "torch", "horovodrun", marks=MATRIX),
+        *(pytest.param(fault, "tensorflow", "local", marks=MATRIX) for fault in ("suspend", "interrupt")),
     ],
 )
-def test_fault(suite, fault, framework):
+def test_fault(suite, fault, framework, launcher):
     """The job ends with a message, or restarts, and ends at the weights of an undisturbed job."""
     suite.shards = 0
-    row = FAULTS[fault].inject(suite, "local", framework)
+    row = FAULTS[fault].inject(suite, launcher, framework)
     assert row.ran
     assert row.state.endswith("same hash" if fault in ("ranks", "survive") else "same weights")
 
 
-@pytest.mark.matrix
+@MATRIX
 @pytest.mark.parametrize(("fault", "launcher"), [("kill", "mpirun"), ("ask", "local"), ("freeze", "local")])
 @pytest.mark.parametrize("framework", INSTALLED)
 def test_fault_with_shards(suite, fault, launcher, framework):
@@ -62,7 +73,7 @@ def test_fault_with_shards(suite, fault, launcher, framework):
     assert FAULTS[fault].inject(suite, launcher, framework).state.endswith("same weights")
 
 
-@pytest.mark.matrix
+@MATRIX
 def test_command(tmp_path):
     """`make chaos`, with one case of one fault."""
     command = [sys.executable, "-m", "faults.chaos", "--minutes", "0.001", "--only", "nan", "--seed", "6"]

@@ -27,6 +27,8 @@ STEPS, EVERY = 40, 5
 HANG_S = 5.0
 OPTIONS = ["--max-steps", str(STEPS), "--lr", "0.02", "--checkpoint-every", str(EVERY), "--log-every", "1"]
 OPTIONS += ["--device", "cpu", "--name", "run", "--auto-resume", "--hang-timeout", f"{HANG_S:g}"]
+NUMPY = "numpy"
+"""In the place of a framework: `support/numpy_learner.py`."""
 MARK = "HVDTRAIN_TEST_CASE"
 """Environment variable by which all processes of a case are found."""
 STEP_S = "HVDTRAIN_TEST_STEP_S"
@@ -50,7 +52,8 @@ class WatchedJob:
     step_s: float = 0.1
     """Seconds by which each step is longer."""
     ranks: int = 2
-    strategy: str = "horovod"
+    strategy: str = ""
+    """By default horovod; without a framework, ring."""
     shards: int = 0
     """--shards, with which any number of ranks of any strategy ends with the same bits; 0 trains without."""
     cluster: Slurm | None = None
@@ -58,6 +61,7 @@ class WatchedJob:
 
     def __post_init__(self) -> None:
         self.run = self.folder / "runs" / "run"
+        self.strategy = self.strategy or ("ring" if self.framework == NUMPY else "horovod")
         self.lines: list[tuple[float, str]] = []
         launch = [*self._launch(), self.launcher, "-n", str(self.ranks), *self.launch_options, "--"]
         self.began = time.time()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
 from hypothesis import strategies as st
@@ -17,6 +18,20 @@ NUMBERS = [
     for order in ("big", "little")
 ]
 NUMBER_TEXTS = ("0", "-1", "007", "1.5", "1e999", "nan", "1_0", "٣", "99999", "65537", str(1 << 70), "9" * 5000, "")
+
+
+NPY_HEADERS = st.builds(
+    "{{'descr': {!r}, 'fortran_order': {}, 'shape': {}, }}".format,
+    st.sampled_from(["<f4", ">f8", "|V0", "|S3", "|u1", "|O", "<M8[s]", "", [("a", "<f4")], ("<f4", (2,)), None]),
+    st.booleans(),
+    st.lists(st.sampled_from(BOUNDARIES) | st.integers(-2, 12), max_size=4).map(tuple) | st.just("x"),
+) | st.sampled_from(["(" * 5000, "{'descr': '|u1'}", "0j + 1", ""])
+
+
+def npy(header: str, values: bytes) -> bytes:
+    """An .npy file with this header, valid or not."""
+    text = header.encode("latin1", "replace") + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + values
 
 
 @st.composite

@@ -32,15 +32,11 @@ VALUES = ({"rank": 1, "a": (None, 2.5)}, np.arange(6, dtype=np.float32).reshape(
 
 
 @FUZZ
-@given(mutated(tuple(map(encode, VALUES)), (b'["array", ', b'["dict", ', b'["path", ', b'"<f8"', b"[" * 2000)))
+@given(
+    mutated(tuple(map(encode, VALUES)), (b'["array", ', b'["dict", ', b'["path", ', b'"<f8"', b"[" * 2000))
+    | st.binary(max_size=4096)
+)
 def test_ring_values(message: bytes) -> None:
-    with rejects_cleanly():
-        decode(message)
-
-
-@FUZZ
-@given(st.binary(max_size=4096))
-def test_ring_bytes(message: bytes) -> None:
     with rejects_cleanly():
         decode(message)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import struct
 from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest import mock
@@ -15,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.row_data import arrays, write_chunks, write_hdf5, write_tar
 
-from fuzz.inputs import BOUNDARIES, mutated
+from fuzz.inputs import BOUNDARIES, NPY_HEADERS, mutated, npy
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.datasets.formats import tar_shards
 from hvdtrain.datasets.paths import load_path
@@ -39,17 +38,11 @@ def read_all(found: object) -> None:
 
 IMAGES, LABELS = map(npy_file, arrays("train"))
 TEST_IMAGES, TEST_LABELS = map(npy_file, arrays("test"))
-SHAPES = st.lists(st.sampled_from(BOUNDARIES) | st.integers(-2, 12), max_size=4).map(tuple)
-HEADERS = st.builds(
-    "{{'descr': {!r}, 'fortran_order': {}, 'shape': {}, }}\n".format,
-    st.sampled_from(["|u1", "<f4", ">f8", "|O", "|V0", "|S3", "<M8[s]", [("a", "<f4")]]),
-    st.booleans(),
-    SHAPES,
-).map(lambda text: b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + bytes(240))
+NPY = st.builds(npy, NPY_HEADERS, st.just(bytes(240)))
 
 
 @FUZZ
-@given(mutated((IMAGES,)) | HEADERS, mutated((LABELS,)) | HEADERS, st.booleans())
+@given(mutated((IMAGES,)) | NPY, mutated((LABELS,)) | NPY, st.booleans())
 @example(IMAGES, LABELS, False)
 def test_npy(images: bytes, labels: bytes, skip: bool) -> None:
     names = ("train-images.npy", "train-labels.npy", "test-images.npy", "test-labels.npy")

@@ -38,6 +38,10 @@ def saved_files() -> dict[str, bytes]:
 
 
 SAVED = saved_files()
+with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(shards, "SHARD_BYTES", 16)
+    DIVIDED = saved_files()
+    """The same weights in several files."""
 WEIGHTS, MOMENTA, STATE = checkpoints.FILES
 
 
@@ -63,10 +67,15 @@ def load(files: dict[str, bytes]) -> None:
         checkpoints.network(path, found)
 
 
+def with_other_tensors(saved: dict[str, bytes]) -> st.SearchStrategy[dict[str, bytes]]:
+    others = {name: tensors_like(data) for name, data in saved.items() if name.endswith(".safetensors")}
+    return st.fixed_dictionaries(others).map(lambda tensors: {**saved, **tensors})
+
+
 @FUZZ
-@given(st.fixed_dictionaries({WEIGHTS: tensors_like(SAVED[WEIGHTS]), MOMENTA: tensors_like(SAVED[MOMENTA])}))
-def test_checkpoint_tensors(tensors: dict[str, bytes]) -> None:
-    files = {**tensors, STATE: SAVED[STATE]}
+@given(st.sampled_from((SAVED, DIVIDED)).flatmap(with_other_tensors))
+def test_checkpoint_tensors(files: dict[str, bytes]) -> None:
+    files = {name: data for name, data in files.items() if name != checkpoints.MANIFEST}
     load({**files, checkpoints.MANIFEST: manifest_of(files).encode()})
 
 
@@ -81,34 +90,16 @@ def test_checkpoint_state(state: bytes) -> None:
 
 
 @FUZZ
-@given(json_like(json.loads(SAVED[checkpoints.MANIFEST])))
-@example(TOO_DEEP)
-@example(b'{"sha256": []}')
-def test_checkpoint_manifest(manifest: bytes) -> None:
-    load({**SAVED, checkpoints.MANIFEST: manifest})
-
-
-def divided_files() -> dict[str, bytes]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "SHARD_BYTES", 16)
-        return saved_files()
-
-
-DIVIDED = divided_files()
-DIVIDED_WEIGHTS = sorted(name for name in DIVIDED if name.startswith("weights"))
-
-
-@FUZZ
-@given(json_like(json.loads(DIVIDED[checkpoints.MANIFEST])))
-def test_divided_checkpoint_manifest(manifest: bytes) -> None:
-    load({**DIVIDED, checkpoints.MANIFEST: manifest})
-
-
-@FUZZ
-@given(st.fixed_dictionaries({name: tensors_like(DIVIDED[name]) for name in DIVIDED_WEIGHTS}))
-def test_divided_checkpoint_tensors(tensors: dict[str, bytes]) -> None:
-    files = {name: data for name, data in {**DIVIDED, **tensors}.items() if name != checkpoints.MANIFEST}
-    load({**files, checkpoints.MANIFEST: manifest_of(files).encode()})
+@given(
+    st.sampled_from((SAVED, DIVIDED)).flatmap(
+        lambda saved: st.tuples(st.just(saved), json_like(json.loads(saved[checkpoints.MANIFEST])))
+    )
+)
+@example((SAVED, TOO_DEEP))
+@example((SAVED, b'{"sha256": []}'))
+def test_checkpoint_manifest(given_files: tuple[dict[str, bytes], bytes]) -> None:
+    saved, manifest = given_files
+    load({**saved, checkpoints.MANIFEST: manifest})
 
 
 TIMES = {"compute_s": [1.0, 2.0], "communicate_s": [1.1, 0.1], "data_s": [0.0, 0.0]}

@@ -1,4 +1,7 @@
-"""What decides the bits besides options and data: held by --threads and --isa, recorded, and compared with --shards."""
+"""What decides the bits besides options and data: held by --threads and --isa, recorded, and compared with --shards.
+
+Libraries read the environment when a process starts, and ranks need environments of their own.
+"""
 
 import json
 
@@ -10,8 +13,7 @@ from support.untrusted import changed_state, rewrite
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import arithmetic
 
-SMALL = ("--device", "cpu", "--data", "synthetic", "--batch-size", "32")
-SHARDED = (*SMALL, "--shards", "4")
+SMALL = ("--device", "cpu", "--data", "synthetic", "--batch-size", "32", "--max-steps", "1", "--name", "run")
 LIMITS = {
     "torch": "ATEN_CPU_CAPABILITY=avx2",
     "mxnet": "DNNL_MAX_CPU_ISA=AVX2",
@@ -27,7 +29,7 @@ def recorded(folder):
 
 def with_limit_on_rank_1(framework, *options):
     """The command line of two ranks with --shards, of which rank 1 has another environment."""
-    given = " ".join((*SHARDED, "--strategy", "ring", "--name", "run", "--max-steps", "2", *options))
+    given = " ".join((*SMALL, "--shards", "4", "--strategy", "ring", *options))
     set_it = f'test "$HVDTRAIN_RANK" = 0 || export {LIMITS[framework]}'
     return [*launcher("local", 2), "sh", "-c", f"{set_it}; exec python -m hvdtrain.{framework}_lenet {given}"]
 
@@ -36,8 +38,7 @@ def with_limit_on_rank_1(framework, *options):
 def test_a_rank_with_another_instruction_set_is_refused_before_the_first_step(tmp_path, framework):
     status, output = run(with_limit_on_rank_1(framework), tmp_path)
     assert status == 2, output
-    assert LIMITS[framework].partition("=")[0] in output
-    assert "--isa" in output
+    assert LIMITS[framework].partition("=")[0] in output and "--isa" in output
     assert "Traceback" not in output
     assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
 
@@ -45,36 +46,31 @@ def test_a_rank_with_another_instruction_set_is_refused_before_the_first_step(tm
 @pytest.mark.skipif("avx2" not in arithmetic.processor().flags, reason="needs a processor with AVX2")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, [FASTEST]))
 def test_isa_makes_the_ranks_equal(tmp_path, framework):
-    status, output = run(with_limit_on_rank_1(framework, "--isa", "avx2"), tmp_path)
+    """With --shards, each has one thread as well, whatever the environment says."""
+    status, output = run(with_limit_on_rank_1(framework, "--isa", "avx2"), tmp_path, **TWO)
     assert status == 0, output
-    assert recorded(tmp_path / "runs" / "run")["instruction_set"] == "avx2"
-    assert newest(tmp_path / "runs" / "run").arithmetic["variables"] == {}
+    folder = tmp_path / "runs" / "run"
+    assert (recorded(folder)["instruction_set"], recorded(folder)["threads"]) == ("avx2", 1)
+    assert newest(folder).arithmetic["variables"] == {}
 
 
-@pytest.mark.parametrize("framework", cases(FRAMEWORKS, [FASTEST]))
-@pytest.mark.parametrize(
-    ("options", "threads"),
-    [(("--threads", "2"), 2), (("--shards", "4"), 1), pytest.param((), 2, marks=pytest.mark.matrix)],
-    ids=["two", "shards", "none"],
-)
-def test_threads_are_recorded(tmp_path, framework, options, threads):
-    """By default those of the environment, but one with --shards."""
-    variables = {} if "--threads" in options else TWO
-    folder = train(tmp_path, framework, *SMALL, "--strategy", "single", "--max-steps", "1", *options, **variables)
-    assert recorded(folder)["threads"] == threads
+@pytest.mark.matrix
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("options", [("--threads", "2"), ()], ids=["two", "none"])
+def test_threads_are_recorded(tmp_path, framework, options):
+    """By default those of the environment."""
+    variables = {} if options else TWO
+    folder = train(tmp_path, framework, *SMALL, "--strategy", "single", *options, **variables)
+    assert recorded(folder)["threads"] == 2
 
 
 def test_a_checkpoint_that_was_trained_on_other_hosts(tmp_path):
-    """It is refused, also by itself; --shards 0 gives up the same bits."""
-    folder = train(tmp_path, FASTEST, *SHARDED, "--strategy", "single", "--max-steps", "1")
+    """--shards 0 gives up the same bits, also for other --threads."""
+    folder = train(tmp_path, FASTEST, *SMALL, "--shards", "4", "--strategy", "single")
     path = checkpoints.newest(folder)[0]
     record = {**newest(folder).arithmetic, "instruction_set": "avx1024"}
     rewrite(path, "state.json", changed_state(path, arithmetic=record))
-    again = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", "--resume", str(path), "--max-steps", "2"]
-    status, output = run([*again, "--name", "refused"], tmp_path)
-    assert status == 2, output
-    assert "avx1024" in output and "--shards 0" in output
-    status, output = run([*again, "--name", "new", "--shards", "0"], tmp_path)
-    assert status == 0, output
-    assert newest(tmp_path / "runs" / "new").position.step == 2
-    assert f"{path} was trained with --shards 4" in (tmp_path / "runs" / "new" / "logs" / "rank-0.log").read_text()
+    again = ("--resume", str(path), "--max-steps", "2", "--name", "new", "--shards", "0", "--threads", "2")
+    new = train(tmp_path, FASTEST, *again)
+    assert newest(new).position.step == 2 and recorded(new)["threads"] == 2
+    assert f"{path} was trained with --shards 4" in (new / "logs" / "rank-0.log").read_text()

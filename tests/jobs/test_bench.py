@@ -1,4 +1,4 @@
-"""Benchmarks: the list of strategies, resuming after a stop, failing jobs, the report, and allreduces."""
+"""Benchmarks. They need processes: frameworks list their strategies there, and each measurement is a job of its own."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from support.jobs import finish, run, start, wait_for
 from support.report import table
 from support.stack import INSTALLED
 
+from hvdtrain.cli import bench
+from hvdtrain.jobs.series import STOPS
 from hvdtrain.measure.scale.communication import read_table
 
 BENCH = ("python", "-m", "hvdtrain", "bench")
@@ -73,9 +75,33 @@ def test_stopped_bench_resumes_with_unfinished_jobs(tmp_path):
     assert "was run with --batch-size 64, not 32; give another --output" in output
 
 
-def test_show_lists_strategies(tmp_path):
-    status, output = run([*BENCH, "--show"], tmp_path)
-    assert status == 0, output
+@pytest.fixture(scope="module")
+def listed():
+    """The strategies of all frameworks; to list them starts each of these."""
+    return bench.all_rows()
+
+
+@pytest.fixture
+def benchmark(listed, tmp_path, monkeypatch, capfd):
+    """Runs the command in this process: exit status, output and errors."""
+
+    def run_here(*options: str) -> tuple[int, str, str]:
+        try:
+            bench.main([*options])
+        except SystemExit as ended:
+            return ended.code, *capfd.readouterr()
+        return 0, *capfd.readouterr()
+
+    handlers = {number: signal.getsignal(number) for number in STOPS}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "all_rows", lambda: listed)
+    yield run_here
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_show_lists_strategies(benchmark):
+    status, output, _ = benchmark("--show")
     names = {line.split()[0] for line in output.splitlines() if "/" in line}
     expected = {
         "torch/single", "torch/horovod", "torch/horovod/mpi", "torch/ddp", "torch/dataparallel",
@@ -83,7 +109,7 @@ def test_show_lists_strategies(tmp_path):
         "tensorflow/mirrored", "tensorflow/multiworker", "tensorflow/horovod/fit", "tensorflow/multiworker/fit",
         "mxnet/kvstore/device", "mxnet/kvstore/dist_sync", "mxnet/horovod/module", "mxnet/manual/ndarray",
     }  # fmt: skip
-    assert {name for name in expected if name.partition("/")[0] in INSTALLED} <= names
+    assert status == 0 and {name for name in expected if name.partition("/")[0] in INSTALLED} <= names
 
 
 @pytest.mark.parametrize(
@@ -101,10 +127,9 @@ def test_show_lists_strategies(tmp_path):
         (("allreduce", "--libraries", "rung"), "--libraries 'rung': no such library; choose from horovod over MPI"),
     ],
 )
-def test_invalid_options(tmp_path, options, error):
-    status, output = run([*BENCH, *options], tmp_path)
-    assert status == 2, output
-    assert error in output
+def test_invalid_options(benchmark, options, error):
+    status, _, errors = benchmark(*options)
+    assert status == 2 and error in errors
 
 
 @pytest.mark.matrix
@@ -123,25 +148,15 @@ def test_shards_give_one_hash_for_all_ranks_and_strategies(tmp_path):
 
 
 @pytest.mark.needs("torch")
-def test_failed_job_is_reported_and_others_run(tmp_path):
+def test_failed_job_is_reported_and_others_run(benchmark, tmp_path):
     """--strategy manual has fewer rows than devices; strategy single runs."""
     options = ("--rows", "torch/manual", "--np", "3", "--steps", "20", "--repeats", "1", "--data", "synthetic",
              "--batch-size", "2", "--output", "bench")  # fmt: skip
-    status, output = run([*BENCH, *options], tmp_path)
-    assert status == 1, output
-    failed = re.search(r"1 job\(s\) failed: torch-manual-np3-r0: (.*)", output)
+    status, output, errors = benchmark(*options)
+    assert status == 1, output + errors
+    failed = re.search(r"1 job\(s\) failed: torch-manual-np3-r0: (.*)", errors)
     assert failed and "--devices 3" in failed[1]
     assert set(results(tmp_path)) == {"torch-single-np1-r0"}
-
-
-@pytest.mark.matrix
-def test_weak_scaling_multiplies_the_global_batch(tmp_path):
-    options = ("--rows", "torch/ring", "--np", "2", "--steps", "20", "--repeats", "1", "--data", "synthetic",
-             "--batch-size", "32", "--scaling", "weak", "--output", "bench")  # fmt: skip
-    status, output = run([*BENCH, *options], tmp_path)
-    assert status == 0, output
-    result = json.loads((tmp_path / "bench" / "torch-ring-np2-r0" / "result.json").read_text())
-    assert result["global_batch"] == 64
 
 
 ALLREDUCE = ("allreduce", "--sizes", "8", "1048576", "--repeats", "1", "--idle-seconds", "0.5", "--output", "made")
@@ -163,16 +178,16 @@ def test_allreduce_of_every_library(tmp_path):
 
 @pytest.mark.needs("torch")
 def test_allreduce_and_idle_cost_of_chosen_libraries(tmp_path):
-    status, output = run([*BENCH, *ALLREDUCE, "--libraries", "ring", "horovod over Gloo"], tmp_path)
+    horovod = "horovod over Gloo, as shipped"
+    status, output = run([*BENCH, *ALLREDUCE, "--libraries", "ring", horovod], tmp_path)
     assert status == 0, output
     written = json.loads((tmp_path / "made" / "allreduce.json").read_text())
     assert (written["ranks"], written["hosts"]) == (2, 1)
-    horovods = {"horovod over Gloo", "horovod over Gloo, as shipped"}
-    assert {(row["library"], row["bytes"]) for row in written["rows"]} == {
-        (library, size) for library in ("ring", *horovods) for size in (8, 1 << 20)
-    }
+    measured = [(library, size) for library in ("ring", horovod) for size in (8, 1 << 20)]
+    assert sorted((row["library"], row["bytes"]) for row in written["rows"]) == sorted(measured)
     assert all(row["seconds"] == row["runs"][0] > 0 for row in written["rows"])
-    assert set(read_table(tmp_path / "made" / "allreduce.json").libraries) == {"ring", *horovods}
-    assert {row["library"] for row in written["idle"]} == horovods
-    assert {row["library"] for row in written["cores"]} == {"ring", *horovods}
-    assert all(len(row["runs"][0]) == 2 and min(row["runs"][0]) > 0 for row in written["idle"])
+    assert set(read_table(tmp_path / "made" / "allreduce.json").libraries) == {"ring", horovod}
+    assert [row["library"] for row in written["idle"]] == [horovod]
+    assert {row["library"] for row in written["cores"]} == {"ring", horovod}
+    (idle,) = written["idle"][0]["runs"]
+    assert len(idle) == 2 and min(idle) > 0

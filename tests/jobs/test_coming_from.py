@@ -1,4 +1,7 @@
-"""The conversions of docs/coming-from.md: the converted programs train, and the table counts their lines."""
+"""The conversions of docs/coming-from.md: the converted programs train, and the table counts their lines.
+
+Each is a program that a user starts.
+"""
 
 import ast
 import json
@@ -33,12 +36,8 @@ def test_the_table_counts_the_lines_of_each_program():
 def test_the_converted_script_trains_on_two_ranks(tmp_path):
     assert len({side(title, "+") for title in SCRIPTS}) == 1, "the programs end as the same one"
     (tmp_path / "train.py").write_text(side(SCRIPTS[0], "+"))
-    launch = [
-        *["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--", "python", "train.py", "--epochs", "3"],
-        "--name",
-        "converted",
-    ]
-    status, said = run(launch, tmp_path)
+    launch = ["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--", "python", "train.py"]
+    status, said = run([*launch, "--epochs", "3", "--name", "converted"], tmp_path)
     assert status == 0, said
     records = [json.loads(line) for line in (tmp_path / "runs/converted/metrics.jsonl").read_text().splitlines()]
     losses = [record["loss"] for record in records if record["kind"] == "train"]

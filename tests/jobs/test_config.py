@@ -1,4 +1,4 @@
-"""Options from a file in real jobs: each rank reads it, and --print-config starts nothing."""
+"""Options from a file in real jobs. Processes: each rank reads it, and --print-config imports nothing."""
 
 import json
 import subprocess

@@ -1,17 +1,22 @@
-"""What a user sees of a run: its lines on the console, its plot, its warnings, and predictions."""
+"""What a user sees of a run: its lines on the console, its plot, its warnings, and predictions.
+
+The console is that of a whole process, from its first line, which comes before the framework is imported.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.jobs import BIN, launcher, newest, run
+from support.in_process import command
+from support.jobs import launcher, newest, run
+from support.stack import FASTEST
 
+from hvdtrain.config.options import TITLES
 from hvdtrain.runs import checkpoints
 
 NAME = "a$b$c_<x>|.npz"
@@ -31,24 +36,20 @@ def job(tmp_path_factory):
     images, labels = generator.integers(0, 2, (128, 28, 28)).astype(np.uint8), np.arange(128) % 4 * 2
     np.savez(folder / NAME, x_train=images, y_train=labels, x_test=images[:32], y_test=labels[:32])
     options = ["--data", NAME, "--epochs", "2", "--batch-size", "32", "--max-steps", "6", "--log-every", "1"]
-    command = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--name", "run", *options]
-    status, output = run(command, folder, PYTHONUNBUFFERED="1")
+    program = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single", "--name", "run", *options]
+    status, output = run(program, folder, PYTHONUNBUFFERED="1")
     assert status == 0, output
     return folder, output.splitlines()
 
 
 def test_lines(job):
     folder, lines = job
-    assert lines[0] == "starting rank 0 of 1: importing PyTorch ..."
+    assert lines[0] == f"starting rank 0 of 1: importing {TITLES[FASTEST]} ..."
     epochs = [line for line in lines if line.startswith("epoch")]
     assert [bool(re.fullmatch(EPOCH, line)) for line in epochs] == [True, True], epochs
     assert "(50% of it)" in epochs[1]
     assert not re.search(r"\bnan\b|\x1b", "\n".join(lines))
     assert (folder / "runs" / "run" / "metrics.png").stat().st_size > 10_000
-
-
-def test_warnings_of_data(job):
-    _, lines = job
     warnings = [line for line in lines if line.startswith("--data")]
     assert "no pixel of the train images exceeds 1" in warnings[0]
     assert "multiply them by 255, or store them as float32 in [0, 1]" in warnings[0]
@@ -61,10 +62,8 @@ def test_names_of_classes_cannot_control_the_terminal(job):
     odd = ("\x1b[31mred", *newest(run_folder).classes[1:])
     checkpoints.save(folder / "checkpoints", dataclasses.replace(newest(run_folder), classes=odd), keep=1)
     Image.new("L", (28, 28)).save(folder / "a.png")
-    command = [str(BIN / "python"), "-m", "hvdtrain", "predict", str(next((folder / "checkpoints").iterdir())), "a.png"]
-    done = subprocess.run([*command, "--top", "10"], cwd=folder, capture_output=True, text=True, check=True)
-    assert "\x1b" not in done.stdout
-    assert r"\x1b[31mred" in done.stdout
+    status, output = command(folder, "predict", str(next((folder / "checkpoints").iterdir())), "a.png", "--top", "10")
+    assert status == 0 and "\x1b" not in output and r"\x1b[31mred" in output
 
 
 @pytest.mark.matrix

@@ -27,11 +27,11 @@ COMMANDS = [
     pytest.param("linear_regression.py", 1, "", "absolute error", -0.01, marks=MATRIX),
     pytest.param("keras_regression.py", 0, "--epochs 4", "absolute error", -3, marks=MATRIX),
     pytest.param("keras_regression.py", 1, "--epochs 4", "absolute error", -3, marks=MATRIX),
-    ("mxnet_module.py", 0, "--epochs 4", "accuracy", 0.8),
+    ("mxnet_module.py", 0, "--epochs 2", "accuracy", 0.8),
     pytest.param("mxnet_module.py", 1, "--epochs 8", "accuracy", 0.8, marks=MATRIX),
     pytest.param("resnet20.py", 0, "--epochs 2", "accuracy", 0.2, marks=MATRIX),
     pytest.param("resnet20.py", 1, "--data digits --epochs 2", "accuracy", 0.2, marks=MATRIX),
-    ("image_folder.py", 0, "--epochs 6 --batch-size 16", "accuracy", 0.8),
+    ("image_folder.py", 0, "--epochs 3 --batch-size 12", "accuracy", 0.6),
     pytest.param("own_loop.py", 0, "", "accuracy", 0.95, marks=MATRIX),  # as support/user_loop.py
     pytest.param("own_loop.py", 1, "", "accuracy", 0.95, marks=MATRIX),
     pytest.param("own_loop.py", 2, "", "accuracy", 0.95, marks=MATRIX),

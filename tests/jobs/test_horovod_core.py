@@ -1,92 +1,146 @@
-"""Allreduces by the Horovod that make setup builds."""
+"""The Horovod that make setup builds: its core, in jobs that use it, and what horovodrun asks before it starts."""
 
+import functools
+import os
 import re
 import socket
+import sys
 
 import psutil
 import pytest
 from support.jobs import ROOT, launcher, run
 
-PROGRAM = ROOT / "tests" / "support" / "allreduces.py"
-NAMES = ROOT / "tests" / "support" / "mxnet_names.py"
-EDGES = ROOT / "tests" / "support" / "core_edges.py"
-WAITING = ROOT / "tests" / "support" / "waiting.py"
-RIGHT = r"(\d+) operations were right"
+SUPPORT = ROOT / "tests" / "support"
+RIGHT = r"^(?:\[\d+\] ?(?:<stdout>: ?)?)?(\d+) operations were right"
+MATRIX = pytest.mark.matrix
 
 
-def check(folder, by, ranks, operations, **variables):
-    command = [*launcher(by, ranks), "python", str(PROGRAM), str(operations)]
+def job(folder, by, ranks, program, *words, **variables):
+    """The output of a program of support/ on so many ranks."""
+    command = [*launcher(by, ranks), "python", str(SUPPORT / f"{program}.py"), *words]
     status, output = run(command, folder, timeout_s=500, **variables)
     assert status == 0, output[-6000:]
-    assert re.findall(RIGHT, output) == ranks * [str(operations)], output
+    return output
+
+
+def other_interface():
+    """An interface of this host besides lo, and its address; else lo."""
+    for name, addresses in psutil.net_if_addrs().items():
+        for address in addresses:
+            if name != "lo" and address.family == socket.AF_INET and psutil.net_if_stats()[name].isup:
+                return name, address.address
+    return "lo", "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def ranks_of(tmp_path_factory):
+    """The output of a job of PyTorch with all parts of core_edges.py, by launcher and HOROVOD_EVENT_DRIVEN."""
+
+    @functools.cache
+    def of(by, event_driven):
+        parts = ["allreduces=100", "waiting=5"]
+        if by == "local":  # MPI chooses its interface itself, and can be initialized once
+            parts[1:] = [f"addresses={other_interface()[0]}", "waiting=5", "join"]
+        folder = tmp_path_factory.mktemp(by)
+        return job(folder, by, 3, "core_edges", *parts, HOROVOD_EVENT_DRIVEN=event_driven)
+
+    return of
+
+
+OVER_GLOO = [("local", "1"), pytest.param("local", "0", marks=MATRIX)]
+JOBS = pytest.mark.parametrize(("by", "event_driven"), [*OVER_GLOO, pytest.param("mpirun", "1", marks=MATRIX)])
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.matrix), 3])
-def test_random_allreduces_of_process_sets_over_gloo(tmp_path, ranks):
-    check(tmp_path, "local", ranks, 100)
+@JOBS
+def test_random_allreduces_of_process_sets(ranks_of, by, event_driven):
+    assert re.findall(RIGHT, ranks_of(by, event_driven), re.M) == 3 * ["100"]
 
 
 @pytest.mark.needs("torch")
-def test_a_lost_connection_fails_on_all_ranks_and_gives_no_wrong_result(tmp_path):
-    """The connection of two of four ranks, while all of them live."""
-    status, output = run([*launcher("local", 4), "python", str(PROGRAM), "20", "10"], tmp_path)
-    assert status == 0, output[-6000:]
-    assert re.findall(RIGHT, output) == 4 * ["10"], output
-
-
-@pytest.mark.needs("mxnet")
-def test_mxnet_may_free_a_name_before_it_was_logged(tmp_path):
-    """With memory that changes when it is freed, reading it afterwards ends the process."""
-    command = [*launcher("local", 2), "python", str(NAMES), "400"]
-    status, output = run(command, tmp_path, MALLOC_PERTURB_="165")
-    assert status == 0, output[-6000:]
-    assert re.findall(RIGHT, output) == 2 * ["400"], output
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("by", ["local", pytest.param("mpirun", marks=pytest.mark.matrix)])
-def test_what_a_rank_waits_for_counts_once_and_only_after_its_last_gradient(tmp_path, by):
+@JOBS
+def test_what_a_rank_waits_for_counts_once_and_only_after_its_last_gradient(ranks_of, by, event_driven):
     """Rank 1 is late twice in a step; a gradient that is combined while rank 0 computes another costs no time."""
-    status, output = run([*launcher(by, 2), "python", str(WAITING), "5"], tmp_path)
-    assert status == 0, output[-6000:]
-    waits = {
-        line[0]: (float(line[1]), float(line[2])) for line in re.findall(r"rank (\d) waited (\S+) and (\S+)", output)
-    }
+    found = re.findall(r"rank (\d) waited (\S+) and (\S+)", ranks_of(by, event_driven))
+    waits = {rank: (float(measured), float(expected)) for rank, measured, expected in found}
     measured, expected = waits["0"]
     assert 0.75 * expected < measured < 1.25 * expected, "with the first gradient it would be twice as much"
     assert waits["1"][0] < measured
 
 
-def other_interface():
-    """An interface of this host besides lo, and its address."""
-    for name, addresses in psutil.net_if_addrs().items():
-        for address in addresses:
-            if name != "lo" and address.family == socket.AF_INET and psutil.net_if_stats()[name].isup:
-                return name, address.address
-    pytest.skip("this host has no second address")
-
-
 @pytest.mark.needs("torch")
-def test_the_operations_use_the_interface_that_is_named(tmp_path):
+@pytest.mark.parametrize(("by", "event_driven"), OVER_GLOO)
+def test_the_operations_use_the_interface_that_is_named(ranks_of, by, event_driven):
     """The launcher's ranks find each other over lo."""
     name, address = other_interface()
-    status, output = run([*launcher("local", 2), "python", str(EDGES), "addresses", name], tmp_path)
-    assert status == 0, output[-6000:]
-    assert re.findall(r"addresses (.+)", output) == [address] * 2
+    if name == "lo":
+        pytest.skip("this host has no second address")
+    assert re.findall(r"addresses (.+)", ranks_of(by, event_driven)) == [address] * 3
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("event_driven", ["1", pytest.param("0", marks=pytest.mark.matrix)])
-def test_the_autotuner_goes_on_when_a_rank_has_joined(tmp_path, event_driven):
-    variables = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_EVENT_DRIVEN": event_driven}
-    status, output = run([*launcher("local", 2), "python", str(EDGES), "join"], tmp_path, **variables)
-    assert status == 0, output[-6000:]
-    assert sorted(re.findall(RIGHT, output)) == ["30", "60"], output
+@pytest.mark.parametrize(("by", "event_driven"), OVER_GLOO)
+def test_the_autotuner_goes_on_when_a_rank_has_joined(ranks_of, by, event_driven):
+    found = re.findall(r"has joined, (\d+) operations were right", ranks_of(by, event_driven))
+    assert sorted(found) == ["30", "60", "60"]
 
 
-@pytest.mark.matrix
+@pytest.mark.needs("torch")
+def test_a_lost_connection_fails_on_all_ranks_and_gives_no_wrong_result(tmp_path):
+    """The connection of two of four ranks, while all of them live."""
+    output = job(tmp_path, "local", 4, "allreduces", "20", "10")
+    assert re.findall(RIGHT, output, re.M) == 4 * ["10"], output
+
+
+@pytest.mark.needs("mxnet")
+def test_mxnet_may_free_a_name_before_it_was_logged(tmp_path):
+    """With memory that changes when it is freed, reading it afterwards ends the process."""
+    output = job(tmp_path, "local", 2, "mxnet_names", "400", MALLOC_PERTURB_="165")
+    assert re.findall(RIGHT, output, re.M) == 2 * ["400"], output
+
+
+@MATRIX
 @pytest.mark.parametrize("event_driven", ["0", "1"])
-@pytest.mark.parametrize(("by", "ranks"), [("gloo", 4), ("gloo", 7), ("mpirun", 2), ("mpirun", 3)])
-def test_random_allreduces_of_process_sets(tmp_path, by, ranks, event_driven):
-    check(tmp_path, by, ranks, 300, HOROVOD_EVENT_DRIVEN=event_driven)
+@pytest.mark.parametrize(("by", "ranks"), [("local", 2), ("gloo", 4), ("gloo", 7), ("mpirun", 2), ("mpirun", 3)])
+def test_many_random_allreduces_of_process_sets(tmp_path, by, ranks, event_driven):
+    output = job(tmp_path, by, ranks, "allreduces", "300", HOROVOD_EVENT_DRIVEN=event_driven)
+    assert output.count("300 operations were right") == ranks, output
+
+
+ASK = """
+from horovod.common import util
+print(util.mpi_built(), util.gloo_built(), flush=True)
+util._read_metadata = dict
+print(util.mpi_built(verbose=0), util.gloo_built(verbose=0))
+"""
+
+
+def test_horovodrun_asks_the_build_what_it_contains_and_no_framework(tmp_path):
+    """In a process in which no framework can be imported; without the build's answer, all are asked."""
+    for name in ("tensorflow", "torch", "mxnet"):
+        text = f"open('imported', 'a').write('{name} ')\nraise SystemError('{name} is imported')\n"
+        (tmp_path / f"{name}.py").write_text(text)
+    status, output = run([sys.executable, "-c", ASK], tmp_path, PYTHONPATH=str(tmp_path))
+    assert (status, output.splitlines()) == (0, ["True True", "None None"]), output
+    assert (tmp_path / "imported").read_text() == 2 * "tensorflow torch mxnet "
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "implementation"),
+    [
+        ("mpirun (Open MPI) 4.1.4", 0, "OpenMPI"),
+        ("IBM Spectrum MPI 10.3", 0, "SpectrumMPI"),
+        ("HYDRA build details: MPICH 4.0", 0, "MPICH"),
+        ("Intel(R) MPI Library 2021.9", 0, "IntelMPI"),
+        ("an MPI that nobody knows", 0, None),
+        ("it cannot run", 1, None),
+    ],
+)
+def test_horovodrun_asks_mpirun_once_for_its_version(version, status, implementation, tmp_path):
+    mpi_run = pytest.importorskip("horovod.runner.mpi_run")
+    program = tmp_path / "mpirun"
+    program.write_text(f"#!/bin/sh\necho \"$@\" >> '{tmp_path}/calls'\necho '{version}'\nexit {status}\n")
+    program.chmod(0o755)
+    found = mpi_run._get_mpi_implementation_flags(False, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert found[2] == implementation
+    assert (tmp_path / "calls").read_text() == "--version\n"

@@ -1,141 +1,280 @@
-"""Jobs that really run with hvdtrain's launcher: output, failures, and launchers that go wrong."""
+"""Jobs with hvdtrain's launcher: their output, and what goes wrong with launchers and programs.
+
+Needs processes: pipes, limits, signals and exit statuses of the launcher, of its agents and of their programs. Programs
+have no framework: the launcher knows of none.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
-from support.jobs import BIN, ROOT, run
+from support.jobs import BIN, finish, run, start, wait_for
 
-PROGRAM = """
-import os, signal, sys, time
-rank = int(os.environ["RANK"])
-print("out of", rank, flush=True)
+MATRIX = pytest.mark.matrix
+HOST = os.uname().nodename
+
+
+def launch(program: list[str], *options: str, by: str = "local", ranks: int = 2) -> list[str]:
+    return ["python", "-m", "hvdtrain", "launch", by, "-n", str(ranks), *options, "--", *program]
+
+
+def python(code: str) -> list[str]:
+    return ["python", "-S", "-c", f"import os, sys, time\nrank = os.environ['RANK']\n{code}"]
+
+
+FAILS = """
+import resource
+print("out of", rank, resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
 print("err of", rank, file=sys.stderr, flush=True)
+time.sleep(60 * (rank == "0"))
+print("no end of line", end="", flush=True)
+print("what was wrong", file=sys.stderr)
+sys.exit(7)
 """
 
 
-def local(code: str, *options: str, ranks: int = 2) -> list[str]:
-    return ["python", "-m", "hvdtrain", "launch", "local", "-n", str(ranks), *options, "--", "python", "-c", code]
-
-
-def test_output_is_labeled_with_the_rank_and_written_to_files(tmp_path):
-    status, output = run(local(PROGRAM + "print('no end of line', end='')", "--output-dir", "logs of it"), tmp_path)
-    assert status == 0, output
-    assert sorted(line for line in output.splitlines() if line.startswith("[")) == sorted(
-        f"[{rank}] {text}" for rank in (0, 1) for text in (f"out of {rank}", f"err of {rank}", "no end of line")
-    )
-    for rank in (0, 1):
-        assert (tmp_path / "logs of it" / f"rank-{rank}.stdout").read_text() == f"out of {rank}\nno end of line"
-        assert (tmp_path / "logs of it" / f"rank-{rank}.stderr").read_text() == f"err of {rank}\n"
-
-
-def test_a_failure_is_reported_with_the_rank_s_last_lines(tmp_path):
-    code = PROGRAM + "time.sleep(0 if rank else 60)\nprint('what was wrong', file=sys.stderr)\nsys.exit(7)"
-    status, output = run(local(code), tmp_path)
+def test_output_is_labeled_and_written_to_files_and_a_failure_has_the_last_lines(tmp_path):
+    """The launcher also raises its own limit of open files, up to the hard one; programs keep theirs."""
+    command = launch(python(FAILS), "--output-dir", "logs of it")
+    status, output = run(["bash", "-c", f"ulimit -Sn 40; exec {shlex.join(command)}"], tmp_path)
     assert status == 7
-    host = os.uname().nodename
-    report = re.escape(f"hvdtrain: rank 1 on {host} ended with exit status 7; ending the others; its last lines:")
-    assert re.search(rf"^{report}\n(  (out|err) of 1\n){{2}}  what was wrong\n", output, re.MULTILINE), output
+    labeled = {"[0] out of 0 40", "[0] err of 0", "[1] out of 1 40", "[1] err of 1", "[1] no end of line"}
+    assert {line for line in output.splitlines() if line.startswith("[")} == labeled | {"[1] what was wrong"}
+    report = re.escape(f"hvdtrain: rank 1 on {HOST} ended with exit status 7; ending the others; its last lines:")
+    lines = "(  (out of 1 40|err of 1|what was wrong|no end of line)\n){4}"
+    assert re.search(rf"^{report}\n{lines}", output, re.MULTILINE), output
+    written = {path.name: path.read_text() for path in (tmp_path / "logs of it").iterdir()}
+    assert written == {
+        "rank-0.stdout": "out of 0 40\n", "rank-1.stdout": "out of 1 40\nno end of line",
+        "rank-0.stderr": "err of 0\n", "rank-1.stderr": "err of 1\nwhat was wrong\n",
+    }  # fmt: skip
 
 
-def test_fewer_open_files_than_the_ranks_need(tmp_path):
-    status, output = run(["bash", "-c", f"ulimit -n 64; exec {shlex.join(local('', ranks=24))}"], tmp_path)
-    assert status == 2, output
-    assert "open files are needed, but the limit is 64; raise the limit (ulimit -n " in output
-    assert len(output.splitlines()) < 4, output  # with the warning that there are fewer cores than ranks
+IGNORES_CHILDREN = (
+    "from signal import *; signal(SIGCHLD, SIG_IGN); import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+)
 
 
-def test_the_launcher_raises_its_own_limit_of_open_files(tmp_path):
-    """Up to the hard one; programs keep theirs."""
-    code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
-    command = local(code, "--output-dir", "logs", ranks=8)
-    status, output = run(["bash", "-c", f"ulimit -Sn 64; exec {shlex.join(command)}"], tmp_path)
-    assert status == 0, output
-    assert sum(line.endswith("] 64") for line in output.splitlines()) == 8, output
+@pytest.mark.parametrize(
+    ("before", "ranks", "program", "expected", "said"),
+    [
+        (["bash", "-c", 'ulimit -n 64; exec "$@"', "-"], 24, ["true"], 2, "the limit is 64; raise the limit (ulimit"),
+        (
+            [],
+            2,
+            ["no-such-program"],
+            2,
+            "cannot start no-such-program (No such file or directory); check that it is on",
+        ),
+        # The kernel would otherwise forget how an agent has ended.
+        (["python", "-S", "-c", IGNORES_CHILDREN], 1, ["sh", "-c", "kill -9 $PPID; sleep 60"], 1, "rank 0"),
+    ],
+    ids=["few open files", "no program", "ignored SIGCHLD"],
+)
+def test_a_job_that_cannot_run_ends_with_one_line(tmp_path, before, ranks, program, expected, said):
+    status, output = run([*before, *launch(program, ranks=ranks)], tmp_path)
+    own = [line for line in output.splitlines() if "ranks share" not in line]
+    assert (status, len(own), said in own[0]) == (expected, 1, True), output
 
 
-def test_signals_of_children_that_were_ignored_by_who_started_the_launcher(tmp_path):
-    """The kernel would otherwise forget how an agent has ended."""
-    killed = ["launch", "local", "-n", "1", "--", "sh", "-c", "kill -9 $PPID; sleep 60"]
-    ignore = "import os, sys; from signal import *; signal(SIGCHLD, SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
-    status, output = run(["python", "-c", ignore, "python", "-m", "hvdtrain", *killed], tmp_path)
-    assert (status, len(output.splitlines())) == (1, 1), output
-
-
-def test_a_program_that_does_not_exist(tmp_path):
-    status, output = run(["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--", "no-such-program"], tmp_path)
-    assert status == 2, output
-    assert "cannot start no-such-program (No such file or directory); check that it is on PATH" in output
-    assert "Traceback" not in output
-
-
-def test_a_launcher_of_another_mpi(tmp_path):
-    """An mpirun that does not belong to the ranks' MPI: each rank is started as rank 0 of 1."""
-    fake = tmp_path / "mpirun"
-    fake.write_text('#!/bin/sh\nwhile :; do case $1 in *python*) exec "$@";; esac; shift; done\n')
-    fake.chmod(0o755)
+@pytest.mark.parametrize(
+    ("mpirun", "status", "said"),
+    [
+        # One that does not belong to the ranks' MPI: each rank is started as rank 0 of 1.
+        ('while :; do case $1 in *python*) exec "$@";; esac; shift; done', 2, "mpirun started rank 0 of 1 on"),
+        ("echo 'MPI is broken' >&2; exit 3", 3, "exit status 3 before rank 0, 1 registered; it printed: MPI is broken"),
+    ],
+    ids=["another MPI's", "failing"],
+)
+def test_a_launcher_that_does_not_start_the_ranks(tmp_path, mpirun, status, said):
+    (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{mpirun}\n")
+    (tmp_path / "mpirun").chmod(0o755)
     path = os.pathsep.join([str(tmp_path), str(BIN), os.environ["PATH"]])
-    words = ["python", "-m", "hvdtrain", "launch", "mpirun", "-n", "2", "--", "true"]
-    process = subprocess.run(
-        [sys.executable, *words[1:]],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert process.returncode == 2
-    assert "mpirun started rank 0 of 1 on" in process.stderr
-    assert ", but 2 ranks were requested" in process.stderr
+    found, output = run([sys.executable, *launch(["true"], by="mpirun")[1:]], tmp_path, PATH=path)
+    assert (found, said in output) == (status, True), output
 
 
-@pytest.mark.matrix
+@MATRIX
 @pytest.mark.parametrize(("by", "status"), [("horovodrun", 2), ("mpirun", 0)])
 def test_one_host_under_two_names(tmp_path, by, status):
     """horovodrun takes them for two hosts, and gives both ranks the local rank 0; Open MPI knows that they are one."""
-    code = "import os; print('local', os.environ['LOCAL_RANK'])"
-    hosts = ["-n", "2", "-H", "localhost:1,127.0.0.1:1"]
-    command = ["python", "-m", "hvdtrain", "launch", by, *hosts, "--", "python", "-c", code]
+    command = launch(python("print('local', os.environ['LOCAL_RANK'])"), "-H", "localhost:1,127.0.0.1:1", by=by)
     found, output = run(command, tmp_path, timeout_s=60)
     assert found == status, output
     assert {line[-1] for line in output.splitlines() if "] local " in line} == (set() if status else {"0", "1"}), output
 
 
-def test_a_launcher_that_fails(tmp_path):
-    fake = tmp_path / "mpirun"
-    fake.write_text("#!/bin/sh\necho 'MPI is broken' >&2\nexit 3\n")
-    fake.chmod(0o755)
-    path = os.pathsep.join([str(tmp_path), str(BIN), os.environ["PATH"]])
-    words = [sys.executable, "-m", "hvdtrain", "launch", "mpirun", "-n", "2", "--", "true"]
-    done = subprocess.run(words, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 3
-    assert "mpirun ended with exit status 3 before rank 0, 1 registered; it printed: MPI is broken" in done.stderr
-
-
-@pytest.mark.needs("torch")
-def test_horovod_runs_without_horovodrun(tmp_path):
-    code = (
-        "import horovod.torch as hvd, torch; hvd.init(); one = torch.ones(1) * (hvd.rank() + 1); "
-        "print('sum', hvd.rank(), hvd.size(), hvd.local_size(), hvd.allreduce(one, op=hvd.Sum)); "
-        "hvd.shutdown(); hvd.init(); print('again', hvd.size()); hvd.shutdown()"
-    )
-    status, output = run(local(code), tmp_path)
-    assert status == 0, output
-    assert sorted(line for line in output.splitlines() if "sum" in line) == [
-        f"[{rank}] sum {rank} 2 2 tensor([3.])" for rank in (0, 1)
-    ]
-    assert output.count("again 2") == 2
-
-
 def test_dry_run_prints_a_command_line_that_works(tmp_path):
-    program = ["python", "-c", "print('it is' + ' on')"]
-    words = ["python", "-m", "hvdtrain", "launch", "mpirun", "-n", "2", "--dry-run", "--", *program]
-    status, line = run(words, tmp_path)
+    program = ["sh", "-c", 'echo "it is"" on"']
+    status, line = run(launch(program, "--dry-run", by="mpirun"), tmp_path)
     assert (status, "it is on" in line) == (0, False), line
     status, output = run(["bash", "-c", line.splitlines()[-1]], tmp_path)
     assert (status, output.count("it is on")) == (0, 2), output
+
+
+# A full disk, a closed pipe or a reader that has stopped neither ends a healthy job nor keeps a failing one alive.
+
+LINES = """
+for number in range(20):
+    print("line", number, "of", rank, flush=True)
+    time.sleep(0.01)
+open(f"well-{rank}", "w").close()
+"""
+FULL = "hvdtrain: standard output cannot be written (No space left on device)"
+
+
+@pytest.mark.parametrize(
+    ("redirection", "said"),
+    [
+        ("> /dev/full", FULL),
+        ("| head -1 >&2", "hvdtrain: standard output cannot be written (Broken pipe); the job continues without it"),
+        pytest.param("2>&1 > /dev/full | cat >&2", FULL, marks=MATRIX),
+        pytest.param("> /dev/full 2>&1", "", marks=MATRIX),
+        pytest.param("2>&-", "", marks=MATRIX),
+        pytest.param("2> /dev/full", "", marks=MATRIX),
+    ],
+)
+def test_output_that_nobody_takes_does_not_end_the_job(tmp_path, redirection, said):
+    line = f"{shlex.join(launch(python(LINES)))} {redirection}; exit ${{PIPESTATUS[0]}}"
+    status, output = run(["bash", "-c", line], tmp_path, timeout_s=60)
+    assert status == 0, output
+    assert sorted(path.name for path in tmp_path.glob("well-*")) == ["well-0", "well-1"]
+    assert (output.count("cannot be written"), said in output) == (bool(said), True)
+
+
+def test_output_files_that_cannot_be_written(tmp_path):
+    """A named pipe that nobody reads, and a full disk: the job runs, and its signals are handled."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    os.mkfifo(logs / "rank-0.stdout")
+    (logs / "rank-1.stdout").symlink_to("/dev/full")
+    code = "for _ in range(9): print('begun', flush=True)\ntime.sleep(60)"
+    process = start(launch(python(code), "--output-dir", "logs"), tmp_path)
+    lines = []
+    while sum("begun" in line for line in lines) < 18:
+        lines.append(process.stdout.readline())
+    process.terminate()
+    status, output = finish(process, 20)
+    assert status == 128 + signal.SIGTERM
+    assert (logs / "rank-1.stderr").exists()
+    output = "".join(lines) + output
+    assert output.count("--output-dir logs cannot be written (No space left on device); the job continues") == 1
+    assert output.count("logs/rank-0.stdout cannot be written (No such device or address)") == 1
+
+
+CHATTY = """
+if rank == "1":
+    open("pid", "w").write(f"{os.getpid()} ")
+    time.sleep(600)
+while True:
+    print("x" * 9999, flush=True)
+"""
+IMPATIENT = """
+import sys
+from hvdtrain.__main__ import main
+from hvdtrain.jobs import console
+console.QUEUE_BYTES, console.STALLED_S, console.FLUSH_S = 100_000, 0.3, 0.3
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGKILL to a rank", pytest.param("SIGTERM to the launcher", marks=MATRIX)])
+def test_a_job_ends_although_nobody_reads_its_output(tmp_path, how):
+    """As on a terminal that was stopped with Ctrl-S: a rank prints without end, then another dies."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-c", IMPATIENT, *launch(python(CHATTY))[3:]]
+    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=writing, stderr=writing, env=environment)
+    os.close(writing)
+    pid = tmp_path / "pid"
+    wait_for(lambda: pid.exists() and pid.read_text().endswith(" "), 30)
+    time.sleep(0.5)  # the pipe and the queue are full
+    target, number = (int(pid.read_text()), signal.SIGKILL) if "rank" in how else (process.pid, signal.SIGTERM)
+    os.kill(target, number)
+    assert process.wait(20) == 128 + number
+    os.close(reading)
+
+
+def test_a_command_line_with_an_error_is_explained_once(tmp_path):
+    """All ranks find it, in any order."""
+    program = ["python", "-m", "hvdtrain.torch_lenet", "--epochz", "3"]
+    status, output = run(launch(program, "--output-dir", "logs"), tmp_path)
+    assert (status, output.count("unrecognized arguments: --epochz")) == (2, 1), output
+    written = [Path(path).read_text() for path in tmp_path.glob("logs/rank-*.stderr")]
+    assert any("unrecognized arguments: --epochz" in text for text in written)
+
+
+LONG = """
+for number in range(200_000):
+    print(number, rank, "x" * 50)
+open("well-" + rank, "w").close()
+"""
+SUSPENDED_S = 18
+"""Longer than the kernel waits for acknowledgments of a host that may be lost."""
+
+
+@MATRIX
+def test_a_launcher_that_is_suspended_gets_all_output_afterwards(tmp_path):
+    """Ctrl-Z, or a suspended batch job: the ranks that print wait for it."""
+    process = start(launch(python(LONG)), tmp_path)
+    wait_for(lambda: process.stdout.readline().startswith("["), 30)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(SUSPENDED_S)
+    assert not list(tmp_path.glob("well-*"))
+    process.send_signal(signal.SIGCONT)
+    status, output = finish(process, 120)
+    assert status == 0, output[-2000:]
+    for rank in (0, 1):
+        assert f"\n[{rank}] 199999 {rank} x" in output
+
+
+# The rank whose own error is the first cause.
+
+RAISES = """
+if rank == "0":
+    raise ConnectionResetError(104, "Connection reset by peer")
+time.sleep(0.5)
+raise ValueError("no such label")
+"""
+START = {
+    "torch": "import horovod.torch as hvd, torch; hvd.init(); ones = torch.ones(1000)",
+    "mxnet": "import horovod.mxnet as hvd, mxnet; hvd.init(); ones = mxnet.nd.ones(1000)",
+    "tensorflow": "import horovod.tensorflow as hvd, tensorflow; hvd.init(); ones = tensorflow.ones(1000)",
+    "torch.distributed": (
+        "import torch, torch.distributed as dist; dist.init_process_group('gloo'); ones = torch.ones(1000)"
+    ),
+}
+REDUCE = {"mxnet": "hvd.allreduce(ones).wait_to_read()", "torch.distributed": "dist.all_reduce(ones)"}
+
+
+def reducing(kind: str) -> list[str]:
+    """A program of a user's own whose rank 1 raises, while the other rank waits in a collective."""
+    rank = "dist.get_rank()" if kind == "torch.distributed" else "hvd.rank()"
+    raising = f"    if step == 3 and {rank} == 1: raise ValueError('no such label')"
+    reduce = REDUCE.get(kind, "hvd.allreduce(ones, name='ones')")
+    return ["python", "-c", "\n".join([START[kind], "for step in range(10**9):", raising, f"    {reduce}"])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [
+        ("no framework", "local"),
+        *(pytest.param(kind, "local", marks=MATRIX) for kind in START),
+        *(pytest.param("torch", by, marks=MATRIX) for by in ("horovodrun", "mpirun")),
+    ],
+)
+def test_the_rank_that_raises_is_named(tmp_path, kind, by):
+    """Although the other ranks' collectives fail first."""
+    status, output = run(launch(reducing(kind) if kind in START else python(RAISES), by=by), tmp_path)
+    assert status != 0
+    report = output.partition("hvdtrain: rank ")[2]
+    assert report.startswith("1 on "), output
+    assert "  ValueError: no such label\n" in report.replace("[rank1]: ", "")

@@ -1,10 +1,15 @@
-"""A job that is asked to stop writes a checkpoint, says how to resume, and resumes to identical weights."""
+"""A job that is asked to stop writes a checkpoint, says how to resume, and resumes to identical weights.
+
+Needs processes: signals to a launcher and to ranks, and their exit statuses.
+"""
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
+from faults.watched_job import NUMPY
 from support.jobs import (
     PROGRAMS,
     distance,
@@ -14,32 +19,40 @@ from support.jobs import (
     pids_of_ranks,
     run,
     start,
-    train,
     train_several,
     wait_for,
 )
 from support.stack import FASTEST
 
+from hvdtrain.config import validity
+from hvdtrain.config.options import RuntimeOptions
+from hvdtrain.errors import UserError
 from hvdtrain.system.run_end import RunEnd
 
 LONG = ("--epochs", "40", "--log-every", "5")
-
+SINGLE = ("--strategy", "single")
 MATRIX = pytest.mark.matrix
+
+
+def slowly(framework, by, ranks, *options):
+    return [*launcher(by, ranks), "python", str(PROGRAMS), "slowly", framework, *LONG, *options]
+
+
 CASES = [
-    (FASTEST, ("--strategy", "ring"), "local", 2, "SIGINT to the launcher"),
-    ("tensorflow", ("--strategy", "single", "--api", "fit"), "alone", 1, "SIGTERM to rank 0"),
-    ("mxnet", (), "gloo", 2, "a file"),
+    (NUMPY, ("--strategy", "ring"), "local", 2, "SIGINT to the launcher"),
+    ("mxnet", ("--api", "module"), "local", 2, "a file"),
+    pytest.param("tensorflow", (*SINGLE, "--api", "fit"), "alone", 1, "SIGTERM to rank 0", marks=MATRIX),
     pytest.param("torch", ("--strategy", "ddp"), "local", 2, "SIGUSR1 to rank 1", marks=MATRIX),
     pytest.param("mxnet", (), "mpirun", 2, "SIGUSR1 to rank 1", marks=MATRIX),
-    pytest.param("tensorflow", (), "gloo", 2, "a file", marks=MATRIX),
+    *(pytest.param(framework, (), "gloo", 2, "a file", marks=MATRIX) for framework in ("mxnet", "tensorflow")),
 ]
 
 
 @pytest.mark.guarantee("stop-and-resume")
 @pytest.mark.parametrize(("framework", "options", "by", "ranks", "how"), CASES)
 def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
-    command = [*launcher(by, ranks), "python", "-m", f"hvdtrain.{framework}_lenet", *options, *LONG, "--name", "run"]
-    process, run_folder = start(command, tmp_path), tmp_path / "runs" / "run"
+    command = slowly(framework, by, ranks, *options, "--name", "run")
+    process, run_folder = start(command, tmp_path, HVDTRAIN_TEST_STEP_S="0.01"), tmp_path / "runs" / "run"
     pids = pids_of_ranks(run_folder, ranks)
     number = getattr(signal, how.split()[0], None)
     if number is None:
@@ -58,11 +71,9 @@ def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
     stopped = newest(run_folder)
     last = ("--max-steps", str(stopped.position.step + 7))
     runs = {"resumed": ("--resume", "runs/run", *LONG, *last), "straight": (*options, *LONG, *last)}
-    if "ddp" in options:  # a process can start torch.distributed only once
-        for name, own in runs.items():
-            train(tmp_path, framework, *own, "--name", name, by=by, np=ranks)
-    else:
-        train_several(tmp_path, framework, runs, "local" if by == "gloo" else by, ranks)
+    # A process can start torch.distributed only once.
+    for some in [{name: own} for name, own in runs.items()] if "ddp" in options else [runs]:
+        train_several(tmp_path, framework, some, "local" if by == "gloo" else by, ranks)
     resumed, straight = (newest(tmp_path / "runs" / name) for name in runs)
     assert resumed.position.step == straight.position.step > stopped.position.step
     assert distance(resumed.weights, straight.weights) == 0
@@ -70,12 +81,14 @@ def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
 
 def test_signals_before_the_first_step_and_after_the_last_one(tmp_path):
     """Before: the process ends at once, without a traceback. After: the result is written."""
-    process = start(["python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--name", "early"], tmp_path)
-    wait_for(lambda: "libtorch" in Path(f"/proc/{process.pid}/maps").read_text(), 60)
+    process = start(["python", "-m", f"hvdtrain.{FASTEST}_lenet", *SINGLE, "--name", "early"], tmp_path)
+    wait_for(lambda: f"lib{FASTEST}" in Path(f"/proc/{process.pid}/maps").read_text(), 60)
     process.send_signal(signal.SIGINT)
-    assert finish(process, 10) == (-signal.SIGINT, "starting rank 0 of 1: importing PyTorch ...\n")
-    options = ("--strategy", "single", "--max-steps", "2", "--name", "late")
-    status, output = run(["python", str(PROGRAMS), "terminated_at_the_end", FASTEST, *options], tmp_path)
+    status, output = finish(process, 10)
+    assert (status, output.count("\n")) == (-signal.SIGINT, 1), output
+    assert output.startswith("starting rank 0 of 1: importing ")
+    program = ["python", str(PROGRAMS), "terminated_at_the_end", NUMPY]
+    status, output = run([*program, *SINGLE, "--max-steps", "2", "--name", "late"], tmp_path)
     assert status == 0, output
     assert "all steps are done, and the result is being written\n" in output
     assert (tmp_path / "runs" / "late" / "result.json").exists()
@@ -83,15 +96,53 @@ def test_signals_before_the_first_step_and_after_the_last_one(tmp_path):
 
 def test_auto_resume_starts_a_run_and_then_resumes_it(tmp_path):
     """As a batch system restarts a job with the same command line."""
-    options = ("--strategy", "single", "--name", "run", "--auto-resume", "--checkpoint-every", "4", *LONG)
     (tmp_path / "runs" / "run" / "checkpoints").mkdir(parents=True)  # an attempt that ended before its first one
-    for last in (6, 11):
-        folder = train(tmp_path, FASTEST, *options, "--max-steps", str(last))
-        assert newest(folder).position.step == last
-    straight = train(tmp_path, FASTEST, "--strategy", "single", *LONG, "--max-steps", "11", "--name", "straight")
-    assert distance(newest(folder).weights, newest(straight).weights) == 0
+    options = ("--auto-resume", "--checkpoint-every", "4")
+    for name, last, given in (("run", 6, options), ("run", 11, options), ("straight", 11, ())):
+        command = slowly(NUMPY, "alone", 1, *SINGLE, "--name", name, *given, "--max-steps", str(last))
+        status, output = run(command, tmp_path, HVDTRAIN_TEST_STEP_S="0")
+        assert status == 0, output
+        assert newest(tmp_path / "runs" / name).position.step == last
+    resumed, straight = (newest(tmp_path / "runs" / name) for name in ("run", "straight"))
+    assert distance(resumed.weights, straight.weights) == 0
 
 
-def test_auto_resume_requires_a_name(tmp_path):
-    status, output = run(["python", "-m", "hvdtrain.torch_lenet", "--auto-resume"], tmp_path)
-    assert (status, "; give the run a --name" in output) == (2, True), output
+def test_auto_resume_requires_a_name():
+    with pytest.raises(UserError, match="give the run a --name"):
+        validity.check_runtime(RuntimeOptions(auto_resume=True))
+
+
+# --start-timeout limits the start of a library: not sooner, and not much later; the missing rank is named.
+
+
+def start_late(folder, framework, options, limit_s, late_s):
+    command = launcher("local", 2)
+    command[-1:] = ["--start-timeout", str(limit_s), "--"]
+    program = ["python", str(PROGRAMS), "late", framework, *options, "--max-steps", "2", "--name", "run"]
+    return run([*command, *program], folder, HVDTRAIN_TEST_LATE_S=str(late_s))
+
+
+@MATRIX
+@pytest.mark.parametrize(
+    ("framework", "options", "message"),
+    [
+        ("mxnet", (), "rank 1 did not initialize Horovod within 4 s"),
+        ("torch", ("--strategy", "ring"), "(rank 1 did not connect)"),
+        ("torch", ("--strategy", "ddp"), "not all 2 ranks have started within 4 s"),
+        ("tensorflow", (), "rank 1 did not initialize Horovod within 4 s"),
+    ],
+)
+def test_rank_that_does_not_start_is_named(tmp_path, framework, options, message):
+    began = time.monotonic()
+    status, output = start_late(tmp_path, framework, options, limit_s=4, late_s=300)
+    assert status == 1, output
+    assert message in output
+    assert "Traceback" not in output
+    assert time.monotonic() - began < 100
+
+
+@MATRIX
+def test_rank_may_be_later_than_the_libraries_allow(tmp_path):
+    """Gloo itself waits for 30 s."""
+    status, output = start_late(tmp_path, FASTEST, (), limit_s=120, late_s=45)
+    assert status == 0, output

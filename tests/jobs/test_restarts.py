@@ -1,4 +1,7 @@
-"""A job that fails is restarted, resumes from its newest checkpoint, and ends with the same weights."""
+"""A job that fails is restarted, resumes from its newest checkpoint, and ends with the same weights.
+
+A launcher sees how its processes end, and starts others.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,14 @@ import signal
 import time
 
 import pytest
-from support.jobs import PROGRAMS, distance, finish, newest, run, start, train
+from support.jobs import PROGRAMS, distance, finish, newest, run, start, train_several
 from support.stack import FASTEST
 from support.untrusted import save_checkpoint
 
 from hvdtrain.interfaces import Position
 from hvdtrain.system.run_end import RunEnd
 
-OPTIONS = ("--max-steps", "12", "--lr", "0.02", "--checkpoint-every", "3", "--device", "cpu")
-NAMED = ("--name", "run", "--auto-resume")
+OPTIONS = ("--max-steps", "12", "--lr", "0.02", "--checkpoint-every", "3", "--device", "cpu", "--shards", "4")
 
 
 def launch(launcher: str, ranks: int, *options: str) -> list[str]:
@@ -32,23 +34,24 @@ def attempts(folder) -> list[dict]:
 @pytest.mark.parametrize(
     ("framework", "by", "options"),
     [
-        ("mxnet", "local", ("--strategy", "ring")),
+        ("numpy", "local", ("--strategy", "ring")),
+        pytest.param("mxnet", "local", ("--strategy", "ring"), marks=pytest.mark.matrix),
         pytest.param("torch", "local", ("--strategy", "ring"), marks=pytest.mark.matrix),
         pytest.param("mxnet", "horovodrun", ("--strategy", "horovod"), marks=pytest.mark.matrix),
     ],
 )
 def test_a_killed_rank_restarts_the_job(tmp_path, framework, by, options):
-    words = [*launch(by, 2, "--restarts", "2"), "python", str(PROGRAMS), "die", framework, *options, *OPTIONS, *NAMED]
-    status, output = run(words, tmp_path)
+    program = ["python", str(PROGRAMS), "die", framework, *options, *OPTIONS, "--name", "run", "--auto-resume"]
+    status, output = run([*launch(by, 2, "--restarts", "2"), *program], tmp_path)
     assert status == 0, output
-    assert "rank 1 on " in output
-    assert "was killed by SIGKILL" in output
+    assert "rank 1 on " in output and "was killed by SIGKILL" in output
     assert "restarting in 1 s (1 of 2)" in output
     first, second = attempts(tmp_path)
     assert (first["status"], first["checkpoint"], second["status"], second["checkpoint"]) == (137, -1, 0, 3)
-    assert RunEnd.read(tmp_path / "runs" / "run").status == "finished"
-    undisturbed = train(tmp_path, framework, *options, *OPTIONS, "--name", "undisturbed", by="local", np=2)
-    assert distance(newest(tmp_path / "runs" / "run").weights, newest(undisturbed).weights) == 0
+    folder = tmp_path / "runs"
+    assert RunEnd.read(folder / "run").status == "finished"
+    train_several(tmp_path, framework, {"undisturbed": ("--strategy", "single", *OPTIONS)}, "alone", 1)
+    assert distance(newest(folder / "run").weights, newest(folder / "undisturbed").weights) == 0
 
 
 def test_attempts_that_write_no_checkpoint(tmp_path):
@@ -119,20 +122,20 @@ def test_a_killed_job_says_how_to_resume(tmp_path):
     assert "last step known is 4, the newest checkpoint is of step 3; resume with --resume results/run\n" in output
 
 
-def test_a_loss_that_is_not_finite_is_not_restarted(tmp_path):
-    options = ("--strategy", "ring", "--lr", "1e15", "--warmup-epochs", "0", "--log-every", "1", "--max-steps", "9")
-    program = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", *options]
-    status, output = run([*launch("local", 2, "--restarts", "3"), *program], tmp_path)
-    assert status == 1, output
-    assert output.count("is not finite") == 1
-    assert "restarting" not in output
-
-
-def test_a_job_with_an_invalid_option_is_not_restarted(tmp_path):
-    program = ["python", "-m", "hvdtrain.torch_lenet", "--lr", "-1"]
-    status, output = run([*launch("local", 2, "--restarts", "3"), *program], tmp_path)
-    assert status == 2, output
-    assert "restarting" not in output
+@pytest.mark.parametrize(
+    ("options", "expected", "message"),
+    [
+        (("--lr", "1e15", "--warmup-epochs", "0", "--log-every", "1", "--max-steps", "9"), 1, "is not finite"),
+        (("--lr", "-1"), 2, "--lr -1"),
+        (("--name", "a" * 300), 2, "cannot be created (File name too long)"),
+    ],
+    ids=["loss", "option", "name"],
+)
+def test_what_would_fail_again_is_not_restarted(tmp_path, options, expected, message):
+    program = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single", *options]
+    status, output = run([*launch("local", 1, "--restarts", "3"), *program], tmp_path)
+    assert status == expected and output.count(message) == 1, output
+    assert "restarting" not in output and "Traceback" not in output
 
 
 def test_a_job_that_was_asked_to_end_is_not_restarted(tmp_path):
@@ -164,12 +167,3 @@ def test_another_program_is_restarted_up_to_the_limit(tmp_path):
     assert status == 3, output
     assert output.count("[0] hello") == 2
     assert "gave up, as --restarts 1 are used up; the attempts:" in output
-
-
-def test_a_job_with_an_invalid_name_is_not_restarted(tmp_path):
-    program = ("python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--name", "a" * 300)
-    status, output = run([*launch("local", 1, "--restarts", "2"), *program], tmp_path)
-    assert status == 2, output
-    assert "cannot be created (File name too long); choose another folder with --runs" in output
-    assert "restarting" not in output
-    assert "Traceback" not in output

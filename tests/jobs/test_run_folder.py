@@ -1,4 +1,7 @@
-"""A run's folder has one job at a time; a job that was killed loses little, and is resumed at once."""
+"""A run's folder has one job at a time; a job that was killed loses little, and is resumed at once.
+
+Jobs are processes, as they are killed, and their locks are released by their end; the job that is refused is not.
+"""
 
 import json
 import os
@@ -6,9 +9,11 @@ import re
 import signal
 
 import pytest
+from support.in_process import train_here
 from support.jobs import PROGRAMS, finish, launcher, newest, run, start, wait_for
 from support.stack import FASTEST
 
+from hvdtrain.errors import UserError
 from hvdtrain.system.run_end import newest_checkpoint
 
 TRAIN = ("python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single")
@@ -17,17 +22,16 @@ NAMED = ("--name", "run", "--auto-resume")
 
 def test_second_job_is_refused_and_a_killed_one_is_resumed_at_once(tmp_path):
     """Also: a checkpoint within an epoch without any option, and an error that says how to resume."""
-    program = ["python", str(PROGRAMS), "slowly", FASTEST, "--strategy", "ring", *NAMED, "--batch-size", "8"]
+    program = ["python", str(PROGRAMS), "slowly", FASTEST, "--strategy", "single", *NAMED, "--batch-size", "8"]
     program += ["--log-every", "2", "--checkpoint-seconds", "0.2"]
-    first = start([*launcher("local", 2), *program], tmp_path, HVDTRAIN_TEST_STEP_S="0.05")
+    first = start([*launcher("local", 1), *program], tmp_path, HVDTRAIN_TEST_STEP_S="0.05")
     folder = tmp_path / "runs" / "run"
     wait_for(lambda: newest_checkpoint(folder) is not None, 90)
     lock = json.loads((folder / "lock-1.json").read_text())
 
     before = sorted(path.name for path in folder.iterdir())
-    status, output = run([*TRAIN, *NAMED], tmp_path)
-    assert status == 2, output
-    assert f"runs/run is in use by process {lock['process']['pid']} on" in output
+    with pytest.raises(UserError, match=f"runs/run is in use by process {lock['process']['pid']} on"):
+        train_here(tmp_path, FASTEST, *NAMED)
     assert sorted(path.name for path in folder.iterdir()) == before
     assert first.poll() is None
 

@@ -1,4 +1,7 @@
-"""--shards: any number of ranks, of any strategy, ends with the same bits, also after a resume with others."""
+"""--shards: any number of ranks, of any strategy, ends with the same bits, also after a resume with others.
+
+The ranks are processes: what is compared are frameworks and transports that several of them need.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ import functools
 import pytest
 from support.jobs import PROGRAMS, ROOT, launcher, run, train, train_several
 from support.same_bits import assert_same_bits, weights_hash
-from support.stack import FASTEST, cases
+from support.stack import FRAMEWORKS, cases
 
-TASKS = ROOT / "tests" / "support" / "tasks"
+SUPPORT = ROOT / "tests" / "support"
 SHARDS = ("--shards", "5", "--epochs", "1", "--max-steps", "14", "--log-every", "3", "--device", "cpu", "--lr", "0.02")
-FRAMEWORKS = ["torch", "mxnet", "tensorflow"]
+MATRIX = pytest.mark.matrix
 
 
 def runs_of(framework: str, strategy: str) -> dict[str, tuple[str, ...]]:
@@ -20,27 +23,27 @@ def runs_of(framework: str, strategy: str) -> dict[str, tuple[str, ...]]:
     In PyTorch also one with all kinds of buffers, and random numbers in evaluations.
     """
     options = ("--strategy", strategy, *SHARDS)
-    task = str(TASKS / f"of_{framework}.py:Classifier")
-    drawing = (*options, "--model", str(TASKS / "of_torch.py:DrawingClassifier"))
+    task = (*options, "--model", f"{SUPPORT / 'tasks'}/of_{framework}.py:Classifier", "--batch-size", "36")
+    drawing = (*options, "--model", f"{SUPPORT / 'tasks'}/of_torch.py:DrawingClassifier")
     return {
         **({"drawing": drawing} if framework == "torch" else {}),
         "lenet": (*options, "--clip-norm", "1", "--nesterov", "--ema", "0.9"),
-        "task": (*options, "--model", task, "--batch-size", "36", "--optimizer", "adam"),
+        "task": (*task, "--optimizer", "adam"),
+        "begun": (*task, "--optimizer", "adam", "--max-steps", "2"),
     }
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The folder of the runs of one process, of a framework."""
+def job(tmp_path_factory):
+    """The folder of the runs of a job, by default of one process."""
 
     @functools.cache
-    def of_framework(framework):
-        return train_several(tmp_path_factory.mktemp("alone"), framework, runs_of(framework, "single"), "alone", 1)
+    def of(framework, by="alone", strategy="single", ranks=1):
+        return train_several(tmp_path_factory.mktemp(by), framework, runs_of(framework, strategy), by, ranks)
 
-    return of_framework
+    return of
 
 
-MATRIX = pytest.mark.matrix
 OTHERS = [
     ("local", "horovod", 3),
     pytest.param("gloo", "horovod", 3, marks=MATRIX),
@@ -54,10 +57,22 @@ OTHERS = [
 @pytest.mark.guarantee("same-bits")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, {"torch", "mxnet"}))
 @pytest.mark.parametrize(("by", "strategy", "ranks"), OTHERS)
-def test_any_ranks_have_the_bits_of_one_process(tmp_path, alone, framework, by, strategy, ranks):
-    folder = train_several(tmp_path, framework, runs_of(framework, strategy), by, ranks)
+def test_any_ranks_have_the_bits_of_one_process(job, framework, by, strategy, ranks):
     for name in runs_of(framework, strategy):
-        assert_same_bits(folder / name, alone(framework) / name)
+        assert_same_bits(job(framework, by, strategy, ranks) / name, job(framework) / name)
+
+
+@pytest.mark.guarantee("same-bits")
+@pytest.mark.parametrize("framework", cases(FRAMEWORKS, {"torch"}))
+def test_a_run_resumed_with_other_ranks_and_another_strategy_and_runs_of_ddp(tmp_path, job, framework):
+    """Resumed in the middle of an epoch; one job does both."""
+    begun = job(framework, "local", "horovod", 3) / "begun"
+    by_ddp = {name: runs_of("torch", "ddp")[name] for name in ("task", "lenet") if framework == "torch"}
+    resumed = ("--resume", str(begun), "--strategy", "ring", "--max-steps", "14")
+    folder = train_several(tmp_path, framework, {**by_ddp, "resumed": resumed}, "local", 2)
+    for name in by_ddp:
+        assert_same_bits(folder / name, job("torch") / name)
+    assert weights_hash(folder / "resumed") == weights_hash(job(framework) / "task")
 
 
 @pytest.mark.matrix
@@ -74,52 +89,29 @@ def test_bf16(tmp_path, framework):
 
 
 @pytest.mark.guarantee("same-bits")
-@pytest.mark.parametrize("name", ["task", pytest.param("lenet", marks=MATRIX)])
-def test_ddp_has_the_bits_of_one_process(tmp_path, alone, name):
-    folder = train(tmp_path, "torch", *runs_of("torch", "ddp")[name], by="local", np=2)
-    assert_same_bits(folder, alone("torch") / name)
-
-
-@pytest.mark.guarantee("same-bits")
-@pytest.mark.parametrize("framework", cases(FRAMEWORKS, {"torch"}))
-def test_a_run_resumed_with_other_ranks_and_another_strategy(tmp_path, alone, framework):
-    """In the middle of an epoch."""
-    options = runs_of(framework, "horovod")["task"]
-    first = train(tmp_path, framework, *options, "--max-steps", "2", "--name", "task", by="local", np=2)
-    other = ("--strategy", "ring", "--max-steps", "14")
-    train(tmp_path, framework, "--resume", str(first), *other, by="local", np=3)
-    assert weights_hash(first) == weights_hash(alone(framework) / "task")
-
-
-@pytest.mark.guarantee("same-bits")
 @pytest.mark.parametrize(("framework", "script"), [("torch", "user_loop.py"), ("mxnet", "user_loop_gluon.py")])
 def test_a_loop_of_a_script(tmp_path, framework, script):
     """With random numbers, batch normalization, and learning rates by group or parameter."""
-
-    def train_script(name, ranks, *options):
-        command = [*launcher("local", ranks), "python", str(ROOT / "tests" / "support" / script)]
-        options = ("--epochs", "2", "--batch-size", "20", "--shards", "5", "--device", "cpu", "--name", name, *options)
-        status, output = run([*command, *options], tmp_path, STATE="1")
+    options = ("--epochs", "2", "--batch-size", "20", "--shards", "5", "--device", "cpu")
+    for name, by, strategy, ranks in (("one", "alone", "single", 1), ("two", "local", "ring", 2)):
+        program = ["python", str(SUPPORT / script), *options, "--strategy", strategy, "--name", name]
+        status, output = run([*launcher(by, ranks), *program], tmp_path, STATE="1")
         assert status == 0, output
-        return tmp_path / "runs" / name
-
-    assert_same_bits(train_script("one", 1), train_script("two", 2, "--strategy", "ring"))
+    assert_same_bits(tmp_path / "runs" / "one", tmp_path / "runs" / "two")
 
 
-@pytest.mark.parametrize("framework", cases(FRAMEWORKS, {FASTEST}))
-def test_one_bit_of_one_gradient_changes_the_hash(tmp_path, alone, framework):
+@pytest.mark.parametrize("framework", cases(["numpy", *FRAMEWORKS], {"numpy"}))
+def test_one_bit_of_one_gradient_changes_the_hash(tmp_path, framework):
     """Nothing slips through: of an element of a shard of rank 1, in one step."""
-    options = ("--strategy", "ring", *runs_of(framework, "ring")["lenet"][2:], "--name", "lenet")
-    command = [*launcher("local", 2), "python", str(PROGRAMS), "flip", framework, *options]
-    status, output = run(command, tmp_path)
-    assert status == 0, output
-    assert "1 bit flipped" in output
-    assert weights_hash(tmp_path / "runs" / "lenet") != weights_hash(alone(framework) / "lenet")
+    folder = train_several(tmp_path, framework, {"sound": ("--strategy", "single", *SHARDS)}, "alone", 1)
+    options = ("--strategy", "ring", *SHARDS, "--name", "flipped")
+    status, output = run([*launcher("local", 2), "python", str(PROGRAMS), "flip", framework, *options], tmp_path)
+    assert status == 0 and "1 bit flipped" in output, output
+    assert weights_hash(folder / "flipped") != weights_hash(folder / "sound")
 
 
 def test_more_ranks_than_shards(tmp_path):
-    command = [*launcher("local", 3), "python", "-m", "hvdtrain", "train", "--strategy", "ring", "--shards", "2"]
-    status, output = run(command, tmp_path)
-    assert status == 2, output
-    assert "--shards 2" in output
+    program = ["python", str(PROGRAMS), "several", "numpy", "--strategy", "ring", "--shards", "2"]
+    status, output = run([*launcher("local", 3), *program], tmp_path)
+    assert status != 0 and "--shards 2: 3 ranks were started" in output, output
     assert not list(tmp_path.glob("runs/*/metrics.jsonl"))

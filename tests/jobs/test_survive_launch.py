@@ -1,4 +1,7 @@
-"""launch --survive: which ranks the launcher ends, replaces and adds, with a program that only prints memberships."""
+"""launch --survive: which ranks the launcher ends, replaces and adds, with a program that only prints memberships.
+
+Needs processes: ranks that are killed and started again, and the memberships that reach their programs.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import pytest
 from support.jobs import ROOT, wait_for
 
 PROGRAM = ROOT / "tests" / "support" / "survivor.py"
+DEFECT = {"failure": {"reason": "RuntimeError: a defect", "retry": None}}
 
 
 class SurvivingJob:
@@ -26,7 +30,8 @@ class SurvivingJob:
         launch = [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", str(ranks), "--survive", *options]
         with open(self._output, "w") as file:
             command = [*launch, "--", sys.executable, PROGRAM, folder]
-            self._process = subprocess.Popen(command, cwd=folder, stdout=file, stderr=file)
+            self.process = subprocess.Popen(command, cwd=folder, stdout=file, stderr=file)
+        self.until(*(rf"\[{rank}\] member 1 \[{', '.join(map(str, range(ranks)))}\] {{}}" for rank in range(ranks)))
 
     @property
     def output(self):
@@ -44,9 +49,6 @@ class SurvivingJob:
     def kill(self, rank):
         os.kill(self.pid(rank), signal.SIGKILL)
 
-    def signal(self, number):
-        self._process.send_signal(number)
-
     def say(self, rank, message):
         """Let the program of a rank say something to its agent."""
         written = self._folder / "message"
@@ -56,15 +58,7 @@ class SurvivingJob:
     def end(self):
         """Let the programs end; the exit status of the job."""
         (self._folder / "end").touch()
-        return self._process.wait(30)
-
-    def wait(self):
-        return self._process.wait(30)
-
-    def close(self):
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        return self.process.wait(30)
 
 
 @pytest.fixture
@@ -73,106 +67,82 @@ def start(tmp_path) -> Iterator:
 
         def start(*options, **settings):
             job = SurvivingJob(tmp_path, *options, **settings)
-            jobs.callback(job.close)
+            jobs.callback(job.process.wait)
+            jobs.callback(job.process.kill)
             return job
 
         yield start
 
 
-def test_a_lost_rank_is_left_out_at_once_and_joins_again(start):
+def wait_gone(pid):
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}"), 10)
+
+
+def test_lost_ranks_are_left_out_at_once_and_join_again(start):
+    """One that is killed, one that does not run, and one that fails by a defect; signals reach them afterwards."""
     job = start()
-    job.until(*(rf"\[{rank}\] member 1 \[0, 1, 2\] {{}}" for rank in range(3)))
     job.kill(0)
     job.until(*(rf"\[{rank}\] member 2 \[1, 2\] {{0: 'was killed by SIGKILL'}}" for rank in (1, 2)))
     job.until(*(rf"\[{rank}\] member 3 \[1, 2, 0\] {{}}" for rank in range(3)))
-    assert job.end() == 0
-    assert re.search(r"^hvdtrain: rank 0 on \S+ was killed by SIGKILL; 2 ranks continue$", job.output, re.M)
-    assert re.search(r"^hvdtrain: rank 0 on \S+ joins; 3 ranks$", job.output, re.M)
+    job.until(r"hvdtrain: rank 0 on \S+ was killed by SIGKILL; 2 ranks continue$")
+    job.until(r"hvdtrain: rank 0 on \S+ joins; 3 ranks$")
 
-
-def test_a_job_of_which_too_few_ranks_are_left_ends(start):
-    job = start("--min-np", "2", ranks=2)
-    job.until(r"\[0\] member 1", r"\[1\] member 1")
-    job.kill(1)
-    assert job.wait() == 128 + signal.SIGKILL
-    assert re.search(r"^hvdtrain: rank 1 on \S+ was killed by SIGKILL; ending the others$", job.output, re.M)
-
-
-def test_a_rank_that_does_not_run_is_killed_and_replaced(start):
-    job = start(ranks=2)
-    job.until(r"\[0\] member 1", r"\[1\] member 1")
     stopped = job.pid(1)
     os.kill(stopped, signal.SIGSTOP)
     job.say(0, {"not_running": {"rank": 1, "reason": "no heartbeat for 30 s"}})
-    job.until(r"\[0\] member 2 \[0\] {1: 'no heartbeat for 30 s'}", r"\[1\] member 3 \[0, 1\] {}")
-    wait_for(lambda: not os.path.exists(f"/proc/{stopped}"), 10)
-    assert job.end() == 0
+    job.until(r"\[0\] member 4 \[2, 0\] {1: 'no heartbeat for 30 s'}", r"\[1\] member 5 \[2, 0, 1\] {}")
+    wait_gone(stopped)
+
+    job.say(2, DEFECT)
+    job.until(r"\[0\] member 6 \[0, 1\] {2: 'RuntimeError: a defect'}", r"\[2\] member 7 \[0, 1, 2\] {}")
+    pids = [job.pid(rank) for rank in range(3)]
+    job.process.send_signal(signal.SIGTERM)
+    assert job.process.wait(30) == 128 + signal.SIGTERM
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_job_of_which_too_few_ranks_are_left_starts_again_and_then_ends(start):
+    job = start("--min-np", "2", "--restarts", "1", ranks=2)
+    first = job.pid(1)
+    job.kill(1)
+    job.until(r"hvdtrain: rank 1 on \S+ was killed by SIGKILL; ending the others$", "hvdtrain: restarting in 1 s")
+    wait_for(lambda: job.output.count("member 1 [0, 1]") == 4 and job.pid(1) != first, 30, lambda: job.output)
+    job.kill(1)
+    assert job.process.wait(30) == 128 + signal.SIGKILL
 
 
 def test_a_job_grows_and_shrinks_with_the_slots_of_its_hosts(start, tmp_path):
-    script = tmp_path / "hosts.sh"
-    (tmp_path / "slots").write_text("localhost:2\n")
-    script.write_text(f"#!/bin/sh\ncat {tmp_path}/slots\n")
+    """And ends by a failure that an option decides."""
+    script, slots = tmp_path / "hosts.sh", tmp_path / "slots"
+    slots.write_text("localhost:2\n")
+    script.write_text(f"#!/bin/sh\ncat {slots}\n")
     script.chmod(0o755)
     job = start("--max-np", "3", "--host-discovery-script", str(script), ranks=2)
-    job.until(r"\[0\] member 1 \[0, 1\]")
-    (tmp_path / "slots").write_text("localhost:4\n")
+    slots.write_text("localhost:4\n")
     job.until(r"\[0\] member 2 \[0, 1, 2\] {}", r"hvdtrain: rank 2 on \S+ joins; 3 ranks")
-    (tmp_path / "slots").write_text("localhost:1\n")
-    job.until(r"\[0\] member 4 \[0\] {1: '\S+ has no slot for it any more'}")
-    assert job.end() == 0
-
-
-def test_a_failure_by_an_option_ends_the_job_and_another_one_does_not(start):
-    job = start()
-    job.until(*(rf"\[{rank}\] member 1" for rank in range(3)))
-    job.say(2, {"failure": {"reason": "RuntimeError: a defect", "retry": None}})
-    job.until(r"\[0\] member 2 \[0, 1\] {2: 'RuntimeError: a defect'}", r"\[0\] member 3 \[0, 1, 2\] {}")
+    slots.write_text("localhost:2\n")
+    job.until(r"\[0\] member 3 \[0, 1\] {2: '\S+ has no slot for it any more'}")
     job.say(1, {"failure": {"reason": "labels are missing", "retry": False}})
-    assert job.wait() == 1
-    assert re.search(r"^hvdtrain: rank 1 on \S+: labels are missing; ending the others$", job.output, re.M)
+    assert job.process.wait(30) == 1
+    job.until(r"hvdtrain: rank 1 on \S+: labels are missing; ending the others$")
 
 
 def test_ranks_that_fail_in_the_same_way_end_the_job(start):
     job = start(ranks=2)
-    job.until(r"\[0\] member 1", r"\[1\] member 1")
-    for rank in (1, 0):
-        job.say(rank, {"failure": {"reason": "RuntimeError: a defect", "retry": None}})
-        if rank:
-            job.until(r"\[0\] member 2")
-    assert job.wait() == 1
+    job.say(1, DEFECT)
+    job.until(r"\[0\] member 2")
+    job.say(0, DEFECT)
+    assert job.process.wait(30) == 1
     assert "a defect; 1 rank continues" in job.output
-
-
-def test_signals_reach_the_ranks_that_have_joined_later(start):
-    job = start(ranks=2)
-    job.until(r"\[0\] member 1", r"\[1\] member 1")
-    job.kill(1)
-    job.until(r"\[1\] member 3")
-    pids = [job.pid(0), job.pid(1)]
-    job.signal(signal.SIGTERM)
-    assert job.wait() == 128 + signal.SIGTERM
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
-
-
-def test_a_job_of_which_too_few_ranks_are_left_starts_again(start):
-    job = start("--min-np", "2", "--restarts", "1", ranks=2)
-    job.until(r"\[0\] member 1", r"\[1\] member 1")
-    first = job.pid(1)
-    job.kill(1)
-    job.until("hvdtrain: restarting in 1 s")
-    wait_for(lambda: job.output.count("member 1 [0, 1]") == 4 and job.pid(1) != first, 30, lambda: job.output)
-    assert job.end() == 0
 
 
 def test_a_host_with_wrong_bits_is_not_used_again(start):
     job = start(ranks=2)
-    job.until(r"\[0\] member 1", r"\[1\] member 1")
     excluded = job.pid(1)
     job.say(0, {"excluded": {"rank": 1, "reason": "it computed wrong bits"}})
     job.until(r"\[0\] member 2 \[0\] {1: 'it computed wrong bits'}")
-    wait_for(lambda: not os.path.exists(f"/proc/{excluded}"), 10)
-    time.sleep(2)  # a replacement would register in this time
+    wait_gone(excluded)
+    time.sleep(1)  # a replacement would register in this time
     assert job.end() == 0
     assert "member 3" not in job.output
     assert job.pid(1) == excluded

@@ -1,14 +1,13 @@
-"""Sweeps: trials as real jobs, one that fails, one that is interrupted, and starting a sweep again."""
+"""Sweeps. They need processes: a trial is a job that fails, is interrupted or is asked to stop while it trains."""
 
 import csv
 import json
 import re
-import shlex
 import signal
 
 import pytest
 from support.jobs import finish, run, start, wait_for
-from support.stack import FASTEST
+from support.stack import FASTEST, cases
 
 SWEEP = ("python", "-m", "hvdtrain", "sweep", "--output", "all")
 TRAIN = ("train", "--framework", FASTEST, "--strategy", "single", "--log-every", "5")
@@ -19,60 +18,34 @@ def results(folder):
     return {path.parent.name: path.stat().st_mtime for path in folder.glob("all/*/result.json")}
 
 
-def test_failed_trial_is_reported_and_complete_ones_are_not_run_again(tmp_path):
-    (tmp_path / "run.toml").write_text('max-steps = 4\nremainder = "drop"\n')
-    command = ("--", "launch", "local", "-n", "1", "--", "python", "-m", "hvdtrain", *TRAIN)
-    command += ("--config", "run.toml")
-    status, output = run([*SWEEP, "--set", "batch-size=16,5000", *command], tmp_path)
+def test_trials_fail_or_are_complete_and_have_the_same_bits(tmp_path):
+    """One that fails is reported; one that is complete is not run again; numbers of ranks give the same weights."""
+    train = ("train", "--framework", FASTEST, "--strategy", "ring", "--shards", "3", "--max-steps", "3",
+             "--remainder", "drop")  # fmt: skip
+    command = ("--", "launch", "local", "--", "python", "-m", "hvdtrain", *train)
+    status, output = run([*SWEEP, "--np", "1", "--set", "batch-size=16,5000", *command], tmp_path)
     assert status == 1, output
-    assert "1 trial(s) failed: batch-size=5000,seed=0: rank 0 on" in output
+    assert "1 trial(s) failed: batch-size=5000,ranks=1,seed=0: rank 0 on" in output
     assert "--batch-size 5000: larger than the 1437 training images; give a smaller one" in output
     before = results(tmp_path)
-    assert set(before) == {"batch-size=16,seed=0"}
-    assert "batch-size=5000,seed=0: " in (tmp_path / "all" / "sweep.md").read_text()
+    assert set(before) == {"batch-size=16,ranks=1,seed=0"}
+    assert "batch-size=5000,ranks=1,seed=0: " in (tmp_path / "all" / "sweep.md").read_text()
     assert (tmp_path / "all" / "sweep.png").is_file()
-    assert {path.name for path in tmp_path.glob("all/*.log")} == {"batch-size=5000,seed=0.log"}
+    assert {path.name for path in tmp_path.glob("all/*.log")} == {"batch-size=5000,ranks=1,seed=0.log"}
 
-    status, output = run([*SWEEP, "--set", "batch-size=16", "--seeds", "2", *command], tmp_path)
+    status, output = run([*SWEEP, "--np", "1,2", "--set", "batch-size=16", *command], tmp_path)
     assert status == 0, output
     assert "1 of 2 trials are complete" in output
     after = results(tmp_path)
-    assert set(after) == {"batch-size=16,seed=0", "batch-size=16,seed=1"}
+    assert set(after) == {f"batch-size=16,ranks={ranks},seed=0" for ranks in (1, 2)}
     assert before.items() <= after.items()
-    rows = list(csv.DictReader((tmp_path / "all" / "sweep.csv").open()))
-    assert [(row["batch-size"], row["seeds"], row["seeds_planned"]) for row in rows] == [
-        ("16", "2", "2"),
-        ("5000", "0", "1"),
-    ]
-
-    (tmp_path / "run.toml").write_text("max-steps = 5\n")
-    status, output = run([*SWEEP, "--set", "batch-size=16", *command], tmp_path)
-    assert status == 2, output
-    assert "all/batch-size=16,seed=0 was run with --remainder drop, not pad; give another --output" in output
-
-
-def test_numbers_of_ranks_have_the_same_bits(tmp_path):
-    command = (
-        "launch",
-        "local",
-        "--",
-        "python",
-        "-m",
-        "hvdtrain",
-        "train",
-        "--framework",
-        FASTEST,
-        "--strategy",
-        "ring",
-    )
-    status, output = run([*SWEEP, "--np", "1,2", "--", *command, "--shards", "3", "--max-steps", "3"], tmp_path)
-    assert status == 0, output
-    assert set(results(tmp_path)) == {"ranks=1,seed=0", "ranks=2,seed=0"}
-    one, two = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
-    assert len(one["parameters"]) == 16 and one["parameters"] == two["parameters"]
-    assert f"in all 2 runs with --shards 3 (hash {one['parameters']})" in output
-    ranks = [json.loads((tmp_path / "all" / f"ranks={n},seed=0" / "config.json").read_text())["ranks"] for n in (1, 2)]
-    assert ranks == [1, 2]
+    *rows, failed = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
+    assert (failed["batch-size"], failed["seeds"], failed["seeds_planned"]) == ("5000", "0", "1")
+    (hash_of_weights,) = {row["parameters"] for row in rows}
+    assert len(hash_of_weights) == 16 and f"in all 2 runs with --shards 3 (hash {hash_of_weights})" in output
+    for number in (1, 2):
+        record = (tmp_path / "all" / f"batch-size=16,ranks={number},seed=0" / "config.json").read_text()
+        assert json.loads(record)["ranks"] == number
 
 
 @pytest.mark.matrix
@@ -121,55 +94,78 @@ class Task:
         time.sleep(self.pause)
         return {"perplexity": 0 * outputs[:, 0] + self.level}
 '''
-OF_TASK = ("launch", "local", "-n", "2", "--", "python", "-m", "hvdtrain", "train", "mytask.py:Task")
-OF_TASK += ("--strategy", "ring", "--batch-size", "16", "--score", "min:perplexity")
+OF_TASK = ("python", "-m", "hvdtrain", "train", "mytask.py:Task", "--batch-size", "16", "--score", "min:perplexity")
+ON_ONE_RANK = (*OF_TASK[3:], "--strategy", "single")
+ON_TWO_RANKS = ("launch", "local", "-n", "2", "--", *OF_TASK, "--strategy", "ring")
 
 
 @pytest.mark.needs("torch")
-def test_arguments_of_a_task_on_two_ranks(tmp_path):
+@pytest.mark.parametrize("command", cases([ON_ONE_RANK, ON_TWO_RANKS], [ON_ONE_RANK]))
+def test_arguments_of_a_task(tmp_path, command):
     (tmp_path / "mytask.py").write_text(TASK)
-    command = [*SWEEP, "--set", "level=3.0,2.0", "--", *OF_TASK, "--epochs", "1"]
-    status, output = run(command, tmp_path)
+    status, output = run([*SWEEP, "--set", "level=3.0,2.0", "--", *command, "--epochs", "1"], tmp_path)
     assert status == 0, output
     assert set(results(tmp_path)) == {"set.level=3.0,seed=0", "set.level=2.0,seed=0"}
     best, other = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
     assert [(row["set.level"], float(row["perplexity_median"])) for row in (best, other)] == [("2.0", 2), ("3.0", 3)]
     assert "lowest test perplexity first" in output
 
-    recorded = json.loads((tmp_path / "all" / "sweep.json").read_text())["trials"][0]["command_line"]
-    before = results(tmp_path)
-    (tmp_path / "all").rename(tmp_path / "first")
-    status, output = run(["python", "-m", *shlex.split(recorded)], tmp_path)
-    assert status == 0, output
-    hashes = [
-        json.loads((tmp_path / folder / "set.level=3.0,seed=0" / "result.json").read_text())["parameters"]
-        for folder in ("first", "all")
-    ]
-    assert hashes[0] == hashes[1] and before, "the recorded command line repeats the trial, bit for bit"
+
+SCRIPT = """
+import json, pathlib, sys, time
+from hvdtrain.system.run_end import RunEnd
+given = dict(word[2:].partition("=")[::2] for word in sys.argv[1:])
+level, run = float(given["level"]), pathlib.Path(given["runs"], given["name"])
+run.mkdir(parents=True)
+config = {"config": {"seed": 0}, "runtime": {"score": "min:perplexity"}}
+(run / "config.json").write_text(json.dumps(config))
+for epoch in (1, 2, 3):
+    with open(run / "metrics.jsonl", "a") as file:
+        record = {"kind": "test", "step": epoch, "epoch": epoch, "loss": 1, "perplexity": level}
+        file.write(json.dumps(record) + "\\n")
+for look in range(30):
+    time.sleep(0.02)
+    if (run / "STOP").exists():
+        RunEnd("stopped", 75).write(run)
+        sys.exit(75)
+(run / "result.json").write_text(json.dumps({"loss": 1, "steps": 3, "metrics": {"perplexity": level}}))
+RunEnd("finished").write(run)
+"""
+"""Makes the files of a training, of which it computes nothing, and stops when it is asked to."""
+OF_SCRIPT = ("launch", "local", "-n", "1", "--", "python", "trial.py")
 
 
-@pytest.mark.needs("torch")
-def test_a_search_ends_bad_trials_early_and_continues(tmp_path):
+@pytest.mark.parametrize(
+    ("command", "level"),
+    [
+        (OF_SCRIPT, "--level"),
+        pytest.param(
+            (*ON_TWO_RANKS, "--set", "pause=0.3", "--epochs", "7"),
+            "level",
+            marks=[pytest.mark.matrix, pytest.mark.needs("torch")],
+        ),
+    ],
+    ids=["files of a training", "training"],
+)
+def test_a_search_ends_bad_trials_early_and_continues(tmp_path, command, level):
     """Four trials that are complete, then one that is worse than their median."""
     pytest.importorskip("optuna")
     (tmp_path / "mytask.py").write_text(TASK)
-    command = [*SWEEP, "--set", "level=float:1:9", "--set", "pause=0.3", "--sampler", "random"]
-    train = ["--", *OF_TASK, "--epochs", "7"]
-    status, output = run([*command, "--trials", "4", *train], tmp_path)
+    (tmp_path / "trial.py").write_text(SCRIPT)
+    search = [*SWEEP, "--set", f"{level}=float:1:9", "--sampler", "random"]
+    status, output = run([*search, "--trials", "4", "--", *command], tmp_path)
     assert status == 0 and "pruned" not in output, output
     before = results(tmp_path)
     assert len(before) == 4
     values = sorted(float(row["perplexity_median"]) for row in csv.DictReader((tmp_path / "all" / "sweep.csv").open()))
 
-    status, output = run([*command, "--trials", "6", *train], tmp_path)
+    status, output = run([*search, "--trials", "6", "--", *command], tmp_path)
     assert status == 0, output
     assert "4 of 6 trials have ended" in output and before.items() <= results(tmp_path).items()
     pruned = re.findall(r"pruned after evaluation \d+: test perplexity ([\d.]+) is worse", output)
     assert pruned and min(map(float, pruned)) > values[1]
     assert len(results(tmp_path)) == 6 - len(pruned)
-    states = {
-        folder.parent.name: json.loads(folder.read_text())["status"] for folder in tmp_path.glob("all/*/end.json")
-    }
-    assert sorted(states.values()) == ["finished"] * (6 - len(pruned)) + ["pruned"] * len(pruned)
+    states = [json.loads(path.read_text())["status"] for path in tmp_path.glob("all/*/end.json")]
+    assert sorted(states) == ["finished"] * (6 - len(pruned)) + ["pruned"] * len(pruned)
     page = (tmp_path / "all" / "sweep.md").read_text()
     assert page.count("| pruned |") == len(pruned) and "Failed" not in page

@@ -1,4 +1,4 @@
-"""`--timeline`: spans of all ranks in one file, true to where the time goes, and a summary that names a slow rank."""
+"""`--timeline`. It needs jobs: spans are true to where the time of a framework and of Horovod goes, on all ranks."""
 
 import json
 import math

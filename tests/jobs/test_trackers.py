@@ -1,4 +1,4 @@
-"""Trackers of real jobs: a package's own, those that hang or raise, and all of hvdtrain's over a kill and a restart."""
+"""Trackers of real jobs. They need a process: one hangs for ever, one kills it, and all go on in the next attempt."""
 
 from __future__ import annotations
 
@@ -138,25 +138,9 @@ def test_a_run_that_is_stopped_tells_trackers_and_the_command(tmp_path, installe
     assert trackers.calls(tmp_path)[-1] == ["end", "stopped"]
 
 
-@pytest.mark.parametrize("name", ["recordr", "broken"])
-def test_an_unusable_tracker_is_an_error_before_anything_else(tmp_path, installed, name):
-    command = [
-        "python",
-        "-m",
-        f"hvdtrain.{FASTEST}_lenet",
-        "--strategy",
-        "single",
-        "--tracker",
-        name,
-        "--on-end",
-        "touch told-$HVDTRAIN_STATUS",
-    ]
-    status, output = run(command, tmp_path, **installed)
-    assert status == 2
-    expected = {
-        "recordr": "--tracker recordr: no such tracker (did you mean recorder?); choose from broken, hanging, killing, "
-        "mlflow, prometheus, raising, recorder, tensorboard, wandb",
-        "broken": "--tracker broken: it cannot be imported (AttributeError: ",
-    }
-    assert expected[name] in output
+def test_an_unusable_tracker_is_an_error_before_anything_else(tmp_path):
+    """Which trackers are unusable, and why, is in `tests/unit/runs/trackers/test_tracking.py`."""
+    options = ("--strategy", "single", "--tracker", "recordr", "--on-end", "touch told-$HVDTRAIN_STATUS")
+    status, output = run(["python", "-m", f"hvdtrain.{FASTEST}_lenet", *options], tmp_path)
+    assert status == 2 and "--tracker recordr: no such tracker" in output
     assert [path.name for path in tmp_path.iterdir()] == ["told-failed"]

@@ -1,4 +1,4 @@
-"""hvdtrain watch of real jobs: what happens to a rank is on the screen with its number."""
+"""hvdtrain watch of real jobs. It needs processes: ranks are stopped and killed, and the screen names them."""
 
 from __future__ import annotations
 

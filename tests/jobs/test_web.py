@@ -1,4 +1,4 @@
-"""The page of `hvdtrain watch --serve` while a real job trains, in Chromium."""
+"""The page in Chromium while a real job trains. It needs processes: ranks are stopped and killed."""
 
 import os
 import signal

@@ -1,25 +1,28 @@
 """Several hosts and a Slurm cluster on one machine, for tests: Linux namespaces, which need root.
 
 Each host has a name, a network interface eth0 on a bridge, loopback, /dev/shm, processes, and an sshd that accepts one
-key made for it. The machine's own network, names and keys stay unchanged. No namespace has a name: all end with the
-process of the test, however that ends.
+key made for it. They share a home folder, which is not that of the user who runs the tests. The machine's own network,
+names and keys stay unchanged. No namespace has a name: all end with the process of the test, however that ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import secrets
 import shlex
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from hvdtrain.system.processes import end_with_parent
-from support.jobs import BIN, ROOT, finish, wait_for
+from support.environment import fill_home, of_jobs
+from support.jobs import BIN, PLACES, ROOT, end_all, finish, pids, start, wait_for
 
 NETWORK = "10.77.31"
 OTHER_PORT = 2222
@@ -69,10 +72,7 @@ mount -t sysfs sysfs /sys
 mount --rbind {folder}/{name}.cgroup /sys/fs/cgroup
 mount -t tmpfs tmpfs /dev/shm
 mount --bind {folder}/hosts /etc/hosts
-mkdir -p ~root/.ssh
-mount -t tmpfs -o mode=700 tmpfs ~root/.ssh
-cp {folder}/ssh_config ~root/.ssh/config
-chmod 600 ~root/.ssh/config
+mount --bind {folder}/passwd /etc/passwd
 mount -t tmpfs tmpfs /run
 mkdir -p /run/sshd /run/munge
 /usr/sbin/sshd -f {folder}/sshd_config -E {folder}/{name}.sshd.log
@@ -87,6 +87,7 @@ class Hosts:
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.names = folder, [f"host{number}" for number in range(1, count + 1)]
+        self.home = folder / "home"
         self._networks: dict[str, int] = {}
         """A process in the network of each host, and in that of the switch."""
         self._first: dict[str, int] = {}
@@ -100,12 +101,22 @@ class Hosts:
         lines = [f"{self.address(name)} {name}" for name in self.names]
         (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
         (folder / "sshd_config").write_text(SSHD.format(folder=folder))
-        (folder / "ssh_config").write_text(SSH.format(folder=folder))
+        self._make_home()
         self._new_network("switch")
         self._ip("switch", "link", "add", "br0", "type", "bridge")
         self._ip("switch", "link", "set", "br0", "up")
         for name in self.names:
             self._add(name)
+        PLACES.append(self._ending_started)
+
+    def _make_home(self) -> None:
+        """The home of the hosts' root: bash reads its start-up files at each ssh, and ssh its configuration."""
+        (self.home / ".ssh").mkdir(parents=True, mode=0o700)
+        (self.home / ".ssh" / "config").write_text(SSH.format(folder=self.folder))
+        (self.home / ".ssh" / "config").chmod(0o600)
+        fill_home(self.home, Path.home())
+        own = f"{pwd.getpwuid(0).pw_name}:x:0:0::{self.home}:/bin/bash"  # the first line of a user counts
+        (self.folder / "passwd").write_text(f"{own}\n{Path('/etc/passwd').read_text()}")
 
     def _new_network(self, name: str) -> None:
         own = os.readlink("/proc/self/ns/net")
@@ -134,6 +145,7 @@ class Hosts:
         with open(self.folder / f"{name}.log", "w") as log:
             process = subprocess.Popen(
                 ["nsenter", f"--net=/proc/{self._networks[name]}/ns/net", "unshare", *spaces, "bash", str(script)],
+                env=of_jobs(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -151,20 +163,13 @@ class Hosts:
     def start(self, name: str, words: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
         own = {
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}{os.pathsep}/usr/sbin",
-            "OMP_NUM_THREADS": "1",
-            "TF_CPP_MIN_LOG_LEVEL": "2",
             "PYTHONPATH": str(ROOT),
+            "HOME": str(self.home),
             **environment,
         }
         spaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
-        return subprocess.Popen(
-            ["nsenter", "-t", str(self._first[name]), *spaces, f"--wd={folder}", "--", *words],
-            env={**os.environ, **own},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        enter = ["nsenter", "-t", str(self._first[name]), *spaces, f"--wd={folder}", "--"]
+        return start([*enter, *words], folder, **own)
 
     def run(
         self, name: str, words: list[str], folder: Path, timeout_s: float = 120, **environment: str
@@ -178,19 +183,30 @@ class Hosts:
 
     def processes(self, name: str) -> dict[int, str]:
         """Command lines of a host's processes, by their ids in this machine's PID namespace."""
-        space = os.readlink(f"/proc/{self._first[name]}/ns/pid")
+        return self._processes(self._first[name])
+
+    def _processes(self, *first: int) -> dict[int, str]:
+        spaces = {os.readlink(f"/proc/{pid}/ns/pid") for pid in first}
         found = {}
-        for path in Path("/proc").glob("[0-9]*"):
+        for pid in pids():
             with contextlib.suppress(OSError):
-                if os.readlink(path / "ns" / "pid") == space:
-                    found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if os.readlink(f"/proc/{pid}/ns/pid") in spaces:
+                    found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 
     def programs(self, mark: str) -> dict[str, list[int]]:
         """Processes of each host whose command line contains a text."""
         return {name: sorted(pid for pid, line in self.processes(name).items() if mark in line) for name in self._first}
 
+    @contextlib.contextmanager
+    def _ending_started(self) -> Iterator[None]:
+        before = self._processes(*self._first.values()).keys()
+        yield
+        end_all(lambda: self._processes(*self._first.values()).keys() - before)
+
     def down(self) -> None:
+        if self._ending_started in PLACES:
+            PLACES.remove(self._ending_started)
         for pid in (*self._first.values(), *self._networks.values()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -226,12 +242,16 @@ SlurmdParameters=config_overrides
 PropagateResourceLimits=NONE
 SchedulerParameters=sched_interval=2,sched_min_interval=0,bf_interval=2
 JobRequeue=1
-KillWait=5
+KillWait=2
 SlurmdTimeout=10
 SlurmctldTimeout=10
 NodeName={nodes} CPUs=2 RealMemory={memory} State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+
+
+STATE_EVERY_S = 0.5
+"""How often tests ask for a job's state, which takes a process."""
 
 
 class Slurm:
@@ -265,6 +285,24 @@ class Slurm:
             lambda: f"Slurm cannot be started here: {self.run(['sinfo', '-N', '-l'])[1]}",
             pytest.skip.Exception,
         )
+        PLACES.append(self._ending_submitted)
+
+    def down(self) -> None:
+        """Of what `up` does, the hosts end the rest."""
+        PLACES.remove(self._ending_submitted)
+
+    @contextlib.contextmanager
+    def _ending_submitted(self) -> Iterator[None]:
+        """Jobs that wait are nobody's processes, and those that run would be queued again."""
+        yield
+        if self._jobs():
+            self.run(["scancel", *self._jobs()])
+            wait_for(lambda: not self._jobs(), 20, every_s=STATE_EVERY_S)
+
+    def _jobs(self) -> list[str]:
+        """All that wait or run."""
+        status, output = self.run(["squeue", "--noheader", "--format=%i"])
+        return [] if status else output.split()
 
     def run(
         self, words: list[str], folder: Path | None = None, on: str = "", timeout_s: float = 120, **environment: str
@@ -276,6 +314,14 @@ class Slurm:
     def start(self, words: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
         own = {**self._variables, **environment}
         return self.hosts.start(self.head, words, folder, **own)
+
+    def wait_for_state(self, job: str, state: str, timeout_s: float, describe: Callable[[], object]) -> None:
+        wait_for(
+            lambda: self.state(job) == state,
+            timeout_s,
+            lambda: f"{self.state(job)}: {describe()}",
+            every_s=STATE_EVERY_S,
+        )
 
     def state(self, job: str) -> str:
         """Such as RUNNING, COMPLETED, FAILED; empty where Slurm no longer has a record of the job."""

@@ -85,8 +85,8 @@ class Case:
     @property
     def job(self) -> str:
         """Cases of one job share their processes, in which a framework starts servers and devices only once."""
-        if self.refused:
-            return f"{self.framework}-refused"
+        if self.refused:  # before it starts or sets anything in its process
+            return f"{self.framework}-alone-"
         own = ""
         if "dist_" in self.row["strategy"]:
             own = self.name

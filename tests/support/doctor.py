@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
+import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from hvdtrain.cli import doctor as command_line
+from hvdtrain.system.stacks import DISTRIBUTIONS
 from support.jobs import BIN, launcher
 from support.jobs import run as run_command
 
 DOCTOR = ["python", "-m", "hvdtrain", "doctor"]
-
-
 SITE = Path(sysconfig.get_path("purelib"))
-
-
-SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
@@ -47,13 +47,36 @@ class DoctorResult:
 
 
 def doctor(folder: Path, *options: str, by: tuple[str, ...] | list[str] = (), **environment: str) -> DoctorResult:
-    """Run the doctor. by: the command line of a launcher, or of another program that starts it."""
+    """Run the doctor in this process. by: the command line of a launcher, or of another program that starts it."""
     file = folder / "doctor.json"
     file.unlink(missing_ok=True)
-    command = [*by, *DOCTOR, "--output", str(file), *options]
-    if "PYTHONPATH" in environment:
-        environment["PYTHONPATH"] += f":{os.environ.get('PYTHONPATH', '')}".rstrip(":")
-    return DoctorResult(*run_command(command, folder, 120, **environment), file)
+    options = ("--output", str(file), *options)
+    if by:
+        return DoctorResult(*run_command([*by, *DOCTOR, *options], folder, 120, **environment), file)
+    output, ends = io.StringIO(), pytest.raises(SystemExit)
+    with in_environment(folder, environment), contextlib.redirect_stdout(output), ends as ended:
+        command_line.main([*options])
+    return DoctorResult(ended.value.code, output.getvalue(), file)
+
+
+@contextlib.contextmanager
+def in_environment(folder: Path, variables: dict[str, str]) -> Iterator[None]:
+    """As a process that is started in this folder with these variables; those that it starts have them."""
+    before, path = Path.cwd(), [*sys.path]
+    given = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **variables}
+    imported = {}
+    if "PYTHONPATH" in variables:
+        given["PYTHONPATH"] += f":{os.environ.get('PYTHONPATH', '')}".rstrip(":")
+        imported = {name: sys.modules.pop(name) for name in (*DISTRIBUTIONS, "horovod") if name in sys.modules}
+        sys.path[:0] = variables["PYTHONPATH"].split(":")
+    try:
+        with mock.patch.dict(os.environ, given):
+            os.chdir(folder)
+            yield
+    finally:
+        os.chdir(before)
+        sys.path[:] = path
+        sys.modules.update(imported)
 
 
 def script(path: Path, *lines: str) -> Path:
@@ -69,18 +92,12 @@ def path_with(folder: Path) -> str:
     return f"{folder}:{BIN}:{os.environ['PATH']}"
 
 
-def can_run(*command: str) -> bool:
-    """Whether a program runs here."""
-    try:
-        return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
-    except OSError:
-        return False
-
-
 def requires(*command: str) -> None:
     """Skip the test if a program that it needs does not run here."""
-    if not can_run(*command):
-        pytest.skip(f"needs: {' '.join(command)}")
+    with contextlib.suppress(OSError):
+        if subprocess.run(command, capture_output=True, timeout=20).returncode == 0:
+            return
+    pytest.skip(f"needs: {' '.join(command)}")
 
 
 def unshared(flags: str, code: str) -> list[str]:
@@ -99,11 +116,13 @@ def in_rank_1(code: str) -> list[str]:
     return [*launcher("local", 2), "sh", "-ec", f'if [ "$HVDTRAIN_RANK" = 1 ]; then {code}; fi\nexec "$@"', "sh"]
 
 
-def nvidia_smi(folder: Path) -> str:
-    """PATH with an nvidia-smi that reports one GPU and a driver for CUDA 11.4."""
+def nvidia_smi(
+    folder: Path, name: str = "Tesla T4", driver: str = "470.82.01", cuda: str = "11.4", capability: str = ""
+) -> str:
+    """PATH with an nvidia-smi that reports one GPU; its driver supports this CUDA and older ones."""
     script(
         folder / "bin" / "nvidia-smi",
-        'case "$*" in *--query-gpu*) echo "0, Tesla T4, 470.82.01";;',
-        '*) echo "| NVIDIA-SMI 470.82.01    Driver Version: 470.82.01    CUDA Version: 11.4     |";; esac',
+        f'case "$*" in *compute_cap*) echo "{capability}";; *--query-gpu*) echo "0, {name}, {driver}";;',
+        f'*) echo "| NVIDIA-SMI {driver}    Driver Version: {driver}    CUDA Version: {cuda}     |";; esac',
     )
     return path_with(folder / "bin")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.runs import checkpoints
+from support.environment import of_jobs
 from support.stack import named_by, require
 
 ROOT = Path(__file__).parents[2]
@@ -46,8 +48,14 @@ def launcher(name: str, np: int) -> list[str]:
     }[name]  # fmt: skip
 
 
-STARTED: list[subprocess.Popen[str]] = []
-"""What `start` has started."""
+MARK = "STARTED_BY_TESTS"
+"""A variable of what `start` starts, and of what that starts, wherever on this machine: an own value for each."""
+STARTED: list[tuple[subprocess.Popen[str], str]] = []
+"""What `start` has started, and its mark."""
+PLACES: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+"""Of each place in which jobs also start processes that do not descend from them, as hosts do for ssh, and Slurm: a
+context at whose end those end that were started in it."""
+_numbers = itertools.count()
 
 
 def start(
@@ -55,43 +63,90 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start a command in `folder` as from a shell in which the virtual environment is active.
 
-    Skips the test if the command names a framework that is not installed.
+    It has the environment with which the tests began, and these variables. Skips the test if the command names a
+    framework that is not installed.
     """
     require(*named_by(command))
+    mark = f"{os.getpid()}.{next(_numbers)}"
     variables = {
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        MARK: mark,
         **environment,
     }
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, **variables},
+        env=of_jobs(**variables),
         text=True,
         stdout=subprocess.PIPE,
         stderr=stderr,
         start_new_session=True,
     )
-    STARTED.append(process)
+    STARTED.append((process, mark))
     return process
 
 
 @contextlib.contextmanager
 def ending_started() -> Iterator[None]:
-    """End the commands that `start` starts inside and that still run then, as those of a test that fails."""
+    """End what is started inside and still runs then, as that of a test that fails.
+
+    That is a command and all that it has started, also agents and ranks of a job, on all hosts that tests have made.
+    """
     count = len(STARTED)
-    yield
-    left = [process for process in STARTED[count:] if process.poll() is None]
-    del STARTED[count:]
-    for process in left:
-        process.terminate()  # a launcher ends its ranks
-    for process in left:
+    with contextlib.ExitStack() as stack:
+        for place in PLACES:
+            stack.enter_context(place())
         try:
-            process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            yield
+        finally:
+            started = STARTED[count:]
+            del STARTED[count:]
+            _end(started)
+
+
+def _end(started: list[tuple[subprocess.Popen[str], str]]) -> None:
+    """First as a user would, so that launchers end their ranks."""
+    left = [process for process, _ in started if process.poll() is None]
+    for process in left:
+        os.killpg(process.pid, signal.SIGTERM)
+    for process in left:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=5)
+    if started:
+        marks = {f"{MARK}={mark}".encode() for _, mark in started}
+        end_all(lambda: [pid for pid in pids() if marks & {*_read(pid, "environ")}])
+    for process in left:
+        process.communicate()
+
+
+def end_all(find: Callable[[], Iterable[int]], limit_s: float = 10) -> None:
+    """Kill processes until none is found: one may start others until it ends."""
+    deadline = time.monotonic() + limit_s
+    while (found := [*find()]) and time.monotonic() < deadline:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def pids() -> list[int]:
+    """All processes of this machine, also those of hosts that tests have made on it."""
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def pids_of(command: str) -> list[int]:
+    """Processes with this command line, without zombies."""
+    return [pid for pid in pids() if _read(pid, "cmdline") == command.encode().split()]
+
+
+def _read(pid: int, what: str) -> list[bytes]:
+    """The parts of a file of a process; none if it has ended, or is of another user."""
+    try:
+        return Path(f"/proc/{pid}/{what}").read_bytes().split(b"\0")[:-1]
+    except OSError:
+        return []
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 180) -> tuple[int, str]:
@@ -99,7 +154,8 @@ def finish(process: subprocess.Popen[str], timeout_s: float = 180) -> tuple[int,
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
+        os.killpg(process.pid, signal.SIGKILL)
+        _end([(process, mark) for known, mark in STARTED if known is process])
         output, _ = process.communicate()
         pytest.fail(f"still running after {timeout_s} s; output:\n{output[-4000:]}")
     return process.returncode, output
@@ -115,13 +171,17 @@ def wait_for(
     timeout_s: float,
     describe: Callable[[], object] = lambda: "",
     error: type[BaseException] = pytest.fail.Exception,
+    every_s: float = 0.02,
 ) -> None:
-    """Wait until the condition is true; after `timeout_s` raise `error` with the text that `describe` returns."""
+    """Wait until the condition is true; after `timeout_s` raise `error` with the text that `describe` returns.
+
+    every_s: longer for a condition that starts a process.
+    """
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
             raise error(f"not within {timeout_s} s; {describe()}")
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 def wait_for_a_step(run_folder: Path) -> None:

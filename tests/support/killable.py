@@ -1,6 +1,6 @@
 """A training program whose ranks a test can kill, at any moment from their start on, or in a phase of their step.
 
-usage: python killable.py FRAMEWORK|SCRIPT.py [OPTIONS of training]
+usage: python killable.py FRAMEWORK|numpy|SCRIPT.py [OPTIONS of training]
 
 In the folder $HVDTRAIN_TEST_FOLDER, each rank first writes its process id into `pids/RANK`. The file `orders/PHASE`
 holds a number of seconds: the first rank to begin that phase takes the order, and is killed so many seconds later;
@@ -82,6 +82,10 @@ def main() -> None:
         from hvdtrain.cli.train import main
         from hvdtrain.runs import plots
 
+        if trained == "numpy":
+            import numpy_learner
+
+            trained = numpy_learner.install()
         # Matplotlib takes half a second for each run, and no test of these programs needs plots.
         plots.plot_metrics = lambda folder, *_: folder  # type: ignore[assignment]
         main(trained, argv=options)

@@ -1,20 +1,14 @@
-"""What two ranks with --sync-every compute, in one process: a learner for each, and their mean in NumPy.
-
-usage: python local_steps.py FRAMEWORK OUTPUT.npz OPTIONS of training
-"""
+"""What two ranks with --sync-every compute, in one process: a learner for each, and their mean in NumPy."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from pathlib import Path
 
 import numpy as np
 
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.sources import CommandLine
 from hvdtrain.datasets import sharding
-from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Batch, Learner
 from hvdtrain.networks.description import Weights
@@ -51,9 +45,3 @@ def train(config: Config, runtime: RuntimeOptions) -> Weights:
             sync(learners)
     states = ((rank, learner.optimizer_state().arrays.items()) for rank, learner in enumerate(learners))
     return learners[0].weights() | {f"{rank}/{name}": array for rank, arrays in states for name, array in arrays}
-
-
-if __name__ == "__main__":
-    framework, output, *options = sys.argv[1:]
-    prepare(framework)
-    np.savez(Path(output), **train(*CommandLine.read(options, "local_steps", framework).options()))

@@ -11,6 +11,7 @@ from hvdtrain.datasets import sharding
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.user import UserTask, make_task
+from support.learners import learner
 
 FEATURES, CLASSES, SIZE, STEPS, LR = 6, 5, 12, 3, 0.1
 RANDOM = np.random.default_rng(8)
@@ -57,3 +58,33 @@ def assert_close(weights: Weights, expected: Weights, tolerance: float = 2e-5) -
     """All of the expected arrays, up to rounding."""
     for name, array in expected.items():
         np.testing.assert_allclose(weights[name], array, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def check(
+    framework: str,
+    model: Callable[[], Any],
+    losses: Callable[[Any, Any], Any],
+    reference: Callable[[Weights, dict[str, Any]], Weights],
+    tolerance: float = 2e-5,
+    evaluates: bool = True,
+    resumes: bool = True,
+    **options: Any,
+) -> None:
+    """Three steps of a task, with an evaluation and a resume before the last, and those of the framework's own loop.
+
+    reference: the weights after that loop from these weights on, with these options.
+    """
+    options = {"lr": LR, "weight_decay": 0.0, **options}
+    trained = learner(framework, made(model, losses), **options)
+    expected = reference(trained.weights(), options)
+    *early, last = batches(options.get("shards", 0))
+    for batch in early:
+        trained.train_step(batch)
+        if evaluates:
+            trained.eval_step(ROWS)
+    if resumes:
+        before, trained = trained, learner(framework, made(model, losses), **options)
+        trained.load(before.weights())
+        trained.load_optimizer_state(before.optimizer_state())
+    trained.train_step(last)
+    assert_close(trained.weights(), expected, tolerance)

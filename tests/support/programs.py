@@ -27,7 +27,7 @@ from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.networks.random_numbers import initial_weights
-from hvdtrain.networks.registry import NETWORKS, find_network
+from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import plots, shards
 from hvdtrain.system import rank_info
 from hvdtrain.tasks.target import NetworkTarget
@@ -40,6 +40,8 @@ IMAGE = (1, 28, 28)
 
 def learner_class(framework: str):
     """The class of the framework's learner."""
+    if "numpy_learner" in sys.modules:
+        return sys.modules["numpy_learner"].NumPyLearner
     module = importlib.import_module(f"hvdtrain.frameworks.{framework}.learner")
     return getattr(
         module, {"torch": "TorchLearner", "mxnet": "MXNetLearner", "tensorflow": "TensorFlowLearner"}[framework]
@@ -289,57 +291,17 @@ def apart(framework: str, _: list[str]) -> None:
     learner.group.close()
 
 
-def logits(framework: str, options: list[str]) -> None:
-    """Write images and logits of each network to 0.npz, 1.npz, ...; the options are the style and the networks."""
-    from numpy_network import random_weights
-
-    api, *models = options
-    for number, model in enumerate(models):
-        found = find_network(model)
-        network = found.for_data(found.input_shape or IMAGE, 10, model)
-        images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
-        config = Config(framework=framework, api=api, strategy="single", model=model)
-        learner = build_learner(
-            config, NetworkTarget(network), random_weights(network, 1), RuntimeOptions(device="cpu")
-        )
-        learner.logits(images)  # the next ones must not be those of these weights
-        learner.load(random_weights(network))
-        np.savez(f"{number}.npz", images=images, logits=learner.logits(images))
-
-
-def pooling(_: str, __: list[str]) -> None:
-    """Relu and average pool have the values and the gradients of PyTorch's own, bit for bit."""
-    import torch
-
-    from hvdtrain.frameworks.torch.network import relu_average_pool
-
-    for side in (26, 9):  # with and without a last row that no window covers
-        for dtype in (torch.float32, torch.bfloat16):
-            for layout in (torch.contiguous_format, torch.channels_last):
-                images = torch.randn(4, 3, side, side).to(dtype, memory_format=layout)
-                results = []
-                pools = (
-                    lambda pixels: relu_average_pool(pixels, 2),
-                    torch.nn.Sequential(torch.nn.ReLU(), torch.nn.AvgPool2d(2)),
-                )
-                for pool in pools:
-                    pixels = images.clone().requires_grad_()
-                    pooled = pool(pixels.clone())
-                    pooled.backward(torch.linspace(-1, 1, pooled.numel()).view(pooled.shape).to(dtype))
-                    results.append((pooled, pixels.grad))
-                (pooled, gradient), (expected, expected_gradient) = results
-                assert torch.equal(pooled, expected), (side, dtype, layout)
-                assert torch.equal(gradient, expected_gradient), (side, dtype, layout)
-                assert gradient.stride() == images.stride()
-
-
 PROGRAMS = (
     nan, drift, flip, flip_from, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late,
-    die, crash, slowly, slowly_at_first, disk, several, in_small_parts, differ, own_data, apart, logits, pooling,
+    die, crash, slowly, slowly_at_first, disk, several, in_small_parts, differ, own_data, apart,
 )  # fmt: skip
 
 if __name__ == "__main__":
     # Matplotlib takes half a second for each run, and no test of these programs needs plots.
     plots.plot_metrics = lambda folder, *_: folder  # type: ignore[assignment]
     name, framework, *options = sys.argv[1:]
+    if framework == "numpy":
+        import numpy_learner
+
+        framework = numpy_learner.install()
     {program.__name__: program for program in PROGRAMS}[name](framework, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 
@@ -13,6 +14,9 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.sources import to_record
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints
+from hvdtrain.runs.run import finished_runs
+from hvdtrain.views.report.content import Report
+from hvdtrain.views.report.pages import csv_page
 from support.networks import LENET_RECORD
 
 HOST = {"name": "node1", "system": "Linux", "processor": "AMD EPYC", "cores": 4, "OMP_NUM_THREADS": "1"}
@@ -92,16 +96,28 @@ def write(tmp_path, *runs):
 
 
 def table(folder):
-    """The rows of report.csv."""
-    with open(folder / "report.csv", newline="") as file:
-        return list(csv.DictReader(file))
+    """The rows of report.csv in a folder."""
+    return read_csv((folder / "report.csv").read_text())
 
 
-def lines(folder):
-    """The rows of report.csv by (framework, strategy, ranks, devices)."""
-    rows = table(folder)
-    found = {tuple(row[name] for name in ("framework", "strategy", "ranks", "devices")): row for row in rows}
-    assert len(found) == len(rows)
+def read_csv(text):
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def report_of(*runs):
+    return Report(*finished_runs([*runs]))
+
+
+def rows(*runs):
+    """The rows of report.csv on these runs. No other page is made: charts take most of the time of a report."""
+    return read_csv(csv_page(report_of(*runs)))
+
+
+def lines(*runs):
+    """The same rows by (framework, strategy, ranks, devices)."""
+    made = rows(*runs)
+    found = {tuple(row[name] for name in ("framework", "strategy", "ranks", "devices")): row for row in made}
+    assert len(found) == len(made)
     return found
 
 

@@ -124,11 +124,11 @@ class RunningRanks:
     """Writes heartbeats of ranks twice a second, and their records, as a job does. Use it in a `with` statement.
 
     silent: ranks that write none. slow: a rank that computes for twice as long as the others, which wait for it.
-    age_s: by how much the file system's clock is late.
     """
 
-    def __init__(self, folder: Path, ranks: int, slow: int | None = None, age_s: float = 0.0) -> None:
-        self._folder, self._ranks, self.slow, self._age_s = folder, ranks, slow, age_s
+    def __init__(self, folder: Path, ranks: int) -> None:
+        self._folder, self._ranks = folder, ranks
+        self.slow: int | None = None
         self.silent: set[int] = set()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)
@@ -157,4 +157,4 @@ class RunningRanks:
             compute, communicate = self._totals[rank]
             step = 100 + self._number
             parts = {"compute_s": compute, "communicate_s": communicate, "data_s": 0.0}
-            write_beat(self._folder, rank, self._number, self._age_s, step=step, idle_s=idle_s, **parts)
+            write_beat(self._folder, rank, self._number, step=step, idle_s=idle_s, **parts)

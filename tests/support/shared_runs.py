@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from support.jobs import run, several
+import numpy as np
+import pytest
+
+from hvdtrain.interfaces import Checkpoint
+from support.jobs import newest, run, several
+
+STARTS_ONCE = {"ddp", "multiworker", "dist_sync", "dist_device_sync"}
+"""What a process can start only once: torch.distributed, TensorFlow's collectives, MXNet's servers."""
+RANKED = {"torch": ("local", 2), "mxnet": ("gloo", 3), "tensorflow": ("gloo", 2)}
+"""Launcher and number of ranks of the job in which the short suite makes a framework's runs over ranks."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +37,7 @@ class SharedRun:
 
     @property
     def folder_name(self) -> str:
-        return f"{self.framework}-{self.by}-{self.name}"
+        return f"{self.framework}-{self.by}-{self.ranks}-{self.name}"
 
     @property
     def resumes(self) -> bool:
@@ -37,9 +48,27 @@ class SharedRun:
         return self.options if self.resumes else (*self.options, "--name", self.folder_name)
 
     @property
-    def job(self) -> tuple[str, str, int, bool, str]:
-        """What the runs of one job have in common. A resumed run needs a new process, as it has for users."""
-        return self.framework, self.by, self.ranks, self.resumes, self.folder_name if self.own_job else ""
+    def job(self) -> tuple[str, str, int, str]:
+        """What the runs of one job have in common."""
+        own = self.own_job or STARTS_ONCE & {*self.options}
+        return self.framework, self.by, self.ranks, f"{self.folder_name} {self.resumes}" if own else ""
+
+
+def over_ranks(framework: str, name: str, *options: str, by: str = "", ranks: int = 0, own_job: bool = False):
+    """A run over the ranks of RANKED, or by another launcher, or on another number of ranks."""
+    launcher, count = RANKED[framework]
+    return SharedRun(framework, name, options, by or launcher, ranks or count, own_job)
+
+
+def resumed(of: SharedRun, whole: int, part: int) -> tuple[SharedRun, SharedRun, SharedRun]:
+    """A run of `whole` steps, one that is interrupted after `part` steps, and the latter resumed."""
+
+    def steps(name: str, count: int) -> SharedRun:
+        return dataclasses.replace(of, name=f"{of.name}-{name}", options=(*of.options, "--max-steps", str(count)))
+
+    one, other = steps("whole", whole), steps("part", part)
+    resume = (*one.options, "--resume", f"runs/{other.folder_name}")
+    return one, other, dataclasses.replace(other, options=resume)
 
 
 class SharedJobs:
@@ -61,13 +90,36 @@ class SharedJobs:
         assert status == 0, output[-6000:]
         return output
 
-    def _start(self, job: tuple[str, str, int, bool, str]) -> tuple[int, str]:
-        framework, by, ranks, *_ = job
+    def newest(self, shared: SharedRun) -> Checkpoint:
+        """The newest checkpoint of a run."""
+        return newest(self.folder(shared))
+
+    def assert_resumed(self, runs: tuple[SharedRun, SharedRun, SharedRun]) -> Checkpoint:
+        """What `resumed` made ends bit for bit as without the interruption; returns that checkpoint."""
+        whole, part, rest = runs
+        self.folder(part)  # it may be another job than that which resumes it
+        one, other = self.newest(rest), self.newest(whole)
+        assert one.position == other.position
+        for arrays, expected in ((one.weights, other.weights), (one.optimizer.arrays, other.optimizer.arrays)):
+            assert arrays.keys() == expected.keys()
+            assert all(np.array_equal(array, expected[name]) for name, array in arrays.items())
+        return other
+
+    def _start(self, job: tuple[str, str, int, str]) -> tuple[int, str]:
+        framework, by, ranks, _ = job
         runs = sorted((shared for shared in self._runs if shared.job == job), key=_order)
         command = several(framework, [shared.arguments for shared in runs], by, ranks)
         return run(command, self._folder, timeout_s=600)
 
 
-def _order(shared: SharedRun) -> tuple[bool, bool]:
-    """TensorFlow can split the CPU only before its first operation; MXNet's Module sets a variable for its process."""
-    return "mirrored" not in shared.options, "module" in shared.options
+def _order(shared: SharedRun) -> tuple[bool, bool, bool]:
+    """TensorFlow can split the CPU only before its first operation; MXNet's Module sets a variable for its process, and
+    its bf16 changes all later graphs."""
+    last = shared.framework == "mxnet" and "bf16" in shared.options
+    return "mirrored" not in shared.options, last, "module" in shared.options
+
+
+def trains(*params: Any, runs: Iterable[SharedRun], id: str, short: bool = True, marks: Iterable[Any] = ()) -> Any:
+    """A case of a test that needs these runs; if it is not `short`, of the matrix."""
+    marks = [pytest.mark.trains(*runs), *marks, *([] if short else [pytest.mark.matrix])]
+    return pytest.param(*params, marks=marks, id=id)

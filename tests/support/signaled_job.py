@@ -33,7 +33,7 @@ PROGRAM = """
 import os, signal, subprocess, sys, time
 def stop(*_):
     os.write(1, b"ending\\n")
-    time.sleep(1)
+    time.sleep(0.5)
     sys.exit(75)
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 signal.signal(signal.SIGTERM, stop)
@@ -114,7 +114,7 @@ def _said(folder: Path, word: str) -> list[int]:
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> int | None:
-    for wait_s in (2.5, 25):
+    for wait_s in (1.5, 25):
         with contextlib.suppress(subprocess.TimeoutExpired):
             return launcher.wait(wait_s)
         launcher.terminate()

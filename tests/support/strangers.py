@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 SENT = {
     "idle": b"",
@@ -18,15 +18,19 @@ SENT = {
 
 
 @contextlib.contextmanager
-def strangers(address: tuple[str, int], count: int, sent: bytes) -> Iterator[list[socket.socket]]:
-    """Connections that stay open on this side, in the order in which they were made."""
+def strangers(address: tuple[str, int], count: int, sent: bytes | Sequence[bytes]) -> Iterator[list[socket.socket]]:
+    """Connections that stay open on this side, in the order in which they were made.
+
+    sent: what each sends, or what they send in turns.
+    """
+    kinds = [sent] if isinstance(sent, bytes) else sent
     with contextlib.ExitStack() as stack:
         connections = []
-        for _ in range(count):
+        for number in range(count):
             connection = stack.enter_context(socket.create_connection(address, 60))
             connection.setblocking(False)
             with contextlib.suppress(OSError):  # the other side has read enough, or has closed it
-                connection.send(sent)
+                connection.send(kinds[number % len(kinds)])
             connections.append(connection)
         yield connections
 

@@ -1,7 +1,7 @@
 """Trains cases of `combinations` one after the other in one job, so that launcher and framework start once.
 
-usage: python train_combinations.py JOB, where the cases are in cases.json; the job `references` trains in REFERENCE, in
-one process and fp32, what each case must end with. Rank 0 writes <case>.json, and <case>.npz with the weights.
+usage: python train_combinations.py JOB..., where the cases are in cases.json; the job `references` trains in REFERENCE,
+in one process and fp32, what each case must end with. Rank 0 writes <case>.json, and <case>.npz with the weights.
 """
 
 from __future__ import annotations
@@ -140,21 +140,23 @@ def share_process(framework: str) -> None:
         tf.distribute.MultiWorkerMirroredStrategy = functools.cache(tf.distribute.MultiWorkerMirroredStrategy)
 
 
-def main(job: str) -> None:
+def outcomes(jobs: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What happened in each case of the jobs, by its name."""
     cases = [Case(**values) for values in json.loads(Path("cases.json").read_text())]
-    if job == REFERENCES:
-        share_process(REFERENCE)
-        outcomes = ((f"{case.id}-reference", reference(case)) for case in cases if not case.refused)
-    else:
-        # Module sets a variable for its process.
-        mine = sorted((case for case in cases if case.job == job), key=lambda case: "module" in case.row["strategy"])
-        share_process(mine[0].framework)
-        outcomes = ((case.id, attempt(case)) for case in mine)
-    for name, values in outcomes:
+    if REFERENCES in jobs:
+        yield from ((f"{case.id}-reference", reference(case)) for case in cases if not case.refused)
+    # Module sets a variable for its process.
+    mine = sorted((case for case in cases if case.job in jobs), key=lambda case: "module" in case.row["strategy"])
+    yield from ((case.id, attempt(case)) for case in mine)
+
+
+def main(jobs: list[str]) -> None:
+    share_process(REFERENCE if REFERENCES in jobs else jobs[0].partition("-")[0])
+    for name, values in outcomes(jobs):
         print(rank_info.detect().rank, name, values, flush=True)
         if rank_info.detect().rank == 0:
             Path(f"{name}.json").write_text(json.dumps(values))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager as ContextManager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import hvdtrain
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
+from hvdtrain.runs import plots
 from support.jobs import newest
 
 NUMBERS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 CONFIG = {"strategy": "single", "epochs": 2, "batch_size": 12}
 
 
+RUNTIME = {field.name for field in dataclasses.fields(RuntimeOptions)}
+
+
 def starter(runs: Path, framework: Framework | None = None) -> Callable[..., ContextManager]:
-    """Starts a run of this name, by default `run`, with some options, as hvdtrain.start does."""
-    return lambda name="run", **options: hvdtrain.start(
-        Config(**{**CONFIG, **options}),
-        RuntimeOptions(runs=runs, name=name, device="cpu", quiet=True),
-        framework=framework,
-    )
+    """Starts a run of this name, by default `run`, with options of both kinds, as hvdtrain.start does.
+
+    Without what takes most of the time of a small run: its plots, and the wait for the disk.
+    """
+
+    @contextlib.contextmanager
+    def start(name: str = "run", **options: Any) -> Iterator[Any]:
+        runtime = {"runs": runs, "device": "cpu", "quiet": True, **({} if "resume" in options else {"name": name})}
+        runtime.update((key, options.pop(key)) for key in RUNTIME & options.keys())
+        begun = hvdtrain.start(Config(**{**CONFIG, **options}), RuntimeOptions(**runtime), framework=framework)
+        quick = mock.patch.object(plots, "plot_metrics"), mock.patch.object(os, "fsync")
+        with mock.patch.dict(os.environ), quick[0], quick[1], begun as run:
+            yield run
+
+    return start
 
 
 def state(folder):

@@ -10,7 +10,9 @@ import runpy
 import subprocess
 import sys
 import textwrap
+from collections import defaultdict
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from support.jobs import ROOT
@@ -46,9 +48,6 @@ def test_the_index_lists_each_page_once():
     pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING"))]
     wanted = [*pages, ROOT / "SECURITY.md", ROOT / "examples" / "README.md"]
     assert sorted((index.parent / f"{entry}.md").resolve() for entry in entries) == sorted({*wanted} - {index})
-
-
-def test_readme_links_to_the_index():
     assert "](docs/index.md)" in (ROOT / "README.md").read_text()
 
 
@@ -95,21 +94,16 @@ def test_doctor_page_lists_all_checks():
     assert [line for line in page if line.startswith("| `") and line.count("|") == 4] == rows
 
 
-def test_reference_lists_all_training_options_with_their_defaults():
+def test_reference_lists_all_commands_and_all_training_options_with_their_defaults():
+    from hvdtrain.cli import COMMANDS
     from hvdtrain.config.options import Config, RuntimeOptions
 
-    rows = re.findall(r"^\| `--([a-z0-9-]+)` \| (?:`(.*?)`)? *\|", (ROOT / "docs" / "reference.md").read_text(), re.M)
+    page = (ROOT / "docs" / "reference.md").read_text()
+    assert [command for command in COMMANDS if f"| `python -m hvdtrain {command}" not in page] == []
+    rows = re.findall(r"^\| `--([a-z0-9-]+)` \| (?:`(.*?)`)? *\|", page, re.M)
     fields = [*dataclasses.fields(Config), *dataclasses.fields(RuntimeOptions)]
     listed = {name.replace("-", "_"): default for name, default in rows}
     assert listed == {one.name: "" if one.default is None else str(one.default) for one in fields}
-
-
-def test_reference_lists_all_commands():
-    from hvdtrain.cli import COMMANDS
-
-    page = (ROOT / "docs" / "reference.md").read_text()
-    for command in COMMANDS:
-        assert f"| `python -m hvdtrain {command}" in page, command
 
 
 def test_strategy_in_the_guide_is_that_of_the_code():
@@ -120,6 +114,21 @@ def test_strategy_in_the_guide_is_that_of_the_code():
     assert entry in (frameworks / "registry.py").read_text()
 
 
+def test_guarantees_link_to_the_files_that_have_their_marks():
+    """As far as their text shows it, which takes no time; the next test knows the tests that pytest finds."""
+    page, marked, linked = ROOT / "docs" / "guarantees.md", defaultdict(set), defaultdict(set)
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for name in re.findall(r'mark\.guarantee\("([\w-]+)"\)', path.read_text()):
+            marked[name].add(path)
+    for name, cell in re.findall(r"^\| `([\w-]+)` \| .* \| (.*) \|$", page.read_text(), re.M):
+        for test, file in re.findall(r"\[(\w+)\]\((.*?)\)", cell):
+            path = (page.parent / file).resolve()
+            linked[name].add(path)
+            assert path.exists() and f"def {test}(" in path.read_text(), f"{name}: {test}; run: make docs-guarantees"
+    assert linked == marked, "run: make docs-guarantees"
+
+
+@pytest.mark.matrix
 @pytest.mark.needs("torch", "mxnet", "tensorflow")
 def test_guarantees_name_the_tests_that_have_their_marks():
     """Each mark has a row, each row a test of `make test`, and the page names all of them."""
@@ -199,31 +208,31 @@ def programs(page: Path) -> list[str]:
     return [block for block in map(textwrap.dedent, [*fenced, *indented]) if PYTHON.search(block)]
 
 
-def test_programs_of_pages_compile_and_know_their_names():
+def test_programs_of_pages_compile_and_know_their_names(tmp_path):
     """A program may use what one above it on its page has imported or defined."""
     strategies = (ROOT / "hvdtrain" / "frameworks" / "torch" / "strategies.py").read_text()  # which a page quotes
     found = {page: [block for block in programs(page) if block not in strategies] for page in PAGES}
     assert len(found[ROOT / "docs" / "own.md"]) + len(found[ROOT / "docs" / "own-loop.md"]) >= 5
-    for page, blocks in found.items():
+    for number, (page, blocks) in enumerate(found.items()):
         for block in blocks:
             ast.parse(block)
-        command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,E9", "-"]
-        checked = subprocess.run(command, input="\n".join(blocks), capture_output=True, text=True)
-        assert checked.returncode == 0, f"{page.name}\n{checked.stdout}"
+        (tmp_path / f"{number}-{page.stem}.py").write_text("\n".join(blocks))
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,E9", tmp_path]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
 
 
 @pytest.mark.needs("torch")
-def test_the_task_and_the_loop_of_the_page_train(tmp_path):
+def test_the_task_and_the_loop_of_the_page_train(tmp_path, monkeypatch):
+    import hvdtrain
+
     blocks = [*programs(ROOT / "docs" / "own.md"), *programs(ROOT / "docs" / "own-loop.md")]
-    task, loop = (
-        next(block for block in blocks if mark in block) for mark in ("class Task:", "hvdtrain.start() as run")
-    )
-    (tmp_path / "mytask.py").write_text(task)
-    (tmp_path / "script.py").write_text(loop)
-    fit = "import hvdtrain, mytask; hvdtrain.fit(mytask.Task(width=8), hvdtrain.Config(strategy='single', epochs=1))"
-    for program in (["-c", fit], ["script.py", "--strategy", "single", "--epochs", "1"]):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, *program]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
-        assert ended.returncode == 0, ended.stderr
-    assert len(list(tmp_path.glob("runs/*/result.json"))) == 2
+    for name, mark in (("mytask.py", "class Task:"), ("script.py", "hvdtrain.start() as run")):
+        (tmp_path / name).write_text(next(block for block in blocks if mark in block))
+    monkeypatch.chdir(tmp_path)
+    with mock.patch.dict(os.environ):
+        task = runpy.run_path("mytask.py")["Task"](width=8)
+        hvdtrain.fit(task, hvdtrain.Config(strategy="single", max_steps=3), hvdtrain.RuntimeOptions(name="task"))
+        monkeypatch.setattr(sys, "argv", ["script.py", "--strategy", "single", "--max-steps", "3", "--name", "loop"])
+        runpy.run_path("script.py", run_name="__main__")
+    assert all((tmp_path / "runs" / name / "result.json").exists() for name in ("task", "loop"))

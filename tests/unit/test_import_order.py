@@ -1,6 +1,7 @@
 """Imports descend from folder to folder, and no folder but frameworks imports a framework."""
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -43,9 +44,19 @@ def folder_of(module):
     return "entry points" if name in ENTRY_POINTS else name
 
 
+FILES = sorted((ROOT / "hvdtrain").rglob("*.py"))
+
+
+@functools.cache
+def imports_in(path):
+    """The statements of a file that import, anywhere in it."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports_of(path):
-    """Modules that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Modules that a file imports."""
+    for node in imports_in(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module == "hvdtrain":
@@ -55,12 +66,11 @@ def imports_of(path):
 
 
 def test_imports_descend_from_folder_to_folder():
-    package = ROOT / "hvdtrain"
-    for path in package.rglob("*.py"):
-        own = folder_of(".".join(path.relative_to(package.parent).with_suffix("").parts))
+    for path in FILES:
+        own = folder_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for module in imports_of(path):
             top = module.partition(".")[0]
-            where = f"{path.relative_to(package.parent)} imports {module}"
+            where = f"{path.relative_to(ROOT)} imports {module}"
             if top == "hvdtrain":
                 other = folder_of(module)
                 assert other == own or module == "hvdtrain" or ORDER.index(other) < ORDER.index(own), where
@@ -76,27 +86,21 @@ def module_name(path):
 
 
 def test_no_files_import_each_other_in_a_circle():
-    files = {module_name(path): path for path in (ROOT / "hvdtrain").rglob("*.py")}
+    files = {module_name(path): path for path in FILES}
     graph = {}
     for name, path in files.items():
-        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        nodes = [node for node in imports_in(path) if isinstance(node, ast.ImportFrom)]
         # `from package import name` imports a file of that name, if there is one.
         found = [(node.module, f"{node.module}.{alias.name}") for node in nodes for alias in node.names]
         graph[name] = {full if full in files else module for module, full in found} & files.keys()
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def test_network_is_imported_when_it_is_asked_for():
-    """The agents of ranks import the package, but need no NumPy."""
-    code = (
-        "import sys, hvdtrain.jobs.agent; print('numpy' in sys.modules); from hvdtrain import Network; print(Network)"
-    )
-    command = [sys.executable, "-c", code]
-    output = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    assert output == "False\n<class 'hvdtrain.networks.description.Network'>\n"
-
-
-def test_help_imports_no_framework():
-    code = "import sys; from hvdtrain.__main__ import main; main(['--help']); print(*sys.modules)"
+def test_agents_and_help_import_neither_numpy_nor_a_framework():
+    """Each rank's agent imports the package; a network is imported when it is asked for. It needs a new process."""
+    code = "import sys, hvdtrain.jobs.agent; from hvdtrain.__main__ import main; main(['--help'])"
+    code += "; print(*sys.modules); from hvdtrain import Network; print(Network)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    assert not {"torch", "mxnet", "tensorflow", "numpy"} & set(output.split("\n")[-2].split())
+    *_, modules, network = output.splitlines()
+    assert not {"torch", "mxnet", "tensorflow", "numpy"} & {*modules.split()}
+    assert network == "<class 'hvdtrain.networks.description.Network'>"

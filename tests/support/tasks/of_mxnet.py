@@ -1,9 +1,9 @@
-"""Tasks in MXNet, and mistaken ones."""
+"""Tasks in MXNet."""
 
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
-from task_rows import RARE, SEQUENCES, ClassifierRows, OddLabelRows, RegressionRows, SequenceRows, ShortLabelRows
+from task_rows import RARE, SEQUENCES, ClassifierRows, RegressionRows, SequenceRows
 
 
 class TwoInputs(gluon.Block):
@@ -62,21 +62,3 @@ class Sequences(SequenceRows):
         block = nn.HybridSequential()
         block.add(LastOutput(), nn.Dropout(0.5), nn.Dense(5))
         return block
-
-
-class MeanLoss(Regression):
-    def losses(self, outputs, values):
-        return super().losses(outputs, values).mean()
-
-
-class FailingLoss(Regression):
-    def losses(self, outputs, values):
-        return outputs["price"] - values  # the line that fails
-
-
-class OddLabels(OddLabelRows, Classifier):
-    pass
-
-
-class ShortLabels(ShortLabelRows, Classifier):
-    pass

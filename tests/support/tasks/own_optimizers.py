@@ -1,4 +1,4 @@
-"""Tasks in PyTorch that bring their optimizer and their schedule, and mistaken ones."""
+"""Tasks in PyTorch that bring their optimizer and their schedule."""
 
 import torch
 from of_torch import Classifier, Regression

@@ -40,27 +40,6 @@ class ClassifierRows:
         return (NUMBERS[:128], KINDS[:128]), (NUMBERS[128:], KINDS[128:])
 
 
-class OddLabelRows(ClassifierRows):
-    """Its last training row has a label outside the model's outputs."""
-
-    augment = None
-
-    def __init__(self, label=5):
-        super().__init__()
-        self.label = label
-
-    def data(self):
-        (numbers, kinds), test = super().data()
-        return (numbers, np.append(kinds[:-1], self.label)), test
-
-
-class ShortLabelRows(ClassifierRows):
-    """Its labels are of another type and shape than those of the default loss."""
-
-    def data(self):
-        return tuple((numbers, kinds[:, None].astype(np.int32)) for numbers, kinds in super().data())
-
-
 class SequenceRows:
     """Sequences and their classes; batches of 32 rows, and one of 5."""
 

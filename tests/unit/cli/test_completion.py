@@ -1,22 +1,13 @@
-"""The script of `hvdtrain completion`, as bash runs it."""
+"""The script of `hvdtrain completion`. Processes: bash runs it."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 
+from hvdtrain.__main__ import main
 from hvdtrain.cli import COMMANDS
-
-
-@pytest.fixture(scope="module")
-def script(tmp_path_factory):
-    made = subprocess.run([sys.executable, "-m", "hvdtrain", "completion", "bash"], capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr
-    path = tmp_path_factory.mktemp("completion") / "hvdtrain.bash"
-    path.write_text(made.stdout)
-    return path
 
 
 def completed(script, *words: str, cwd=None) -> list[str]:
@@ -28,7 +19,10 @@ def completed(script, *words: str, cwd=None) -> list[str]:
     return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True, cwd=cwd).stdout.split()
 
 
-def test_commands_options_values_and_files_are_completed(script, tmp_path):
+def test_commands_options_values_and_files_are_completed(tmp_path, capsys):
+    main(["completion", "bash"])
+    script = tmp_path / "hvdtrain.bash"
+    script.write_text(capsys.readouterr().out)
     (tmp_path / "run.toml").touch()
     assert completed(script, "") == list(COMMANDS)
     assert "--restarts" in completed(script, "launch", "local", "--res")
@@ -38,9 +32,9 @@ def test_commands_options_values_and_files_are_completed(script, tmp_path):
     assert "run.toml" in completed(script, "train", "--config", "", cwd=tmp_path)
 
 
-def test_another_shell_is_one_line():
-    command = [sys.executable, "-m", "hvdtrain", "completion", "bsh"]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("hvdtrain: bsh: no such choice (did you mean bash?); choose one of bash, zsh")
-    assert ended.stderr.count("\n") == 1
+def test_another_shell_is_one_line(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["completion", "bsh"])
+    error = capsys.readouterr().err
+    assert (ended.value.code, error.count("\n")) == (2, 1)
+    assert error.startswith("hvdtrain: bsh: no such choice (did you mean bash?); choose one of bash, zsh")

@@ -1,7 +1,8 @@
-"""The rule by which gradients share messages."""
+"""The rule by which gradients share messages, and launchers that Horovod does not detect."""
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ from hypothesis import strategies as st
 from support.networks import LENET, shaped
 
 from hvdtrain.collectives import horovod
-from hvdtrain.collectives.horovod import choose_count, gradient_groups, split
+from hvdtrain.collectives.groups import single_process
+from hvdtrain.collectives.horovod import HorovodGroup, choose_count, gradient_groups, split
 from hvdtrain.config.options import Config
+from hvdtrain.errors import UserError
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten
 from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.system import rank_info
 
 SIZES = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=60)
 ROWS = 128
@@ -107,3 +111,27 @@ def test_a_large_network_is_several_messages_beginning_with_the_last_layer():
 def test_a_given_number_of_groups_is_used():
     sizes = sizes_of(LENET)
     assert [len(gradient_groups(Config(groups=count), sizes, 2)) for count in range(1, 9)] == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (
+            {"PMI_RANK": "0", "PMI_SIZE": "2"},  # as MPICH sets them
+            "each process sees only itself: Horovod was built without MPI",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
+            "torchrun started 2 processes, but Horovod cannot see them",
+        ),
+    ],
+)
+def test_a_launcher_that_horovod_does_not_detect(variables, message, monkeypatch):
+    monkeypatch.setenv(rank_info.GLOO_TIMEOUT, "1")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    alone = SimpleNamespace(init=lambda: None, size=lambda: 1)
+    with pytest.raises(UserError, match=message):
+        HorovodGroup(alone, None, None)
+    with pytest.raises(UserError, match="started 2 processes, but with --strategy single each would train alone"):
+        single_process("single")

@@ -30,6 +30,11 @@ def test_file_overrides_the_recipe_and_the_command_line_overrides_both(write):
     assert parse(["--config", "run.toml", "--recipe", "fashion"], PROGRAM, None)[0].momentum == 0.9
 
 
+def test_a_windows_file(write):
+    write(b"\xef\xbb\xbflr = 0.5\r\nseed = 3\r\n")
+    assert read_options(Path("run.toml")) == {"lr": 0.5, "seed": 3}
+
+
 def test_values_are_checked_together_with_the_command_line(write):
     write("nesterov = true\nmomentum = 0\n")
     with pytest.raises(UserError, match=r"^--config run.toml: --nesterov True: requires momentum"):
@@ -98,23 +103,18 @@ def test_invalid_file(write, content, error):
 @pytest.mark.parametrize(
     ("argv", "error"),
     [
-        (["--config", "nowhere.toml"], "--config nowhere.toml: cannot be read (No such file or directory)"),
-        (["--config", "."], "--config .: cannot be read (not a regular file)"),
-        (["--config="], "--config .: cannot be read (not a regular file)"),
-        (["--config=--"], "argument --config: expected one argument"),
-        (["--config", "a", "--config=b"], "--config is given twice"),
+        ("--config nowhere.toml", "--config nowhere.toml: cannot be read (No such file or directory)"),
+        ("--config .", "--config .: cannot be read (not a regular file)"),
+        ("--config=", "--config .: cannot be read (not a regular file)"),
+        ("--config=--", "argument --config: expected one argument"),
+        ("--config a --config=b", "--config is given twice"),
     ],
 )
 def test_invalid_option(tmp_path, monkeypatch, argv, error):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as caught:
-        parse(argv, PROGRAM, None)
+        parse(argv.split(), PROGRAM, None)
     assert str(caught.value).startswith(error)
-
-
-def test_windows_file(write):
-    write(b"\xef\xbb\xbflr = 0.5\r\nseed = 3\r\n")
-    assert read_options(Path("run.toml")) == {"lr": 0.5, "seed": 3}
 
 
 def printed(argv, framework=None):

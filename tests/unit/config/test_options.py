@@ -1,4 +1,4 @@
-"""Options, recipes, and their JSON form."""
+"""Options, ranges of steps, recipes, and their JSON form."""
 
 import dataclasses
 import json
@@ -12,17 +12,14 @@ from hvdtrain.config import validity
 from hvdtrain.config.option import choices, types
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.sources import CommandLine, from_record, to_record
+from hvdtrain.config.step_range import StepRange
 from hvdtrain.errors import UserError
 
 
 def test_options_override_the_recipe():
     config, runtime = parse(["--recipe", "book", "--lr", "0.3", "--offline"], "p", "mxnet")
-    assert (config.data, config.batch_size, config.lr, config.framework) == (
-        "fashion-mnist",
-        256,
-        0.3,
-        "mxnet",
-    )
+    found = (config.data, config.batch_size, config.lr, config.framework)
+    assert found == ("fashion-mnist", 256, 0.3, "mxnet")
     assert runtime.offline
 
 
@@ -35,50 +32,53 @@ def test_options_survive_their_json_form(name):
     assert from_record(to_record(config)) == config
 
 
-def test_synchronized_batch_normalization_takes_a_batch_in_one_pass():
-    with pytest.raises(UserError, match=r"--batch-norm sync: the parts of --accumulate are normalized one by one"):
-        Config(batch_norm="sync", accumulate=2)
+def test_groups_are_a_number_or_auto_in_a_record():
+    for groups in ("auto", 1, 3):
+        record = json.loads(json.dumps(to_record(Config(groups=groups))))
+        assert record["groups"] == groups == from_record(record).groups
+    for groups in ("x", "3", 1.5, True, None, [1]):
+        with pytest.raises(TypeError, match="groups is"):
+            from_record({**to_record(Config()), "groups": groups})
 
 
-@pytest.mark.parametrize("groups", ["auto", 1, 3])
-def test_groups_are_a_number_or_auto_in_a_record(groups):
-    record = json.loads(json.dumps(to_record(Config(groups=groups))))
-    assert record["groups"] == groups
-    assert from_record(record).groups == groups
-
-
-@pytest.mark.parametrize("groups", ["x", "3", 1.5, True, None, [1]])
-def test_other_groups_in_a_record_are_unknown(groups):
-    with pytest.raises(TypeError, match="groups is"):
-        from_record({**to_record(Config()), "groups": groups})
+STEPS = "--lr-gamma 1000000000.0: the learning rate would exceed 10^30; give at most 1"
 
 
 @pytest.mark.parametrize(
-    ("options", "reason", "remedy"),
+    ("options", "error"),
     [
-        ({"lr": -1.0}, "--lr -1.0: must be above 0", ""),
-        ({"lr": float("nan")}, "--lr nan: must be above 0", ""),
-        ({"warmup_epochs": float("inf")}, "--warmup-epochs inf: is too large", ""),
-        ({"max_steps": 1 << 53}, "--max-steps 9007199254740992: is too large", ""),
-        (
-            {"schedule": "step", "lr_gamma": 1e9, "lr_step_epochs": 1},
-            "--lr-gamma 1000000000.0: the learning rate would exceed 10^30",
-            "give at most 1",
+        ({"lr": -1.0}, "--lr -1.0: must be above 0"),
+        ({"lr": float("nan")}, "--lr nan: must be above 0"),
+        ({"warmup_epochs": float("inf")}, "--warmup-epochs inf: is too large"),
+        ({"max_steps": 1 << 53}, "--max-steps 9007199254740992: is too large"),
+        ({"schedule": "step", "lr_gamma": 1e9, "lr_step_epochs": 1}, STEPS),
+        ({"momentum": 1.5}, "--momentum 1.5: must be below 1"),
+        ({"epochs": 0}, "--epochs 0: must be above 0"),
+        ({"seed": -1}, "--seed -1: must be 0 or more"),
+        ({"strategy": "ddp", "op": "sum"}, "--op sum: only --strategy horovod has this option; leave it out, or use"),
+        ({"batch_norm": "sync", "accumulate": 2}, "--batch-norm sync: the parts of --accumulate are normalized one"),
+        *(({"score": choice}, f"--score {choice}") for choice in ("accuracy", "max", "min:", "best:f1", "")),
+        *(
+            ({"timeline": text}, f"--timeline {text}: is not FIRST:LAST")
+            for text in ("5", "a:b", "-1:5", ":5", "١:٥", "1:2\n", "1:" + "9" * 5000)
         ),
-        ({"momentum": 1.5}, "--momentum 1.5: must be below 1", ""),
-        ({"epochs": 0}, "--epochs 0: must be above 0", ""),
-        ({"seed": -1}, "--seed -1: must be 0 or more", ""),
-        (
-            {"strategy": "ddp", "op": "sum"},
-            "--op sum: only --strategy horovod has this option",
-            "leave it out, or use --strategy horovod",
-        ),
+        ({"timeline": "7:7"}, "--timeline 7:7: has no step"),
+        ({"timeline": "9:7"}, "--timeline 9:7: has no step"),
+        ({"timeline": "0:1001"}, "--timeline 0:1001: has 1001 steps"),
+        ({"framework_profiler": True}, "--framework-profiler: it needs to know for which steps"),
     ],
 )
-def test_values_that_cannot_work(options, reason, remedy):
+def test_values_that_cannot_work(options, error):
+    kind = RuntimeOptions if options.keys() & types(RuntimeOptions).keys() else Config
     with pytest.raises(UserError) as caught:
-        Config(**options)
-    assert (caught.value.reason, caught.value.remedy) == (reason, remedy)
+        kind(**options)
+    assert str(caught.value).startswith(error)
+
+
+def test_a_range_of_steps_ends_before_its_last_number():
+    found = StepRange.parse("100:110")
+    assert (found.first, found.last, len(found), str(found)) == (100, 110, 10, "100:110")
+    assert RuntimeOptions(timeline="1:2", framework_profiler=True).timeline == "1:2"
 
 
 NUMBERS = [
@@ -90,10 +90,10 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=lambda value: getattr(value, "__name__", value))
-@pytest.mark.parametrize("value", [float("inf"), float("nan"), float("-inf"), -1, 10**30])
-def test_no_number_is_unlimited(kind, name, value):
-    with pytest.raises(UserError, match=f"--{name.replace('_', '-')} "):
-        kind(**{name: value})
+def test_no_number_is_unlimited(kind, name):
+    for value in (float("inf"), float("nan"), float("-inf"), -1, 10**30):
+        with pytest.raises(UserError, match=f"--{name.replace('_', '-')} "):
+            kind(**{name: value})
 
 
 def test_bf16_of_mxnet_needs_avx512():

@@ -1,5 +1,9 @@
-"""A framework that a program imported before hvdtrain is held by its functions, or the error says what to do."""
+"""A framework that a program imported before hvdtrain is held by its functions, or the error says what to do.
 
+Libraries read variables once in a process: each case has one of its own, forked from one that has only imported them.
+"""
+
+import json
 import subprocess
 import sys
 
@@ -9,95 +13,114 @@ from support.jobs import ROOT
 from hvdtrain.frameworks import arithmetic
 
 PROGRAM = """
-{before}
+import json, os, sys
+framework, is_imported, *cases = json.loads(sys.argv[1])
+if is_imported:
+    __import__(framework)
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks import arithmetic as of_frameworks
 from hvdtrain.system import arithmetic
 
-if {isa!r} == "avx2" and "avx512vl" not in arithmetic.processor().flags:
-    print("no AVX-512")
-    raise SystemExit
-config = Config(framework={framework!r}, threads={threads}, isa={isa!r}, shards={shards})
-for _ in range(2):
-    arithmetic.hold(config.threads, config.isa, config.shards)
-    try:
-        of_frameworks.settle(config, RuntimeOptions(device="cpu"))
-    except UserError as error:
-        print("refused", error.option, bool(error.remedy))
-    else:
-        print("threads", of_frameworks.threads(config.framework))
-{after}
+if "avx512vl" not in arithmetic.processor().flags:
+    cases = [case for case in cases if "isa" not in case["options"]]
+for case in cases:
+    if os.fork():
+        if os.wait()[1]:
+            raise SystemExit(1)
+        continue
+    os.environ.update(case.get("environment", {}))
+    exec(case.get("before", ""))
+    config = Config(framework=framework, **case["options"])
+    for _ in range(2):
+        arithmetic.hold(config.threads, config.isa, config.shards)
+        try:
+            of_frameworks.settle(config, RuntimeOptions(device="cpu"))
+        except UserError as error:
+            found = f"refused {error.option} {bool(error.remedy)}"
+        else:
+            found = f"threads {of_frameworks.threads(framework)}"
+        assert found == case["expected"], (case, found)
+    exec(case.get("after", ""))
+    os._exit(0)
 """
-TORCH = "import torch"
-MXNET = "import mxnet"
-TENSORFLOW = "import tensorflow as tf"
-DETERMINISTIC = f"{TORCH}; print(torch.are_deterministic_algorithms_enabled())"
 
 
-def lines(framework, before="", after="", threads=0, isa="auto", shards=0, **environment):
-    """What the program prints; skips the test on a processor without AVX-512 if --isa limits it."""
-    code = PROGRAM.format(**locals())
+def check(framework, is_imported, *cases, **environment):
+    """Run the cases: options, what is printed, and code before and after; those with isa where there is AVX-512."""
     variables = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin", "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
+    given = json.dumps([framework, is_imported, *cases])
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, given]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    if "no AVX-512" in done.stdout:
-        pytest.skip("needs a processor with AVX-512")
-    return done.stdout.splitlines()
 
 
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("before", ["", TORCH, f"{TORCH}; torch.ones(3) @ torch.ones(3)"], ids=["", "imported", "used"])
-def test_threads_of_pytorch(before):
-    assert lines("torch", before, threads=2) == ["threads 2"] * 2
+def case(expected, before="", after="", environment=(), **options):
+    return {
+        "expected": expected,
+        "before": before,
+        "after": after,
+        "environment": dict(environment),
+        "options": options,
+    }
 
 
-@pytest.mark.needs("torch")
-def test_instruction_set_of_pytorch():
-    after = "import torch; print(torch.backends.cpu.get_cpu_capability())"
-    assert lines("torch", TORCH, after, isa="avx2")[2:] == ["AVX2"]
-    assert lines("torch", f"{TORCH}; torch.nn.Linear(3, 3)", isa="avx2") == ["refused isa True"] * 2
-
-
-@pytest.mark.needs("torch")
-def test_pytorch_is_deterministic_where_threads_share_an_operation():
-    assert lines("torch", "", DETERMINISTIC, threads=2, shards=4)[2:] == ["True"]
-
-
-@pytest.mark.needs("torch")
-def test_matrix_products_of_pytorch_do_not_depend_on_addresses():
-    """As they do without MKL's branch for reproducible results. With one thread, all operations are deterministic."""
-    after = f"""
-{DETERMINISTIC}
+# As they do not without MKL's branch for reproducible results.
+PRODUCTS = """
+import torch
+assert not torch.are_deterministic_algorithms_enabled()  # with one thread, all operations are
 def at(tensor, offset):
     memory = torch.empty(tensor.numel() + 64)
     first = (-memory.data_ptr() // 4) % 16 + offset
     return memory[first : first + tensor.numel()].view(tensor.shape).copy_(tensor)
 images, weights = torch.rand(64, 84), torch.rand(10, 84)
 products = [at(images, i) @ at(weights, j).T for i, j in ((0, 0), (4, 0), (8, 4), (1, 1), (3, 12))]
-print(all(torch.equal(product, products[0]) for product in products))
+assert all(torch.equal(product, products[0]) for product in products), "they depend on addresses"
 """
-    assert lines("torch", TORCH, after, shards=4)[2:] == ["False", "True"]
+
+
+CAPABILITY = "import torch; assert torch.backends.cpu.get_cpu_capability() == 'AVX2'"
+
+
+@pytest.mark.needs("torch")
+def test_pytorch_is_held_by_its_functions():
+    check(
+        *("torch", True),
+        case("threads 2", threads=2),
+        case("threads 2", before="import torch; torch.ones(3) @ torch.ones(3)", threads=2),
+        case("threads 1", after=PRODUCTS, shards=4),
+        case("threads 1", after=CAPABILITY, isa="avx2"),
+        case("refused isa True", before="import torch; torch.nn.Linear(3, 3)", isa="avx2"),
+        OMP_NUM_THREADS="1",
+    )
+    deterministic = "import torch; assert torch.are_deterministic_algorithms_enabled()"
+    check("torch", False, case("threads 2", after=deterministic, threads=2, shards=4))
 
 
 @pytest.mark.needs("mxnet")
 def test_mxnet_reads_threads_and_kernels_when_it_is_imported():
-    assert lines("mxnet", "", threads=2, isa="avx2") == ["threads 2"] * 2
-    assert lines("mxnet", MXNET, threads=2, OMP_NUM_THREADS="3") == ["refused threads True"] * 2
-    assert lines("mxnet", MXNET, threads=2, OMP_NUM_THREADS="2") == ["threads 2"] * 2
-    assert lines("mxnet", MXNET, isa="avx2", OMP_NUM_THREADS="2") == ["refused isa True"] * 2
-    assert lines("mxnet", MXNET, isa="avx2", OMP_NUM_THREADS="2", OPENBLAS_CORETYPE="Haswell") == ["threads 2"] * 2
+    check("mxnet", False, case("threads 2", threads=2, isa="avx2"))
+    check(
+        *("mxnet", True),
+        case("refused threads True", threads=3),
+        case("threads 2", threads=2),
+        case("refused isa True", isa="avx2"),
+        case("threads 2", isa="avx2", environment={"OPENBLAS_CORETYPE": "Haswell"}),
+        OMP_NUM_THREADS="2",
+    )
 
 
 @pytest.mark.matrix
 @pytest.mark.needs("tensorflow")
 def test_threads_and_instruction_set_of_tensorflow():
-    used = f"{TENSORFLOW}; tf.ones(3) + 1"
-    assert lines("tensorflow", TENSORFLOW, threads=2) == ["threads 2"] * 2
-    assert lines("tensorflow", used, threads=2) == ["refused threads True"] * 2
-    assert lines("tensorflow", used, threads=2, TF_NUM_INTRAOP_THREADS="2") == ["threads 2"] * 2
-    assert lines("tensorflow", TENSORFLOW, isa="avx2", TF_NUM_INTRAOP_THREADS="2") == ["refused isa True"] * 2
+    used = "import tensorflow as tf; tf.ones(3) + 1"
+    check(
+        *("tensorflow", True),
+        case("threads 2", threads=2),
+        case("refused threads True", before=used, threads=2),
+        case("threads 2", before=used, threads=2, environment={"TF_NUM_INTRAOP_THREADS": "2"}),
+        case("refused isa True", isa="avx2", environment={"TF_NUM_INTRAOP_THREADS": "2"}),
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,48 @@
 """Mistakes in a task: one sentence that names the method, in every framework, before training."""
 
-import os
 import re
 from bdb import BdbQuit
+from pathlib import Path
 
 import numpy as np
 import pytest
-from support.jobs import ROOT
+from support.learners import TASKS, task_class
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.system.python_files import load_object
 from hvdtrain.tasks.user import make_task
 
 OTHER = {"torch": "tensorflow", "tensorflow": "torch", "mxnet": "torch"}
 FOREIGN = {"torch": "torch.nn.modules.container", "tensorflow": "keras.src.engine.sequential"}
 """Where a framework's Sequential is."""
+
+
+def failing(self, outputs, values):
+    return outputs["price"] - values  # the line that fails
+
+
+def with_labels(change):
+    """Changes of Classifier: its rows with other labels."""
+
+    def data(self):
+        return tuple((numbers, change(kinds)) for numbers, kinds in type(self).__mro__[1].data(self))
+
+    return {"data": data, "augment": None}
+
+
 MISTAKES = {
+    "FailingLoss": {"losses": failing},
     "ListMetrics": {"metrics": lambda self, outputs, values: [values]},
     "NoLoss": {"losses": None},
     "NoModel": {"model": None},
+    "OddLabels": with_labels(lambda kinds: np.append(kinds[:-1], 5)),
     "OneInput": {"inputs": 1},
+    "OneLoss": {"losses": lambda self, outputs, values: (outputs["value"] - values)[:1]},
+    "ShortLabels": with_labels(lambda kinds: kinds[:, None].astype(np.int32)),
 }
-"""What each of these tasks has instead of what Regression has; other mistakes are classes in the framework's file."""
+"""What each of these tasks has instead of what Regression has, or Classifier has whose labels are mistaken."""
 
 MATRIX = pytest.mark.matrix
 
@@ -36,27 +54,25 @@ def framework(request):
 
 @pytest.fixture
 def build(framework):
-    """Make a class of the framework's file a task, and build its learner."""
+    """Make a class of the framework's file a task, with these changes, and build its learner."""
     prepare(framework)
-    before = dict(os.environ)
-    file = ROOT / "tests" / "support" / "tasks" / f"of_{framework}.py"
 
     def build(name, changes=None, **options):
-        kind = load_object(f"{file}:{'Regression' if changes else name}", "--model")
-        task = make_task(f"{file}:{name}", type(name, (kind,), changes) if changes else kind)
+        base = "Classifier" if "Labels" in name else "Regression"
+        kind = type(name, (task_class(framework, base),), changes) if changes else task_class(framework, name)
+        file = __file__ if changes else f"{TASKS}/of_{framework}.py"
+        task = make_task(f"{file}:{name}", kind)
         config = Config(framework=framework, strategy="single", model=task.name, **options)
         return build_learner(config, task, None, RuntimeOptions(device="cpu"))
 
-    yield build
-    os.environ.clear()  # the frameworks and their tuning set variables for this process
-    os.environ.update(before)
+    return build
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("MeanLoss", r"losses\(\) returned a tensor of shape \((1,)?\) for 4 rows; return one value per row, \(4,\)"),
-        ("FailingLoss", r"losses\(\) failed in line \d+ of of_\w+.py \(KeyError: 'price'\); correct the task"),
+        ("OneLoss", r"losses\(\) returned a tensor of shape \(1,\) for 4 rows; return one value per row, \(4,\)"),
+        ("FailingLoss", r"losses\(\) failed in line \d+ of test_user_code.py \(KeyError: 'price'\); correct the task"),
         ("ListMetrics", r"metrics\(\) returned list; return a dict"),
         ("NoLoss", r"model\(\) has outputs and targets for which there is no default loss"),
         ("OddLabels", r"the label of training row 127 is 5, but the model has 5 outputs; correct the labels, or give"),
@@ -100,12 +116,11 @@ def test_a_wrong_value_of_any_method_is_one_sentence(build, method, value):
     assert {"data": "rows", "model": "model"}.get(method, f"{method}()") in str(error.value)
 
 
-def test_the_line_is_that_of_the_method(build, framework):
+def test_the_line_is_that_of_the_method(build):
     with pytest.raises(UserError) as error:
-        build("FailingLoss")
-    number, file = re.search(r"line (\d+) of (\S+)", error.value.reason).groups()
-    lines = (ROOT / "tests" / "support" / "tasks" / file).read_text().splitlines()
-    assert "the line that fails" in lines[int(number) - 1]
+        build("FailingLoss", MISTAKES["FailingLoss"])
+    number = re.search(r"line (\d+) of", error.value.reason)[1]
+    assert "the line that fails" in Path(__file__).read_text().splitlines()[int(number) - 1]
 
 
 def test_a_model_of_another_framework_names_that(build, framework):

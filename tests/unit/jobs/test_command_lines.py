@@ -101,16 +101,15 @@ def test_no_printed_command_line_shows_credentials(launcher, monkeypatch, capsys
 
 
 @pytest.mark.parametrize(("name", "value"), CREDENTIALS.items())
-def test_no_batch_script_holds_credentials(name, value, capsys):
-    argv = ["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--env"]
+@pytest.mark.parametrize("by_value", [True, False])
+def test_no_batch_script_holds_credentials(name, value, by_value, capsys):
+    argv = ["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--env", f"{name}={value}" if by_value else name]
     with pytest.raises(SystemExit) as ended:
-        launch.main([*argv, f"{name}={value}", "--", "true"])
-    captured = capsys.readouterr()
-    assert (ended.value.code, captured.out) == (2, "")
-    assert f"export {name} in the shell" in captured.err and value not in captured.err
-    with pytest.raises(SystemExit) as ended:
-        launch.main([*argv, name, "--", "true"])
-    assert (ended.value.code, f"--env {name} -- " in capsys.readouterr().out) == (0, True)
+        launch.main([*argv, "--", "true"])
+    printed = capsys.readouterr()
+    assert value not in printed.err + printed.out
+    assert ended.value.code == (2 if by_value else 0)
+    assert f"export {name} in the shell" in printed.err if by_value else f"--env {name} -- " in printed.out
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
@@ -140,18 +139,19 @@ def test_open_mpi_in_a_folder_with_a_space():
         horovodrun.build(described, ENVIRONMENT, python="/opt/my venv/bin/python")
 
 
-def test_horovodrun_gets_no_more_slots_than_ranks():
-    """With Gloo it starts a rank in each slot."""
-    described = job.Job(("x",), 3, (Host("a", 2), Host("b", 2), Host("c", 1)), interface="eth0")
-    (spec,) = horovodrun.build(described, ENVIRONMENT)
-    assert spec.command[spec.command.index("-H") + 1] == "a:2,b:1"
-
-
-def test_horovodrun_uses_loopback_where_all_hosts_are_this_one():
-    """It accepts no other interface then."""
-    (spec,) = horovodrun.build(job.Job(("x",), 2, (Host("localhost", 2),), interface="eth0"), ENVIRONMENT)
-    assert spec.command[spec.command.index("--network-interfaces") + 1] == "lo"
-    assert spec.variables["HOROVOD_GLOO_IFACE"] == "lo"
+@pytest.mark.parametrize(
+    ("hosts", "option", "value"),
+    [
+        # With Gloo it starts a rank in each slot.
+        ((Host("a", 2), Host("b", 2), Host("c", 1)), "-H", "a:2,b:1"),
+        # It accepts no other interface where all hosts are this one.
+        ((Host("localhost", 3),), "--network-interfaces", "lo"),
+    ],
+)
+def test_horovodrun_gets_its_slots_and_its_interface(hosts, option, value):
+    (spec,) = horovodrun.build(job.Job(("x",), 3, hosts, interface="eth0"), ENVIRONMENT)
+    assert spec.command[spec.command.index(option) + 1] == value
+    assert spec.variables["HOROVOD_GLOO_IFACE"] == ("lo" if value == "lo" else "eth0")
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,26 @@ from hvdtrain.jobs.job import passed_on
 from hvdtrain.system.stacks import versions_here
 
 
-def test_hosts_that_cannot_be_reached_are_named(monkeypatch, tmp_path):
+@pytest.fixture
+def ssh(tmp_path, monkeypatch):
+    """Puts a program in the place of ssh: what a shell runs."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def put(script):
+        (tmp_path / "ssh").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "ssh").chmod(0o755)
+
+    return put
+
+
+def test_hosts_that_cannot_be_reached_are_named(ssh):
     """With an ssh that answers as the real one does."""
-    ssh = tmp_path / "ssh"
-    ssh.write_text(
-        "#!/bin/sh\nfor host; do case $host in node*) break;; esac; done\n"
+    ssh(
+        "for host; do case $host in node*) break;; esac; done\n"
         "case $host in node1) echo 'ada@node1: Permission denied (publickey).' >&2; exit 255;;\n"
         "node2) echo 'bash: python: No such file or directory' >&2; exit 127;;\n"
-        '*) echo \'{"python": "2.7"}\';; esac\n'
+        '*) echo \'{"python": "2.7"}\';; esac'
     )
-    ssh.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(UserError) as raised:
         hosts.check_hosts(["node1", "node2", "node3"])
     text = str(raised.value)
@@ -79,9 +88,8 @@ def test_remedies_for_ssh_name_its_port_and_key():
         assert remedy in hosts.ssh_remedy("node1", error, access)
 
 
-SSH = """\
-#!/bin/sh
-# In place of ssh: logs its command line, and runs the command on this host.
+SSH = """
+# Logs its command line, and runs the command on this host.
 echo "$@" >>{log}
 while [ "$1" = -o ]; do shift 2; done
 [ "$1" = -- ] && shift
@@ -92,11 +100,9 @@ exec sh -c "$*"
 
 
 @pytest.mark.parametrize("node2", ["exit 255", "exec yes"])
-def test_credentials_reach_hosts_without_appearing_on_a_command_line(tmp_path, monkeypatch, node2):
+def test_credentials_reach_hosts_without_appearing_on_a_command_line(ssh, tmp_path, monkeypatch, node2):
     """node2 cannot be reached, or prints without end."""
-    (tmp_path / "ssh").write_text(SSH.format(log=tmp_path / "log", node2=node2))
-    (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    ssh(SSH.format(log=tmp_path / "log", node2=node2))
     variables = {"HVDTRAIN_TOKEN": PASSWORD, "HVDTRAIN_MIRROR": f"https://ada:{PASSWORD}@\ngrün"}
     path = hosts.distribute_variables(["node1"], variables)
     try:
@@ -115,40 +121,30 @@ def test_credentials_reach_hosts_without_appearing_on_a_command_line(tmp_path, m
     assert "node1" in log and PASSWORD not in log
 
 
-@pytest.mark.parametrize(
-    "printed",
-    [
-        "",
-        "\\n",
-        "Welcome!\\n",
-        "5\\n",
-        "null\\n",
-        "[]\\n",
-        '{"torch": 1}\\n',
-        '{"a"',
-        "\\377\\376\\n",
-        "\\033[31m\\n",
-        "[" * 9999,
-    ],
-)
-def test_a_host_that_runs_something_else_is_named(tmp_path, monkeypatch, printed):
-    """As with a forced command in authorized_keys."""
-    (tmp_path / "ssh").write_text(f"#!/bin/sh\nprintf '{printed}'\n")
-    (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+ODD = [
+    "",
+    "\\n",
+    "Welcome!\\n",
+    "5\\n",
+    "null\\n",
+    "[]\\n",
+    '{"torch": 1}\\n',
+    '{"a"',
+    "\\377\\376\\n",
+    "\\033[31m\\n",
+    "[" * 9999,
+]
+
+
+@pytest.mark.parametrize("script", [*(f"printf '{text}'" for text in ODD), "exec yes Welcome"])
+def test_a_host_that_runs_something_else_is_named(ssh, script):
+    """As with a forced command in authorized_keys; one that prints without end, at once."""
+    ssh(script)
     with pytest.raises(UserError, match=r"^node1: ssh does not run what it is asked to: it printed") as raised:
         hosts.check_hosts(["node1"])
     assert str(raised.value).isprintable() and len(str(raised.value)) < 300
     (check,) = hosts.inspect(["node1"])  # as the doctor and restarts do
     assert check.problem and check.remedy
-
-
-def test_a_host_that_prints_without_end_is_named_at_once(tmp_path, monkeypatch):
-    (tmp_path / "ssh").write_text("#!/bin/sh\nexec yes Welcome\n")
-    (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    (check,) = hosts.inspect(["node1"])
-    assert "ssh does not run what it is asked to: it printed Welcome" in check.problem
 
 
 def test_ssh_may_add_to_a_large_file_of_known_hosts(tmp_path):
@@ -158,12 +154,9 @@ def test_ssh_may_add_to_a_large_file_of_known_hosts(tmp_path):
     assert known.stat().st_size > hosts.OUTPUT_BYTES
 
 
-def test_a_shell_may_print_more_than_the_versions(tmp_path, monkeypatch):
+def test_a_shell_may_print_more_than_the_versions(ssh, tmp_path):
     (tmp_path / "versions").write_text(json.dumps(versions_here()))
-    text = f"#!/bin/sh\necho Welcome\ncat '{tmp_path}/versions'\nprintf '\\nBye \\377'\n"
-    (tmp_path / "ssh").write_text(text)
-    (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    ssh(f"echo Welcome\ncat '{tmp_path}/versions'\nprintf '\\nBye \\377'")
     hosts.check_hosts(["node1"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,51 +31,46 @@ def signals_stay() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+SBATCH = "sbatch --nodes 1 --ranks-per-node 1"
+
+
 @pytest.mark.parametrize(
-    ("argv", "sentence"),
+    ("words", "sentence"),
     [
-        (["local", "-n", "0", "--", "true"], "-n 0 is invalid; give 1 or more"),
-        (["local", "-n", "2"], "no program to start"),
-        (["mpirun", "-n", "5", "-H", "a:2,b:2", "--", "true"], "5 ranks, but 4 slot(s) (a:2, b:2); name more slots"),
+        ("local -n 0 -- true", "-n 0 is invalid; give 1 or more"),
+        ("local -n 2", "no program to start"),
+        ("mpirun -n 5 -H a:2,b:2 -- true", "5 ranks, but 4 slot(s) (a:2, b:2); name more slots"),
+        ("mpirun -n 2 -H a:2,a:1 -- true", "host a is named more than once; name it once"),
+        ("mpirun -n 2 -H a:x -- true", "'a:x' is not a host"),
+        ("mpirun -n 2 --hosts=-oProxyCommand=x -- true", "is not a host"),
+        ("mpirun -n 2 -H a --hostfile f -- true", "--hosts and --hostfile both"),
+        ("mpirun -n 2 --hostfile /no/such -- true", "--hostfile /no/such cannot be read"),
+        ("mpirun -n 2 --hosts=-- -- true", "expected one argument"),
+        ("mpirun -n 2 --restarts -1 -- true", "--restarts -1 is invalid; give 0 or more"),
+        ("mpirun -n 2 --min-np 1 -- true", "--min-np 1 has no effect without --restarts or --survive; give one of"),
+        ("mpirun -n 2 --max-np 4 -- true", "--max-np and --host-discovery-script have no effect without --survive"),
+        ("mpirun -n 2 --min-np 5 --restarts 1 -- true", "--min-np 5 is out of range; give 1 to 2"),
+        ("local -n 1 --env 'A B' -- true", "is not the name of a variable"),
+        ("local -n 1 --env NOT_SET_HERE -- true", "the variable is not set on this host"),
+        ("local -n 1 --interface none0 -- true", "no such interface is up on this host"),
+        ("local -n 1 --time-limit soon -- true", "--time-limit 'soon' is not a time; give seconds"),
+        ("local -n 1 --cycle-time-ms -1 -- true", "give a number of 0 or more"),
+        ("local -n 1 --cache-capacity 1.5 -- true", "give an integer of 0 or more"),
+        ("local -n 1 --log-level loud -- true", "choose one of trace"),
+        ("local -n 1 --config-file /no/such -- true", "--config-file /no/such cannot be read"),
+        ("sbatch --nodes 0 --ranks-per-node 1 -- true", "--nodes 0 is invalid; give 1 or more"),
+        (f"{SBATCH} --time x -- true", "--time 'x'"),
+        (f"{SBATCH} --account 'a b' -- true", "give one word"),
+        (f"{SBATCH} --via mpirun --mpi x -- true", "for srun only"),
         (
-            ["mpirun", "-n", "2", "-H", "a:2,a:1", "--", "true"],
-            "host a is named more than once; name it once",
-        ),
-        (["mpirun", "-n", "2", "-H", "a:x", "--", "true"], "'a:x' is not a host"),
-        (["mpirun", "-n", "2", "--hosts=-oProxyCommand=x", "--", "true"], "is not a host"),
-        (["mpirun", "-n", "2", "-H", "a", "--hostfile", "f", "--", "true"], "--hosts and --hostfile both"),
-        (["mpirun", "-n", "2", "--hostfile", "/no/such", "--", "true"], "--hostfile /no/such cannot be read"),
-        (["local", "-n", "1", "--env", "A B", "--", "true"], "is not the name of a variable"),
-        (["local", "-n", "1", "--env", "NOT_SET_HERE", "--", "true"], "the variable is not set on this host"),
-        (
-            ["local", "-n", "1", "--interface", "none0", "--", "true"],
-            "no such interface is up on this host",
-        ),
-        (["local", "-n", "1", "--time-limit", "soon", "--", "true"], "--time-limit 'soon' is not a time; give seconds"),
-        (["local", "-n", "1", "--cycle-time-ms", "-1", "--", "true"], "give a number of 0 or more"),
-        (["local", "-n", "1", "--cache-capacity", "1.5", "--", "true"], "give an integer of 0 or more"),
-        (["local", "-n", "1", "--log-level", "loud", "--", "true"], "choose one of trace"),
-        (["local", "-n", "1", "--config-file", "/no/such", "--", "true"], "--config-file /no/such cannot be read"),
-        (
-            ["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--on-end", "curl https://me:word@host", "--", "true"],
+            f"{SBATCH} --on-end 'curl https://me:word@host' -- true",
             "--on-end: the command holds credentials, which the script would show; let the command read them",
-        ),
-        (["mpirun", "-n", "2", "--hosts=--", "--", "true"], "expected one argument"),
-        (["sbatch", "--nodes", "0", "--ranks-per-node", "1", "--", "true"], "--nodes 0 is invalid; give 1 or more"),
-        (["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--time", "x", "--", "true"], "--time 'x'"),
-        (
-            ["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--account", "a b", "--", "true"],
-            "give one word",
-        ),
-        (
-            ["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--via", "mpirun", "--mpi", "x", "--", "true"],
-            "for srun only",
         ),
     ],
 )
-def test_invalid_options_are_explained(argv, sentence, capfd):
+def test_invalid_options_are_explained(words, sentence, capfd):
     with pytest.raises(SystemExit) as ended:
-        launch.main(argv)
+        launch.main(shlex.split(words))
     printed = capfd.readouterr().err
     assert (ended.value.code, sentence in printed) == (2, True), printed
 

@@ -45,8 +45,8 @@ def test_reasons_of_failures(tmp_path, capsys):
 
 def test_time_limit_ends_a_job_and_the_next_one_can_still_be_stopped(tmp_path):
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-    series = JobSeries(os.environ, limit_s=1.0, grace_s=0.1).run([job(tmp_path, name, deaf) for name in ("a", "b")])
-    assert next(series).startswith("no end within 1 s")
+    series = JobSeries(os.environ, limit_s=0.4, grace_s=0.1).run([job(tmp_path, name, deaf) for name in ("a", "b")])
+    assert next(series).startswith("no end within 0.4 s")
     stop = signal.getsignal(signal.SIGTERM)
     assert callable(stop)
     with pytest.raises(SystemExit) as ended:
@@ -68,7 +68,7 @@ def test_sigusr1_lets_the_running_job_end_and_asks_for_another_start(tmp_path):
 SAVES = """
 import pathlib, signal, sys, time
 def stop(*_):
-    time.sleep(1)
+    time.sleep(0.4)
     pathlib.Path("saved").touch()
     sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
@@ -81,7 +81,7 @@ SERIES += "list(JobSeries(os.environ).run([SeriesJob('a', [sys.executable, 'job.
 
 @pytest.fixture
 def other(tmp_path, monkeypatch):
-    """A series in another process, whose job runs, and saves its work for a second when it is asked to stop."""
+    """A series in another process, whose job runs, and saves its work for a moment when it is asked to stop."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text(SAVES)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -59,9 +59,6 @@ def test_what_was_not_measured(run, name, reason):
     with pytest.raises(UserError) as raised:
         best.step_of(run / name)
     assert reason in raised.value.reason and raised.value.remedy
-
-
-def test_a_run_whose_evaluations_have_no_checkpoint_has_no_best(run):
     (run / "metrics.jsonl").write_text('{"kind": "test", "step": 5, "epoch": 1, "loss": 1.0}\n')
     with pytest.raises(UserError, match="no evaluation has given a checkpoint"):
         best.step_of(run / "best:min:loss")

@@ -130,11 +130,10 @@ def test_pruning_keeps_whole_checkpoints_besides_damaged_ones(run):
 
 
 def test_the_best_whole_checkpoint_is_kept(run):
-    run.keep = 1
-    run.save(1, score=0.8)
-    run.save(2, score=0.9)
-    run.save(3)
-    assert run.names() == ["2", "3"]
+    run.keep = 2
+    for step, score in enumerate([0.5, 0.9, 0.7, 0.6, 0.8], 1):
+        run.save(step, score=score)
+    assert run.names() == ["2", "4", "5"], "besides the newest ones"
 
 
 def test_best_names_the_best_whole_checkpoint_of_the_line(run):

@@ -11,11 +11,11 @@ from hvdtrain.runs import checkpoints
 from hvdtrain.runs.checkpoints import Damaged
 
 
-def checkpoint(step=1, score=0.0):
+def checkpoint(step=1):
     weights = initial_weights(LENET, "xavier", step)
     state = OptimizerState({f"momentum/{name}": value for name, value in weights.items()}, -0.5, 7, {"a": 1})
     position = Position(1, 2, step, 64, 0)
-    return Checkpoint(weights, state, position, "lenet", LENET_RECORD, "torch", "sgd", "ab12", score, ("0", "1"))
+    return Checkpoint(weights, state, position, "lenet", LENET_RECORD, "torch", "sgd", "ab12", 0.0, ("0", "1"))
 
 
 def test_checkpoint_is_loaded_as_saved(tmp_path):
@@ -26,16 +26,6 @@ def test_checkpoint_is_loaded_as_saved(tmp_path):
     assert loaded.optimizer._replace(arrays={}) == saved.optimizer._replace(arrays={})
     assert (loaded.position, loaded.classes, loaded.data) == (saved.position, saved.classes, saved.data)
     assert (loaded.model, loaded.network) == (saved.model, saved.network)
-
-
-def test_newest_and_best_checkpoints_are_kept(tmp_path):
-    for step, score in enumerate([0.5, 0.9, 0.7, 0.6, 0.8], start=1):
-        checkpoints.save(tmp_path, checkpoint(step, score), keep=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "step-00000002",
-        "step-00000004",
-        "step-00000005",
-    ]
 
 
 @pytest.mark.guarantee("damaged-checkpoint")

@@ -16,46 +16,42 @@ def ranks(*compute, data=(), known=True):
     ]
 
 
-def named(*window, **options):
-    return [(slow.rank, slow.part) for slow in slow_ranks(window, **options)]
+WAS_SLOW = {"was_slow": frozenset({(1, "compute")})}
+SLOW = {
+    "1.6 times the median": ([ranks(1.0, 1.1, 1.8, 0.9)], {}, [(2, "compute")]),
+    "less": ([ranks(1.0, 1.1, 1.5, 0.9)], {}, []),
+    "of two ranks, the other one counts": ([ranks(5.0, 8.1)], {}, [(1, "compute")]),
+    "the slowest is the last": ([ranks(1.0, 3.0, 1.0, 2.0, 1.0)], {}, [(3, "compute"), (1, "compute")]),
+    "the disk is slow for all": ([ranks(1.0, 1.0, data=[9.0, 9.0])], {}, []),
+    "a short difference": ([ranks(0.01, 0.01, 0.05)], {}, []),
+    "in one part of the window only": ([ranks(1.0, 9.0), ranks(1.0, 1.1)], {}, []),
+    "in each part": ([ranks(1.0, 2.0), ranks(1.0, 1.4)], {}, [(1, "compute")]),
+    "not slow yet": ([ranks(1.0, 1.4)], {}, []),
+    "slow until it has recovered": ([ranks(1.0, 1.4)], WAS_SLOW, [(1, "compute")]),
+    "recovered": ([ranks(1.0, 1.2)], WAS_SLOW, []),
+    "computing contains the wait for others": ([ranks(1.0, 9.0, known=False)], {}, []),
+    "one rank": ([ranks(1.0)], {}, []),
+    "no rank": ([[]], {}, []),
+    "no window": ([], {}, []),
+    "as many shards": ([ranks(1.0, 1.0, 2.0)] * 3, {"work": [1, 1, 1]}, [(2, "compute")]),
+    "more shards": ([ranks(2.0, 1.0, 1.0)] * 3, {"work": [2, 1, 1]}, []),
+    # Rank 0 takes twice as long for a shard, and has half as many: all take the same time, and nobody waits for it.
+    "fewer shards": ([ranks(1.0, 1.0, 1.05, 0.95)] * 3, {"work": [2, 4, 4, 4]}, []),
+    "fewer shards, and the last": ([ranks(1.0, 0.5, 0.5, 0.5)] * 3, {"work": [3, 4, 4, 4]}, [(0, "compute")]),
+}  # fmt: skip
 
 
-def test_a_rank_is_slow_from_1_6_times_the_median_on():
-    assert named(ranks(1.0, 1.1, 1.8, 0.9)) == [(2, "compute")]
-    assert named(ranks(1.0, 1.1, 1.5, 0.9)) == []
-    assert named(ranks(5.0, 8.1)) == [(1, "compute")], "of two ranks, the other one counts"
+@pytest.mark.parametrize(("window", "options", "expected"), SLOW.values(), ids=SLOW)
+def test_which_ranks_are_slow(window, options, expected):
+    assert [(slow.rank, slow.part) for slow in slow_ranks(window, **options)] == expected
+
+
+def test_by_how_much_a_rank_is_slow():
+    """One that waits for rows, by what the median rank computes."""
     (slow,) = slow_ranks([ranks(1.0, 2.0)])
     assert (slow.ratio, slow.more_s) == pytest.approx((2.0, 1.0))
-
-
-def test_the_slowest_rank_is_the_last():
-    assert named(ranks(1.0, 3.0, 1.0, 2.0, 1.0)) == [(3, "compute"), (1, "compute")]
-
-
-def test_a_rank_that_waits_for_rows_is_slow_by_what_the_median_rank_computes():
     (slow,) = slow_ranks([[StepTime(1.0, 1.0, 0.0), StepTime(1.0, 0.1, 0.9)]])
     assert (slow.rank, slow.part, slow.ratio) == (1, "data", pytest.approx(1.9))
-    assert named(ranks(1.0, 1.0, data=[9.0, 9.0])) == [], "the disk is slow for all"
-
-
-def test_short_differences_do_not_count():
-    assert named(ranks(0.01, 0.01, 0.05)) == []
-
-
-def test_a_rank_is_slow_in_each_part_of_the_window():
-    assert named(ranks(1.0, 9.0), ranks(1.0, 1.1)) == []
-    assert named(ranks(1.0, 2.0), ranks(1.0, 1.4)) == [(1, "compute")]
-
-
-def test_a_slow_rank_stays_slow_until_it_has_recovered():
-    before = frozenset({(1, "compute")})
-    assert named(ranks(1.0, 1.4)) == [] and named(ranks(1.0, 1.4), was_slow=before) == [(1, "compute")]
-    assert named(ranks(1.0, 1.2), was_slow=before) == []
-
-
-def test_where_nothing_can_be_told_nobody_is_slow():
-    assert named(ranks(1.0, 9.0, known=False)) == [], "computing contains the wait for other ranks"
-    assert named(ranks(1.0)) == named() == named([]) == []
 
 
 def test_parts_are_sums_differences_and_shares():
@@ -81,17 +77,3 @@ def test_ranks_that_are_not_there_have_no_times(gone):
     assert from_record(record) == {0: times[0], 2: times[2]}
     assert from_record(to_record([StepTime(0.0, 0.0, 0.0)] * 2)) == dict.fromkeys(range(2), StepTime(0.0, 0.0, 0.0))
     assert to_record([StepTime(1.0, None, 0.0), None])["communicate_s"] is None
-
-
-def test_ranks_with_more_shards_are_not_slow():
-    window = [[StepTime(2.0, 0.5, 0.0), StepTime(1.0, 1.5, 0.0), StepTime(1.0, 1.5, 0.0)]] * 3
-    assert [rank.rank for rank in slow_ranks(window)] == [0]
-    assert slow_ranks(window, work=[2, 1, 1]) == []
-    assert [rank.rank for rank in slow_ranks([[*part[1:], part[0]] for part in window], work=[1, 1, 1])] == [2]
-
-
-def test_nobody_waits_for_a_slow_rank_with_fewer_shards():
-    """Rank 0 takes twice as long for a shard, and has half as many: all take the same time."""
-    window = [ranks(1.0, 1.0, 1.05, 0.95)] * 3
-    assert named(*window, work=[2, 4, 4, 4]) == named(*window) == []
-    assert named(*[ranks(1.0, 0.5, 0.5, 0.5)] * 3, work=[3, 4, 4, 4]) == [(0, "compute")]

@@ -1,4 +1,7 @@
-"""Set-up installs published files only, and the audit of dependencies reports vulnerabilities."""
+"""Set-up installs published files only, and the audit of dependencies reports vulnerabilities.
+
+Processes: uv or pip install into a real environment, and the audit is a shell script.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import os
 import platform
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -62,14 +66,15 @@ BY_PIP = {
 }
 
 
+locked, uv_settings = (runpy.run_path(str(SETUP / f"{name}.py")) for name in ("locked", "uv_settings"))
+
+
 @pytest.mark.parametrize("chosen", [BY_UV, json.dumps(BY_PIP)], ids=["uv", "pip"])
-def test_what_was_chosen_gets_the_hashes_of_the_lock(tmp_path, chosen):
+def test_what_was_chosen_gets_the_hashes_of_the_lock(tmp_path, capsys, chosen):
     (tmp_path / "lock").write_text(LOCK)
     (tmp_path / "chosen").write_text(chosen)
-    files = [str(tmp_path / name) for name in ("lock", "chosen", "locked", "others")]
-    command = [sys.executable, "-I", "-S", str(SETUP / "locked.py"), *files]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "not in lock, so not compared: torch 2.13.0+cpu"
+    locked["main"]([str(tmp_path / name) for name in ("lock", "chosen", "locked", "others")])
+    assert capsys.readouterr().out.strip() == "not in lock, so not compared: torch 2.13.0+cpu"
     assert (tmp_path / "locked").read_text() == f"first==1.0 --hash=sha256:{PUBLISHED} --hash=sha256:{OTHER}\n"
     assert (tmp_path / "others").read_text() == "torch==2.13.0+cpu\n"
 
@@ -94,85 +99,74 @@ def pinned_uv() -> str:
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout.strip()
 
 
-@pytest.fixture(params=["uv", "pip"])
-def installer(request, tmp_path):
-    """An environment with the stack `small` of the wheels `first`, which requires `second`; the hashes of both."""
-    uv = pinned_uv() if request.param == "uv" else ""
-    if request.param == "uv" and not uv:
-        pytest.skip("uv cannot be had here")
-    setup, venv, wheels = tmp_path / "setup", tmp_path / "venv", tmp_path / "wheels of [mine]"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(venv)}))
-    (site / "pip.pth").write_text(sysconfig.get_path("purelib"))
-    (venv / ".hvdtrain-stack").write_text("small")
-    (setup / "stacks" / "small").mkdir(parents=True)
-    wheels.mkdir()
-    for name in ("install.sh", "locked.py", "uv.sh", "uv_settings.py", "uv.lock"):
-        shutil.copy(SETUP / name, setup)
-    sums = {"first": wheel(wheels, "first", requires="second"), "second": wheel(wheels, "second")}
-    links = "file://" + str(wheels).replace(" ", "%20")
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))},
-        "HVDTRAIN_UV": uv,
-        **({"UV_NO_INDEX": "1", "UV_FIND_LINKS": links, "UV_CACHE_DIR": str(tmp_path / "cache")} if uv else {}),
-        **{"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": links},
-    }
+class Installer:
+    """install.sh, and an environment with the stack `small` of the wheels `first`, which requires `second`."""
 
-    def install(*arguments: str, lock: dict[str, str] = sums, **variables: str) -> tuple[int, str]:
-        pins = [f"{name}==1.0 \\\n    --hash=sha256:{digest}\n" for name, digest in lock.items()]
-        (setup / "stacks" / "small" / "requirements.lock").write_text("".join(pins))
-        (setup / "stacks" / "small" / "constraints.txt").write_text("first==1.0\nsecond==1.0\n")
-        command = [str(setup / "install.sh"), str(venv), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, env={**environment, **variables})
+    def __init__(self, folder: Path, uv: str) -> None:
+        self.setup, self.venv, self.wheels = folder / "setup", folder / "venv", folder / "wheels of [mine]"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.venv], check=True)
+        self.site = Path(sysconfig.get_path("purelib", vars={"base": str(self.venv)}))
+        (self.site / "pip").symlink_to(Path(sysconfig.get_path("purelib"), "pip"))
+        (self.venv / ".hvdtrain-stack").write_text("small")
+        (self.setup / "stacks" / "small").mkdir(parents=True)
+        self.wheels.mkdir()
+        for name in ("install.sh", "locked.py", "uv.sh", "uv_settings.py", "uv.lock"):
+            shutil.copy(SETUP / name, self.setup)
+        requires = {"first": "second", "second": ""}
+        self.sums = {name: wheel(self.wheels, name, requires=needs) for name, needs in requires.items()}
+        links = "file://" + str(self.wheels).replace(" ", "%20")
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))},
+            "HVDTRAIN_UV": uv,
+            **({"UV_NO_INDEX": "1", "UV_FIND_LINKS": links, "UV_CACHE_DIR": str(folder / "cache")} if uv else {}),
+            **{"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": links},
+        }
+
+    def install(self, *arguments: str | Path, lock: dict[str, str] | None = None, **variables: str) -> tuple[int, str]:
+        """The exit status and the output for a lock with these hashes in place of the right ones."""
+        sums = {**self.sums, **(lock or {})}
+        pins = [f"{name}==1.0 \\\n    --hash=sha256:{digest}\n" for name, digest in sums.items()]
+        (self.setup / "stacks" / "small" / "requirements.lock").write_text("".join(pins))
+        (self.setup / "stacks" / "small" / "constraints.txt").write_text("first==1.0\nsecond==1.0\n")
+        command = [self.setup / "install.sh", self.venv, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env={**self.environment, **variables})
         return done.returncode, done.stdout + done.stderr
 
-    return install, sums, venv, site
+    def installed(self) -> set[str]:
+        """Those that are there, and `incomplete` if more may be missing."""
+        marks = {"incomplete"} if (self.venv / ".hvdtrain-installing").exists() else set()
+        return marks | {name for name in self.sums if (self.site / f"{name}.py").exists()}
 
 
-def test_only_files_that_the_lock_has_are_installed(installer):
-    install, sums, venv, site = installer
-    status, said = install("first", lock={**sums, "second": "0" * 64})
+@pytest.mark.parametrize("by", ["uv where it can be had", pytest.param("pip", marks=pytest.mark.matrix)])
+def test_only_files_that_the_lock_has_are_installed(by, tmp_path):
+    one = Installer(tmp_path, "" if by == "pip" else pinned_uv())
+    status, said = one.install("first", lock={"second": "0" * 64})
     assert (status, "a file is not the one that was published" in said) == (1, True), said
-    assert not (site / "second.py").exists()
-    assert (venv / ".hvdtrain-installing").exists(), "the environment may have a part of what it needs"
-    status, said = install("first")
-    assert (status, said) == (0, "")
-    assert (site / "first.py").exists() and (site / "second.py").exists()
-    assert not (venv / ".hvdtrain-installing").exists()
+    assert one.installed() == {"incomplete"}, "the environment may have a part of what it needs"
+
+    # What is on PYTHONPATH does not count as installed.
+    (file,) = one.wheels.glob("second*.whl")
+    zipfile.ZipFile(file).extractall(tmp_path / "elsewhere")
+    assert one.install("first", PYTHONPATH=str(tmp_path / "elsewhere")) == (0, "")
+    assert one.installed() == {"first", "second"}
+
+    # Damaged packages of an interrupted set-up are installed again.
+    (one.site / "second.py").unlink()
+    status, said = one.install("first", HVDTRAIN_REINSTALL="yes")
+    assert (status, one.installed()) == (0, {"first", "second"}), said
 
 
-def test_what_is_on_pythonpath_does_not_count_as_installed(installer, tmp_path):
-    install, _, _venv, site = installer
-    elsewhere = tmp_path / "elsewhere"
-    (file,) = tmp_path.glob("wheels*/second*.whl")
-    zipfile.ZipFile(file).extractall(elsewhere)
-    status, said = install("first", PYTHONPATH=str(elsewhere))
-    assert (status, (site / "second.py").exists()) == (0, True), said
+def test_packages_are_downloaded_in_place_of_installing_them(tmp_path):
+    one = Installer(tmp_path, pinned_uv())
+    status, said = one.install("--into", tmp_path / "folder", "first")
+    assert (status, one.installed()) == (0, set()), said
+    assert {path.name for path in (tmp_path / "folder").iterdir()} == {path.name for path in one.wheels.iterdir()}
+    assert one.install("--into", tmp_path / "folder", "first", lock={"first": "0" * 64})[0] != 0
 
 
-def test_damaged_packages_of_an_interrupted_set_up_are_installed_again(installer):
-    install, _, _venv, site = installer
-    assert install("first")[0] == 0
-    (site / "second.py").unlink()
-    assert install("first")[0] == 0 and not (site / "second.py").exists(), "it counts as installed"
-    status, said = install("first", HVDTRAIN_REINSTALL="yes")
-    assert (status, (site / "second.py").exists()) == (0, True), said
-
-
-def test_packages_are_downloaded_in_place_of_installing_them(installer, tmp_path):
-    install, sums, _venv, site = installer
-    status, said = install("--into", str(tmp_path / "folder"), "first")
-    assert status == 0, said
-    assert {path.name for path in (tmp_path / "folder").iterdir()} == {
-        "first-1.0-py3-none-any.whl",
-        "second-1.0-py3-none-any.whl",
-    }
-    assert not (site / "first.py").exists()
-    status, said = install("--into", str(tmp_path / "folder"), "first", lock={**sums, "first": "0" * 64})
-    assert status != 0
-
-
-def test_uv_gets_what_pip_is_configured_to_use():
+def test_uv_gets_what_pip_is_configured_to_use(monkeypatch):
+    monkeypatch.delenv("PIP_CONFIG_FILE", raising=False)
     listing = """\
 :env:.find-links='/srv/wheels'
 :env:.no-index='0'
@@ -182,9 +176,7 @@ global.extra-index-url='https://a/simple\\nhttps://b/simple'
 install.cert='/etc/ca.pem'
 list.format='json'
 """
-    command = [sys.executable, "-I", "-S", str(SETUP / "uv_settings.py")]
-    done = subprocess.run(command, input=listing, capture_output=True, text=True, check=True, env={})
-    assert dict(line.split("=", 1) for line in done.stdout.splitlines()) == {
+    assert uv_settings["settings"](listing) == {
         "UV_FIND_LINKS": "/srv/wheels",
         "UV_NO_INDEX": "0",
         "UV_DEFAULT_INDEX": "https://mirror/simple",

@@ -1,4 +1,7 @@
-"""What is published: the wheel has every file of the package, and says which version it is."""
+"""What is published: the wheel has every file of the package, and says which version it is; and the site of the pages.
+
+Processes: they build the wheel and the site, and start the package in the wheel.
+"""
 
 import re
 import shutil
@@ -8,7 +11,7 @@ import zipfile
 
 import pytest
 import yaml
-from support.jobs import ROOT
+from support.jobs import BIN, ROOT
 
 import hvdtrain
 
@@ -22,18 +25,8 @@ def wheel(tmp_path_factory):
     shutil.copytree(ROOT / "hvdtrain", source / "hvdtrain", ignore=ignored)
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    build = [
-        "pip",
-        "wheel",
-        "-q",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        built,
-        source,
-    ]
-    subprocess.run([sys.executable, "-m", *build], check=True)
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, built], cwd=source, check=True, capture_output=True)
     (path,) = built.glob("*.whl")
     return path
 
@@ -60,3 +53,16 @@ def test_the_citation_is_of_this_version():
     assert citation["version"] == hvdtrain.__version__
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(citation["date-released"]))
     assert {"cff-version", "message", "title", "authors", "license"} <= citation.keys()
+
+
+@pytest.mark.matrix  # it may download Sphinx
+def test_the_site_has_no_broken_link_and_lists_its_versions(tmp_path):
+    (tmp_path / "0.0.1").mkdir()
+    (tmp_path / "0.0.1" / "index.html").touch()
+    command = [ROOT / "setup" / "docs.sh", BIN.parent, tmp_path]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    versions = (tmp_path / "index.html").read_text()
+    assert all(f'href="{version}/index.html"' in versions for version in ("0.0.1", hvdtrain.__version__))
+    api = (tmp_path / hvdtrain.__version__ / "docs" / "api.html").read_text()
+    assert "hvdtrain.fit" in api and "UserLoop.step" in api

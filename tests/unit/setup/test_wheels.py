@@ -1,4 +1,7 @@
-"""Set-up takes a prebuilt wheel of Horovod only where it fits, and otherwise says why not and what to do."""
+"""Set-up takes a prebuilt wheel of Horovod only where it fits, and otherwise says why not and what to do.
+
+Processes: horovod.sh is a shell script.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import functools
 import hashlib
 import http.server
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -73,17 +77,19 @@ def take(place, folder, description=HERE):
         return str(error)
 
 
-def test_the_name_says_what_a_wheel_is_built_for():
-    assert built_for.label(HERE) == FITS
-    assert built_for.differences(f"0.28.1+{FITS}", HERE) == []
-    gpu = {
-        **HERE,
-        "frameworks": {"torch": "2.10.0a0+b4e4ee81d3.nv25.12"},
-        "device": "cuda13.0.nccl",
-        "mpi": "mpich 4.2.1",
-    }
-    assert built_for.label(gpu) == "hvdtrain.p0a1b2c3.torch2.10a0.cuda13.0.nccl.mpich4"
-    assert built_for.differences(f"0.28.1+{built_for.label(gpu)}", gpu) == []
+@pytest.mark.parametrize(
+    ("description", "name"),
+    [
+        ({}, FITS),
+        (
+            {"frameworks": {"torch": "2.10.0a0+b4e4ee81d3.nv25.12"}, "device": "cuda13.0.nccl", "mpi": "mpich 4.2.1"},
+            "hvdtrain.p0a1b2c3.torch2.10a0.cuda13.0.nccl.mpich4",
+        ),
+    ],
+)
+def test_the_name_says_what_a_wheel_is_built_for(description, name):
+    assert built_for.label({**HERE, **description}) == name
+    assert built_for.differences(f"0.28.1+{name}", {**HERE, **description}) == []
 
 
 @pytest.mark.parametrize(
@@ -151,20 +157,15 @@ def test_a_wheel_that_was_renamed_or_damaged_is_not_installed(tmp_path):
     assert "was renamed: it is built for" in error and "torch2.12" in error
     renamed.write_bytes(renamed.read_bytes()[:100])
     assert "is not a wheel that `make wheel` built, or it is damaged" in take(tmp_path, tmp_path)
-
-
-def test_the_command_prints_the_wheel_or_one_line(tmp_path):
-    command = [sys.executable, SCRIPT, "take", tmp_path, tmp_path]
-    run = functools.partial(subprocess.run, command, input=json.dumps(HERE), capture_output=True, text=True)
-    done = run()
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    built = build(tmp_path)
-    assert run().stdout == f"{built}\n"
-
-
-def test_a_place_without_wheels_is_named(tmp_path):
+    renamed.unlink()
     assert "it has none, but this environment needs" in take(tmp_path, tmp_path)
     assert "is not a folder" in take(tmp_path / "none", tmp_path)
+
+
+def test_the_command_prints_the_wheel_or_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(HERE)))
+    built = build(tmp_path)
+    assert (wheels.main("take", str(tmp_path), str(tmp_path)), capsys.readouterr().out) == (0, f"{built}\n")
 
 
 @pytest.fixture
@@ -210,15 +211,14 @@ def test_facts_that_files_of_set_up_repeat_agree():
     assert wheels.RECORD == RECORD and f"/{RECORD}" in (ROOT / "setup" / "horovod.sh").read_text()
 
 
-def test_paths_of_the_build_machine_are_found_in_a_wheel(tmp_path):
+def test_paths_of_the_build_machine_are_found_in_a_wheel(tmp_path, capsys):
     path = tmp_path / "a.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("horovod/mpi_lib.so", b"\0/home/me/horovod-build.x/pair.cc\0")
         archive.writestr("horovod/__init__.py", "")
-    command = [sys.executable, SCRIPT, "search", str(path)]
-    done = subprocess.run([*command, "/home/me/", "/opt/x/"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, "horovod/mpi_lib.so: /home/me/\n")
-    assert subprocess.run([*command, "/opt/x/"]).returncode == 0
+    assert wheels.main("search", str(path), "/home/me/", "/opt/x/") == 1
+    assert capsys.readouterr().out == "horovod/mpi_lib.so: /home/me/\n"
+    assert wheels.main("search", str(path), "/opt/x/") == 0
 
 
 def test_the_environment_is_described_without_its_folders(monkeypatch):

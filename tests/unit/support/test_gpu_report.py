@@ -1,4 +1,4 @@
-"""The tests for GPUs without a GPU, and the report of recorded outcomes."""
+"""The tests for GPUs, in a process of pytest on a machine without a GPU, and the report of recorded outcomes."""
 
 from __future__ import annotations
 
@@ -20,28 +20,15 @@ OUTCOMES = [
 
 def test_the_report_has_machine_measurements_and_each_outcome():
     text = report("make test-gpu", "2026-11-23", MACHINE, OUTCOMES, {"images/s": "1,000 (goal 0.9: met)"})
-    assert text.splitlines() == [
-        "## Tried on NVIDIA H100, 2026-11-23",
-        "",
-        "By `make test-gpu`: ",
-        "1 passed, 1 failed, 1 skipped.",
-        "",
-        "| machine |  |",
-        "| --- | --- |",
-        "| GPU | NVIDIA H100 |",
-        "| driver | 580.159 |",
-        "| PyTorch | 2.15.0+cu130 |",
-        "",
-        "| measured |  |",
-        "| --- | --- |",
-        "| images/s | 1,000 (goal 0.9: met) |",
-        "",
-        "| test | outcome | reason | seconds |",
-        "| --- | --- | --- | --- |",
-        "| test_trains[graph] | passed |  | 4.3 |",
-        "| test_nccl | skipped | needs 2 GPUs, and there is 1 | 0.0 |",
+    assert text.startswith(
+        "## Tried on NVIDIA H100, 2026-11-23\n\nBy `make test-gpu`: \n1 passed, 1 failed, 1 skipped.\n"
+    )
+    rows = [
+        *("| driver | 580.159 |", "| PyTorch | 2.15.0+cu130 |", "| images/s | 1,000 (goal 0.9: met) |"),
+        *("| test_trains[graph] | passed |  | 4.3 |", "| test_nccl | skipped | needs 2 GPUs, and there is 1 | 0.0 |"),
         "| test_speed | **failed** | assert 1   2 more | 9.0 |",
     ]
+    assert [line for line in text.splitlines() if line in rows] == rows
 
 
 @pytest.mark.skipif(bool(list(Path("/dev").glob("nvidia[0-9]*"))), reason="there is a GPU")

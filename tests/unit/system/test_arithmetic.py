@@ -56,31 +56,26 @@ def test_best_instruction_set(tmp_path, flags, name):
     assert arithmetic.best_instruction_set(found.flags) == name
 
 
-def test_a_processor_whose_name_is_no_text(tmp_path):
-    (tmp_path / "cpuinfo").write_bytes(b"model name\t: x\xff\nflags\t: avx2 fma\n")
-    assert arithmetic.read_processor(tmp_path / "cpuinfo").flags == {"avx2", "fma"}
-
-
 def test_other_processors(tmp_path, monkeypatch):
-    (tmp_path / "cpuinfo").write_text(ARM)
+    file = tmp_path / "cpuinfo"
+    file.write_bytes(b"model name\t: x\xff\nflags\t: avx2 fma\n")  # a name that is no text
+    assert arithmetic.read_processor(file).flags == {"avx2", "fma"}
+    file.write_text(ARM)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    found = arithmetic.read_processor(tmp_path / "cpuinfo")
+    found = arithmetic.read_processor(file)
     assert found.vendor == "0x41"
     assert arithmetic.best_instruction_set(found.flags) == "aarch64 with SVE"
     assert arithmetic.best_instruction_set(arithmetic.read_processor(tmp_path / "none").flags) == "aarch64"
 
 
-def test_nothing_is_held_without_the_options(environment):
+def test_threads_of_all_libraries_and_nothing_without_the_options(environment):
     before = dict(environment)
     arithmetic.hold(0, "auto", 0)
     assert environment == before
-
-
-def test_threads_of_all_libraries(environment):
     environment.update(OMP_NUM_THREADS="8", MKL_NUM_THREADS="3")
     arithmetic.hold(2, "auto", 0)
     assert {environment[name] for name in arithmetic.THREADS} == {"2"}
-    assert arithmetic.threads_by_variables() == 2
+    assert arithmetic.threads_by_variables() == 2 and "MKL_CBWR" not in environment
     arithmetic.hold(0, "auto", 4)
     assert {environment[name] for name in arithmetic.THREADS} == {"1"}
 
@@ -100,11 +95,6 @@ def test_shards_keep_the_branch_of_mkl_that_the_user_set(environment):
     arithmetic.hold(0, "auto", 4)
     assert arithmetic.variables() == {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2"}
     assert environment["MXNET_ENFORCE_DETERMINISM"] == "1"
-
-
-def test_without_shards_mkl_is_left_alone(environment):
-    arithmetic.hold(2, "auto", 0)
-    assert "MKL_CBWR" not in environment
 
 
 @pytest.mark.parametrize(("flags", "remedy"), [("avx2 fma", "use --isa avx2"), ("sse2", "leave it out")])

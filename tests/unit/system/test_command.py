@@ -1,4 +1,7 @@
-"""Standard output and error: whole lines, errors in one sentence, and no colors where Open MPI reads them."""
+"""Standard output and error: whole lines, errors in one sentence, and no colors where Open MPI reads them.
+
+Processes: what is observed are a process's own streams and its exit status.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.report import make_run
+from support.stack import cases
 
 from hvdtrain.system.command import OutputFile
 
@@ -59,14 +63,11 @@ def test_terminals_that_show_colors(monkeypatch, environment, expected):
     os.close(master)
 
 
-COMMANDS = ("--help", "train --help", "launch local -n 2 --dry-run -- python", "launch local --help", "bench --help",
-            "doctor --only python", "report run")  # fmt: skip
+OTHERS = ("train --help", "launch local -n 2 --dry-run -- python", "launch local --help", "bench --help",
+          "doctor --only python", "train --framework torch --strategy help")  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "command",
-    [*COMMANDS, pytest.param("train --framework torch --strategy help", marks=pytest.mark.matrix)],
-)
+@pytest.mark.parametrize("command", cases(("--help", "report run", *OTHERS), short=("--help", "report run")))
 def test_output_that_is_not_accepted(tmp_path: Path, command: str):
     """A full disk is one sentence; a reader that is gone, as of `| head`, is nothing to speak of."""
     make_run(tmp_path / "run")

@@ -28,20 +28,17 @@ def test_an_object_and_what_lies_beside_its_file(tmp_path, monkeypatch):
         ("x = (\n", "line 1: SyntaxError"),
         ("x = 1\n\ny = z\n", "line 3: NameError: name 'z' is not defined"),
         ("import no_such_module_anywhere\n", "line 1: ModuleNotFoundError"),
+        (None, "there is no file"),
         ("Task = 1\n", "has no task (did you mean Task?)"),
         ("def f():\n    raise ValueError('two\\nlines')\n\n\nf()\n", "line 2: ValueError: two lines"),
     ],
 )
 def test_files_that_fail(content, text, tmp_path):
-    (tmp_path / "own.py").write_text(content)
+    if content is not None:
+        (tmp_path / "own.py").write_text(content)
     with pytest.raises(UserError, match="--model: ") as caught:
         load_object(f"{tmp_path}/own.py:task", "--model")
     assert text in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_file_that_does_not_exist(tmp_path):
-    with pytest.raises(UserError, match="there is no file"):
-        load_object(f"{tmp_path}/own.py:task", "--model")
 
 
 def test_arguments_of_a_class_are_read_without_running_its_file(tmp_path):

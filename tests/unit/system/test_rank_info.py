@@ -26,11 +26,6 @@ def test_rank_from_a_launcher_s_variables(variables, expected):
     assert tuple(rank_info.detect(variables)) == expected
 
 
-def test_variables_that_are_not_integers():
-    with pytest.raises(UserError, match="HOROVOD_RANK"):
-        rank_info.detect({"HOROVOD_RANK": "x", "HOROVOD_SIZE": "2"})
-
-
 def test_rendezvous_address_of_rank_0():
     assert rank_info.rendezvous({"MASTER_ADDR": "h", "MASTER_PORT": "5"}) == ("h", 6)
     slurm = {"SLURM_STEP_NODELIST": "n[2-3]", "SLURM_JOB_ID": "20005", "SLURM_PROCID": "0"}
@@ -65,12 +60,13 @@ def test_ranks_of_tf_config_are_those_of_tensorflow():
         (tf_config("worker", worker=["a"]), "a task is not host:port"),
         (tf_config("worker", worker=[1]), "a task is not host:port"),
         (tf_config("worker", worker={"a:1": 0}), "cluster does not list tasks"),
-        ({"TF_CONFIG": "{}"}, "expects"),
-        ({"TF_CONFIG": "[]"}, "expects"),
+        ({"TF_CONFIG": "{}"}, "TF_CONFIG.*expects"),
+        ({"TF_CONFIG": "[]"}, "TF_CONFIG.*expects"),
+        ({"HOROVOD_RANK": "x", "HOROVOD_SIZE": "2"}, "HOROVOD_RANK"),
     ],
 )
-def test_a_tf_config_of_another_form_is_rejected(variables, message):
-    with pytest.raises(UserError, match=f"TF_CONFIG.*{message}"):
+def test_variables_of_another_form_are_rejected(variables, message):
+    with pytest.raises(UserError, match=message):
         rank_info.detect(variables)
 
 
@@ -97,14 +93,15 @@ def test_hosts_of_a_node_list(nodes, hosts):
     assert rank_info.slurm_hosts(nodes) == hosts
 
 
-@pytest.mark.parametrize("nodes", ["", ",", "a,", "a[", "a[]", "a[1-]", "a[3-1]", "a[x]", "a[1-999999999]", "a]b"])
-def test_invalid_node_list(nodes):
-    with pytest.raises(UserError, match="as Slurm writes it"):
-        rank_info.slurm_hosts(nodes)
-
-
-@pytest.mark.parametrize("nodes", ["-oProxyCommand=x", "a,-b", "a b", "n[1-2]/x"])
-def test_names_that_are_not_host_names(nodes):
-    """They would reach ssh, which would read them as options."""
-    with pytest.raises(UserError, match="not the name of a host"):
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        *((nodes, "as Slurm writes it") for nodes in ("", ",", "a,", "a[", "a[]", "a[1-]", "a[3-1]", "a[x]", "a]b")),
+        ("a[1-999999999]", "as Slurm writes it"),
+        # These would reach ssh, which would read them as options.
+        *((nodes, "not the name of a host") for nodes in ("-oProxyCommand=x", "a,-b", "a b", "n[1-2]/x")),
+    ],
+)
+def test_invalid_node_list(nodes, message):
+    with pytest.raises(UserError, match=message):
         rank_info.slurm_hosts(nodes)

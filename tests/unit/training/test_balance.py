@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.stack import cases
 
 from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.runs.step_times import StepTime
@@ -68,7 +69,7 @@ def test_moves_lead_to_these_numbers(counts, data):
     assert all(shard in before.by_rank[giver] for shard, giver, _ in moves)
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.1, 0.2])
+@pytest.mark.parametrize("noise", cases([0.02, 0.1, 0.2], short={0.2}))
 @pytest.mark.parametrize(("shards", "expected"), [(8, {1}), (16, {2}), (64, {8, 9, 10})])
 def test_a_rank_of_half_the_speed_gets_half_of_a_share_until_it_recovers(shards, expected, noise):
     changes = train(shards, seldom, 420, noise)
@@ -78,7 +79,7 @@ def test_a_rank_of_half_the_speed_gets_half_of_a_share_until_it_recovers(shards,
     assert abs(changes[-1][1][3] - shards / 4) <= 1 and len(changes) <= 4
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.15, 0.3])
+@pytest.mark.parametrize("noise", cases([0.05, 0.15, 0.3], short={0.3}))
 @pytest.mark.parametrize(("shards", "ranks"), [(8, 2), (13, 4), (16, 4), (64, 8), (256, 16)])
 def test_shards_of_equal_ranks_stay(shards, ranks, noise):
     for seed in range(4):
@@ -112,18 +113,19 @@ def test_any_speeds_converge(speeds, seed, noise):
     assert max(np.multiply(last, speeds)) <= 1.25 * best
 
 
-def test_the_first_steps_with_other_shards_do_not_count():
-    """Frameworks compile in them."""
-    balancer = Balancer(Assignment.contiguous(2, 8))
-    first = interval(np.array([4, 4]), [1.0, 99.0])
-    assert [balancer.add(STEPS, times) for times in [first] + [interval(np.array([4, 4]), [0.1, 0.1])] * 9] == [
-        None
-    ] * 10
+EQUAL, SLOW = interval(np.array([4, 4]), [0.1, 0.1]), interval(np.array([4, 4]), [1.0, 99.0])
 
 
-def test_times_that_contain_waiting_move_nothing():
+@pytest.mark.parametrize(
+    "intervals",
+    [
+        pytest.param([SLOW] + [EQUAL] * 9, id="frameworks compile in the first steps with other shards"),
+        pytest.param([[StepTime(1.0, None, 0), StepTime(9.0, None, 0)]] * 90, id="times contain waiting"),
+    ],
+)
+def test_what_moves_nothing(intervals):
     balancer = Balancer(Assignment.contiguous(2, 8))
-    assert [balancer.add(STEPS, [StepTime(1.0, None, 0), StepTime(9.0, None, 0)]) for _ in range(90)] == [None] * 90
+    assert [balancer.add(STEPS, times) for times in intervals] == [None] * len(intervals)
 
 
 def test_short_intervals_count_together():

@@ -15,29 +15,37 @@ def rates(steps, size=1, **options):
     return [learning_rate(config, step, steps // config.epochs, size) for step in range(steps)]
 
 
-def test_warm_up_rises_linearly_to_the_peak():
-    assert rates(8, epochs=2, lr=0.4, warmup_epochs=1, schedule="constant") == pytest.approx(
-        [0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4, 0.4]
-    )
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"epochs": 2, "lr": 0.4, "warmup_epochs": 1, "schedule": "constant"}, [0.1, 0.2, 0.3] + [0.4] * 5),
+        ({"epochs": 4, "schedule": "step", "lr_step_epochs": 2, "lr_gamma": 0.5}, [1] * 4 + [0.5] * 4),
+        ({"epochs": 5, "warmup_epochs": 1, "schedule": "polynomial"}, [1, 1, 0.75, 0.5, 0.25]),
+        (
+            {"epochs": 5, "warmup_epochs": 1, "schedule": "polynomial", "lr_power": 2},
+            [1, 1, 0.75**2, 0.5**2, 0.25**2],
+        ),
+        ({"epochs": 1, "schedule": "onecycle"}, [1]),  # of one step, at its peak
+        ({"epochs": 1}, [1]),
+        ({"epochs": 1, "size": 4}, [1]),
+        ({"epochs": 1, "size": 4, "batch_scope": "per-rank"}, [4]),
+    ],
+)
+def test_rates(options, expected):
+    assert rates(len(expected), **{"lr": 1.0, "warmup_epochs": 0, **options}) == pytest.approx(expected)
 
 
-def test_step_schedule():
-    actual = rates(8, epochs=4, lr=1.0, warmup_epochs=0, schedule="step", lr_step_epochs=2, lr_gamma=0.5)
-    assert actual == pytest.approx([1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5])
-
-
-def test_cosine_falls_to_nearly_zero():
-    actual = rates(100, epochs=10, lr=1.0, warmup_epochs=0, schedule="cosine")
-    assert actual[0] == 1
-    assert actual[50] == pytest.approx(0.5)
-    assert 0 < actual[-1] < 0.001
+@pytest.mark.parametrize(
+    ("options", "last"),
+    [
+        ({"schedule": "cosine", "epochs": 10}, 0.0002467),
+        ({"schedule": "onecycle", "epochs": 1, "lr_rise": 0}, 1 / 25e4),
+    ],
+)
+def test_rates_that_fall_to_nearly_zero(options, last):
+    actual = rates(100, lr=1.0, warmup_epochs=0, **options)
+    assert actual[0] == 1 and actual[50] == pytest.approx(0.5, abs=0.02) and actual[-1] == pytest.approx(last, rel=0.01)
     assert actual == sorted(actual, reverse=True)
-
-
-def test_polynomial_falls_to_zero_by_its_power():
-    options = {"epochs": 5, "lr": 1.0, "warmup_epochs": 1, "schedule": "polynomial"}
-    assert rates(5, **options) == pytest.approx([1, 1, 0.75, 0.5, 0.25])
-    assert rates(5, lr_power=2, **options) == pytest.approx([1, 1, 0.75**2, 0.5**2, 0.25**2])
 
 
 @pytest.mark.needs("torch")
@@ -58,17 +66,6 @@ def test_onecycle_is_that_of_pytorch(rise, steps):
             schedule.step()
     actual = rates(steps, epochs=1, lr=0.4, schedule="onecycle", lr_rise=rise)
     assert actual == pytest.approx(expected, rel=1e-9)
-
-
-def test_onecycle_without_a_rise_begins_at_its_peak():
-    actual = rates(20, epochs=1, lr=0.4, schedule="onecycle", lr_rise=0)
-    assert actual[0] == 0.4
-    assert actual == sorted(actual, reverse=True)
-    assert actual[-1] == pytest.approx(0.4 / 25e4)
-
-
-def test_onecycle_of_one_step_is_at_its_peak():
-    assert rates(1, epochs=1, lr=0.4, schedule="onecycle") == [0.4]
 
 
 @pytest.mark.parametrize(
@@ -97,8 +94,6 @@ def test_a_run_that_ends_in_its_warm_up_says_so(rows, options, warns):
     assert not run.schedule_problem
 
 
-def test_batch_scope_per_rank_scales_learning_rate_and_batch():
-    assert rates(1, size=4, epochs=1, lr=0.1, warmup_epochs=0, batch_scope="per-rank") == [pytest.approx(0.4)]
-    assert rates(1, size=4, epochs=1, lr=0.1, warmup_epochs=0) == [0.1]
+def test_batch_scope_per_rank_scales_the_batch():
     assert Config(batch_scope="per-rank", batch_size=32).global_batch(4) == 128
     assert Config(batch_size=32).global_batch(4) == 32

@@ -11,6 +11,8 @@ from hvdtrain.interfaces import ShardLoss
 from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.training.ranks import Losses, RankStep, join, losses_of_rank, losses_of_shards
 
+NAN, INF = float("nan"), float("inf")
+
 
 def joined(*losses_by_rank, stop=(), due=(), times=()):
     """The interval of ranks with these losses, from step 8 on; ranks that were asked to stop, or to save; times."""
@@ -25,60 +27,39 @@ def joined(*losses_by_rank, stop=(), due=(), times=()):
     return intervals[0]
 
 
-NAN = float("nan")
+@pytest.mark.parametrize(
+    ("losses", "mean", "not_finite"),
+    [
+        (([1.0, 2.0],), 1.5, None),
+        (([1.0, 2.0], [3.0, 4.0]), 2.5, None),
+        (([1.0, NAN, 2.0], [3.0, 4.0, NAN]), 2.5, RankStep(0, 9, 0)),
+        (([1.0, 1.0], [1.0, NAN], [NAN, 1.0]), 1.0, RankStep(2, 8, 2)),
+        (([1.0, 1.0], [INF, NAN], [NAN, 1.0]), 1.0, RankStep(1, 8, 1)),
+        (([NAN], [1.0]), 1.0, RankStep(0, 8, 0)),
+    ],
+)
+def test_mean_leaves_out_what_is_not_finite_of_which_the_first_is_named(losses, mean, not_finite):
+    interval = joined(*losses)
+    assert (interval.loss, interval.not_finite, interval.stopping_rank) == (mean, not_finite, None)
 
 
-def test_mean_loss_of_one_process():
-    interval = join(SingleProcess(), losses_of_rank(0, [(0, 1.0), (1, 2.0)]))
-    assert (interval.loss, interval.not_finite, interval.stopping_rank) == (1.5, None, None)
+def test_no_finite_loss_and_step_0_of_rank_0():
+    assert np.isnan(joined([NAN], [NAN]).loss) and np.isnan(joined([], []).loss)
+    assert join(SingleProcess(), losses_of_rank(0, [(0, NAN)])).not_finite == RankStep(0, 0, 0)
 
 
-def test_mean_loss_over_ranks():
-    assert joined([1.0, 2.0], [3.0, 4.0]).loss == 2.5
-
-
-def test_times_of_all_ranks_travel_with_the_losses():
-    times = [StepTime(1.5, 0.5, 0.25), StepTime(1.0, 1.0, 0.125)]
-    assert joined([1.0], [3.0], times=times).times == times
+def test_times_of_all_ranks_travel_with_the_losses_and_have_a_number_each_in_records():
+    times = [StepTime(1.23456, 0.5, 0.0), StepTime(0.000123456, 0.25, 12.5)]
+    taken = joined([1.0], [3.0], times=times).times
+    assert taken == times
+    assert to_record(taken) == {"compute_s": [1.235, 0.0001235], "communicate_s": [0.5, 0.25], "data_s": [0.0, 12.5]}
     unknown = [times[0], times[1]._replace(communicate=None)]
     assert [time.communicate for time in joined([1.0], [3.0], times=unknown).times] == [None, None]
 
 
-def test_records_have_a_number_for_each_rank():
-    times = [StepTime(1.23456, 0.5, 0.0), StepTime(0.000123456, 0.25, 12.5)]
-    expected = {"compute_s": [1.235, 0.0001235], "communicate_s": [0.5, 0.25], "data_s": [0.0, 12.5]}
-    assert to_record(joined([1.0], [3.0], times=times).times) == expected
-
-
-def test_mean_loss_leaves_out_what_is_not_finite():
-    assert joined([1.0, NAN, 2.0], [3.0, 4.0, NAN]).loss == 2.5
-    assert np.isnan(joined([NAN], [NAN]).loss) and np.isnan(joined([], []).loss)
-
-
-@pytest.mark.parametrize(
-    ("losses", "expected"),
-    [
-        (([1.0, 1.0], [1.0, NAN], [NAN, 1.0]), RankStep(2, 8, 2)),
-        (([1.0, 1.0], [float("inf"), NAN], [NAN, 1.0]), RankStep(1, 8, 1)),
-        (([1.0, 1.0], [1.0, 1.0], [1.0, 1.0]), None),
-    ],
-)
-def test_first_loss_that_is_not_finite_is_named(losses, expected):
-    assert joined(*losses).not_finite == expected
-
-
-def test_step_0_of_rank_0_can_be_named():
-    assert join(SingleProcess(), losses_of_rank(0, [(0, NAN)])).not_finite == RankStep(0, 0, 0)
-
-
-def test_rank_0_decides_on_checkpoints():
-    assert joined([1.0], [1.0], due={0}).checkpoint_due
-    assert not joined([1.0], [1.0], due={1}).checkpoint_due
-
-
-def test_first_rank_that_was_asked_to_stop():
-    assert joined([1.0], [1.0], [1.0], stop={1, 2}).stopping_rank == 1
-    assert joined([1.0], [1.0], stop={0}).stopping_rank == 0
+def test_rank_0_decides_on_checkpoints_and_the_first_rank_that_was_asked_stops():
+    assert [joined([1.0], [1.0], due=due).checkpoint_due for due in ({0}, {1})] == [True, False]
+    assert [joined([1.0], [1.0], [1.0], stop=stop).stopping_rank for stop in ({1, 2}, {0})] == [1, 0]
 
 
 @pytest.mark.guarantee("same-bits")

@@ -1,6 +1,7 @@
 """Training again: what is compared with the record of the run, and what is said of a difference."""
 
 import dataclasses
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ from support.fake_learner import WEIGHTS, numbered, use_fakes
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import BitsDiffer
+from hvdtrain.runs import checkpoints
 from hvdtrain.runs.segment import Segment
 from hvdtrain.training import replay
 from hvdtrain.training import train as training
@@ -62,7 +64,20 @@ def test_another_hash_on_the_way_is_found(run, monkeypatch):
     assert verdict.difference is None and verdict.checkpoint_agrees
 
 
-def test_the_first_array_that_differs_is_named():
+def test_an_array_of_the_checkpoint_that_differs_is_named(run):
+    path, saved = checkpoints.newest(run)
+    *_, last = saved.weights
+    saved.weights[last] = saved.weights[last].copy()
+    saved.weights[last].reshape(-1).view(np.uint32)[0] ^= 1
+    shutil.rmtree(path)
+    checkpoints.save(run / "checkpoints", saved, keep=9)
+    changed(run, 10)
+    with pytest.raises(BitsDiffer) as failed:
+        replayed(run, 8, 10)
+    assert [word for word in ("0" * 16, checksum(WEIGHTS), last) if word not in failed.value.reason] == []
+
+
+def test_the_first_array_that_differs():
     saved = {name: value.copy() for name, value in WEIGHTS.items()}
     assert first_difference(WEIGHTS, saved, 3) is None
     *_, last = saved
@@ -71,9 +86,6 @@ def test_the_first_array_that_differs_is_named():
     assert difference and difference[:2] == (3, last) and difference.largest < 1e-6 and difference.arrays == 1
     del saved[last]
     assert first_difference(WEIGHTS, saved, 3) == ArrayDifference(3, last, np.inf, 1)
-
-
-def test_signs_of_zero_and_nan_are_bits():
     zero, nan = np.zeros(2, np.float32), np.full(2, np.nan, np.float32)
     assert first_difference({"w": nan}, {"w": nan.copy()}, 1) is None
     assert first_difference({"w": zero}, {"w": -zero}, 1) == ArrayDifference(1, "w", 0.0, 1)

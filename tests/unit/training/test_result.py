@@ -8,7 +8,7 @@ from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.training import result
 from hvdtrain.training.result import RankCores, count_cores, total_cores
 
-FOUR = frozenset(range(4))
+FOUR, ALONE = frozenset(range(4)), SingleProcess()
 
 
 @pytest.mark.parametrize(
@@ -24,17 +24,12 @@ def test_a_core_counts_once(ranks, total):
     assert total_cores([RankCores(*rank) for rank in ranks]) == total
 
 
-def run_on(device, devices=1):
-    return SimpleNamespace(learner=SimpleNamespace(device=device, devices=devices), group=SingleProcess())
+def test_threads_of_devices_are_cores_and_gpus_have_none(monkeypatch):
+    def cores(device, devices=1):
+        return count_cores(SimpleNamespace(learner=SimpleNamespace(device=device, devices=devices), group=ALONE))
 
-
-def test_gpus_have_no_figures_of_cores():
-    assert count_cores(run_on("cuda:0")) is None
-
-
-def test_threads_of_devices_are_cores(monkeypatch):
     monkeypatch.setattr(result.os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert count_cores(run_on("cpu", devices=2)) == 6
+    assert (cores("cuda:0"), cores("cpu", devices=2)) == (None, 6)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert count_cores(run_on("cpu", devices=2)) == 8
+    assert cores("cpu", devices=2) == 8

@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import example, given, settings
@@ -34,6 +35,7 @@ from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training.state import check_position, recounted, resume
 from hvdtrain.training.train import train
 
+OTHER = shaped(Network((*NETWORK.network.layers[:-1], Dense(3), NETWORK.network.layers[-1])), NETWORK.input_shape)
 BATCHES, REMAINDERS = st.integers(1, 20), st.sampled_from(["drop", "pad", "exact"])
 
 
@@ -120,31 +122,26 @@ def test_a_position_that_no_run_has_is_an_error(change):
             train_in(runs, dataclasses.replace(config, max_steps=0))
 
 
-def test_an_option_that_must_be_the_same(tmp_path):
+@pytest.mark.parametrize(
+    ("config", "target", "samples", "message"),
+    [
+        (Config(epochs=2, init="book"), NETWORK, 40, "--init is book here and xavier in the checkpoint"),
+        (Config(epochs=2), NETWORK, 39, "the fingerprint of --data"),
+        # The file that --model names has changed since, and --auto-resume reads it again.
+        (Config(epochs=2), OTHER, 40, r"--model lenet is not that of the checkpoint \(lenet\), or its layers"),
+    ],
+    ids=["option", "data", "layers"],
+)
+def test_what_must_be_the_same(config, target, samples, message):
+    """A run that cannot be resumed also leaves no folder of its own."""
     with fakes(40) as (_, runs):
         train_in(runs, Config(epochs=1))
-        with pytest.raises(UserError, match="--init is book here and xavier in the checkpoint"):
-            train_in(runs, Config(epochs=2, init="book"))
-
-
-def test_a_run_that_cannot_be_resumed_leaves_no_folder():
-    with fakes(40) as (_, runs):
-        train_in(runs, Config(epochs=1))
-        options = RuntimeOptions(runs=runs, resume=runs / "run", name="new")
-        with pytest.raises(UserError, match="--init is book here"):
-            train(Config(epochs=2, init="book"), options, lambda: [])
+        given = NetworkTarget(target), numbered(samples)
+        for options in ({"name": "run", "auto_resume": True}, {"resume": runs / "run", "name": "new"}):
+            loaded = mock.patch("hvdtrain.training.train.load_target", lambda *_: given)  # ends before the fakes
+            with loaded, pytest.raises(UserError, match=message):
+                train(config, RuntimeOptions(runs=runs, **options), lambda: [])
         assert os.listdir(runs) == ["run"]
-
-
-def test_other_layers_are_refused(monkeypatch):
-    """The file that --model names has changed since, and --auto-resume reads it again."""
-    with fakes(40) as (_, runs):
-        train_in(runs, Config(epochs=1))
-        layers = (*NETWORK.network.layers[:-1], Dense(3), *NETWORK.network.layers[-1:])
-        changed = shaped(Network(layers), NETWORK.input_shape)
-        monkeypatch.setattr("hvdtrain.training.train.load_target", lambda *_: (NetworkTarget(changed), numbered(40)))
-        with pytest.raises(UserError, match=r"--model lenet is not that of the checkpoint \(lenet\), or its layers"):
-            train_in(runs, Config(epochs=2))
 
 
 def test_options_stay_where_they_are_on_a_full_disk(monkeypatch):

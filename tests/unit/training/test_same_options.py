@@ -1,5 +1,6 @@
 """Options that decide which collectives a rank calls are the same on all ranks."""
 
+import contextlib
 import dataclasses
 import re
 
@@ -17,25 +18,6 @@ FREE_PER_RANK = {name for name, about in FACTS.items() if about.per_rank}
 NAMES = [one.name for one in dataclasses.fields(RuntimeOptions)]
 
 
-class Pair:
-    """Two ranks; rank 1 has another value of one option."""
-
-    def __init__(self, name):
-        self._option = f"--{name.replace('_', '-')}"
-
-    def gather(self, own):
-        return [own, {**own, **({self._option: "another"} if self._option in own else {})}]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_option_is_compared_or_free(name):
-    if name in FREE_PER_RANK:
-        check_same_options(Pair(name), Config(), RuntimeOptions(), NetworkTarget(LENET), "data")
-        return
-    with pytest.raises(UserError, match=f"rank 1 has --{name.replace('_', '-')} another, rank 0 has "):
-        check_same_options(Pair(name), Config(), RuntimeOptions(), NetworkTarget(LENET), "data")
-
-
 class Recording:
     """One rank. values: what it compared."""
 
@@ -45,28 +27,39 @@ class Recording:
 
 
 class WithOther:
-    """Two ranks; rank 1 compares other values."""
+    """Two ranks; rank 1 compares these values, among those that rank 0 compares."""
 
-    def __init__(self, values):
+    def __init__(self, **values):
         self._values = values
 
     def gather(self, own):
-        return [own, self._values]
+        return [own, {key: self._values.get(key, value) for key, value in own.items()}]
 
 
-def test_layers_are_compared():
-    """A file of one name can have different networks on two hosts."""
-    other = Recording()
-    check_same_options(other, Config(), RuntimeOptions(), NetworkTarget(CIFAR_LENET), "data")
-    with pytest.raises(UserError, match=r"rank 1 has layers [0-9a-f]{16}, rank 0 has [0-9a-f]{16}; give every rank"):
-        check_same_options(WithOther(other.values), Config(), RuntimeOptions(), NetworkTarget(LENET), "data")
+def compare(group, network=LENET, data="data"):
+    check_same_options(group, Config(), RuntimeOptions(), NetworkTarget(network), data)
 
 
-def test_data_is_compared():
-    other = Recording()
-    check_same_options(other, Config(), RuntimeOptions(), NetworkTarget(LENET), "shuffled data")
-    with pytest.raises(UserError, match="rank 0 has data; give every rank the same rows in the same order"):
-        check_same_options(WithOther(other.values), Config(), RuntimeOptions(), NetworkTarget(LENET), "data")
+@pytest.mark.parametrize("name", NAMES)
+def test_option_is_compared_or_free(name):
+    option = f"--{name.replace('_', '-')}"
+    refused = pytest.raises(UserError, match=f"rank 1 has {option} another, rank 0 has ")
+    with contextlib.nullcontext() if name in FREE_PER_RANK else refused:
+        compare(WithOther(**{option: "another"}))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        # A file of one name can have different networks on two hosts.
+        ({"network": CIFAR_LENET}, r"rank 1 has layers [0-9a-f]{16}, rank 0 has [0-9a-f]{16}; give every rank"),
+        ({"data": "shuffled data"}, "rank 0 has data; give every rank the same rows in the same order"),
+    ],
+)
+def test_layers_and_data_are_compared(other, message):
+    compare(recording := Recording(), **other)
+    with pytest.raises(UserError, match=message):
+        compare(WithOther(**recording.values))
 
 
 def test_reference_lists_the_free_options():

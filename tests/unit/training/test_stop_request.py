@@ -1,4 +1,4 @@
-"""Signals that ask a process to stop, and how often."""
+"""Signals that ask a process to stop, and how often: they may end it."""
 
 import signal
 import subprocess
@@ -25,14 +25,8 @@ with StopRequest(pathlib.Path(), SingleProcess()) as stop:
 
 @pytest.fixture
 def process(tmp_path, request):
-    options = getattr(request, "param", [])
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *options],
-        cwd=tmp_path,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as started:
+    command, pipe = [sys.executable, "-c", PROGRAM, *getattr(request, "param", [])], subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, text=True, stdout=pipe, stderr=pipe) as started:
         assert started.stdout.readline()
         yield started
         started.kill()

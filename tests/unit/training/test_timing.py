@@ -33,39 +33,23 @@ def clock(monkeypatch):
 
 
 def test_parts_of_an_interval_are_its_time(clock):
-    group = SimpleNamespace(communicate_s=5.0)
-    timer = StepTimer(group)
-    phases.start_run(LOOP, timer.on_step_time)
-    clock.now += 50  # before the first step
-    phases.begin(LOOP)
-    clock.now += 1
-    phases.begin(DATA)
-    clock.now += 0.5
-    assert timer.total == pytest.approx((1.0, 0.0, 0.5)), "it is read while it runs"
-    phases.begin(GRADIENTS)
-    group.communicate_s += 2
-    clock.now += 2
-    phases.begin(JOINING)
-    group.communicate_s += 100  # of the sum and of an evaluation
-    clock.now += 100
-    assert timer.take() == pytest.approx((1.0, 2.0, 0.5))
-    assert timer.total == pytest.approx((1.0, 2.0, 0.5))
-    phases.begin(FORWARD)
-    clock.now += 3
-    phases.begin(CHECKPOINT)
-    assert timer.take() == pytest.approx((3.0, 0.0, 0.0)) and timer.total == pytest.approx((4.0, 2.0, 0.5))
-
-
-def test_work_between_steps_belongs_to_none(clock):
-    group = SimpleNamespace(communicate_s=0.0)
-    timer = StepTimer(group)
-    phases.start_run(LOOP, timer.on_step_time)
-    for seconds, phase in ((1, FORWARD), (10, JOINING), (2, FORWARD)):
+    def go(phase, seconds=0.0, communicate_s=0.0):
         phases.begin(phase)
         clock.now += seconds
-        group.communicate_s += 4 if phase is JOINING else 0
-    phases.begin(LOGGING)
-    assert timer.take() == timer.total == pytest.approx((3.0, 0.0, 0.0))
+        group.communicate_s += communicate_s
+
+    timer = StepTimer(group := SimpleNamespace(communicate_s=5.0))
+    phases.start_run(LOOP, timer.on_step_time)
+    clock.now += 50  # before the first step
+    go(LOOP, 1)
+    go(DATA, 0.5)
+    assert timer.total == pytest.approx((1.0, 0.0, 0.5)), "it is read while it runs"
+    go(GRADIENTS, 2, communicate_s=2)
+    go(JOINING, 100, communicate_s=100)  # of the sum and of an evaluation
+    assert timer.take() == timer.total == pytest.approx((1.0, 2.0, 0.5))
+    go(FORWARD, 3)
+    go(CHECKPOINT)
+    assert timer.take() == pytest.approx((3.0, 0.0, 0.0)) and timer.total == pytest.approx((4.0, 2.0, 0.5))
     assert timer.take() == NO_TIME, "the next interval begins at nothing"
 
 
@@ -162,65 +146,44 @@ class Ranks(SingleProcess):
         return [f"node{rank}" for rank in range(self.size)]
 
 
-def logged(caplog, intervals, ranks=2):
-    """What is logged over these intervals, and what the display shows after the last one."""
-    caplog.clear()
+def jitter(seed):
+    """Each rank takes up to twice its time now and then."""
+    random = np.random.default_rng(seed)
+    return [times((0.5 * (1 + random.random(2) ** 3)).tolist()) for _ in range(2000)]
+
+
+SLOW, NORMAL, IS_SLOW = times([1.0, 2.1]), times([1.0, 1.05]), "rank 1 on node1 is slow: it "
+RECOVERED = "rank 1 on node1 is as fast as the other ranks again"
+FEWER = "no rank waits for rank 1 on node1 any longer: it has fewer shards"
+WAITS = [times([1.0, 1.0], [1.0, 0.0], [0.2, 1.2])] * 20
+NAMED = {
+    "once": ([SLOW] * 20, [f"{IS_SLOW}computes 2.1 times as long as "], ["rank 1 is slow (2.1x)"]),
+    "until it recovers": ([SLOW] * 9 + [NORMAL] * 9 + [SLOW] * 9, [IS_SLOW, RECOVERED, IS_SLOW], ...),
+    # A logging step each 0.1 s, in which a rank stands still or not at all: they count together.
+    "short": ([times([0.05, 0.15]), times([0.05, 0.05])] * 40, [f"{IS_SLOW}computes 2.0 times as long"], ...),
+    "of many": ([times([1.0, 1.1, 1.9, 1.0, 0.9, 1.7])] * 20, ["rank 2 on node2 is", "rank 5 on node5 is"], ...),
+    "data": (WAITS, [f"{IS_SLOW}waits for data for 45% more of the time"], ["rank 1 is slow (data 45%)"]),
+    "shards": ([(SLOW, [4, 4])] * 9 + [(times([1.5, 1.0]), [6, 2])] * 9, [IS_SLOW, FEWER], []),
+    "another program may start": ([SLOW] * 2, [], []),
+    "too short": ([times([0.05, 0.15])] * 10, [], []),
+    "the disk is slow for all": ([times([1.0, 1.0], [0.0, 0.0], [9.0, 9.0])] * 20, [], []),
+    "times contain waiting": ([times([1.0, 2.1], [None, None])] * 20, [], []),
+    "one rank": ([[StepTime(2.0, 0.0, 0.0)]] * 20, [], []),
+    **{f"jitter {seed}": (jitter(seed), [], []) for seed in range(3)},
+}
+"""Intervals, with the shards of ranks if they matter; how messages begin; what the display shows after the last one."""
+
+
+@pytest.mark.parametrize(("intervals", "expected", "shown"), NAMED.values(), ids=NAMED)
+def test_slow_ranks_are_named(caplog, intervals, expected, shown):
+    """Against the median, and once until they have recovered."""
+    intervals = [interval if isinstance(interval, tuple) else (interval,) for interval in intervals]
+    ranks = len(intervals[0][0])
     slow = SlowRanks(Ranks(ranks))
     slow.started()
     slow.add(times([100.0] + [1.0] * (ranks - 1)))  # a rank that takes long to warm up
     for interval in intervals:
-        slow.add(interval)
-    return [record.getMessage() for record in caplog.records], slow.figures
-
-
-def test_a_slow_rank_is_named_once_until_it_has_recovered(caplog):
-    slow, normal = times([1.0, 2.1]), times([1.0, 1.05])
-    assert logged(caplog, [slow] * 2) == ([], []), "it may be another program that starts"
-    messages, figures = logged(caplog, [slow] * 20)
-    assert len(messages) == 1 and messages[0].startswith("rank 1 on node1 is slow: it computes 2.1 times as long as ")
-    assert figures == ["rank 1 is slow (2.1x)"]
-    messages, figures = logged(caplog, [*[slow] * 9, *[normal] * 9, *[slow] * 9])
-    assert messages[1] == "rank 1 on node1 is as fast as the other ranks again" and messages[2] == messages[0]
-    assert len(messages) == 3 and figures
-
-
-def test_short_intervals_count_together(caplog):
-    """A logging step each 0.1 s, in which a rank stands still or not at all."""
-    stopped, running = times([0.05, 0.15]), times([0.05, 0.05])
-    messages, _ = logged(caplog, [stopped, running] * 40)
-    assert len(messages) == 1 and "rank 1 on node1 is slow: it computes 2.0 times as long" in messages[0]
-    assert logged(caplog, [stopped] * 10)[0] == []
-
-
-def test_of_many_ranks_each_is_compared_with_the_median(caplog):
-    messages, _ = logged(caplog, [times([1.0, 1.1, 1.9, 1.0, 0.9, 1.7])] * 20, ranks=6)
-    assert [message.partition(" is ")[0] for message in messages] == ["rank 2 on node2", "rank 5 on node5"]
-
-
-def test_a_rank_that_waits_for_its_rows_is_named(caplog):
-    messages, figures = logged(caplog, [times([1.0, 1.0], [1.0, 0.0], [0.2, 1.2])] * 20)
-    assert len(messages) == 1 and "rank 1 on node1 is slow: it waits for data for 45% more of the time" in messages[0]
-    assert "--workers" in messages[0] and figures == ["rank 1 is slow (data 45%)"]
-    assert logged(caplog, [times([1.0, 1.0], [0.0, 0.0], [9.0, 9.0])] * 20) == ([], []), "the disk is slow for all"
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_jitter_names_nobody(caplog, seed):
-    """Each rank takes up to twice its time now and then."""
-    random = np.random.default_rng(seed)
-    intervals = [times((0.5 * (1 + random.random(2) ** 3)).tolist()) for _ in range(2000)]
-    assert logged(caplog, intervals) == ([], [])
-
-
-def test_what_contains_waiting_names_nobody(caplog):
-    assert logged(caplog, [times([1.0, 2.1], [None, None])] * 20) == ([], [])
-    assert logged(caplog, [[StepTime(2.0, 0.0, 0.0)]] * 20, ranks=1) == ([], [])
-
-
-def test_a_rank_with_fewer_shards_is_not_said_to_be_as_fast_again(caplog):
-    slow = SlowRanks(Ranks(2))
-    slow.started()
-    for work, interval in [([4, 4], times([1.0, 2.0]))] * 9 + [([6, 2], times([1.5, 1.0]))] * 9:
-        slow.add(interval, work)
+        slow.add(*interval)
     messages = [record.getMessage() for record in caplog.records]
-    assert messages[1:] == ["no rank waits for rank 1 on node1 any longer: it has fewer shards"] and not slow.figures
+    assert [message[: len(start)] for message, start in zip(messages, expected, strict=True)] == expected
+    assert shown in (slow.figures, ...) and ("waits for data" in str(messages)) == ("--workers" in str(messages))

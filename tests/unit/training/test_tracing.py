@@ -52,8 +52,12 @@ def recorded(folder):
     return path.name, [event["args"]["step"] for event in events if event.get("cat") == "step"]
 
 
-@pytest.mark.parametrize("lost_at", [2, 3, 5, 7])
-def test_recording_begins_again_when_ranks_change(make, tmp_path, lost_at):
+@pytest.mark.parametrize(
+    ("lost_at", "first", "exchanges"), [(2, 4, 3), (3, 4, 3), (5, 5, 3), (7, 7, 3), pytest.param(9, 4, 0, id="written")]
+)
+def test_recording_begins_again_when_ranks_change_unless_the_timeline_is_written(
+    make, tmp_path, lost_at, first, exchanges
+):
     """A rank that joins does the same from there on: as many exchanges with the others."""
     (survivor, group), (new, other) = make(), make()
     survivor.started(Position())
@@ -62,20 +66,6 @@ def test_recording_begins_again_when_ranks_change(make, tmp_path, lost_at):
     group.gathered = 0
     for rank in (survivor, new):
         rank.started(Position(step=lost_at))
-        train(rank, lost_at, 10)
-        first = max(lost_at, 4)
+        train(rank, lost_at, 12)
         assert recorded(tmp_path) == (f"timeline-{first}-8.json", list(range(first, 8)))
-    assert group.gathered == other.gathered == 3
-
-
-def test_a_timeline_that_is_written_stays(make, tmp_path):
-    (survivor, group), (new, other) = make(), make()
-    survivor.started(Position())
-    train(survivor, 0, 9)
-    survivor.renewed(Position(step=9), None)
-    group.gathered = 0
-    for rank in (survivor, new):
-        rank.started(Position(step=9))
-        train(rank, 9, 12)
-    assert recorded(tmp_path) == ("timeline-4-8.json", [4, 5, 6, 7])
-    assert group.gathered == other.gathered == 0
+    assert group.gathered == other.gathered == exchanges

@@ -1,19 +1,15 @@
 """A script's own loop in Gluon, in this process: what it trains, and what is refused."""
 
 import math
-import os
-from unittest import mock
 
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
 from support.options import parse
-from support.user_loop_runs import CONFIG, NUMBERS, starter
+from support.user_loop_runs import NUMBERS, starter
 
-import hvdtrain
-from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.errors import UserError
+from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.runs import checkpoints
 
 ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.float32)
@@ -22,8 +18,7 @@ ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.float32)
 @pytest.fixture
 def start(tmp_path):
     """Starts a run with some options."""
-    with mock.patch.dict(os.environ):
-        yield starter(tmp_path / "runs", "mxnet")
+    return starter(tmp_path / "runs", "mxnet")
 
 
 def initialized(*layers):
@@ -50,10 +45,12 @@ def losses(model, rows):
         return gluon.loss.SoftmaxCrossEntropyLoss()(model(rows[0]), rows[1])
 
 
-def train(run, model):
-    """The whole loop."""
+def train(run, model, trainer):
+    """The whole loop; the parameters at its end."""
+    model, _ = run.setup(model, trainer)
     for batch in run.batches(ROWS):
         run.step(losses(model, batch))
+    return [parameter.data().asnumpy() for parameter in model.collect_params().values()]
 
 
 def test_steps_are_those_of_a_loop_by_hand(start):
@@ -93,8 +90,7 @@ def test_parameters_without_gradients_and_frozen_ones(start):
     model.used[0].weight.grad_req = "null"
     with start() as run:
         frozen = model.used[0].weight.data().asnumpy()
-        model, _ = run.setup(*parts(model))
-        train(run, model)
+        train(run, *parts(model))
     saved = checkpoints.newest(run.folder)[1]
     assert np.array_equal(saved.weights["used.0.weight"], frozen)
     assert saved.position.step == 6 and saved.optimizer.extra["updates"]["unused.0.weight"] == 6
@@ -149,7 +145,7 @@ def adding():
     ],
 )
 def test_mistakes_in_the_loop(step, message, start):
-    with pytest.raises(hvdtrain.errors.HvdtrainError) as error, start() as run:
+    with pytest.raises(HvdtrainError) as error, start() as run:
         model, _ = run.setup(*parts())
         for batch in run.batches(ROWS):
             step(run, losses(model, batch))
@@ -166,16 +162,11 @@ def not_finite(found):
     [
         ({"api": "module"}, "--api module: tasks need --api gluon"),
         ({"strategy": "ddp"}, "--strategy ddp"),
-        (
-            {"strategy": "kvstore", "kvstore": "local"},
-            "--devices 2: a script with its own loop has one",
-        ),
+        ({"strategy": "kvstore", "kvstore": "local"}, "--devices 2: a script with its own loop has one"),
     ],
 )
-def test_options_that_cannot_be(options, message):
-    config, runtime = Config(**{**CONFIG, **options}), RuntimeOptions(device="cpu", devices=2)
-    start = hvdtrain.start(config, runtime, framework="mxnet")
-    with mock.patch.dict(os.environ), pytest.raises(UserError) as error, start:
+def test_options_that_cannot_be(options, message, start):
+    with pytest.raises(UserError) as error, start(devices=2, **options):
         pass
     assert message in str(error.value)
 
@@ -185,14 +176,12 @@ def test_the_framework_of_a_script_is_its_own():
         parse(["--framework", "torch"], "a.py", "mxnet")
 
 
-def test_another_optimizer_does_not_resume(start, tmp_path):
+def test_another_optimizer_does_not_resume(start):
     with start("first") as run:
-        train(run, run.setup(*parts(momentum=0.9))[0])
-    resumed = RuntimeOptions(resume=run.folder, device="cpu", quiet=True)
-    config = Config(**{**CONFIG, "epochs": 3})
-    with pytest.raises(UserError) as error, hvdtrain.start(config, resumed, framework="mxnet") as run:
+        train(run, *parts(momentum=0.9))
+    with pytest.raises(UserError) as error, start(resume=run.folder, epochs=3) as run:
         model = block()
-        train(run, run.setup(model, gluon.Trainer(model.collect_params(), "adam"))[0])
+        train(run, model, gluon.Trainer(model.collect_params(), "adam"))
     assert "is not in both the script's optimizer and the checkpoint" in str(error.value)
 
 
@@ -213,16 +202,13 @@ def test_an_optimizer_whose_numbers_come_later_is_resumed(optimizer, start):
     def trained(run):
         schedule = {"lr_scheduler": Plateau()} if optimizer == "sgd" else {}
         model = block()
-        trainer = gluon.Trainer(model.collect_params(), optimizer, {"learning_rate": 0.1, **schedule})
-        train(run, run.setup(model, trainer)[0])
-        return [parameter.data().asnumpy() for parameter in model.collect_params().values()]
+        return train(run, model, gluon.Trainer(model.collect_params(), optimizer, {"learning_rate": 0.1, **schedule}))
 
     with start("whole", epochs=3) as run:
         expected = trained(run)
     with start("first") as run:
         trained(run)
-    resumed = RuntimeOptions(resume=run.folder, device="cpu", quiet=True)
-    with hvdtrain.start(Config(**{**CONFIG, "epochs": 3}), resumed, framework="mxnet") as run:
+    with start(resume=run.folder, epochs=3) as run:
         assert all(map(np.array_equal, trained(run), expected))
 
 
@@ -235,5 +221,4 @@ class Counting(mx.optimizer.SGD):
 
 def test_a_state_that_cannot_be_saved_is_an_error_in_the_first_step(start):
     with pytest.raises(UserError, match="the optimizer's state has a dict"), start() as run:
-        model, _ = run.setup(model := block(), gluon.Trainer(model.collect_params(), Counting()))
-        train(run, model)
+        train(run, model := block(), gluon.Trainer(model.collect_params(), Counting()))

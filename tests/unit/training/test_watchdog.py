@@ -1,4 +1,7 @@
-"""The watchdog in a process of its own, without a framework: what ends the process, and what does not."""
+"""The watchdog in a process of its own, without a framework: what ends the process, and what does not.
+
+All processes start together, as most of their time is waiting.
+"""
 
 import json
 import signal
@@ -19,6 +22,8 @@ from hvdtrain.training.watchdog import EVALUATION
 watchdog.FORCED_EXIT_S = 1.0
 
 def work(dog):  # for ever
+    # The threads that debugpy stops with the one at a breakpoint
+    print(*[thread.name for thread in threading.enumerate() if not getattr(thread, "pydev_do_not_trace", False)])
     for step in range(1, 1 << 30):
         dog.progress(step)
         print(step, flush=True)
@@ -40,10 +45,6 @@ def debug(dog):
         if step == 12:
             breakpoint()
 
-def list_stopped_threads(dog):  # those that debugpy stops with the one at a breakpoint
-    stopped = [thread.name for thread in threading.enumerate() if not getattr(thread, "pydev_do_not_trace", False)]
-    print(*stopped, flush=True)
-
 def keep_lock(dog):
     for step in range(1, 13):  # long enough for the watchdog to notice a step
         dog.progress(step)
@@ -59,73 +60,70 @@ with watchdog.Watchdog(pathlib.Path(), SingleProcess(), 1.0, timer, lambda: 0) a
 """
 
 
-@pytest.fixture
-def start(tmp_path):
-    """Starts a function of PROGRAM, and returns its process once it has made a step."""
-    processes = []
+class Program:
+    """A function of PROGRAM in a process, which ends with the tests of this file."""
 
-    def begin(name):
-        errors = open(tmp_path / "errors", "w")  # noqa: SIM115  (the process has it)
-        command = [sys.executable, "-c", PROGRAM, name]
-        process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-        processes.append(process)
-        assert process.stdout.readline()
-        return process
+    def __init__(self, folder, name):
+        self.folder, self.began = folder, time.monotonic()
+        with open(folder / "errors", "w") as errors:
+            command, pipe = [sys.executable, "-c", PROGRAM, name], subprocess.PIPE
+            self.process = subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, stderr=errors)
 
-    yield begin
-    for process in processes:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    @property
+    def errors(self):
+        return (self.folder / "errors").read_text()
+
+    def assert_running(self):
+        assert self.process.poll() is None, self.errors
 
 
-def test_suspended_process_is_not_ended(start, tmp_path):
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    names = ("work", "debug", "evaluate", "keep_lock")
+    started = {name: Program(tmp_path_factory.mktemp(name), name) for name in names}
+    yield started
+    for program in started.values():
+        with program.process as process:
+            process.kill()
+
+
+def test_suspended_process_is_not_ended_and_nothing_stays_behind(programs):
     """Neither when it is resumed, nor after it; its time does not count for the process that watches Python, either."""
-    process = start("work")
+    process = programs["work"].process
+    assert process.stdout.readline() == b"MainThread\n", "debugpy stops neither heartbeat nor watchdog"
     process.send_signal(signal.SIGSTOP)
     time.sleep(3)
     process.send_signal(signal.SIGCONT)
     time.sleep(1)
-    assert process.poll() is None, (tmp_path / "errors").read_text()
-
-
-def test_process_at_a_prompt_of_pdb_is_not_ended_and_other_ranks_see_it_work(start, tmp_path):
-    process = start("debug")
-    for line in process.stdout:
-        if b"(Pdb)" in line or b"breakpoint()" in line or line.startswith(b"> "):
-            break
-    time.sleep(4)
-    assert process.poll() is None, (tmp_path / "errors").read_text()
-    assert json.loads((tmp_path / "heartbeats" / "rank-0.json").read_text())["idle_s"] < 1
-    process.stdin.write(b"c\n")
-    process.stdin.flush()
-    assert any(line.strip() == b"20" for line in process.stdout)
-
-
-def test_debugpy_stops_neither_heartbeat_nor_watchdog(tmp_path):
-    command = [sys.executable, "-c", PROGRAM, "list_stopped_threads"]
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout.split() == ["MainThread"]
-
-
-def test_endless_evaluation_is_ended(start, tmp_path):
-    process = start("evaluate")
-    assert process.wait(60) == 1
-    assert "in evaluate, step 1; the stacks of all ranks are in heartbeats" in (tmp_path / "errors").read_text()
-
-
-def test_process_in_which_python_does_not_run_is_ended(start, tmp_path):
-    process = start("keep_lock")
-    assert process.wait(60) in (-signal.SIGQUIT, -signal.SIGKILL)
-    report = (tmp_path / "errors").read_text()
-    assert "hvdtrain: rank 0: Python has not run for" in report
-    assert "in keep_lock" in report
-
-
-def test_nothing_stays_behind(start):
-    process = start("work")
+    programs["work"].assert_running()
     children = subprocess.check_output(["ps", "--ppid", str(process.pid), "-o", "pid="], text=True).split()
     assert len(children) == 1
     process.kill()
     process.wait()
     command = ["ps", "-p", children[0], "-o", "args="]
     wait_for(lambda: "interpreter_watch" not in subprocess.run(command, capture_output=True, text=True).stdout, 10)
+
+
+def test_process_at_a_prompt_of_pdb_is_not_ended_and_other_ranks_see_it_work(programs):
+    process = programs["debug"].process
+    for line in process.stdout:
+        if b"(Pdb)" in line or b"breakpoint()" in line or line.startswith(b"> "):
+            break
+    time.sleep(max(programs["debug"].began + 8 - time.monotonic(), 1))
+    programs["debug"].assert_running()
+    beat = programs["debug"].folder / "heartbeats" / "rank-0.json"
+    assert json.loads(beat.read_text())["idle_s"] < 1
+    process.stdin.write(b"c\n")
+    process.stdin.flush()
+    assert any(line.strip() == b"20" for line in process.stdout)
+
+
+def test_endless_evaluation_is_ended(programs):
+    assert programs["evaluate"].process.wait(60) == 1
+    assert "in evaluate, step 1; the stacks of all ranks are in heartbeats" in programs["evaluate"].errors
+
+
+def test_process_in_which_python_does_not_run_is_ended(programs):
+    assert programs["keep_lock"].process.wait(60) in (-signal.SIGQUIT, -signal.SIGKILL)
+    report = programs["keep_lock"].errors
+    assert "hvdtrain: rank 0: Python has not run for" in report and "in keep_lock" in report

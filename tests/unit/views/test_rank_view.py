@@ -77,13 +77,6 @@ def test_long_steps_are_not_waiting(tmp_path, images_per_s, state):
     assert RunFollower(folder).look().state.name == state
 
 
-def test_a_run_is_starting_until_its_first_step(tmp_path):
-    folder = write_run(tmp_path / "run")
-    for rank in range(2):
-        write_beat(folder, rank, step=0, idle_s=20.0)
-    assert RunFollower(folder).look().state.name == "starting"
-
-
 def survivors(folder, back=False, gone=(2,), **of_rank_2):
     """A run of four ranks that lost rank 2, of which `gone` are silent."""
     write_records(write_run(folder, ranks=4, shards=16), 150)
@@ -142,14 +135,7 @@ def test_odd_records_of_members(tmp_path, odd):
     folder = write_run(tmp_path / "run", ranks=2)
     for rank in range(2):
         write_beat(folder, rank, age_s=40.0 * rank)
-    record = {
-        "kind": "members",
-        "step": 9,
-        "time": 2e9,
-        "number": 2,
-        "ranks": [0],
-        "lost": [{"rank": 1, "why": "\x1b"}],
-    }
-    (folder / "metrics.jsonl").write_text(json.dumps({**record, **odd}) + "\n")
+    record = {"kind": "members", "step": 9, "time": 2e9, "number": 2, "ranks": [0], **odd}
+    (folder / "metrics.jsonl").write_text(json.dumps({"lost": [{"rank": 1, "why": "\x1b"}], **record}) + "\n")
     view = RunFollower(folder).look()
     assert view.state.name in ("training", "waiting") and view.state.reason.isprintable()

@@ -1,50 +1,38 @@
-"""Horovod: missing, or built for other frameworks than the installed ones."""
+"""Horovod: missing, or built for other frameworks than the installed ones. Processes: they load a broken library."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.doctor import SITE, SYSTEM, doctor
+from support.doctor import SITE, doctor
 from support.made_up_packages import BUILT, horovod_record
 from support.stack import INSTALLED
 
-from hvdtrain.doctor.checks.horovod import check_horovod
+from hvdtrain.doctor.checks.horovod import check_controllers, check_horovod
+from hvdtrain.doctor.checks.launchers import check_allreduce
 
 
-@pytest.fixture(scope="module")
-def without_horovod(tmp_path_factory) -> Path:
-    """The bin folder of an environment with all packages but Horovod."""
-    folder = tmp_path_factory.mktemp("no-horovod")
-    base = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
-    subprocess.run([base, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    site = next((folder / "venv" / "lib").glob("python*/site-packages"))
-    for entry in SITE.iterdir():
-        if not entry.name.startswith("horovod") and not (site / entry.name).exists():
-            (site / entry.name).symlink_to(entry)
-    return folder / "venv" / "bin"
+def test_horovod_not_installed(environment):
+    environment.module("torch", version="2.15.0")
+    finding = environment.finding(check_horovod)
+    assert (finding.status, finding.text) == ("fail", "Horovod is not installed") and "make setup" in finding.remedy
+    assert not environment.findings(check_controllers)
+    assert {one.status for one in environment.findings(check_allreduce)} <= {"warn", "fail"}
 
 
-def test_horovod_not_installed(without_horovod, tmp_path):
-    result = doctor(tmp_path, "--only", "horovod", "controllers", "allreduce", PATH=f"{without_horovod}:{SYSTEM}")
-    result.has("horovod", "fail", "Horovod is not installed", remedy="make setup")
-    assert result.status == 1
-
-
-def modified_horovod(folder: Path, versions: dict[str, str], extension: Path | None, *replaced: str) -> str:
+def modified_horovod(folder: Path, versions: dict[str, str], replaced: dict[str, Path | None]) -> str:
     """PYTHONPATH of the installed Horovod with modifications.
 
-    versions: of frameworks with which it appears to be built. extension: the extension for each framework in
-    `replaced`; None removes it.
+    versions: of frameworks with which it appears to be built. replaced: the extension for a framework; None removes it.
     """
     real, mine = SITE / "horovod", folder / "horovod"
     if not real.is_dir():
         pytest.skip("needs Horovod")
-    for name in replaced:
+    for name, extension in replaced.items():
         (mine / name).mkdir(parents=True)
         for entry in (real / name).iterdir():
             if not entry.name.startswith(("mpi_lib", "__pycache__")):
@@ -72,25 +60,16 @@ def incompatible_extension(tmp_path) -> Path:
 
 
 @pytest.mark.needs("torch")
-def test_horovod_extensions_built_for_other_versions(incompatible_extension, tmp_path):
-    versions = {"pytorch": "2.12.0", "tensorflow": "2.14.0"}
-    path = modified_horovod(tmp_path / "own", versions, incompatible_extension, "torch", "mxnet")
+def test_horovod_extensions_that_are_missing_or_built_for_other_versions(incompatible_extension, tmp_path):
+    replaced = {"torch": incompatible_extension, "mxnet": None}
+    path = modified_horovod(tmp_path / "own", {"pytorch": "2.12.0"}, replaced)
+    (tmp_path / "own" / "tensorflow").mkdir()
+    (tmp_path / "own" / "tensorflow" / "__init__.py").write_text("raise ImportError")  # faster than the real one
     result = doctor(tmp_path, "--only", "horovod", PYTHONPATH=path)
-    texts, remedy = ("does not load", "undefined symbol", "another_torch"), "rebuilds Horovod"
-    result.has("horovod", "fail", "for torch", *texts, "it was built with torch 2.12.0", remedy=remedy)
+    texts = ("for torch", "does not load", "undefined symbol", "another_torch", "it was built with torch 2.12.0")
+    result.has("horovod", "fail", *texts, remedy="rebuilds Horovod")
     if "mxnet" in INSTALLED:
-        mxnet = result.has("horovod", "fail", "for mxnet", *texts, remedy=remedy)
-        assert "built with" not in mxnet["text"]
-    if "tensorflow" in INSTALLED:
-        result.has("horovod", "warn", "is newer than the 2.14.0 that Horovod was built with", remedy="make setup")
-
-
-def test_horovod_built_without_a_framework(tmp_path):
-    result = doctor(
-        tmp_path, "--only", "horovod", PYTHONPATH=modified_horovod(tmp_path / "own", {}, None, "mxnet", "torch")
-    )
-    for name in {"mxnet", "torch"} & {*INSTALLED}:
-        result.has("horovod", "fail", f"built without {name}", remedy="make setup")
+        result.has("horovod", "fail", "built without mxnet", remedy="make setup")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hvdtrain.doctor.checks.job import ClockSamples, clock_offset, differences
+from hvdtrain.doctor.findings import wrong_size
 
 
 def test_clock_offset():
@@ -17,3 +18,13 @@ def test_clock_offset():
 def test_differences_between_ranks():
     assert differences([{"a": "1"}, {"a": "1"}]) == {}
     assert differences([{"a": "1"}, {}, {"a": "1"}]) == {"a": "1 (rank 0, 2), none (rank 1)"}
+
+
+def test_remedy_depends_on_the_launcher():
+    for by, gloo, remedy in (
+        ("mpirun", False, "the mpirun of the MPI"),
+        ("launch local", True, "Horovod with Gloo"),
+        ("srun", False, "srun --mpi=pmix"),
+        ("launch srun", True, "Horovod with Gloo"),
+    ):
+        assert remedy in wrong_size(by, 2, 1, gloo).remedy

@@ -1,4 +1,4 @@
-"""The machine: slots, threads, memory, limits, folders, data."""
+"""The machine: slots, threads, memory, limits, folders, data. Processes: with limits and mounts of their own."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from hvdtrain.system import resources
 from hvdtrain.system.rank_info import RankInfo
 
 
-def test_more_ranks_than_slots(tmp_path):
-    cores = len(os.sched_getaffinity(0))
-    result = doctor(tmp_path, "--only", "slots", "--ranks", str(20 * cores))
-    result.has("slots", "fail", "not enough slots", str(20 * cores), remedy="--oversubscribe")
-    result.has("slots", "warn", f"{20 * cores} ranks on {cores} core(s)", "oversubscribe", remedy=f"at most {cores}")
+def two_ranks() -> CheckContext:
+    """Two ranks on this host are planned."""
+    return CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 60)
 
 
-def test_omp_num_threads(tmp_path):
+def test_more_ranks_or_threads_than_cores(tmp_path):
     cores = os.cpu_count() or 1
+    slots = len(os.sched_getaffinity(0))
+    result = doctor(tmp_path, "--only", "slots", "--ranks", str(20 * slots))
+    result.has("slots", "fail", "not enough slots", str(20 * slots), remedy="--oversubscribe")
+    result.has("slots", "warn", f"{20 * slots} ranks on {slots} core(s)", "oversubscribe", remedy=f"at most {slots}")
     result = doctor(tmp_path, "--only", "threads", OMP_NUM_THREADS=str(4 * cores))
     result.has("threads", "warn", f"OMP_NUM_THREADS={4 * cores} is too high", remedy="export OMP_NUM_THREADS=")
     result = doctor(tmp_path, "--only", "threads", OMP_NUM_THREADS="many")
@@ -50,20 +52,17 @@ def test_small_shared_memory_and_read_only_or_full_folder(tmp_path):
     result.has("folder", "fail", "full", remedy="--runs")
 
 
-def test_folder_of_runs_is_a_file(tmp_path):
+def test_a_folder_of_runs_that_is_a_file_and_few_open_files(tmp_path):
     (tmp_path / "runs").write_text("")
-    result = doctor(tmp_path, "--only", "folder")
+    few = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"]
+    result = doctor(tmp_path, "--only", "folder", "limits", by=few)
     result.has("folder", "fail", str(tmp_path / "runs"), remedy="--runs")
-
-
-def test_few_open_files(tmp_path):
-    result = doctor(tmp_path, "--only", "limits", by=["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"])
     result.has("limits", "fail", "64 files may be open", remedy="ulimit -n")
     assert result.status == 1
 
 
 def test_shared_memory_that_can_hold_no_more_files(monkeypatch):
-    context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 9)
+    context = two_ranks()
     fields = [4096, 4096, 1 << 20, 1 << 20, 1 << 20, 10, 0, 0, 0, 255]
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
     (finding,) = check_shm(context)
@@ -85,7 +84,7 @@ def test_cgroup_limits(tmp_path, monkeypatch):
     monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path / "v1", tmp_path])
     assert resources.memory_limit() == (536870912, 436870912)
     assert resources.cpu_quota() == 4
-    context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 9)
+    context = two_ranks()
     (memory,) = [finding for finding in check_memory(context) if "cgroup" in finding.text]
     assert memory.status == "fail" and "512 MiB" in memory.text and "fewer ranks" in memory.remedy
     (tmp_path / "memory.current").write_text("936870912\n")  # for a moment it may be above the limit
@@ -116,7 +115,7 @@ def test_memory_that_the_system_does_not_tell(tmp_path, monkeypatch, content):
     monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
     if content is not None:
         machine.MEMINFO.write_text(content, "latin-1")
-    context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 9)
+    context = two_ranks()
     monkeypatch.setattr(machine, "memory_limit", lambda: (0, 0))
     (finding,) = check_memory(context)
     assert finding.status == "warn" and finding.remedy and "0 B free" not in finding.text
@@ -156,10 +155,5 @@ def test_the_faster_precision(answer, status, text, monkeypatch):
     monkeypatch.setattr(machine, "has_module", lambda name: name == "torch")
     completed = Completed(-signal.SIGILL, "", "", 30)
     monkeypatch.setattr(CheckContext, "probe", lambda *_, **__: (answer, completed))
-    (finding,) = machine.check_precision(CheckContext(RankInfo("none", 0, 1, 0), 1, time.monotonic() + 60))
+    (finding,) = machine.check_precision(two_ranks())
     assert finding.status == status and text in finding.text
-
-
-@pytest.mark.needs("torch")
-def test_the_doctor_multiplies_matrices(tmp_path):
-    doctor(tmp_path, "--only", "precision").has("precision", "ok", "ms in fp32", "ms in bf16")

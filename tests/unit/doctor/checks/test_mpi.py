@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
-from support.doctor import SYSTEM, doctor, requires, script
+from support.doctor import doctor, script
 from support.jobs import BIN
-from support.made_up_packages import horovod_record
+from support.made_up_packages import BUILT, horovod_record
 
-from hvdtrain.doctor.checks.mpi import built_for_another_mpi, identify
+from hvdtrain.doctor.checks.mpi import built_for_another_mpi, check_mpi, identify
 
 
-def test_mpirun_not_on_path(tmp_path):
-    """All programs of the environment are on PATH but those of MPI."""
-    for name in ("python", "horovodrun"):
-        script(tmp_path / "bin" / name, f'exec {shlex.quote(str(BIN / name))} "$@"')
-    requires("test", "!", "-e", "/usr/bin/mpirun")
-    result = doctor(tmp_path, "--only", "mpi", PATH=f"{tmp_path / 'bin'}:{SYSTEM}")
-    result.has("mpi", "warn", "mpirun is not on PATH", remedy="PATH")
+def test_mpirun_not_on_path(environment, tmp_path, monkeypatch):
+    environment.module("horovod")
+    environment.module("torch", version="2.15.0", built=BUILT)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    mpirun, mpi4py = environment.findings(check_mpi)
+    assert mpirun.status == "warn" and "mpirun is not on PATH" in mpirun.text and "PATH" in mpirun.remedy
+    assert mpi4py.text == "mpi4py cannot be imported (not installed): --strategy mpi is not available"
 
 
 def test_two_mpis_on_path(tmp_path):

@@ -1,4 +1,4 @@
-"""Network: interfaces, host names, ssh."""
+"""Network: interfaces, host names, ssh. Processes: in network namespaces of their own."""
 
 from __future__ import annotations
 

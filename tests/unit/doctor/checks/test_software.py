@@ -47,19 +47,62 @@ def test_stack_of_what_is_installed_unless_set_up_recorded_it(environment):
     assert stacks.installed_stack() == stacks.STACKS["all"]
 
 
-def test_python_against_the_stack(environment):
-    environment.install("torch==2.13.0", "mxnet==1.9.1")
-    assert environment.finding(software.check_python).status == "ok"
-    environment.python("3.13.0")
-    text = "Python 3.13.0 is too new for the stack all, which needs Python 3.10 or 3.11"
-    assert environment.finding(software.check_python) == ("fail", text, "make setup STACK=pytorch")
-    environment.marker("tensorflow")
-    environment.python("3.14.2")
-    text = "Python 3.14.2 is too new for the stack tensorflow, which needs Python 3.10 to 3.13"
-    remedy = "make setup STACK=pytorch BASE_PYTHON=3.13"
-    assert environment.finding(software.check_python) == ("fail", text, remedy)
-    environment.python("3.9.2")
-    assert "too old for the stack tensorflow" in environment.finding(software.check_python).text
+KERAS_3 = "tensorflow-cpu==2.21.0 keras==3.15.1"
+TF_KERAS = "pip install --no-deps 'tf-keras==2.21.*'"
+MXNET = "torch==2.13.0 mxnet==1.9.1"
+
+
+@pytest.mark.parametrize(
+    ("check", "python", "stack", "packages", "expected"),
+    [
+        (software.check_python, "3.11.9", "", MXNET, ("ok", "Python 3.11.9", "")),
+        (
+            software.check_python,
+            *("3.13.0", "", MXNET),
+            ("fail", "Python 3.13.0 is too new for the stack all, which needs Python 3.10 or 3.11", "STACK=pytorch"),
+        ),
+        (
+            software.check_python,
+            *("3.14.2", "tensorflow", ""),
+            ("fail", "too new for the stack tensorflow, which needs Python 3.10 to 3.13", "pytorch BASE_PYTHON=3.13"),
+        ),
+        (software.check_python, "3.9.2", "tensorflow", "", ("fail", "too old for the stack tensorflow", "")),
+        (software.check_numpy, "3.11.9", "", "mxnet==1.9.1 numpy==2.5.5", ("fail", "2.5.5", "install 'numpy<1.24'")),
+        (software.check_numpy, "3.12.1", "", "mxnet==1.9.1 numpy==2.5.5", ("fail", "2.5.5", "BASE_PYTHON=3.11")),
+        (software.check_keras, "3.11.9", "", KERAS_3, ("fail", "TensorFlow 2.21.0 has Keras 3.15.1", TF_KERAS)),
+        (software.check_keras, "3.11.9", "", f"{KERAS_3} tf-keras==2.21.3", ("ok", "uses tf-keras 2.21.3", "")),
+        (software.check_keras, "3.11.9", "", f"{KERAS_3} tf-keras==2.20.1", ("fail", "is too old for", TF_KERAS)),
+        (
+            software.check_keras,
+            *("3.11.9", "", f"{KERAS_3} tf-keras==2.22.0"),
+            ("fail", "tf-keras 2.22.0 is too new for TensorFlow 2.21.0, which needs tf-keras 2.21", TF_KERAS),
+        ),
+        (
+            software.check_keras,
+            *("3.11.9", "", "tensorflow-cpu==2.15.1 keras==2.15.0"),
+            ("ok", "TensorFlow 2.15.1 has Keras 2.15.0", ""),
+        ),
+    ],
+)
+def test_versions_that_do_or_do_not_fit_together(environment, monkeypatch, check, python, stack, packages, expected):
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    environment.python(python)
+    environment.install(*packages.split())
+    if stack:
+        environment.marker(stack)
+    if "mxnet" in packages:
+        environment.module("mxnet")
+    finding, (status, text, remedy) = environment.finding(check), expected
+    assert finding.status == status and text in finding.text and remedy in finding.remedy, finding
+    assert status != "ok" or not finding.remedy
+
+
+def test_a_variable_that_selects_keras_3(environment, monkeypatch):
+    assert environment.findings(software.check_keras) == [], "there is no TensorFlow"
+    environment.install(*KERAS_3.split(), "tf-keras==2.21.3")
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
+    text = "TF_USE_LEGACY_KERAS=0 selects Keras 3.15.1, and Horovod needs Keras 2"
+    assert environment.finding(software.check_keras) == ("fail", text, "unset TF_USE_LEGACY_KERAS")
 
 
 def test_what_a_stack_lacks_on_purpose_is_no_warning(environment):
@@ -100,15 +143,6 @@ def test_repair_sets_up_again_although_set_up_would_find_nothing_to_do(environme
     stamps = f"{tmp_path}/.hvdtrain-setup {tmp_path}/.hvdtrain-horovod"
     command = f"rm -f {stamps} && make setup STACK=pytorch VENV={tmp_path}"
     assert environment.finding(software.check_numpy) == ("fail", "NumPy is not installed", command)
-
-
-def test_numpy_too_new_for_mxnet_on_a_python_without_an_older_one(environment):
-    environment.install("numpy==2.5.5", "mxnet==1.9.1")
-    environment.module("mxnet")
-    assert environment.finding(software.check_numpy).remedy == "pip install 'numpy<1.24'"
-    environment.python("3.12.1")
-    too_new = environment.finding(software.check_numpy)
-    assert (too_new.status, too_new.remedy) == ("fail", "make setup STACK=all BASE_PYTHON=3.11")
 
 
 def test_numpy_that_torch_cannot_use(environment):
@@ -172,33 +206,6 @@ def test_tensorboard_without_pkg_resources(environment, tmp_path):
     assert finding == ("warn", text, "pip install 'setuptools<81'")
 
 
-def test_keras_2_of_tensorflow(environment, monkeypatch):
-    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
-    assert environment.findings(software.check_keras) == []
-    environment.install("tensorflow-cpu==2.21.0", "keras==3.15.1")
-    missing = environment.finding(software.check_keras)
-    assert (missing.status, missing.remedy) == ("fail", "pip install --no-deps 'tf-keras==2.21.*'")
-    assert "TensorFlow 2.21.0 has Keras 3.15.1" in missing.text
-    environment.install("tf-keras==2.21.3")
-    assert environment.finding(software.check_keras).status == "ok"
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
-    text = "TF_USE_LEGACY_KERAS=0 selects Keras 3.15.1, and Horovod needs Keras 2"
-    assert environment.finding(software.check_keras) == ("fail", text, "unset TF_USE_LEGACY_KERAS")
-
-
-@pytest.mark.parametrize("version, age", [("2.20.1", "old"), ("2.22.0", "new")])
-def test_keras_2_of_another_tensorflow(environment, version, age):
-    environment.install("tensorflow==2.21.0", "keras==3.15.1", f"tf-keras=={version}")
-    text = f"tf-keras {version} is too {age} for TensorFlow 2.21.0, which needs tf-keras 2.21"
-    remedy = "pip install --no-deps 'tf-keras==2.21.*'"
-    assert environment.finding(software.check_keras) == ("fail", text, remedy)
-
-
-def test_tensorflow_with_keras_2_in_itself(environment):
-    environment.install("tensorflow-cpu==2.15.1", "keras==2.15.0")
-    assert environment.finding(software.check_keras).text == "TensorFlow 2.15.1 has Keras 2.15.0"
-
-
 def test_error_for_a_framework_that_the_stack_does_not_have(environment, monkeypatch):
     environment.python("3.12.1")
     environment.marker("pytorch")
@@ -240,6 +247,8 @@ def test_numpy_too_new_for_mxnet(tmp_path):
         "import numpy\ndef gone(name):\n    raise AttributeError(f\"module 'numpy' has no attribute '{name}'\")\n"
         "numpy.__getattr__ = gone\n"
     )
+    for name in ("torch", "tensorflow"):  # faster than the real ones
+        (fake / f"{name}.py").write_text("raise ImportError")
     result = doctor(tmp_path, "--only", "numpy", "frameworks", "versions", PYTHONPATH=str(fake))
     result.has("numpy", "fail", "NumPy 1.26.4 is too new for MXNet", remedy="numpy<1.24")
     result.has("frameworks", "fail", "mxnet is installed but cannot be imported", "bool", remedy="numpy<1.24")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import random
-from unittest import mock
 
 import mxnet as mx
 import numpy as np
@@ -12,19 +11,11 @@ import pytest
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
 from mxnet.gluon import nn
-from support.model_steps import CLASSES, FEATURES, LR, ROWS, SIZE, assert_close, batches, made, whole_steps
+from support import model_steps
+from support.learners import learner
+from support.model_steps import CLASSES, FEATURES, LR, ROWS, SIZE, assert_close, made, whole_steps
 
-from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.mxnet.learner import MXNetLearner
-from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-
-
-@pytest.fixture(autouse=True)
-def own_environment():
-    with mock.patch.dict(os.environ):  # a learner sets variables of its framework
-        yield
 
 
 def dense(units=FEATURES, **options):
@@ -168,13 +159,11 @@ def squares(outputs, labels):
     return ((outputs - mx.nd.one_hot(labels, CLASSES)) ** 2).sum(axis=1)
 
 
-def learner(model, **options):
-    config = Config(**{"framework": "mxnet", "strategy": "single", "lr": LR, **options})
-    strategy = MXNetStrategy(config, RuntimeOptions(device="cpu"), SingleProcess())
-    return MXNetLearner(made(model, squares), None, strategy)
+def learner_of(model):
+    return learner("mxnet", made(model, squares))
 
 
-def reference(model, weights, **options):
+def reference(model, weights, options):
     """A loop with Gluon's Trainer from these weights on; returns the weights after it."""
     block = model()
     block.initialize()
@@ -184,7 +173,7 @@ def reference(model, weights, **options):
     parameters = block._collect_params_with_prefix()
     for name, value in weights.items():
         parameters[name].set_data(mx.nd.array(value))
-    optimizer = {"learning_rate": LR, "momentum": 0.9, "wd": options.get("weight_decay", 0.0)}
+    optimizer = {"learning_rate": LR, "momentum": 0.9, "wd": options["weight_decay"]}
     trainer = gluon.Trainer(block.collect_params(), "nag" if options.get("nesterov") else "sgd", optimizer)
     for numbers, labels in whole_steps():
         with autograd.record():
@@ -197,18 +186,9 @@ def reference(model, weights, **options):
 
 
 def check(pieces, **options):
-    """Three steps of a task, with an evaluation and a resume between them, and those of Gluon's Trainer."""
+    """Steps of a task, and those of Gluon's Trainer."""
     model = model_maker(pieces)
-    first, third = learner(model, **options), learner(model, **options)
-    expected = reference(model, first.weights(), **options)
-    *early, last = batches(options.get("shards", 0))
-    for batch in early:
-        first.train_step(batch)
-        first.eval_step(ROWS)
-    third.load(first.weights())
-    third.load_optimizer_state(first.optimizer_state())
-    third.train_step(last)
-    assert_close(third.weights(), expected)
+    model_steps.check("mxnet", model, squares, functools.partial(reference, model), **options)
 
 
 @pytest.mark.guarantee("user-same-step")
@@ -239,9 +219,9 @@ def test_the_trial_before_training_leaves_the_block_as_it_was():
         values.update({name: p.data().asnumpy() for name, p in block._collect_params_with_prefix().items()})
         return block
 
-    weights = learner(model).weights()  # of which shared ones have one name
+    weights = learner_of(model).weights()  # of which shared ones have one name
     assert_close(weights, {name: values[name] for name in weights}, 0)
-    of_branch = learner(model_maker(["auxiliary", "batch norm"])).weights()
+    of_branch = learner_of(model_maker(["auxiliary", "batch norm"])).weights()
     moving = [value for name, value in of_branch.items() if "running_mean" in name]
     assert len(moving) == 2 and not np.any(moving)
 
@@ -267,12 +247,12 @@ class Lonely(nn.HybridSequential):
 @pytest.mark.parametrize(("model", "named"), [(adding, "weight"), (Lonely, "1.weight")])
 def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, named):
     with pytest.raises(UserError) as caught:
-        learner(model)
+        learner_of(model)
     assert f" {named}" in caught.value.reason and caught.value.option == "model"
 
 
 def test_a_run_in_fp32_after_one_in_bf16_is_an_error(monkeypatch):
     monkeypatch.setattr(amp.amp, "_amp_initialized", True)  # as of a run in bf16, which would cast all later tests
     with pytest.raises(UserError) as caught:
-        learner(dense)
+        learner_of(dense)
     assert caught.value.option == "precision"

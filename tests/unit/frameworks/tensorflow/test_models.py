@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import random
-from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.model_steps import CLASSES, FEATURES, LR, ROWS, SIZE, assert_close, batches, made
+from support import model_steps
+from support.learners import learner
+from support.model_steps import CLASSES, FEATURES, LR, ROWS, SIZE, batches, made
 
-from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
-from hvdtrain.frameworks.tensorflow.strategies import TensorFlowMirrored, TensorFlowStrategy
-
-
-@pytest.fixture(autouse=True)
-def own_environment():
-    with mock.patch.dict(os.environ):  # a learner sets variables of its framework
-        yield
+from hvdtrain.frameworks.tensorflow.strategies import TensorFlowMirrored
 
 
 def dense(**options):
@@ -170,11 +163,8 @@ def losses_of(head):
     return lambda outputs, labels: function["values"](labels, outputs["values"])
 
 
-def learner(model, losses=None, **options):
-    losses = losses or losses_of("logits")
-    config = Config(**{"framework": "tensorflow", "strategy": "single", "lr": LR, "weight_decay": 0.0, **options})
-    strategy = TensorFlowStrategy(config, RuntimeOptions(device="cpu"), SingleProcess())
-    return TensorFlowLearner(made(model, losses), None, strategy)
+def learner_of(model, **options):
+    return learner("tensorflow", made(model, losses_of("logits")), lr=LR, weight_decay=0.0, **options)
 
 
 def in_order(weights):
@@ -182,7 +172,7 @@ def in_order(weights):
     return sorted(weights, key=lambda name: int(name.partition(".")[0]))
 
 
-def reference(model, head, weights, nesterov):
+def reference(model, head, weights, options):
     """Keras' fit from these weights on; returns the weights after it."""
     trained = model()
     trained(ROWS[0][:4], training=True)
@@ -190,27 +180,18 @@ def reference(model, head, weights, nesterov):
     names = in_order(weights)
     for variable, name in zip(states, names, strict=True):
         variable.assign(weights[name])
-    optimizer = tf.keras.optimizers.SGD(LR, 0.9, nesterov)
+    optimizer = tf.keras.optimizers.SGD(LR, 0.9, options.get("nesterov", False))
     trained.compile(optimizer, HEADS[head][1], run_eagerly=True)
     trained.fit(*ROWS, batch_size=SIZE, shuffle=False, verbose=0)
     return dict(zip(names, [variable.numpy() for variable in states], strict=True))
 
 
 def check(pieces, head="logits", resumes=False, **options):
-    """Three steps of a task, also with an evaluation and a resume between them, and those of fit."""
-    model, losses = model_maker(pieces, head), losses_of(head)
-    trained = learner(model, losses, **options)
-    expected = reference(model, head, trained.weights(), options.get("nesterov", False))
-    *early, last = batches(options.get("shards", 0))
-    for batch in early:
-        trained.train_step(batch)
-    if resumes:
-        trained.eval_step(ROWS)
-        before, trained = trained, learner(model, losses, **options)
-        trained.load(before.weights())
-        trained.load_optimizer_state(before.optimizer_state())
-    trained.train_step(last)
-    assert_close(trained.weights(), expected)
+    """Steps of a task, and those of fit. resumes: with an evaluation and a resume, which compile steps again."""
+    model = model_maker(pieces, head)
+    both = {"evaluates": resumes, "resumes": resumes}
+    expected = functools.partial(reference, model, head)
+    model_steps.check("tensorflow", model, losses_of(head), expected, **both, **options)
 
 
 OPTIONS = ({}, {"nesterov": True}, {"on_nan": "skip"})
@@ -243,10 +224,10 @@ def test_the_trial_before_training_leaves_the_model_as_it_was():
         values.extend(built.get_weights())
         return built
 
-    weights = learner(model).weights()
+    weights = learner_of(model).weights()
     for name, expected in zip(in_order(weights), values, strict=True):
         assert np.array_equal(weights[name], expected), name
-    of_branch = learner(model_maker(["unused"])).weights()
+    of_branch = learner_of(model_maker(["unused"])).weights()
     moving = [value for name, value in of_branch.items() if "moving" in name]
     assert len(moving) == 2 and not moving[0].any() and (moving[1] == 1).all()
 
@@ -262,7 +243,7 @@ class Masked(tf.keras.layers.Layer):
 
 
 def test_an_infinite_variable_without_a_gradient_makes_no_loss_infinite():
-    trained = learner(lambda: tf.keras.Sequential([Masked(), tf.keras.layers.Dense(CLASSES)]))
+    trained = learner_of(lambda: tf.keras.Sequential([Masked(), tf.keras.layers.Dense(CLASSES)]))
     assert all(np.isfinite(float(trained.train_step(batch))) for batch in batches())
     assert any(np.isneginf(value).any() for value in trained.weights().values())
 
@@ -294,7 +275,7 @@ class EagerInTraining(tf.keras.layers.Layer):
 )
 def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, options, named):
     with pytest.raises(UserError) as caught:
-        learner(model, **options)
+        learner_of(model, **options)
     assert named in caught.value.reason
 
 
@@ -306,8 +287,7 @@ def test_that_a_compiled_models_optimizer_is_not_used_is_said():
 
     def advice(model):
         task = made(model, losses_of("logits"))
-        config = Config(framework="tensorflow", strategy="single")
-        TensorFlowLearner(task, None, TensorFlowStrategy(config, RuntimeOptions(device="cpu"), SingleProcess()))
+        learner("tensorflow", task)
         return task.problems(task.dataset)
 
     assert len(advice(compiled)) == 1 and not advice(model_maker(["shared"]))

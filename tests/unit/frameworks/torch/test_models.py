@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import copy
-import os
+import functools
 import random
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from support import model_steps
+from support.learners import learner
 from support.model_steps import CLASSES, FEATURES, LR, ROWS, assert_close, batches, made, whole_steps
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, weight_norm
 
-from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.styles.torch_devices import TorchDataParallel, TorchManual, TorchManualLearner
-from hvdtrain.frameworks.torch.learner import TorchLearner
 from hvdtrain.frameworks.torch.network import host_array
-from hvdtrain.frameworks.torch.strategies import TorchStrategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning", "ignore:Full backward hook")
-
-
-@pytest.fixture(autouse=True)
-def own_environment():
-    with mock.patch.dict(os.environ):  # a learner sets variables of its framework
-        yield
 
 
 def linear():
@@ -91,42 +81,43 @@ class Counter(nn.Module):
         return x * (1 + self.calls / 10)
 
 
-class Shared(nn.Module):
+def shared():
     """One layer in two places, and a weight that is tied to another's."""
+    first, tied = linear(), linear()
+    tied.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), first, nn.Tanh(), tied)
 
-    def __init__(self):
+
+def auxiliary(module, x):
+    """A branch in training only, and a frozen layer; another layer and a parameter are not used."""
+    x = module.frozen(module.main(x))
+    return x + module.branch(x) if module.training else x
+
+
+def of_auxiliary():
+    frozen = linear().requires_grad_(False)
+    lonely = nn.Parameter(torch.ones(3))
+    return Parts(auxiliary, main=linear(), branch=linear(), unused=linear(), frozen=frozen, lonely=lonely)
+
+
+class Parts(nn.Module):
+    """Layers and parameters by their names, and a function of this module and its inputs."""
+
+    def __init__(self, function, **parts):
         super().__init__()
-        self.first, self.tied = linear(), linear()
-        self.again, self.tied.weight = self.first, self.first.weight
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
 
     def forward(self, x):
-        return self.tied(torch.tanh(self.again(torch.tanh(self.first(x)))))
+        return self.function(self, x)
 
 
-class Auxiliary(nn.Module):
-    """A branch in training only; a layer and a parameter that are not used, and a frozen layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.main, self.branch, self.unused, self.frozen = linear(), linear(), linear(), linear().requires_grad_(False)
-        self.lonely = nn.Parameter(torch.ones(3))
-
-    def forward(self, x):
-        x = self.frozen(self.main(x))
-        return x + self.branch(x) if self.training else x
-
-
-class Limited(nn.Module):
-    """Its forward pass limits its weights."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = linear()
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.layer.weight.clamp_(-0.3, 0.3)
-        return self.layer(x)
+def limited(module, x):
+    """A forward pass that limits its weights."""
+    with torch.no_grad():
+        module.layer.weight.clamp_(-0.3, 0.3)
+    return module.layer(x)
 
 
 class StillNormalization(nn.BatchNorm1d):
@@ -158,42 +149,25 @@ def in_evaluation_mode():
     return nn.Sequential(nn.BatchNorm1d(FEATURES), linear()).eval()
 
 
-def half_gradients():
+def autocast(module, x):
     """bfloat16 inside, with parameters in float32."""
-
-    class Inside(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = linear()
-
-        def forward(self, x):
-            with torch.autocast("cpu", torch.bfloat16):
-                return self.layer(x).to(x.dtype)
-
-    return Inside()
+    with torch.autocast("cpu", torch.bfloat16):
+        return module.layer(x).to(x.dtype)
 
 
-class ComplexLayer(nn.Module):
-    """A complex layer and a complex number."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.turn = nn.Linear(FEATURES, FEATURES, dtype=torch.complex64), nn.Parameter(torch.tensor(1 + 1j))
-
-    def forward(self, x):
-        values = self.layer(x.to(torch.complex64)) * self.turn
-        return (values * values.conj()).real.to(x.dtype)
+def complex_values(module, x):
+    """Of a complex layer and a complex number."""
+    values = module.layer(x.to(torch.complex64)) * module.turn
+    return (values * values.conj()).real.to(x.dtype)
 
 
-class HalfLayer(nn.Module):
-    """A layer in bfloat16."""
+def of_complex():
+    layer, turn = nn.Linear(FEATURES, FEATURES, dtype=torch.complex64), nn.Parameter(torch.tensor(1 + 1j))
+    return Parts(complex_values, layer=layer, turn=turn)
 
-    def __init__(self):
-        super().__init__()
-        self.layer = linear().bfloat16()
 
-    def forward(self, x):
-        return self.layer(x.bfloat16()).to(x.dtype)
+def in_bfloat16(module, x):
+    return module.layer(x.bfloat16()).to(x.dtype)
 
 
 # Pieces of models, and whether rows pass them one by one: else shards and parts of a step compute something else.
@@ -216,15 +190,15 @@ PIECES = {
     "buffers that grow": (lambda: Caching(True), False),
     "buffers that grow, not persistent": (lambda: Caching(False), False),
     "counter": (Counter, False),
-    "shared": (Shared, True),
-    "auxiliary": (Auxiliary, True),
-    "limited": (Limited, True),
+    "shared": (shared, True),
+    "auxiliary": (of_auxiliary, True),
+    "limited": (lambda: Parts(limited, layer=linear()), True),
     "hooks": (hooked, True),
     "lazy linear": (lambda: nn.LazyLinear(FEATURES), True),
     "lazy batch norm": (nn.LazyBatchNorm1d, False),
-    "bfloat16 inside": (half_gradients, True),
-    "bfloat16 parameters": (HalfLayer, True),
-    "complex parameters": (ComplexLayer, True),
+    "bfloat16 inside": (lambda: Parts(autocast, layer=linear()), True),
+    "bfloat16 parameters": (lambda: Parts(in_bfloat16, layer=linear().bfloat16()), True),
+    "complex parameters": (of_complex, True),
 }
 
 
@@ -238,35 +212,19 @@ def squares(values, labels):
     return ((values - nn.functional.one_hot(labels, CLASSES)) ** 2).sum(1)
 
 
-class Complex(nn.Module):
-    """Complex outputs, whose imaginary parts have a layer of their own."""
-
-    def __init__(self, real, imaginary):
-        super().__init__()
-        self.real, self.imaginary = real, imaginary
-
-    def forward(self, x):
-        return torch.complex(self.real(x), self.imaginary(x))
+def with_complex_outputs(body, last):
+    """Whose imaginary parts have a layer of their own."""
+    parts = {"body": body, "real": last, "imaginary": copy.deepcopy(last)}
+    return Parts(lambda module, x: torch.complex(module.real(x := module.body(x)), module.imaginary(x)), **parts)
 
 
-class Outputs(nn.Module):
-    """The outputs of its model in another form."""
-
-    def __init__(self, model, form):
-        super().__init__()
-        self.model, self.form = model, form
-
-    def forward(self, x):
-        return self.form(self.model(x))
+def in_form(form):
+    """A model of a body and a last layer, with its outputs in another form."""
+    return lambda body, last: Parts(lambda module, x: form(module.model(x)), model=nn.Sequential(body, last))
 
 
-class InDouble(nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model.double()
-
-    def forward(self, x):
-        return self.model(x.double())
+def in_double(body, last):
+    return Parts(lambda module, x: module.model(x.double()), model=nn.Sequential(body, last).double())
 
 
 # Makes a model of a body and a last layer, and the losses of its outputs.
@@ -276,19 +234,19 @@ HEADS = {
         lambda outputs, labels: nn.functional.cross_entropy(outputs, labels, reduction="none"),
     ),
     "complex": (
-        lambda body, last: nn.Sequential(body, Complex(last, copy.deepcopy(last))),
+        with_complex_outputs,
         lambda outputs, labels: squares(outputs.real, labels) + squares(outputs.imag, labels),
     ),
     "double": (
-        lambda body, last: InDouble(nn.Sequential(body, last)),
+        in_double,
         lambda outputs, labels: squares(outputs, labels) if outputs.dtype is torch.float64 else outputs.bool(),
     ),
     "dict": (
-        lambda body, last: Outputs(nn.Sequential(body, last), lambda outputs: {"values": (outputs, 0)}),
+        in_form(lambda outputs: {"values": (outputs, 0)}),
         lambda outputs, labels: squares(outputs["values"][0], labels),
     ),
     "bfloat16": (
-        lambda body, last: Outputs(nn.Sequential(body, last), lambda outputs: [outputs.bfloat16()]),
+        in_form(lambda outputs: [outputs.bfloat16()]),
         lambda outputs, labels: squares(outputs[0].float(), labels),
     ),
 }
@@ -302,18 +260,12 @@ def model_maker(pieces, head):
     return model
 
 
-def learner(model, losses, **options):
-    config = Config(**{"strategy": "single", "lr": LR, "seed": 3, "weight_decay": 0.0, **options})
-    runtime, task = RuntimeOptions(device="cpu", devices=2, quiet=True), made(model, losses)
-    if config.strategy == "manual":
-        return TorchManualLearner(task, None, TorchManual(config, runtime))
-    if config.strategy == "dataparallel":
-        return TorchLearner(task, None, TorchDataParallel(config, runtime))
-    return TorchLearner(task, None, TorchStrategy(config, runtime, SingleProcess()))
+def learner_of(model, losses, **options):
+    return learner("torch", made(model, losses), **{"lr": LR, "seed": 3, "weight_decay": 0.0, **options})
 
 
-def reference(model, losses, adam):
-    """The weights after the steps of PyTorch's own loop; parameters are those that a first pass has."""
+def reference(model, losses, _, options):
+    """The weights after PyTorch's own loop with the same seed; parameters are those that a first pass has."""
     random.seed(3)
     np.random.seed(3)
     torch.manual_seed(3)
@@ -325,7 +277,7 @@ def reference(model, losses, adam):
         for part, mode in modes:
             part.training = mode
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adam(parameters, LR) if adam else torch.optim.SGD(parameters, LR, 0.9)
+    optimizer = torch.optim.Adam(parameters, LR) if "optimizer" in options else torch.optim.SGD(parameters, LR, 0.9)
     for part in module.modules():
         if isinstance(part, StillNormalization):
             part.training = False
@@ -338,22 +290,11 @@ def reference(model, losses, adam):
 
 
 def check(pieces, head, **options):
-    """Three steps of a task, with an evaluation and a resume between them, and those of PyTorch's own loop."""
+    """Steps of a task, and those of PyTorch's own loop; no checkpoint has an attribute such as a counter."""
     model, losses = model_maker(pieces, head), HEADS[head][1]
-    first, third = learner(model, losses, **options), learner(model, losses, **options)
-    *early, last = batches(options.get("shards"))
-    for batch in early:
-        first.train_step(batch)
-        first.eval_step(ROWS)
-    if "counter" in pieces:  # an attribute, which no checkpoint has
-        third = first
-    else:
-        third.load(first.weights())
-        third.load_optimizer_state(first.optimizer_state())
-    third.train_step(last)
-    expected = reference(model, losses, options.get("optimizer") == "adam")
     tolerance = 3e-2 if "bfloat16 parameters" in pieces else 2e-3 if "bfloat16" in f"{head} {pieces}" else 2e-5
-    assert_close(third.weights(), expected, tolerance)
+    options = {"seed": 3, "resumes": "counter" not in pieces, **options}
+    model_steps.check("torch", model, losses, functools.partial(reference, model, losses), tolerance, **options)
 
 
 @pytest.mark.guarantee("user-same-step")
@@ -407,7 +348,7 @@ def test_shards_of_a_model_whose_buffers_grow_are_an_error():
 @pytest.mark.parametrize("piece", ["complex parameters", "bfloat16 parameters"])
 def test_devices_of_one_process_keep_the_state_of_other_types(strategy, piece):
     model, losses = model_maker([piece], "logits"), HEADS["logits"][1]
-    first, second = learner(model, losses, strategy=strategy), learner(model, losses, strategy=strategy)
+    first, second = (learner_of(model, losses, strategy=strategy) for _ in range(2))
     *early, last = batches()
     for batch in early:
         first.train_step(batch)
@@ -426,7 +367,7 @@ def test_the_trial_before_training_leaves_the_model_as_it_was():
         seen.append(copy_of(seen[0]))
         return seen[0]
 
-    learner(model, HEADS["logits"][1])
+    learner_of(model, HEADS["logits"][1])
     trained, before = seen
     for (name, module), (state, buffers, parameters) in zip(trained.named_modules(), before, strict=True):
         assert numbers_of(module) == state, name
@@ -457,13 +398,13 @@ def test_a_model_in_evaluation_mode_as_a_whole_trains_in_training_mode():
     def model():
         return model_maker(["batch norm"], "logits")().eval()
 
-    assert all(module.training for module in learner(model, HEADS["logits"][1])._model.modules())
+    assert all(module.training for module in learner_of(model, HEADS["logits"][1])._model.modules())
 
 
 def test_modes_and_attributes_that_may_surprise_are_said():
     def advice(piece):
         task = made(model_maker([piece], "logits"), HEADS["logits"][1])
-        TorchLearner(task, None, TorchStrategy(Config(strategy="single"), RuntimeOptions(), SingleProcess()))
+        learner("torch", task)
         return task.problems(task.dataset)
 
     (warning,) = advice("modules in evaluation mode")
@@ -471,41 +412,6 @@ def test_modes_and_attributes_that_may_surprise_are_said():
     (warning,) = advice("counter")
     assert " 0.0.calls" in warning
     assert advice("batch norm") == []
-
-
-@pytest.mark.parametrize(
-    ("model", "losses", "named"),
-    [
-        (linear, lambda outputs, labels: squares(torch.complex(outputs, outputs)[:, :CLASSES], labels), "complex"),
-        (lambda: nn.Sequential(linear(), Making()), lambda outputs, labels: outputs.sum(1), "1.scale"),
-        (lambda: Unlazy(), lambda outputs, labels: outputs.sum(1), "lonely.weight"),
-        (lambda: linear().to(torch.complex128), lambda outputs, labels: outputs.sum(1), "complex128"),
-        (lambda: Stateful(), lambda outputs, labels: outputs.sum(1), "_extra_state is of type dict"),
-        (lambda: OneHot(), lambda outputs, labels: outputs.sum(1), "sparse gradients"),
-        (lambda: nn.LazyBatchNorm2d(), lambda outputs, labels: outputs.sum(1), "float32"),
-    ],
-)
-def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, losses, named):
-    with pytest.raises(UserError) as caught:
-        learner(model, losses)
-    assert named in caught.value.reason and caught.value.option == "model"
-
-
-def test_parameters_in_float16_have_no_loss_scale():
-    with pytest.raises(UserError) as caught:
-        learner(HalfScale, lambda outputs, labels: outputs.sum(1), precision="fp16")
-    assert caught.value.option == "precision" and " scale " in caught.value.reason
-
-
-class HalfScale(nn.Module):
-    """A parameter in float16."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1, dtype=torch.float16))
-
-    def forward(self, x):
-        return x * self.scale
 
 
 class Stateful(nn.Linear):
@@ -521,23 +427,38 @@ class Stateful(nn.Linear):
         raise AssertionError
 
 
-class OneHot(nn.Module):
-    """Its gradients are sparse."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Embedding(3, FEATURES, sparse=True)
-
-    def forward(self, x):
-        return self.layer((x[:, 0] > 0).long())
+def sparse():
+    """With sparse gradients."""
+    return Parts(lambda module, x: module.layer((x[:, 0] > 0).long()), layer=nn.Embedding(3, FEATURES, sparse=True))
 
 
-class Unlazy(nn.Module):
+def unlazy():
     """Does not call its lazy module."""
+    return Parts(lambda module, x: module.layer(x), layer=linear(), lonely=nn.LazyLinear(3))
 
-    def __init__(self):
-        super().__init__()
-        self.layer, self.lonely = linear(), nn.LazyLinear(3)
 
-    def forward(self, x):
-        return self.layer(x)
+@pytest.mark.parametrize(
+    ("model", "losses", "named"),
+    [
+        (linear, lambda outputs, labels: squares(torch.complex(outputs, outputs)[:, :CLASSES], labels), "complex"),
+        (lambda: nn.Sequential(linear(), Making()), lambda outputs, labels: outputs.sum(1), "1.scale"),
+        (unlazy, lambda outputs, labels: outputs.sum(1), "lonely.weight"),
+        (lambda: linear().to(torch.complex128), lambda outputs, labels: outputs.sum(1), "complex128"),
+        (Stateful, lambda outputs, labels: outputs.sum(1), "_extra_state is of type dict"),
+        (sparse, lambda outputs, labels: outputs.sum(1), "sparse gradients"),
+        (lambda: nn.LazyBatchNorm2d(), lambda outputs, labels: outputs.sum(1), "float32"),
+    ],
+)
+def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, losses, named):
+    with pytest.raises(UserError) as caught:
+        learner_of(model, losses)
+    assert named in caught.value.reason and caught.value.option == "model"
+
+
+def test_parameters_in_float16_have_no_loss_scale():
+    def of_half():
+        return Parts(lambda module, x: x * module.scale, scale=nn.Parameter(torch.ones(1, dtype=torch.float16)))
+
+    with pytest.raises(UserError) as caught:
+        learner_of(of_half, lambda outputs, labels: outputs.sum(1), precision="fp16")
+    assert caught.value.option == "precision" and " scale " in caught.value.reason

@@ -1,23 +1,15 @@
 """States of optimizers and schedulers as arrays, and back."""
 
 import json
-import os
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_learner import NETWORK, WEIGHTS
 from torch import nn
 
-from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.batches import scale_of_rows
-from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
-from hvdtrain.tasks.target import NetworkTarget
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 STATES = st.recursive(
@@ -31,7 +23,7 @@ def same(first, second):
     if type(first) is not type(second):
         return False
     if isinstance(first, torch.Tensor):
-        return first.dtype == second.dtype and torch.equal(first.nan_to_num(7), second.nan_to_num(7))
+        return first.dtype == second.dtype and torch.equal(first, second)
     if isinstance(first, dict):
         return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
     if isinstance(first, list | tuple):
@@ -44,16 +36,14 @@ def test_any_state_comes_back(state):
     assert same(from_arrays("a", to_arrays("a", state)), state)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool]
-)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3, 4)])
-def test_tensors_of_any_type_come_back(dtype, shape):
-    tensor = (torch.arange(24)[: int(np.prod(shape))].reshape(shape) if shape else torch.tensor(3)).to(dtype)
-    arrays = to_arrays("a", {"x": [tensor, tensor.mT if len(shape) > 1 else tensor]})
-    decoded = from_arrays("a", arrays)["x"]
-    assert same(decoded[0], tensor)
-    assert decoded[1].shape == (tensor.mT if len(shape) > 1 else tensor).shape
+def test_tensors_of_any_type_come_back(shape):
+    number = torch.arange(24)[: int(np.prod(shape))].reshape(shape)
+    types = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool)
+    tensors = [number.to(dtype) for dtype in types] + [torch.complex(number.float(), -number.float()).conj()]
+    for tensor in tensors:
+        state = [tensor, tensor.mT if len(shape) > 1 else tensor]
+        assert same(from_arrays("a", to_arrays("a", {"x": state}))["x"], state)
 
 
 KINDS = torch.optim.lr_scheduler
@@ -126,31 +116,3 @@ def test_the_structure_is_readable():
     arrays = to_arrays("a", {"step": torch.ones(2), "lr": 0.1})
     assert json.loads(arrays["a"].tobytes()) == {"dict": [["step", {"tensor": "a/0", "dtype": "float32"}], ["lr", 0.1]]}
     assert np.array_equal(arrays["a/0"], np.ones(2))
-
-
-@pytest.fixture
-def learner(monkeypatch):
-    """Makes a learner in fp16 on this number of ranks, and returns it with its GradScaler."""
-
-    def make(ranks):
-        monkeypatch.setattr(SingleProcess, "size", ranks)
-        config = Config(framework="torch", strategy="single", precision="fp16")
-        made = build_learner(config, NetworkTarget(NETWORK), WEIGHTS, RuntimeOptions(device="cpu"))
-        return made, made._scaler
-
-    with mock.patch.dict(os.environ):
-        yield make
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (3, 3), (4, 3), (2, 16)])
-def test_a_loss_scale_follows_the_number_of_ranks(before, after, learner):
-    """A row weighs more on one of several ranks; fp16 then overflows at the same steps as in one process."""
-    first, scaler = learner(before)
-    assert scaler.get_scale() == 65536 / scale_of_rows(before)
-    scaler.load_state_dict({**scaler.state_dict(), "scale": 1024.0, "_growth_tracker": 7})
-    state = first.optimizer_state()
-    second, scaler = learner(after)
-    second.load_optimizer_state(state)
-    assert scaler.get_scale() == 1024 * scale_of_rows(before) / scale_of_rows(after)
-    assert scaler.state_dict()["_growth_tracker"] == 7
-    assert second.optimizer_state().extra == state.extra

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from unittest import mock
-
 import numpy as np
 import pytest
 import torch
@@ -41,12 +38,6 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (64, 1, 8, 8), np.uint8)
 LABELS = np.random.default_rng(1).integers(0, 10, 64)
 SIZES = (8, 8, 8, 5, 8, 8, 8, 5, 5, 8, 5, 5, 8, 3)
 """Rows of the steps: enough of two numbers for a graph, and one of a third."""
-
-
-@pytest.fixture(autouse=True)
-def own_environment():
-    with mock.patch.dict(os.environ):  # a learner sets variables of its framework
-        yield
 
 
 @pytest.fixture
@@ -110,6 +101,7 @@ PARTS = {
     "fp16, adam, accumulate": {"precision": "fp16", "optimizer": "adam", "accumulate": 2},
     "ring": {"strategy": "ring"},
     "ring, adam": {"strategy": "ring", "optimizer": "adam"},
+    "ddp": {"strategy": "ddp"},
 }
 
 
@@ -123,6 +115,8 @@ def test_a_graph_trains_bit_for_bit_as_the_step_without_one(recorded, monkeypatc
         assert graphed.keep_rows((PIXELS, LABELS))
     actual = trained(graphed, batches(kept))
     assert_same(actual, trained(learner(False, **options), batches()))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
     assert graphed._graphed.whole == (name in WHOLE)
     assert recorded.captures == 2
     assert recorded.replays == len(SIZES) - 2 * step_graph.WARM_UP - 1

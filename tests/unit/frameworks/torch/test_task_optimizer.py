@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -35,8 +33,7 @@ def learner(optimizer=None, schedule=None, config=CONFIG):
     """A learner of a task with these methods."""
     methods = {"optimizer": optimizer, "schedule": schedule}
     own = type("Own", (Task,), {name: method for name, method in methods.items() if method})
-    with mock.patch.dict(os.environ):
-        return build_learner(config, make_task("t.py:Own", own), None, RuntimeOptions(device="cpu"))
+    return build_learner(config, make_task("t.py:Own", own), None, RuntimeOptions(device="cpu"))
 
 
 def sgd(self, parameters):

@@ -1,8 +1,6 @@
-"""Gradients in types that NumPy or Horovod lack: combined over ranks, they are the mean of the ranks'."""
+"""Values in types that NumPy or Horovod lack, or in other layouts: sent, combined over ranks, saved and loaded."""
 
-import os
 from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,16 +9,9 @@ from support.rank_threads import on_all_ranks
 
 from hvdtrain import fit
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
+from hvdtrain.frameworks.torch.network import buffer_arrays, load_buffers
 from hvdtrain.frameworks.torch.strategies import TorchAllreduce, _broadcast, _Compression
 from hvdtrain.runs import checkpoints
-
-
-@pytest.fixture(autouse=True)
-def own_environment():
-    with mock.patch.dict(os.environ):  # PyTorch sets a variable
-        yield
-
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64)
 
@@ -44,19 +35,36 @@ def values(dtype, shape):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
-def test_horovod_gets_a_type_that_it_has(dtype, shape):
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4, 4)])
+def test_horovod_gets_a_contiguous_type_that_it_has(dtype, shape):
     gradient = values(dtype, shape)
+    gradient = gradient.to(memory_format=torch.channels_last) if len(shape) == 4 else gradient
     sent, context = _Compression(Halves).compress(gradient)
-    assert sent.dtype is torch.float16
+    assert sent.dtype is torch.float16 and sent.is_contiguous()
     received = _Compression(Halves).decompress(sent, context)
-    assert received.dtype is dtype and torch.equal(received, gradient)
+    assert received.dtype is dtype and torch.equal(received, gradient) and received.stride() == gradient.stride()
 
 
-def test_states_of_all_types_are_saved():
-    state = {str(dtype): values(dtype, (2, 3)).t() for dtype in TYPES}
-    loaded = from_arrays("optimizer", to_arrays("optimizer", state))
-    assert all(torch.equal(loaded[name], value) and loaded[name].dtype is value.dtype for name, value in state.items())
+class Buffers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rotations", torch.polar(torch.ones(3), torch.arange(3.0)))
+        self.register_buffer("mask", torch.tensor([0.0, -np.inf]))
+        self.register_buffer("large", torch.tensor([2**60 + 1]))
+        self.register_buffer("flags", torch.tensor([True, False]))
+        self.register_buffer("short", torch.tensor([1.5], dtype=torch.bfloat16))
+
+
+def test_buffers_of_all_types_keep_their_bits():
+    model = Buffers()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    arrays = buffer_arrays(model)
+    assert {array.dtype for array in arrays} == {np.dtype(np.float64), np.dtype(np.int64)}
+    for buffer in model.buffers():
+        buffer.zero_()
+    load_buffers(model, arrays)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, before[name]), name
 
 
 class Laid(torch.nn.Module):
@@ -97,14 +105,6 @@ def test_tensors_in_other_layouts_are_trained_as_in_one_process(options, expecte
     saved = trained(tmp_path, **options)
     for name, array in expected.weights.items():
         np.testing.assert_allclose(saved.weights[name], array, 1e-5, 1e-6, err_msg=name)
-
-
-def test_horovod_gets_contiguous_gradients_and_returns_them_in_their_layout():
-    gradient = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    sent, context = _Compression(Halves).compress(gradient)
-    assert sent.is_contiguous()
-    received = _Compression(Halves).decompress(sent, context)
-    assert received.stride() == gradient.stride() and torch.equal(received, sent.float())
 
 
 def test_horovod_broadcasts_tensors_in_any_layout():

@@ -1,17 +1,12 @@
 """Parameters that get a gradient in some steps only, with DistributedDataParallel, which waits for all of them."""
 
-import os
-from unittest import mock
-
 import numpy as np
 import pytest
 import torch
+from support import learners
 from torch import nn
 
-from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.torch.learner import TorchLearner
-from hvdtrain.frameworks.torch.strategies import TorchDDP
 from hvdtrain.interfaces import Batch
 from hvdtrain.tasks.user import make_task
 
@@ -44,14 +39,12 @@ class Task:
 @pytest.fixture
 def learner():
     """Makes a learner of a task whose attributes are given."""
-    config = Config(framework="torch", strategy="ddp", lr=0.1)
 
     def make(**attributes):
         task = make_task("task.py:Task", type("Task", (Task,), attributes))
-        return TorchLearner(task, None, TorchDDP(config, RuntimeOptions(device="cpu")))
+        return learners.learner("torch", task, strategy="ddp", lr=0.1)
 
-    with mock.patch.dict(os.environ):  # PyTorch sets a variable
-        yield make
+    yield make
     torch.distributed.destroy_process_group()
 
 

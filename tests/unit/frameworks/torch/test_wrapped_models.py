@@ -1,8 +1,5 @@
 """The model that a script gets from setup() has the methods of its own one, and must be the one that is called."""
 
-import os
-from unittest import mock
-
 import numpy as np
 import pytest
 import torch
@@ -31,8 +28,7 @@ class Model(nn.Linear):
 @pytest.fixture(params=["ddp", "dataparallel", "single"])
 def start(request, tmp_path):
     begin = starter(tmp_path / "runs")
-    with mock.patch.dict(os.environ):
-        yield lambda **options: begin(strategy=request.param, **options)
+    yield lambda **options: begin(strategy=request.param, **options)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

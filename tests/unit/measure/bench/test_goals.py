@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import subprocess
-import sys
 
 import pytest
 from support.jobs import ROOT
@@ -11,19 +9,21 @@ from support.jobs import ROOT
 from hvdtrain.system.arithmetic import Processor
 
 
-def goals(folder):
-    command = [sys.executable, str(ROOT / "benchmarks" / "goals.py"), str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+@pytest.fixture
+def goals(tmp_path, monkeypatch, capsys):
+    """The table of the results in the test's folder, in lines."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+
+    def lines():
+        importlib.import_module("goals").main([str(tmp_path)])
+        return capsys.readouterr().out.splitlines()
+
+    return lines
 
 
-def test_goals_are_reached_missed_or_not_measured(tmp_path):
-    ratio = {
-        "horovod": "torch/horovod/mpi",
-        "fastest": "torch/mpi",
-        "ranks": 2,
-        "ratios": [0.9, 0.94, 1],
-        "median": 0.94,
-    }
+def test_goals_are_reached_missed_or_not_measured(tmp_path, goals):
+    ratio = {"fastest": "torch/mpi", "ranks": 2, "ratios": [0.9, 0.94, 1], "median": 0.94}
+    ratio["horovod"] = "torch/horovod/mpi"
     (tmp_path / "ratios.json").write_text(json.dumps([ratio, {**ratio, "horovod": "torch/horovod"}]))
     rows = [
         {"library": "horovod over MPI", "bytes": 8, "seconds": 5e-5, "runs": [4e-5, 5e-5, 9e-5]},
@@ -39,7 +39,7 @@ def test_goals_are_reached_missed_or_not_measured(tmp_path):
     ]
     content = {"ranks": 2, "rows": rows, "idle": idle, "cores": cores}
     (tmp_path / "allreduce" / "allreduce.json").write_text(json.dumps(content))
-    lines = goals(tmp_path).splitlines()
+    lines = goals()
     assert lines[2:6] == [
         "| images/s, torch/horovod/mpi / torch/mpi, 2 ranks | 0.94 (0.90 to 1.00, 3) |  | at least 0.95 | MISSED |",
         "| images/s, torch/horovod / torch/mpi, 2 ranks | 0.94 (0.90 to 1.00, 3) |  | at least 0.85 | reached |",
@@ -54,8 +54,8 @@ def test_goals_are_reached_missed_or_not_measured(tmp_path):
     )
 
 
-def test_without_results_every_goal_is_not_measured(tmp_path):
-    lines = goals(tmp_path).splitlines()[2:]
+def test_without_results_every_goal_is_not_measured(goals):
+    lines = goals()[2:]
     goal = "images/s, FRAMEWORK/horovod / fastest other strategy"
     assert lines[0] == f"| {goal} | not measured |  | at least 0.85 |  |"
     assert len(lines) == 8

@@ -127,10 +127,8 @@ def test_peers_without_their_programs_are_left_out(tmp_path):
 
 def test_where_an_accuracy_is_reached():
     evaluations = [[50, 0.4], [100, 0.8], [150, 0.7], [200, 0.9]]
-    assert reached(evaluations, 0.8) == 100
-    assert reached(evaluations, 0.6) == pytest.approx(75)
-    assert reached(evaluations, 0.2) == pytest.approx(25)
-    assert reached(evaluations, 0.95) is None
+    for accuracy, steps in ((0.8, 100), (0.6, 75), (0.2, 25), (0.95, None)):
+        assert reached(evaluations, accuracy) == (steps and pytest.approx(steps))
 
 
 def test_the_interval_of_a_mean():

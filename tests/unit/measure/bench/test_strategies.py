@@ -13,6 +13,7 @@ from hvdtrain.measure.bench.strategies import (
     plan,
     ratio_table,
     read_ratios,
+    settings,
     with_shards,
 )
 
@@ -81,6 +82,13 @@ def test_options_that_no_job_can_have(given, option):
     with pytest.raises(UserError) as failed:
         StrategyBenchOptions(**given)
     assert failed.value.option == option and failed.value.remedy
+
+
+@pytest.mark.parametrize(("scaling", "batch"), [("strong", 32), ("weak", 96)])
+def test_weak_scaling_multiplies_the_global_batch(scaling, batch):
+    options = StrategyBenchOptions(np="3", batch_size=32, scaling=scaling)
+    (job,) = (job for job in plan(ROWS[4:5], options) if job.repeat == 0 and job.row.strategy == "ring")
+    assert settings(job, options)["batch_size"] == batch
 
 
 def test_without_another_strategy_there_is_no_ratio(tmp_path):

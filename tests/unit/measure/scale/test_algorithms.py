@@ -53,24 +53,20 @@ def test_surplus_ranks_cost_two_more_messages():
     assert time[5] - time[4] == pytest.approx(2 * LINK.latency_s + 1000 * (2 * LINK.byte_s + LINK.sum_byte_s))
 
 
-def test_a_library_chooses_the_best_of_its_algorithms_by_size():
-    cluster = one_rank_per_host(64)
-    for size, best in ((8, "recursive doubling"), (1 << 27, "Rabenseifner")):
-        assert allreduce_time("mpi", size, cluster) == allreduce_time(best, size, cluster)
-
-
 @pytest.mark.parametrize(
-    ("ranks", "size", "used"),
+    ("library", "ranks", "size", "used"),
     [
-        (2, 4 << 20, "recursive doubling"),
-        (2, (4 << 20) + 1, "ring"),
-        (3, 128 << 10, "recursive doubling"),
-        (64, (128 << 10) + 1, "ring"),
+        ("mpi", 64, 8, "recursive doubling"),
+        ("mpi", 64, 1 << 27, "Rabenseifner"),
+        ("horovod-gloo", 2, 4 << 20, "recursive doubling"),
+        ("horovod-gloo", 2, (4 << 20) + 1, "ring"),
+        ("horovod-gloo", 3, 128 << 10, "recursive doubling"),
+        ("horovod-gloo", 64, (128 << 10) + 1, "ring"),
     ],
 )
-def test_horovod_over_gloo_chooses_by_size_alone(ranks, size, used):
+def test_a_library_chooses_the_best_of_its_algorithms_and_horovod_over_gloo_by_size_alone(library, ranks, size, used):
     cluster = one_rank_per_host(ranks)
-    assert allreduce_time("horovod-gloo", size, cluster) == allreduce_time(used, size, cluster)
+    assert allreduce_time(library, size, cluster) == allreduce_time(used, size, cluster)
 
 
 def test_a_hierarchical_allreduce_uses_the_network_less():

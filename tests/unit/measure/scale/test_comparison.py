@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.jobs import ROOT, run
+from support.jobs import ROOT
 from support.report import make_run
 
 from hvdtrain.__main__ import main
@@ -13,8 +13,8 @@ from hvdtrain.config.compression import Method
 from hvdtrain.measure.scale import comparison
 from hvdtrain.measure.scale.algorithms import Link
 from hvdtrain.measure.scale.communication import Communication, Coordination, Fit
-from hvdtrain.measure.scale.comparison import candidates, choice, compare, step_on_link
-from hvdtrain.measure.scale.compression import PLAIN, Combining
+from hvdtrain.measure.scale.comparison import candidates, choice, step_on_link
+from hvdtrain.measure.scale.compression import PLAIN, Combining, packing_s
 from hvdtrain.measure.scale.step import StepModel
 from hvdtrain.measure.scale.without_run import workload_of_model, workload_of_size
 
@@ -31,22 +31,31 @@ def in_folder(tmp_path, monkeypatch):
 
 
 def compared(*arguments, run=()):
-    main(["scale", *run, *COMPARE[1:], *map(str, arguments)])
-    with open("runs/scale/scale.json") as file:
-        return json.load(file)
+    return scaled(*run, *COMPARE[1:], *arguments)
+
+
+def scaled(*arguments):
+    """What the command writes."""
+    main(["scale", *map(str, arguments)])
+    return json.loads(Path("runs/scale/scale.json").read_text())
+
+
+def training_run(folder, **given):
+    """A run of two ranks that communicate for 0.4 s of each second."""
+    times = {"compute_s": [0.5, 0.5], "communicate_s": [0.4, 0.4], "data_s": [0.1, 0.1]}
+    lines = [{"kind": "train", "step": step, "epoch": step, "loss": 1.0, **times} for step in range(3)]
+    return make_run(folder, ranks=2, strategy="ring", metrics=lines, images_per_s=640.0, batch_size=64, **given)
 
 
 def by_name(made):
     return {(row["compression"], row["sync_every"]): row for row in made["compared"]}
 
 
-def test_a_slow_link_is_compared_before_anybody_trains(tmp_path):
-    """The command as users start it, in a process of its own, which measures the cost of packing."""
-    command = ["python", "-m", "hvdtrain", *COMPARE, "--model", "lenet", "--compute-ms", "27", *SLOW]
-    status, text = run(command, tmp_path)
-    assert status == 0, text
-    made = json.loads((tmp_path / "runs" / "scale" / "scale.json").read_text())
-    rows = by_name(made)
+def test_a_slow_link_is_compared_before_anybody_trains(tmp_path, monkeypatch, capsys):
+    """The cost of packing is measured."""
+    monkeypatch.setattr(comparison, "packing_s", packing_s)
+    made = compared("--model", "lenet", "--compute-ms", "27", *SLOW)
+    rows, text = by_name(made), capsys.readouterr().out
     assert len(rows) == 11
     plain = rows["none", 1]
     assert plain["sent_bytes"] == 1.5 * 4 * 129_068
@@ -89,10 +98,13 @@ def test_options_choose_what_is_compared():
     assert made["workload"]["gradient_bytes"] == 4 * (3 * 32 * 32 * 256 + 256 + 256 * 10 + 10)
 
 
-def test_each_number_of_ranks_has_its_rows_and_its_choice(capsys):
-    main(["scale", "--compare-compression", "--ranks", "8", "2", "--model", "lenet", *SLOW])
-    sentences = [line for line in capsys.readouterr().out.splitlines() if line.startswith("For ")]
-    assert [sentence.partition(",")[0] for sentence in sentences] == ["For 2 ranks", "For 8 ranks"]
+def test_each_number_of_ranks_has_its_rows_and_its_choice():
+    made = scaled("--compare-compression", "--ranks", 8, 1, "--model", "lenet", *SLOW)
+    assert [sentence.partition(",")[0] for sentence in made["findings"]] == ["For 1 rank", "For 8 ranks"]
+    assert made["findings"][0].startswith("For 1 rank, choose --compression none")
+    alone = [row for row in made["compared"] if row["ranks"] == 1]
+    assert len(alone) == len(made["compared"]) / 2
+    assert {(row["factor"], row["seconds"], row["sent_bytes"]) for row in alone} == {(1.0, 0.0, 0.0)}
 
 
 def test_the_documented_comparison_is_that_of_the_command(capsys, monkeypatch):
@@ -100,8 +112,7 @@ def test_the_documented_comparison_is_that_of_the_command(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     page = (ROOT / "docs" / "scaling.md").read_text()
     (line,) = re.findall(r"^    python -m hvdtrain (scale --compare-compression --model lenet.*)$", page, re.M)
-    main(line.split())
-    made = by_name(json.loads(Path("runs/scale/scale.json").read_text()))
+    made = by_name(scaled(*line.split()[1:]))
     rows = re.findall(r"^\| ([\w:]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \| (.*) \|$", page, re.M)
     assert len(rows) == len(made)
     for name, every, kilobytes, step_ms, factor, changes in rows:
@@ -112,34 +123,19 @@ def test_the_documented_comparison_is_that_of_the_command(capsys, monkeypatch):
         assert row["factor"] == pytest.approx(float(factor), rel=0.1)
 
 
-def test_one_rank_is_as_fast_with_each():
-    main(["scale", "--compare-compression", "--ranks", "1", "--model", "lenet", *SLOW])
-    with open("runs/scale/scale.json") as file:
-        made = json.load(file)
-    assert {(row["factor"], row["seconds"], row["sent_bytes"]) for row in made["compared"]} == {(1.0, 0.0, 0.0)}
-    assert made["findings"][0].startswith("For 1 rank, choose --compression none")
-
-
 def test_a_run_is_compared_whatever_its_own_method_was(tmp_path):
-    times = {"compute_s": [0.5, 0.5], "communicate_s": [0.4, 0.4], "data_s": [0.1, 0.1]}
-    lines = [{"kind": "train", "step": step, "epoch": step, "loss": 1.0, **times} for step in range(3)]
     for method in ("none", "int8"):
-        given = {"ranks": 2, "batch_size": 64, "images_per_s": 640.0, "strategy": "ring", "metrics": lines}
-        make_run(tmp_path / method, compression=method, **given)
+        training_run(tmp_path / method, compression=method)
     plain, packed = (compared(*SLOW, run=[name]) for name in ("none", "int8"))
     assert plain["compared"] == packed["compared"]
     assert plain["workload"]["gradient_bytes"] == 4 * 129_068
 
 
-def test_a_run_is_predicted_with_its_method_or_with_another(tmp_path, monkeypatch):
-    times = {"compute_s": [0.5, 0.5], "communicate_s": [0.4, 0.4], "data_s": [0.1, 0.1]}
-    lines = [{"kind": "train", "step": step, "epoch": step, "loss": 1.0, **times} for step in range(3)]
-    make_run(tmp_path / "run", ranks=2, compression="bf16", strategy="ring", metrics=lines, images_per_s=640.0)
+def test_a_run_is_predicted_with_its_method_or_with_another(tmp_path):
+    training_run(tmp_path / "run", compression="bf16")
     transfer = {}
     for name, options in {"run": (), "none": ("--compression", "none"), "local": ("--sync-every", "4")}.items():
-        main(["scale", "run", *SLOW, "--ranks", "8", *options])
-        with open("runs/scale/scale.json") as file:
-            made = json.load(file)
+        made = scaled("run", *SLOW, "--ranks", 8, *options)
         transfer[name] = made["combining"], made["predictions"][0]["step"]["transfer"]
     assert transfer["run"] == ("--compression bf16", pytest.approx(transfer["none"][1] / 2))
     assert transfer["local"] == ("--compression bf16 --sync-every 4", pytest.approx(transfer["run"][1] / 4))
@@ -165,10 +161,8 @@ def test_a_run_is_predicted_with_its_method_or_with_another(tmp_path, monkeypatc
     ],
 )  # fmt: skip
 def test_invalid_input_is_one_line(tmp_path, capsys, arguments, error):
-    times = {"compute_s": [0.5, 0.5], "communicate_s": [0.4, 0.4], "data_s": [0.1, 0.1]}
-    lines = [{"kind": "train", "step": step, "epoch": step, "loss": 1.0, **times} for step in range(3)]
     make_run(tmp_path / "run")
-    make_run(tmp_path / "damaged", ranks=2, strategy="ring", metrics=lines)
+    training_run(tmp_path / "damaged")
     record = json.loads((tmp_path / "damaged" / "config.json").read_text())
     record["config"]["compression"] = "zip"
     (tmp_path / "damaged" / "config.json").write_text(json.dumps(record))
@@ -227,9 +221,3 @@ def test_fp16_is_compared_where_it_exists(coordination, has_fp16):
 def model_of(workload, coordination=None):
     fit = Fit(Link(1e-4, 1e-8), 0.0, 0.0)
     return StepModel(workload, Communication("ring", fit, fit, coordination=coordination), 0.0)
-
-
-def test_compare_counts_from_none():
-    model = model_of(workload_of_size(1 << 20, 0.01))
-    (row,) = compare(model, 4, 1, [Combining(Method("bf16"))])
-    assert row.factor == pytest.approx(model.step(4, 1).seconds / row.step.seconds)

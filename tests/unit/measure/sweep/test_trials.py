@@ -10,20 +10,13 @@ from support.options import parse
 from hvdtrain.__main__ import main
 from hvdtrain.cli import sweep_options, sweep_programs
 from hvdtrain.errors import UserError
-from hvdtrain.measure.sweep.trials import (
-    RANKS,
-    SweepRecord,
-    Trial,
-    is_complete,
-    parse_ranks,
-    parse_settings,
-    plan,
-)
+from hvdtrain.measure.sweep.trials import RANKS, SweepRecord, Trial, is_complete, parse_ranks, parse_settings, plan
 
 TRAIN = ["--", "train", "--strategy", "single"]
 TASK = ["--", "train", "my task.py:Task", "--set", "depth=2"]
 LAUNCH = ["--", "launch", "local", "-n", "2", "--"]
 UNKNOWN = [*LAUNCH, "./train.sh", "my task.py:Task"]
+FOREIGN = [*LAUNCH, "python", "script.py", "--epochs", "2"]
 
 
 def test_trials_are_all_combinations_with_all_seeds():
@@ -108,6 +101,9 @@ def test_a_run_with_other_options_is_not_the_trial(tmp_path):
     (run / "config.json").write_text("{}")
     with pytest.raises(UserError, match=r"no valid config\.json"):
         is_complete(trial, tmp_path, {})
+    (tmp_path / "run.toml").write_text('remainder = "drop"\n')
+    (expected,) = sweep_programs.expected([trial], ["train", "--config", str(tmp_path / "run.toml")]).values()
+    assert (expected["remainder"], expected["lr"], expected["seed"]) == ("drop", 0.1, 0)
 
 
 INVALID = [
@@ -147,10 +143,7 @@ INVALID = [
     (["--", "trian"], "-- trian: a sweep runs train or launch (did you mean train?)"),
     ([*TRAIN, "--name", "x"], "-- train ... --name: a sweep sets that itself; it names each trial's run"),
     ([*TRAIN, "--runs=x"], "-- train ... --runs: a sweep sets that itself"),
-    (
-        [*TRAIN, "--epochz", "3"],
-        "the trials' command: unrecognized arguments: --epochz 3; --epochz is not an option",
-    ),
+    ([*TRAIN, "--epochz", "3"], "the trials' command: unrecognized arguments: --epochz 3; --epochz is not an option"),
     ([*TRAIN, "--help"], "the trials' command prints and trains nothing"),
     ([*TRAIN, "--config", "nowhere"], "--config nowhere: cannot be read"),
     (LAUNCH, "-- launch: no program"),
@@ -160,6 +153,17 @@ INVALID = [
     (["--", "launch", "status"], "-- launch status: it starts no job; give one of local, "),
     (["--", "launch", "cancel", "--all"], "-- launch cancel: it starts no job"),
     (["--", "launch", "lokal"], "(did you mean local?)"),
+    (["--set", "--hidden=1,2", *TRAIN], "training has no option 'hidden'"),
+    (["--set", "--seed=1,2", *FOREIGN], "a sweep sets --seed itself"),
+    (["--set", "batch-size=1", "--set", "--batch-size=2", *FOREIGN], "has values already"),
+    (["--set", "lr=log:1e-3:1", *TRAIN], "--set lr=log:0.001:1: a range is for a search; give --trials N"),
+    (["--set", "lr=log:1e-3:1,2", "--trials", "2", *TRAIN], "a range and other values"),
+    (["--set", "optimizer=log:1e-3:1", "--trials", "2", *TRAIN], "optimizer"),
+    (["--set", "momentum=float:0.5:1.5", "--trials", "4", *TRAIN], "--momentum 1.5"),
+    (["--trials", "2", *TRAIN], "--trials: nothing to draw"),
+    (["--trials", "0", "--set", "lr=0.1", *TRAIN], "--trials 0 is too small"),
+    (["--trials", "3", "--trial", "1", "--set", "lr=0.1", *TRAIN], "drawn one after the other"),
+    (["--sampler", "random", "--set", "lr=0.1", *TRAIN], "--sampler: belongs to a search"),
 ]
 
 
@@ -209,14 +213,6 @@ def test_arguments_of_a_task_are_options_of_trials(tmp_path, capsys, given, comm
     assert expected.get("set") == (["depth=2", "width=8"] if is_known else None)
 
 
-def test_programs_of_others_get_their_options(capsys):
-    main(["sweep", "--set", "lr=0.1", "--dry-run", *LAUNCH, "./train.sh"])
-    assert capsys.readouterr().out.startswith("hvdtrain launch local -n 2 -- ./train.sh --lr=0.1 --seed=0 ")
-
-
-FOREIGN = ["--", "launch", "local", "-n", "2", "--", "python", "script.py", "--epochs", "2"]
-
-
 def planned(*words):
     given, command = sweep_options.split([*words])
     options = sweep_options.parse(given)
@@ -235,27 +231,6 @@ def test_options_of_a_script_are_given_as_they_are_written(tmp_path):
     assert shlex.split(recorded) == ["hvdtrain", *line]
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["--set", "--hidden=1,2", *TRAIN], "training has no option 'hidden'"),
-        (["--set", "--seed=1,2", *FOREIGN], "a sweep sets --seed itself"),
-        (["--set", "batch-size=1", "--set", "--batch-size=2", *FOREIGN], "has values already"),
-        (["--set", "lr=log:1e-3:1", *TRAIN], "--set lr=log:0.001:1: a range is for a search; give --trials N"),
-        (["--set", "lr=log:1e-3:1,2", "--trials", "2", *TRAIN], "a range and other values"),
-        (["--set", "optimizer=log:1e-3:1", "--trials", "2", *TRAIN], "optimizer"),
-        (["--trials", "2", *TRAIN], "--trials: nothing to draw"),
-        (["--trials", "0", "--set", "lr=0.1", *TRAIN], "--trials 0 is too small"),
-        (["--trials", "3", "--trial", "1", "--set", "lr=0.1", *TRAIN], "drawn one after the other"),
-        (["--sampler", "random", "--set", "lr=0.1", *TRAIN], "--sampler: belongs to a search"),
-    ],
-)
-def test_impossible_searches_and_options(words, reason):
-    with pytest.raises(UserError) as raised:
-        planned(*words)
-    assert reason in str(raised.value)
-
-
 def test_dashes_before_an_option_of_training_change_nothing():
     assert parse_settings(["--lr=0.1"]) == parse_settings(["lr=0.1"]) == {"lr": [0.1]}
 
@@ -265,13 +240,6 @@ def test_a_search_has_no_tasks_of_an_array():
     sweep_options.check_trials(words, ["train"], "")
     with pytest.raises(UserError, match="--array 0-3: the trials of a search"):
         sweep_options.check_trials(words, ["train"], "0-3")
-
-
-def test_the_ends_of_ranges_are_checked_before_anything_starts(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["sweep", "--set", "momentum=float:0.5:1.5", "--trials", "4", *TRAIN])
-    assert (ended.value.code, [*tmp_path.iterdir()]) == (2, []) and "--momentum 1.5" in capsys.readouterr().err
 
 
 def test_arguments_that_the_file_of_the_task_names_need_no_prefix(tmp_path):

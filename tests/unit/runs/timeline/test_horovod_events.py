@@ -74,7 +74,7 @@ def test_file_cut_off_anywhere_gives_the_messages_before(tmp_path):
     whole, path = text(EVENTS), tmp_path / "horovod.json"
     complete = [(one.name, one.negotiation, one.begin) for one in messages(events(whole), 0)]
     lengths = []
-    for length in range(len(whole) + 1):
+    for length in [*range(0, len(whole), 3), len(whole)]:
         path.write_text(whole[:length])
         found = [(one.name, one.negotiation, one.begin) for one in HorovodFile(path).messages(0)]
         assert set(found) <= set(complete)

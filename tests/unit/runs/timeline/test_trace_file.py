@@ -53,10 +53,7 @@ def test_rank_without_records_of_messages_gave_them_when_it_began_to_wait():
     "messages",
     [
         [sent(8, 30), sent(9, 10), sent(9, 40)],  # they overlap
-        [
-            sent(8, _0=20),
-            sent(18, _0=-50, _1=100),
-        ],  # given after the allreduce, or long before
+        [sent(8, _0=20), sent(18, _0=-50, _1=100)],  # given after the allreduce, or long before
         [sent(-100, 500)],
         [Message("w", 5, 10 * MS, 11 * MS, {}, [("a", 0, 50 * MS), ("b", 9 * MS, 10 * MS), ("c", 1 << 60, 1 << 61)])],
     ],
@@ -66,12 +63,6 @@ def test_spans_never_overlap(tmp_path, messages):
     written(tmp_path, ranks(), messages, {})
 
 
-def test_no_steps(tmp_path):
-    found = written(tmp_path, [RankSteps(0, "", [])], [], {})
-    assert found.processes == {0: "rank 0"}
-    assert not found.main(0)
-
-
 def test_names_of_any_kind(tmp_path):
     name = 'a"b\\</script>\n\x00\ud800'
     message = sent(8)
@@ -79,3 +70,5 @@ def test_names_of_any_kind(tmp_path):
     found = written(tmp_path, [RankSteps(0, name, [step(5, 0)])], [message], {})
     assert found.processes[0] == f"rank 0 ({name})"
     assert name in found.messages(0)
+    without_steps = written(tmp_path, [RankSteps(0, "", [])], [], {})
+    assert without_steps.processes == {0: "rank 0"} and not without_steps.main(0)

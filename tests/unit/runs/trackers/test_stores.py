@@ -4,7 +4,11 @@ import sys
 from types import ModuleType
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.events import read_events
+
+from hvdtrain.runs.trackers import scalars
+from hvdtrain.runs.trackers.prometheus import Prometheus
 
 CONFIG = {"config": {"lr": 0.1, "set": ["a=b"]}, "runtime": {}, "ranks": 2, "device": "cpu", "controller": "gloo"}
 ODD = 'a"b\\c\nd}e{é'
@@ -16,10 +20,6 @@ def record(step, repeated=False, **values):
 
 
 def test_prometheus_reads_odd_names(tmp_path):
-    from prometheus_client.parser import text_string_to_metric_families
-
-    from hvdtrain.runs.trackers.prometheus import Prometheus
-
     folder = tmp_path / ODD
     folder.mkdir()
     tracker = Prometheus()
@@ -44,8 +44,6 @@ def test_prometheus_reads_odd_names(tmp_path):
 
 
 def test_prometheus_writes_where_the_node_exporter_reads(tmp_path, monkeypatch):
-    from hvdtrain.runs.trackers.prometheus import Prometheus
-
     monkeypatch.setenv("HVDTRAIN_PROMETHEUS_DIR", str(tmp_path / "collector"))
     (tmp_path / "collector").mkdir()
     Prometheus().start("0123456789abcdef", {**CONFIG, "folder": str(tmp_path / "run"), "step": 0})
@@ -70,13 +68,8 @@ def test_tensorboard_forgets_the_steps_that_are_repeated(tmp_path, monkeypatch):
             assert read_events(tmp_path)["train/compute_s_max"] == [2.0] * 4
     shown = EventAccumulator(str(folder))
     shown.Reload()
-    assert [(one.step, one.value, one.wall_time) for one in shown.Scalars("train/loss")] == [
-        (1, 1.0, 1001.0),
-        (2, 1.0, 1002.0),
-        (3, 2.0, 1003.0),
-        (4, 2.0, 1004.0),
-        (5, 2.0, 1005.0),
-    ]
+    found = [(one.step, one.value, one.wall_time) for one in shown.Scalars("train/loss")]
+    assert found == [(step, 1.0 if step < 3 else 2.0, 1000.0 + step) for step in range(1, 6)]
 
 
 def test_mlflow_continues_a_run(tmp_path, monkeypatch):
@@ -111,17 +104,12 @@ def test_mlflow_continues_a_run(tmp_path, monkeypatch):
     assert run.info.status == "KILLED"
     assert (run.data.params["lr"], run.data.params["momentum"], run.data.params["ranks"]) == ("0.1", "0.5", "2")
     history = client.get_metric_history(run.info.run_id, "train/loss")
-    assert [(one.step, one.value, one.timestamp) for one in history] == [
-        (1, 1.0, 1001000),
-        (2, 2.0, 1002000),
-        (3, 3.0, 1003000),
-    ]
+    found = [(one.step, one.value, one.timestamp) for one in history]
+    assert found == [(step, float(step), 1_000_000 + 1000 * step) for step in (1, 2, 3)]
     assert runs["f" * 16].data.metrics["train/loss"] == 5.0
 
 
 def test_prometheus_has_no_values_of_ranks_that_are_gone(tmp_path):
-    from hvdtrain.runs.trackers.prometheus import Prometheus
-
     def of_ranks():
         lines = (tmp_path / "metrics.prom").read_text().splitlines()
         found = [line for line in lines if line.startswith("hvdtrain_rank_value{") and 'name="compute_s"' in line]
@@ -137,8 +125,6 @@ def test_prometheus_has_no_values_of_ranks_that_are_gone(tmp_path):
 
 
 def test_records_of_ranks_that_left_have_numbers():
-    from hvdtrain.runs.trackers import scalars
-
     assert scalars(record(5, compute_s=[1.0, None, 3.0]))["train/compute_s_mean"] == 2.0
     lost = [{"rank": 1, "why": "was killed by SIGKILL"}]
     members = {"number": 2, "ranks": [0, 2], "hosts": ["a", "b"], "lost": lost, "joined": [], "seconds": 0.25}

@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from support.report import lines, make_run, write
+from support.report import lines, make_run, report_of
 
 from hvdtrain.runs.run import Run
 from hvdtrain.views.report.bits import bit_groups, bit_sentences
+from hvdtrain.views.report.pages import html_page, markdown_page
 
 A, B = "a" * 16, "b" * 16
 
@@ -64,11 +65,11 @@ def test_trainings_that_are_equal_are_counted_and_others_named(tmp_path):
 
 def test_the_report_has_hashes_and_the_sentence_first(tmp_path):
     runs_of(tmp_path / "runs", one={"ranks": 1}, two={"ranks": 2}, again={"ranks": 2, "seed": 1, "parameters": B})
-    folder = write(tmp_path, tmp_path / "runs")
-    rows = lines(folder)
+    rows = lines(tmp_path / "runs")
     assert rows["torch", "ring", "1", "1"]["parameters"] == A
     assert set(rows["torch", "ring", "2", "1"]["parameters"].split()) == {A, B}
-    page = (folder / "report.md").read_text()
+    report = report_of(tmp_path / "runs")
+    page = markdown_page(report)
     assert f"| {A} |" in page and "| 2 hashes |" in page
     assert page.splitlines()[2].startswith("Weights: ") and A in page.splitlines()[2]
-    assert f">{A}<" in (folder / "report.html").read_text().replace("\n", "").replace(" ", "")
+    assert f">{A}<" in html_page(report).replace("\n", "").replace(" ", "")

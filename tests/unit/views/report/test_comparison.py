@@ -1,119 +1,99 @@
 """Speedup, efficiency and serial fraction, against the right base; the largest difference from a single process."""
 
 import pytest
-from support.report import lines, make_run, number, save, table, write
+from support.report import lines, make_run, report_of, rows, save
 
 from hvdtrain.config.options import Config
+from hvdtrain.views.report.pages import markdown_page
 
-
-def test_strong_scaling(tmp_path):
-    make_run(tmp_path / "one", images_per_s=1000.0, batch_size=64)
-    make_run(tmp_path / "two", images_per_s=1600.0, batch_size=64, strategy="horovod", ranks=2)
-    make_run(tmp_path / "four", images_per_s=2000.0, batch_size=64, strategy="horovod", ranks=2, devices=2)
-    rows = lines(write(tmp_path, tmp_path))
-    two, four = rows["torch", "horovod", "2", "1"], rows["torch", "horovod", "2", "2"]
-    assert (two["scaling"], two["scaling_base"]) == ("strong", "torch single, 1 × 1")
+PER_RANK = {"batch_size": 32, "batch_scope": "per-rank"}
+TWO = {"strategy": "horovod", "ranks": 2}
+SCALING = {
     # S = 1.6: e = (1/1.6 - 1/2) / (1 - 1/2) = 0.25; S = 2: e = (1/2 - 1/4) / (1 - 1/4) = 1/3
-    assert [number(two, name) for name in ("speedup", "efficiency", "karp_flatt")] == pytest.approx([1.6, 0.8, 0.25])
-    assert [number(four, name) for name in ("speedup", "efficiency", "karp_flatt")] == pytest.approx([2, 0.5, 1 / 3])
-    assert rows["torch", "single", "1", "1"]["karp_flatt"] == ""
+    "strong": {
+        "one": ({"images_per_s": 1000.0, "batch_size": 64}, ("base", 1, "")),
+        "two": ({"images_per_s": 1600.0, "batch_size": 64, **TWO}, ("strong", 0.8, 0.25)),
+        "four": ({"images_per_s": 2000.0, "batch_size": 64, **TWO, "devices": 2}, ("strong", 0.5, 1 / 3)),
+    },
+    # The base has the batch of one replica: 2400 / (3 * 1000).
+    "weak": {
+        "one": ({"images_per_s": 1000.0, "batch_size": 32}, ("base", 1, "")),
+        "large": ({"images_per_s": 3000.0, "batch_size": 96}, ("base", 1, "")),
+        "three": ({"images_per_s": 2400.0, **PER_RANK, "strategy": "horovod", "ranks": 3}, ("weak", 0.8, "")),
+    },
+    # `bench --scaling weak` multiplies the global batch itself, over ranks or over devices.
+    "weak with global batches": {
+        "one": ({"images_per_s": 1000.0, "batch_size": 32}, ("base", 1, "")),
+        "two": ({"images_per_s": 1800.0, "batch_size": 64, "strategy": "ring", "ranks": 2}, ("weak", 0.9, "")),
+        "devices": ({"images_per_s": 1600.0, "batch_size": 64, "strategy": "manual", "devices": 2}, ("weak", 0.8, "")),
+    },
+    "one replica": {
+        "one": ({"images_per_s": 1000.0}, ("base", 1, "")),
+        "other": ({"images_per_s": 900.0, "strategy": "horovod"}, ("", "", "")),
+    },
+    "without strategy single": {
+        "one": ({"images_per_s": 500.0, "strategy": "horovod"}, ("base", 1, "")),
+        "two": ({"images_per_s": 900.0, **TWO}, ("strong", 0.9, 1 / 9)),
+        "ddp": ({"images_per_s": 900.0, "strategy": "ddp", "ranks": 2}, ("", "", "")),
+        "mxnet": ({"images_per_s": 900.0, "framework": "mxnet", **TWO}, ("", "", "")),
+    },
+    **{
+        f"no comparable base: {other}": {
+            "one": ({"images_per_s": 500.0}, ("base", 1, "")), "two": ({**TWO, **other}, ("", "", "")),
+        }
+        for other in (
+            {"precision": "bf16"}, {"batch_size": 96}, {"data": "mnist"}, {"host": {"processor": "Xeon"}},
+            {"host": {"OMP_NUM_THREADS": "2"}},
+        )
+    },
+}  # fmt: skip
+"""By runs: what they are given, and scaling, efficiency and serial fraction that the report must show."""
 
 
-def test_weak_scaling_base_has_the_batch_of_one_replica(tmp_path):
-    make_run(tmp_path / "one", images_per_s=1000.0, batch_size=32)
-    make_run(tmp_path / "large", images_per_s=3000.0, batch_size=96)
-    make_run(
-        tmp_path / "three", images_per_s=2400.0, batch_size=32, batch_scope="per-rank", strategy="horovod", ranks=3
-    )
-    row = next(row for row in table(write(tmp_path, tmp_path)) if row["strategy"] == "horovod")
-    assert row["scaling"] == "weak"
-    assert number(row, "efficiency") == pytest.approx(0.8)  # 2400 / (3 * 1000)
-    assert row["karp_flatt"] == ""
+@pytest.mark.parametrize("runs", SCALING.values(), ids=SCALING)
+def test_scaling(tmp_path, runs):
+    for name, (given, _) in runs.items():
+        make_run(tmp_path / name, **given)
+    made = zip(report_of(tmp_path).rows, rows(tmp_path), strict=True)
+    found = {row.run.name: [values[name] for name in ("scaling", "efficiency", "karp_flatt")] for row, values in made}
+    for name, (_, (scaling, *numbers)) in runs.items():
+        assert found[name][0] == scaling, name
+        assert [text and float(text) for text in found[name][1:]] == [one and pytest.approx(one) for one in numbers]
 
 
-def test_weak_scaling_with_global_batches(tmp_path):
-    """`bench --scaling weak` multiplies the global batch itself, over ranks or over devices."""
-    make_run(tmp_path / "one", images_per_s=1000.0, batch_size=32)
-    make_run(tmp_path / "two", images_per_s=1800.0, batch_size=64, strategy="ring", ranks=2)
-    make_run(tmp_path / "devices", images_per_s=1600.0, batch_size=64, strategy="manual", devices=2)
-    rows = lines(write(tmp_path, tmp_path))
-    for name, ranks, devices, efficiency in (("ring", "2", "1", 0.9), ("manual", "1", "2", 0.8)):
-        row = rows["torch", name, ranks, devices]
-        assert (row["scaling"], number(row, "efficiency")) == ("weak", pytest.approx(efficiency))
-
-
-def test_one_replica_has_no_efficiency(tmp_path):
+def test_the_base_is_named_with_the_speedup(tmp_path):
     make_run(tmp_path / "one", images_per_s=1000.0)
-    make_run(tmp_path / "other", images_per_s=900.0, strategy="horovod")
-    rows = lines(write(tmp_path, tmp_path))
-    assert [rows["torch", name, "1", "1"]["scaling"] for name in ("single", "horovod")] == ["base", ""]
-
-
-def test_without_strategy_single_the_base_is_the_strategy_with_one_replica(tmp_path):
-    make_run(tmp_path / "one", images_per_s=500.0, strategy="horovod")
-    make_run(tmp_path / "two", images_per_s=900.0, strategy="horovod", ranks=2)
-    make_run(tmp_path / "other", images_per_s=900.0, strategy="ddp", ranks=2)
-    make_run(tmp_path / "third", images_per_s=900.0, strategy="horovod", framework="mxnet", ranks=2)
-    rows = lines(write(tmp_path, tmp_path))
-    assert number(rows["torch", "horovod", "2", "1"], "efficiency") == pytest.approx(0.9)
-    assert rows["torch", "ddp", "2", "1"]["efficiency"] == ""
-    assert rows["mxnet", "horovod", "2", "1"]["efficiency"] == ""
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"precision": "bf16"},
-        {"batch_size": 96},
-        {"data": "mnist"},
-        {"host": {"processor": "Xeon"}},
-        {"host": {"OMP_NUM_THREADS": "2"}},
-    ],
-)
-def test_no_efficiency_without_a_comparable_base(tmp_path, other):
-    make_run(tmp_path / "one", images_per_s=500.0)
-    make_run(tmp_path / "two", strategy="horovod", ranks=2, **other)
-    assert lines(write(tmp_path, tmp_path))["torch", "horovod", "2", "1"]["efficiency"] == ""
+    make_run(tmp_path / "two", images_per_s=1600.0, **TWO)
+    row = lines(tmp_path)["torch", "horovod", "2", "1"]
+    assert (row["scaling_base"], float(row["speedup"])) == ("torch single, 1 × 1", 1.6)
 
 
 def test_difference_from_a_single_process(tmp_path):
     make_run(tmp_path / "a-one", moved=0.0)
     make_run(tmp_path / "b-one", moved=0.0, images_per_s=1.0)
-    make_run(tmp_path / "two", moved=-0.5, strategy="horovod", ranks=2)
-    make_run(tmp_path / "two-again", moved=0.25, strategy="horovod", ranks=2)
-    make_run(tmp_path / "other", moved=0.125, framework="mxnet", strategy="horovod", ranks=2)
+    make_run(tmp_path / "two", moved=-0.5, **TWO)
+    make_run(tmp_path / "two-again", moved=0.25, **TWO)
+    make_run(tmp_path / "other", moved=0.125, framework="mxnet", **TWO)
     make_run(tmp_path / "seed", moved=0.125, framework="mxnet", strategy="horovod", ranks=3, seed=1)
     make_run(tmp_path / "short", moved=0.125, strategy="horovod", ranks=4, steps=7)
     make_run(tmp_path / "no-checkpoint", strategy="horovod", ranks=5)
     # Two ranks with half the batch and half the learning rate each train as a single process does (linear scaling).
-    per_rank = {"batch_scope": "per-rank", "batch_size": 32, "lr": 0.025}
-    make_run(tmp_path / "per-rank", moved=0.75, strategy="ddp", ranks=2, **per_rank)
-    folder = write(tmp_path, tmp_path)
-    differences = {
-        (row["framework"], row["strategy"], row["ranks"]): row["max_parameter_difference"]
-        for row in lines(folder).values()
-    }
-    assert differences == {
-        ("torch", "single", "1"): "0.0",
-        ("torch", "horovod", "2"): "0.5",
-        ("mxnet", "horovod", "2"): "0.125",
-        ("mxnet", "horovod", "3"): "",
-        ("torch", "horovod", "4"): "",
-        ("torch", "horovod", "5"): "",
+    make_run(tmp_path / "per-rank", moved=0.75, strategy="ddp", ranks=2, lr=0.025, **PER_RANK)
+    assert {key[:3]: row["max_parameter_difference"] for key, row in lines(tmp_path).items()} == {
+        ("torch", "single", "1"): "0.0", ("torch", "horovod", "2"): "0.5", ("mxnet", "horovod", "2"): "0.125",
+        ("mxnet", "horovod", "3"): "", ("torch", "horovod", "4"): "", ("torch", "horovod", "5"): "",
         ("torch", "ddp", "2"): "0.75",
-    }
-    text = (folder / "report.md").read_text()
-    assert " 0.12 (from torch) |" in text
-    assert " 0.5 |" in text
+    }  # fmt: skip
+    text = markdown_page(report_of(tmp_path))
+    assert " 0.12 (from torch) |" in text and " 0.5 |" in text
 
 
 def test_damaged_older_and_non_finite_checkpoints_are_not_compared(tmp_path):
     make_run(tmp_path / "one", moved=0.0)
-    old = make_run(tmp_path / "old", strategy="horovod", ranks=2)
-    save(old, Config(), 1.0, step=4)
+    save(make_run(tmp_path / "old", **TWO), Config(), 1.0, step=4)
     damaged = make_run(tmp_path / "damaged", moved=1.0, strategy="horovod", ranks=3)
     next(damaged.rglob("weights.safetensors")).write_bytes(b"x")
     make_run(tmp_path / "blown up", moved=float("nan"), strategy="horovod", ranks=4)
-    rows = lines(write(tmp_path, tmp_path))
-    assert [rows["torch", "horovod", ranks, "1"]["max_parameter_difference"] for ranks in "234"] == ["", "", ""]
-    assert "| reference |" in (tmp_path / "out" / "report.md").read_text()
+    found = lines(tmp_path)
+    assert [found["torch", "horovod", ranks, "1"]["max_parameter_difference"] for ranks in "234"] == ["", "", ""]
+    assert "| reference |" in markdown_page(report_of(tmp_path))

@@ -1,23 +1,19 @@
 """The sentences with which a report begins."""
 
-import csv
 import shutil
 
 import pytest
-from support.report import learning, make_run, write
+from support.report import learning, make_run, report_of, rows, write
 
-from hvdtrain.runs.run import Run, finished_runs
-from hvdtrain.views.report.content import Report
-from hvdtrain.views.report.pages import csv_page, html_page, markdown_page
+from hvdtrain.views.report.pages import html_page, markdown_page
 
 
 def sentences(tmp_path):
-    return Report(*finished_runs([tmp_path / "runs"])).findings
+    return report_of(tmp_path / "runs").findings
 
 
 def fastest(tmp_path):
-    report = Report(*finished_runs([tmp_path / "runs"]))
-    return [row["most_images_per_s"] for row in csv.DictReader(csv_page(report).splitlines())]
+    return [row["most_images_per_s"] for row in rows(tmp_path / "runs")]
 
 
 def runs(tmp_path, name, speeds, **given):
@@ -81,24 +77,17 @@ def test_rows_within_the_spread_of_the_fastest_are_named(tmp_path):
 
 def test_without_one_process_the_fastest_row_is_named(tmp_path):
     runs(tmp_path, "two", [1500.0, 1700.0], **TWO)
-    assert sentences(tmp_path)[0] == (
-        "PyTorch: horovod over MPI with 2 ranks on 2 cores trains 1,600 images/s (1,500 to 1,700 over 2 runs)."
-    )
-    runs(tmp_path, "ring", [900.0], ranks=2, strategy="ring")
-    assert sentences(tmp_path)[0] == (
-        "PyTorch: of 2 rows horovod over MPI with 2 ranks on 2 cores has the most images/s, 1,600 (too few runs to "
-        "know the spread)."
-    )
-    make_run(tmp_path / "runs" / "ring-1", ranks=2, strategy="ring", images_per_s=1550.0)
-    assert sentences(tmp_path)[0] == (
-        "PyTorch: of 2 rows horovod over MPI with 2 ranks on 2 cores has the most images/s, 1,600, with ring within "
-        "its spread."
-    )
-    shutil.rmtree(tmp_path / "runs" / "ring-1")
-    make_run(tmp_path / "runs" / "ring-1", ranks=2, strategy="ring", images_per_s=950.0)
-    assert sentences(tmp_path)[0] == (
-        "PyTorch: horovod over MPI with 2 ranks on 2 cores is the fastest of 2 rows, with 1,600 images/s."
-    )
+    name = "horovod over MPI with 2 ranks on 2 cores"
+    assert sentences(tmp_path)[0] == f"PyTorch: {name} trains 1,600 images/s (1,500 to 1,700 over 2 runs)."
+    for speeds, expected in (
+        ([900.0], f"of 2 rows {name} has the most images/s, 1,600 (too few runs to know the spread)."),
+        ([900.0, 1550.0], f"of 2 rows {name} has the most images/s, 1,600, with ring within its spread."),
+        ([900.0, 950.0], f"{name} is the fastest of 2 rows, with 1,600 images/s."),
+    ):
+        runs(tmp_path, "ring", speeds, ranks=2, strategy="ring")
+        assert sentences(tmp_path)[0] == f"PyTorch: {expected}"
+        for path in tmp_path.glob("runs/ring-*"):
+            shutil.rmtree(path)
 
 
 def test_each_framework_data_set_and_machine_is_compared_by_itself(tmp_path):
@@ -111,7 +100,7 @@ def test_each_framework_data_set_and_machine_is_compared_by_itself(tmp_path):
     runs(tmp_path, "faster", [9000.0, 8000.0], host={"processor": "Xeon"})
     found = sentences(tmp_path)
     assert found[4] == "The tables have the speed of 1 more group of rows."
-    titles = {group.title for group in Report(*finished_runs([tmp_path / "runs"])).groups}
+    titles = {group.title for group in report_of(tmp_path / "runs").groups}
     machines = ("digits, AMD EPYC", "mnist, AMD EPYC", "digits, Xeon")
     assert {f"PyTorch, data {one}, 4 cores" for one in machines} < titles
     assert fastest(tmp_path).count("True") == 3
@@ -133,7 +122,7 @@ def test_parameters_that_differ_are_no_agreement(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "rows", "expected"),
+    ("accuracies", "test_rows", "expected"),
     [
         ((0.80, 0.81), 1000,
          "Test accuracies are 0.8000 to 0.8100: no difference is beyond chance in the test rows (95 %)."),
@@ -146,10 +135,10 @@ def test_parameters_that_differ_are_no_agreement(tmp_path):
         ((0.80, None), 1000, "Test accuracy 0.8000 (95 % interval 0.7741 to 0.8236)."),
     ],
 )  # fmt: skip
-def test_accuracies_within_chance_do_not_differ(tmp_path, accuracies, rows, expected):
+def test_accuracies_within_chance_do_not_differ(tmp_path, accuracies, test_rows, expected):
     one, two = accuracies
-    runs(tmp_path, "one", [1000.0], accuracy=one, test_rows=rows)
-    runs(tmp_path, "two", [1500.0], accuracy=two, test_rows=rows, ranks=2, strategy="ring")
+    runs(tmp_path, "one", [1000.0], accuracy=one, test_rows=test_rows)
+    runs(tmp_path, "two", [1500.0], accuracy=two, test_rows=test_rows, ranks=2, strategy="ring")
     assert sentences(tmp_path)[-1] == expected
 
 
@@ -173,11 +162,10 @@ def test_ranks_that_were_lost_are_told(tmp_path):
     lost["lost"] = [{"rank": 1, "why": "<script>*was* killed"}]
     make_run(tmp_path / "one", ranks=2, strategy="ring", metrics=[lost])
     make_run(tmp_path / "other", ranks=2, strategy="ring", seed=1)
-    runs = [Run(tmp_path / name).require() for name in ("one", "other")]
-    report = Report(runs, [])
+    report = report_of(tmp_path)
     assert "Ranks: in 1 run, 1 rank lost, 0 ranks joined." in report.findings
     assert report.changes[0][0] == "one: 1 rank lost, paused 0.3 s in all" and len(report.changes) == 1
     markdown, html = markdown_page(report), html_page(report)
     assert "- one: 1 rank lost" in markdown and "  - rank 1 lost at step 4 (&lt;script&gt;\\*was\\* killed)" in markdown
     assert "rank 1 lost at step 4 (&lt;script&gt;*was* killed)" in html and "<script>" not in html
-    assert 'id="changes"' not in html_page(Report(runs[1:], []))
+    assert 'id="changes"' not in html_page(report_of(tmp_path / "other"))

@@ -1,6 +1,5 @@
-"""The HTML page, and names that must not break any page."""
+"""The HTML page, names that must not break any page, and the accuracies of classes."""
 
-import csv
 import html
 import re
 import subprocess
@@ -10,10 +9,12 @@ from base64 import b64decode
 from html.parser import HTMLParser
 
 from support.jobs import ROOT
-from support.report import images, learning, make_run, sample, table, write
+from support.report import images, learning, make_run, report_of, rows, sample, write
 from support.run_folders import write_task_run
 
 from hvdtrain.views.report.columns import main_columns, more_columns
+from hvdtrain.views.report.content import MAX_CLASSES
+from hvdtrain.views.report.pages import html_page, markdown_page
 
 ODD = "<script>alert(1)</script> | $x^$ & \"q\" 'r' \x1b[31m \n=1+1 `` \udce4 名"
 
@@ -45,9 +46,9 @@ def test_special_characters_in_names_are_escaped(tmp_path, capsys):
 
 
 def test_spreadsheets_run_no_cell(tmp_path):
-    make_run(tmp_path / "run", strategy="=1+1", framework="@SUM(1)", data="-2")
-    make_run(tmp_path / "two", strategy="=1+1", framework="@SUM(1)", data="-2", ranks=2)
-    for row in table(write(tmp_path, tmp_path)):
+    for ranks in (1, 2):
+        make_run(tmp_path / str(ranks), strategy="=1+1", framework="@SUM(1)", data="-2", ranks=ranks)
+    for row in rows(tmp_path):
         assert row["strategy"] == "'=1+1"
         assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row.values())
 
@@ -69,8 +70,11 @@ class Outline(HTMLParser):
         return [values for name, values in self.tags if name == tag]
 
 
-def test_page_is_self_contained_and_accessible(tmp_path):
-    page = (write(tmp_path, sample(tmp_path / "runs")) / "report.html").read_text()
+def test_page_is_self_contained_accessible_and_reproducible(tmp_path):
+    runs = sample(tmp_path / "runs")
+    first = {path.name: path.read_bytes() for path in write(tmp_path, runs).iterdir()}
+    assert {path.name: path.read_bytes() for path in write(tmp_path, runs).iterdir()} == first
+    page = first["report.html"].decode()
     outline = Outline(page)
     assert all(link.startswith("data:") for link in outline.links)
     assert not re.search(r"url\(|@import", page)
@@ -88,12 +92,6 @@ def test_page_is_self_contained_and_accessible(tmp_path):
         assert f"<!-- {axis}" in drawing
 
 
-def test_report_is_reproducible_byte_by_byte(tmp_path):
-    runs = sample(tmp_path / "runs")
-    first = {path.name: path.read_bytes() for path in write(tmp_path, runs).iterdir()}
-    assert {path.name: path.read_bytes() for path in write(tmp_path, runs).iterdir()} == first
-
-
 def test_no_framework_is_imported(tmp_path):
     run = make_run(tmp_path / "run", moved=0.0)
     code = "import sys; from hvdtrain.cli import report; report.main(sys.argv[1:]); print(*sys.modules)"
@@ -107,9 +105,23 @@ def test_no_framework_is_imported(tmp_path):
 def test_metrics_besides_the_score_have_columns(tmp_path):
     for name, perplexity in (("a", 3.0), ("b", 2.0)):
         write_task_run(tmp_path / "runs" / name, {"perplexity": perplexity, "r2": 0.75}, score="min:perplexity")
-    output = write(tmp_path, tmp_path / "runs")
-    page = (output / "report.md").read_text()
+    report = report_of(tmp_path / "runs")
+    page = markdown_page(report)
     assert "| test r2 |" in page and "| 0.7500 |" in page
-    (row,) = csv.DictReader((output / "report.csv").open())
+    (row,) = rows(tmp_path / "runs")
     assert (float(row["metric:r2"]), float(row["metric:perplexity"]), float(row["score_median"])) == (0.75, 2.5, 2.5)
-    assert "test r2" in (output / "report.html").read_text()
+    assert "test r2" in html_page(report)
+
+
+def test_classes_are_listed_by_name_from_the_lowest_accuracy(tmp_path):
+    for seed, accuracy in ((0, 0.5), (1, 0.7), (2, 0.6)):
+        classes = {"zebra": accuracy, "<b>ant": 0.9, "without images": float("nan")}
+        make_run(tmp_path / "runs" / str(seed), seed=seed, per_class_accuracy=classes)
+    text, page = (make(report_of(tmp_path / "runs")) for make in (markdown_page, html_page))
+    assert "- zebra: 0.6000 (0.5000 to 0.7000)\n- &lt;b&gt;ant: 0.9000\n" in text
+    assert "<li>zebra: 0.6000 (0.5000 to 0.7000)</li>" in page and "<b>" not in page
+    assert "without images" not in text
+    many = {f"class {number:03}": 1 - number / 1000 for number in range(100)}
+    text = markdown_page(report_of(make_run(tmp_path / "many", per_class_accuracy=many)))
+    assert text.count("- class ") == MAX_CLASSES and "- class 099: 0.9010\n" in text
+    assert "- 80 more classes with higher accuracies" in text

@@ -5,11 +5,10 @@ import re
 
 import pytest
 from support.networks import shaped
-from support.report import images, lines, make_run, number, sample, table, write
+from support.report import images, lines, make_run, number, report_of, rows, sample, table, write
 
 from hvdtrain.networks.record import shaped_to_record
-from hvdtrain.runs.run import finished_runs
-from hvdtrain.views.report.content import Report
+from hvdtrain.views.report.pages import markdown_page
 from hvdtrain.views.report.rows import Interval, wilson
 
 
@@ -26,7 +25,7 @@ def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsy
         given |= {"step_s": 25 / speed, "cores": 2, "flops_per_image": 1e7}
         given["metrics"] = [step_times(0.5, 0.25, 0.25)] if name != "c" else []
         make_run(tmp_path / "runs" / name, images_per_s=speed, framework="mxnet", **given)
-    row = lines(write(tmp_path, tmp_path / "runs"))["mxnet", "single", "1", "1"]
+    (row,) = table(write(tmp_path, tmp_path / "runs"))
     expected = {
         "runs": 3, "images_per_s_median": 1000, "images_per_s_least": 900, "images_per_s_greatest": 1100,
         "epoch_s": 10, "peak_rss_mb": 550, "accuracy_median": 0.5, "accuracy_least": 0.45, "accuracy_greatest": 0.55,
@@ -43,18 +42,8 @@ def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsy
     assert "- seed: differs: 0 (2 runs), 1 (1 run)\n" in page
     output = capsys.readouterr().out.splitlines()
     (shown,) = (line for line in output if line.startswith("  single"))
-    assert re.sub("  +", " | ", shown.strip()).split(" | ") == (
-        [
-            "single",
-            "1 × 1",
-            "1,000",
-            *(["900 to 1,100, 3 runs"] if "900 to" in shown else []),
-            "base",
-            "0.5000",
-            "—",
-            "ab",
-        ]
-    )
+    cells = re.sub("  +", " | ", shown.strip()).replace(" | 900 to 1,100, 3 runs", "")
+    assert cells == "single | 1 × 1 | 1,000 | base | 0.5000 | — | ab"
     assert output[-1] == f"written to {tmp_path / 'out'}: report.md, report.csv, report.html"
 
 
@@ -63,37 +52,59 @@ def test_communication_that_cannot_be_told_is_unknown(tmp_path):
     make_run(tmp_path / "ddp", strategy="ddp", ranks=2, step_s=0.02, metrics=[step_times(0.9, None, 0.1)])
     make_run(tmp_path / "manual", strategy="manual", devices=2, step_s=0.02, metrics=[step_times(0.8, 0.0, 0.2)])
     make_run(tmp_path / "short", framework="mxnet", without=("step_s", "cores"), metrics=[step_times(0.5, 0.25, 0.25)])
-    text = (write(tmp_path, tmp_path) / "report.md").read_text()
+    text = markdown_page(report_of(tmp_path))
     assert "| ddp | 2 × 1 | — | — | 2.00 | 20.0 ms: 90% / unknown / 10% | — | 400 |" in text
     assert "| manual | 1 × 2 | — | — | 2.00 | 20.0 ms: 80% / unknown / 20% | — | 400 |" in text
     assert "| single | 1 × 1 | — | — | 2.00 | 50% / 25% / 25% |" in text
-    assert [row["communicate_share"] for row in table(tmp_path / "out")] == ["0.25", "", ""]
+    assert [row["communicate_share"] for row in rows(tmp_path)] == ["0.25", "", ""]
 
 
 def test_runs_that_know_their_communication_give_the_shares_of_a_row(tmp_path):
     for name, parts in (("a", (0.9, None, 0.1)), ("b", (0.5, 0.25, 0.25)), ("c", (0.3, 0.45, 0.25))):
         make_run(tmp_path / name, strategy="horovod", ranks=2, metrics=[step_times(*parts)])
-    (row,) = table(write(tmp_path, tmp_path))
+    (row,) = rows(tmp_path)
     shares = [number(row, f"{part}_share") for part in ("compute", "communicate", "data")]
     assert shares == pytest.approx([0.4, 0.35, 0.25])
 
 
-def test_runs_over_gloo_and_over_mpi_are_no_repetitions(tmp_path):
-    for name, controller in (("a", "Gloo"), ("b", "MPI"), ("c", "MPI")):
-        make_run(tmp_path / name, strategy="horovod", ranks=2, controller=controller)
-    rows = table(write(tmp_path, tmp_path))
-    assert [(row["strategy"], row["controller"], row["runs"]) for row in rows] == [
-        ("horovod", "Gloo", "1"), ("horovod", "MPI", "2"),
-    ]  # fmt: skip
-    assert "| horovod over MPI |" in (tmp_path / "out" / "report.md").read_text()
+HOROVOD = {"strategy": "horovod", "ranks": 2}
+SAME = {
+    "controllers": ([{**HOROVOD, "controller": name} for name in ("Gloo", "MPI", "MPI")],
+                    {"horovod over Gloo": "1", "horovod over MPI": "2"}),
+    "the default style, named or not": (
+        [*({"framework": "mxnet", "api": api} for api in ("auto", "gluon", "module")),
+         {"framework": "mxnet", "strategy": "kvstore", "kvstore": "dist_sync", "ranks": 2}],
+        {"single": "2", "single (module)": "1", "kvstore dist_sync": "1"}),
+    "seeds": ([{}, {"seed": 1}], {"single": "2"}),
+}  # fmt: skip
+"""Runs, and how many of them are in the rows of these names."""
+
+
+@pytest.mark.parametrize(("runs", "expected"), SAME.values(), ids=SAME)
+def test_which_runs_are_repetitions(tmp_path, runs, expected):
+    for place, given in enumerate(runs):
+        make_run(tmp_path / str(place), **given)
+    text = markdown_page(report_of(tmp_path))
+    assert [row["runs"] for row in rows(tmp_path)] == [*expected.values()]
+    assert all(f"| {name} |" in text for name in expected)
+
+
+def test_runs_on_other_machines_are_in_other_rows(tmp_path):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", host={"name": "node2", "processor": "Xeon"})
+    make_run(tmp_path / "c", host={"name": "node3"})
+    text = markdown_page(report_of(tmp_path))
+    assert "- node2: Xeon, 4 cores, Linux (1 run)\n" in text and "These are 3 machines" in text
+    assert [row["runs"] for row in rows(tmp_path)] == ["2", "1"]
 
 
 def test_table_fits_the_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("hvdtrain.cli.report.html_page", lambda _: "")  # its charts take most of the time
     write(tmp_path, sample(tmp_path / "runs"))
     printed = capsys.readouterr().out.splitlines()[:-1]
     assert max(map(len, printed)) <= 60
-    table = Report(*finished_runs([tmp_path / "runs"])).terminal_table()
+    table = report_of(tmp_path / "runs").terminal_table()
     assert table.terminal(60) in "\n".join(printed)
     for width in (40, 60, 80, 120):
         shown = table.terminal(width)
@@ -103,31 +114,13 @@ def test_table_fits_the_terminal(tmp_path, capsys, monkeypatch):
         assert found == [width >= 60, width >= 80, width >= 120]
 
 
-def test_runs_with_the_default_style_named_or_not_are_repetitions(tmp_path):
-    for name, api in (("a", "auto"), ("b", "gluon"), ("c", "module")):
-        make_run(tmp_path / name, framework="mxnet", api=api)
-    make_run(tmp_path / "d", framework="mxnet", strategy="kvstore", kvstore="dist_sync", ranks=2)
-    text = (write(tmp_path, tmp_path) / "report.md").read_text()
-    assert re.findall(r"^\| (.*?) \| (\d × 1) \| (1,000 .*?) \|", text, re.M) == [
-        ("single", "1 × 1", "1,000 (1,000 to 1,000, 2 runs)"),
-        ("single (module)", "1 × 1", "1,000 (1 run)"),
-        ("kvstore dist_sync", "2 × 1", "1,000 (1 run)"),
-    ]
-
-
 def test_a_row_names_settings_that_differ_from_most_runs(tmp_path):
     for name in ("a", "b"):
         make_run(tmp_path / name, framework={"a": "torch", "b": "mxnet"}[name])
     make_run(tmp_path / "c", precision="bf16", lr=0.1)
-    folder = write(tmp_path, tmp_path)
-    assert [row["settings"] for row in table(folder)] == [
-        "",
-        "",
-        "lr 0.1, precision bf16",
-    ]
-    text = (folder / "report.md").read_text()
-    assert "- precision: differs: fp32 (2 runs), bf16 (1 run)\n" in text
-    assert "- momentum: 0.9\n" in text
+    assert [row["settings"] for row in rows(tmp_path)] == ["", "", "lr 0.1, precision bf16"]
+    text = markdown_page(report_of(tmp_path))
+    assert "- precision: differs: fp32 (2 runs), bf16 (1 run)\n" in text and "- momentum: 0.9\n" in text
 
 
 def test_runs_of_one_model_with_other_layers_are_no_repetitions(tmp_path):
@@ -138,10 +131,10 @@ def test_runs_of_one_model_with_other_layers_are_no_repetitions(tmp_path):
     make_run(tmp_path / "c", network=other)
     make_run(tmp_path / "d", network=other, moved=0.5, ranks=2, strategy="ring")
     make_run(tmp_path / "e", model="resnet20", network=shaped_to_record(shaped("resnet20")))
-    rows = table(write(tmp_path, tmp_path))
-    found = {(row["strategy"], row["settings"].split(" ")[0], row["runs"]) for row in rows}
+    made = rows(tmp_path)
+    found = {(row["strategy"], row["settings"].split(" ")[0], row["runs"]) for row in made}
     assert found == {("single", "", "2"), ("single", "layers", "1"), ("ring", "layers", "1"), ("single", "model", "1")}
-    (ring,) = (row for row in rows if row["strategy"] == "ring")
+    (ring,) = (row for row in made if row["strategy"] == "ring")
     assert ring["max_parameter_difference"] == ""
     assert ring["scaling_base"] == f"torch single, 1 × 1, {ring['settings']}"
 
@@ -166,11 +159,7 @@ def test_the_fastest_row_of_each_framework_is_marked(tmp_path, capsys):
         make_run(tmp_path / f"{framework}-2", framework=framework, images_per_s=1.5 * speed, ranks=2, strategy="ring")
     make_run(tmp_path / "tensorflow", framework="tensorflow")
     folder = write(tmp_path, tmp_path)
-    shown, text, page = (
-        capsys.readouterr().out,
-        (folder / "report.md").read_text(),
-        (folder / "report.html").read_text(),
-    )
+    shown, (text, page) = capsys.readouterr().out, ((folder / f"report.{end}").read_text() for end in ("md", "html"))
     assert re.findall(r"^  (\S+) .* \* ([\d,]+) ", shown, re.M) == [("ring", "3,000"), ("ring", "1,500")]
     assert "* most images/s of its table" in shown
     assert re.findall(r"^\| (\S+) .*\*\*([\d,]+) ", text, re.M) == [("ring", "3,000"), ("ring", "1,500")]
@@ -185,7 +174,7 @@ def test_what_no_run_measured_is_left_out(tmp_path):
         images_per_s=0.0,
     )  # fmt: skip
     output = write(tmp_path, folder)
-    row = lines(output)["torch", "horovod", "2", "1"]
+    row = lines(folder)["torch", "horovod", "2", "1"]
     assert (row["global_batch"], row["api"], row["epoch_s"], row["images_per_s_median"]) == ("128", "auto", "", "")
     text = (output / "report.html").read_text()
     assert "Speed: no run measured its speed." in text
@@ -201,7 +190,7 @@ def test_options_that_a_script_decides_have_their_defaults(tmp_path):
     for name in ("api", "kvstore", "on_nan"):
         del config["config"][name]
     (folder / "config.json").write_text(json.dumps(config))
-    (row,) = table(write(tmp_path, folder))
+    (row,) = rows(folder)
     assert (row["strategy"], row["api"], row["settings"]) == ("single", "auto", "")
 
 
@@ -229,27 +218,13 @@ def test_unfinished_runs_are_listed(tmp_path):
     assert [row["runs"] for row in table(output)] == ["1"]  # named twice, counted once
 
 
-def test_runs_on_other_machines_are_in_other_rows(tmp_path):
-    make_run(tmp_path / "a")
-    make_run(tmp_path / "b", host={"name": "node2", "processor": "Xeon"})
-    make_run(tmp_path / "c", host={"name": "node3"})
-    output = write(tmp_path, tmp_path)
-    text = (output / "report.md").read_text()
-    assert "- node2: Xeon, 4 cores, Linux (1 run)\n" in text
-    assert "These are 3 machines" in text
-    assert [row["runs"] for row in table(output)] == ["2", "1"]
-
-
 def test_wilson_interval_is_that_of_the_literature():
     """Newcombe, Two-sided confidence intervals for the single proportion, Statistics in Medicine 17, 1998, table I."""
-    for correct, rows, expected in ((81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0.0, 0.1611)),
-                                    (1, 29, (0.0061, 0.1718)), (29, 29, (0.8830, 1.0))):  # fmt: skip
-        assert wilson(correct / rows, rows) == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.parametrize(("share", "rows"), [(None, 10), (0.5, None), (0.5, 0), (1.5, 10), (-0.1, 10)])
-def test_no_interval_without_a_share_and_rows(share, rows):
-    assert wilson(share, rows) is None
+    for correct, of, expected in ((81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0.0, 0.1611)),
+                                  (1, 29, (0.0061, 0.1718)), (29, 29, (0.8830, 1.0))):  # fmt: skip
+        assert wilson(correct / of, of) == pytest.approx(expected, abs=1e-4)
+    for share, of in ((None, 10), (0.5, None), (0.5, 0), (1.5, 10), (-0.1, 10)):
+        assert wilson(share, of) is None, (share, of)
 
 
 def test_intervals_that_touch_overlap():

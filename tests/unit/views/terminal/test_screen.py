@@ -53,10 +53,11 @@ def test_screen_fits(tmp_path, size, plain):
         assert ("accuracy  test 0.83" in text and "80/20/0" in text and "█" * 19 in text) or plain
 
 
-def test_a_run_whose_ranks_have_done_no_step_yet(tmp_path):
-    write_beat(write_run(tmp_path / "run", ranks=1), 0, compute_s=0.0, communicate_s=0.0, data_s=0.0)
-    lines = screen_lines(Shown.read(RunFollower(tmp_path / "run").look()), 120, 40)
-    assert "training  run" in "\n".join(line.plain for line in lines)
+@pytest.mark.parametrize("step", [150, 0])
+def test_ranks_without_times_are_shown_without_shares(tmp_path, step):
+    write_beat(write_run(tmp_path / "run", ranks=1), 0, step=step, compute_s=0.0, communicate_s=0.0)
+    lines = [line.plain for line in screen_lines(Shown.read(RunFollower(tmp_path / "run").look()), 200, 40)]
+    assert "training  run" in lines[0] and any(line.split()[:2] == ["0", "node1"] for line in lines)
 
 
 def test_of_many_ranks_those_with_remarks_are_shown(tmp_path):
@@ -67,13 +68,6 @@ def test_of_many_ranks_those_with_remarks_are_shown(tmp_path):
     assert row.endswith("slow: the others wait for it") or "slow: the" in row
     shown = sum(line.plain.split()[:1] == [str(rank)] for line in lines for rank in range(64))
     assert f"and {64 - shown} more ranks" in text
-
-
-def test_ranks_before_their_first_step_are_shown_without_shares(tmp_path):
-    folder = write_run(tmp_path / "run")
-    write_beat(folder, 0, step=0, compute_s=0.0, communicate_s=0.0)
-    lines = screen_lines(Shown.read(RunFollower(folder).look()), 200, 40)
-    assert any(line.plain.split()[:2] == ["0", "node1"] for line in lines)
 
 
 def test_what_all_ranks_say_is_shown_once(tmp_path):
@@ -112,9 +106,8 @@ def test_a_page_has_all_of_a_run(tmp_path, capsys):
     attempt = {"checkpoint": 3, "ranks": 2, "began": 1.8e9, "seconds": 5.5, "step": 12, "status": 137}
     (folder / "attempts.json").write_text(json.dumps([{**attempt, "ended": "rank 1 was killed"}]))
     finding = {"status": "fail", "text": "/dev/shm is full", "remedy": "enlarge it"}
-    (folder / "doctor.json").write_text(
-        json.dumps({"findings": [finding, {**finding, "status": "ok", "text": "well"}]})
-    )
+    findings = [finding, {**finding, "status": "ok", "text": "well"}]
+    (folder / "doctor.json").write_text(json.dumps({"findings": findings}))
     write_log(folder, 1, "the loss jumped", level="WARNING")
     (folder / "timeline-100-110.json").write_text("[]")
     write_beat(folder, 0)
@@ -154,9 +147,8 @@ def test_a_page_of_a_failed_run_names_its_stacks_and_ranks(tmp_path, capsys):
     for rank in range(2):
         write_beat(folder, rank, age_s=60)
         (folder / "heartbeats" / f"stacks-rank-{rank}.txt").write_text("Thread")
-    RunEnd(
-        "hung", 1, Failure("no step for 30 s: no heartbeat of rank 1", rank=1, host="node1", stands_alone=True)
-    ).write(folder)
+    failure = Failure("no step for 30 s: no heartbeat of rank 1", rank=1, host="node1", stands_alone=True)
+    RunEnd("hung", 1, failure).write(folder)
     main(["show", str(folder)])
     page = capsys.readouterr().out
     assert "hung  run" in page and "no step for 30 s" in page and "stacks of rank 0-1" in page

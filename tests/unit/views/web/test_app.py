@@ -1,4 +1,4 @@
-"""The server of the page: what it answers, and to whom."""
+"""The server of the page: what it answers, and to whom. Its connections and signals need a process of its own."""
 
 import contextlib
 import json
@@ -8,13 +8,15 @@ import socket
 from pathlib import Path
 
 import pytest
-from support.jobs import finish, start, wait_for
+from support.jobs import wait_for
 from support.live_runs import Beats, make_run
 from support.web import serving
 
+from hvdtrain.__main__ import main
+from hvdtrain.errors import UserError
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.web import app
-from hvdtrain.views.web.access import Access
+from hvdtrain.views.web.access import Access, read_token
 
 FINISHED = RunEnd("finished", time=1.0)
 ENDPOINTS = ("run", "options", "curves")
@@ -26,28 +28,20 @@ def runs(tmp_path_factory):
     """Runs in every state, one with hostile content, and links that lead out."""
     folder = tmp_path_factory.mktemp("served") / "runs"
     make_run(folder / "finished", 50, FINISHED)
-    make_run(
-        folder / "failed",
-        20,
-        RunEnd("failed", 1, Failure(f"out of memory {HOSTILE}", rank=1, host="node2", stands_alone=True), 5.0),
-    )
+    failure = Failure(f"out of memory {HOSTILE}", rank=1, host="node2", stands_alone=True)
+    make_run(folder / "failed", 20, RunEnd("failed", 1, failure, 5.0))
     Beats(make_run(folder / "live", 80, ranks=4, slow=2), 4, slow=2).write()
     hostile = folder / HOSTILE.replace("/", "∕")
     make_run(hostile, 3, strategy=HOSTILE, model="x" * 9000, framework="\ud800")
     with open(hostile / "metrics.jsonl", "a") as file:
-        file.write(
-            '{"kind":"train","step":1,"epoch":NaN,"loss":1e999}\n{"kind":"train","step":9,"epoch":1e308,"loss":-1e308}\n'
-        )
-        file.write(
-            '{"kind":"train","step":'
-            + "9" * 4000
-            + ',"epoch":2e308,"loss":1,"compute_s":[1e308,1],"data_s":[1e308,1]}\n'
-        )
+        file.write('{"kind":"train","step":1,"epoch":NaN,"loss":1e999}\n')
+        file.write('{"kind":"train","step":9,"epoch":1e308,"loss":-1e308}\n')
+        huge = '"epoch":2e308,"loss":1,"compute_s":[1e308,1],"data_s":[1e308,1]}\n'
+        file.write(f'{{"kind":"train","step":{"9" * 4000},{huge}')
         file.write("[" * 100_000 + "\n" + '{"kind":"test","step":4,"epoch"')
     (hostile / "heartbeats").mkdir()
-    (hostile / "heartbeats" / "rank-0.json").write_text(
-        '{"step":5,"host":["x"],"rows":1e400,"compute_s":"a","memory":-1}'
-    )
+    beat = '{"step":5,"host":["x"],"rows":1e400,"compute_s":"a","memory":-1}'
+    (hostile / "heartbeats" / "rank-0.json").write_text(beat)
     secret = folder.parent / "secret"
     make_run(secret / "elsewhere", 3, FINISHED)
     (secret / "text").write_text("hidden")
@@ -169,44 +163,43 @@ def test_the_same_answer_is_not_sent_twice(server):
     assert (status, body) == (304, b"")
 
 
-def test_away_from_loopback_a_token_is_needed(runs):
+def client(runs, token, port=80):
+    """Answers to requests in this process."""
+    return app.make_app([runs], Access(token, port)).test_client(use_cookies=False)
+
+
+def test_away_from_loopback_a_token_is_needed(runs, tmp_path):
     with serving(runs.parent, address="0.0.0.0:0") as server:
-        assert len(server.token) >= 32
-        for target in (
-            "/",
-            "/api/runs",
-            "/static/main.js",
-            "/?token=",
-            "/?token=wrong",
-            f"/api/runs?token={server.token}",
-        ):
-            status, headers, body = server.get(target, Host="node1.example")
-            assert status == 403 and "set-cookie" not in headers and b"finished" not in body
-        status, headers, _ = server.get(f"/?token={server.token}", Host="node1.example")
-        cookie, *attributes = headers["set-cookie"].split("; ")
-        assert status == 200 and {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
-        assert server.get("/api/runs", Cookie=cookie)[0] == 200
-        assert server.get("/api/runs", Cookie=cookie[:-1])[0] == 403
-        assert server.get("/api/runs", Cookie=cookie.replace(str(server.port), "1"))[0] == 403
+        assert len(server.token) >= 32 and server.get("/")[0] == 403
+        cookie = server.get(f"/?token={server.token}")[1]["set-cookie"].partition(";")[0]
+        assert cookie.startswith(f"hvdtrain-{server.port}=") and server.get("/api/runs", Cookie=cookie)[0] == 200
+    token, served = "x" * 32, client(runs, "x" * 32)
+    for target in ("/", "/api/runs", "/static/main.js", "/?token=", "/?token=wrong", f"/api/runs?token={token}"):
+        answer = served.get(target, headers={"Host": "node1.example"})
+        assert answer.status_code == 403 and "Set-Cookie" not in answer.headers and b"finished" not in answer.data
+    answer = served.get(f"/?token={token}", headers={"Host": "node1.example"})
+    cookie, *attributes = answer.headers["Set-Cookie"].split("; ")
+    assert answer.status_code == 200 and {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
+    for known, status in ((cookie, 200), (cookie[:-1], 403), (cookie.replace("-80=", "-1="), 403)):
+        assert served.get("/api/runs", headers={"Cookie": known}).status_code == status, known
 
 
-def test_token_from_a_file(runs, tmp_path):
+@pytest.mark.parametrize(
+    ("mode", "content", "reason"),
+    [(0o600, "0123456789abcdef", ""), (0o644, "0123456789abcdef", "other users"), (0o600, "short", "no token")],
+)
+def test_token_from_a_file(tmp_path, mode, content, reason):
     file = tmp_path / "token"
-    file.write_text("0123456789abcdef\n")
-    file.chmod(0o600)
-    with serving(runs.parent, "--token-file", str(file)) as server:
-        assert server.token == "0123456789abcdef" and server.get("/")[0] == 403
-    for mode, content, reason in ((0o644, "0123456789abcdef", "other users"), (0o600, "short", "no token")):
-        file.write_text(content)
-        file.chmod(mode)
-        process = start(
-            ["python", "-m", "hvdtrain", "watch", "--serve", "127.0.0.1:0", "--token-file", str(file)], runs.parent
-        )
-        status, output = finish(process, 20)
-        assert status == 2 and reason in output
+    file.write_text(f"{content}\n")
+    file.chmod(mode)
+    if not reason:
+        assert read_token(file) == content
+    else:
+        with pytest.raises(UserError, match=reason):
+            app.serve([tmp_path], "127.0.0.1:0", file)
 
 
-def test_addresses_that_cannot_be_used(runs):
+def test_addresses_that_cannot_be_used(runs, capsys):
     with socket.create_server(("127.0.0.1", 0)) as other:
         cases = {
             f"127.0.0.1:{other.getsockname()[1]}": "Address already in use; choose another port",
@@ -216,16 +209,10 @@ def test_addresses_that_cannot_be_used(runs):
             "203.0.113.7:0": "Cannot assign requested address",
         }
         for address, reason in cases.items():
-            process = start(["python", "-m", "hvdtrain", "watch", "--serve", address], runs.parent)
-            status, output = finish(process, 20)
-            assert (status, output.count("\n")) == (2, 1) and reason in output, output
-
-
-def test_ends_at_ctrl_c(runs):
-    with serving(runs.parent) as server:
-        server.get("/api/runs")
-        server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(20) == 0
+            with pytest.raises(SystemExit) as ended:
+                main(["watch", str(runs), "--serve", address])
+            error = capsys.readouterr().err
+            assert (ended.value.code, error.count("\n")) == (2, 1) and reason in error, error
 
 
 def test_several_folders(runs, tmp_path):
@@ -237,12 +224,13 @@ def test_several_folders(runs, tmp_path):
         assert server.json("run", run=f"{other}/finished")["run"]["name"] == f"{other}/finished"
         assert server.json("run", run="live")["run"]["name"] == f"{mine}/live"
         assert server.get("/api/run?run=finished")[0] == 404
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0, "Ctrl-C ends it"
 
 
 def test_an_error_of_the_server_is_told_to_its_terminal_only(runs, monkeypatch, caplog):
     monkeypatch.setattr(app, "last_messages", lambda *_: 1 / 0)
-    client = app.make_app([runs], Access("", 80)).test_client()
-    answer = client.get("/api/run?run=finished", headers={"Host": "localhost"})
+    answer = client(runs, "").get("/api/run?run=finished", headers={"Host": "localhost"})
     assert answer.status_code == 500 and b"Zero" not in answer.data and b"Traceback" not in answer.data
     assert "ZeroDivisionError" in caplog.text and answer.headers["Content-Security-Policy"]
 

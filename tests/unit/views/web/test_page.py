@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-from support.browser import NAMES, Browser, find_browser
 from support.live_runs import Beats, make_run, records
 from support.run_folders import write_changes, write_task_run
 from support.web import serving
@@ -21,25 +20,13 @@ NAMES_OF_ROWS = ROWS + ".map(row => row.querySelector('th').innerText)"
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if not find_browser():
-        pytest.skip(f"needs a browser: none of {', '.join(NAMES)} is on PATH (Debian: apt-get install chromium)")
-    with Browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A job of 8 ranks that trains, with rank 5 slow; runs that ended; and one with hostile content."""
     folder = tmp_path_factory.mktemp("shown") / "runs"
     for number in range(40):
         make_run(folder / f"old-{number:02}", 4, FINISHED, started=f"2026-04-01T00:{number:02}:00")
-    make_run(
-        folder / "hung",
-        60,
-        RunEnd("hung", 4, Failure("rank 3 is at reader.py:88 in read", rank=3, host="node2", stands_alone=True), 5.0),
-        ranks=4,
-    )
+    stuck = Failure("rank 3 is at reader.py:88 in read", rank=3, host="node2", stands_alone=True)
+    make_run(folder / "hung", 60, RunEnd("hung", 4, stuck, 5.0), ranks=4)
     (folder / "hung" / "heartbeats").mkdir()
     (folder / "hung" / "heartbeats" / "stacks-rank-3.txt").write_text("File reader.py, line 88\n")
     make_run(folder / "live", 100, ranks=8, slow=5, started="2026-05-03T00:00:00")
@@ -47,9 +34,8 @@ def runs(tmp_path_factory):
     hostile = make_run(folder / HOSTILE, 5, failed, started="2026-05-02T00:00:00",
                        framework=HOSTILE, strategy=HOSTILE, model=HOSTILE, data=HOSTILE)  # fmt: skip
     with open(hostile / "metrics.jsonl", "a") as file:
-        file.write(
-            '{"kind":"train","step":1,"epoch":3,"loss":1e300}\n{"kind":"train","step":9,"epoch":4,"loss":-1e300}\n'
-        )
+        for step, loss in ((1, 1e300), (9, -1e300)):
+            file.write(f'{{"kind":"train","step":{step},"epoch":{3 + step // 9},"loss":{loss}}}\n')
     (hostile / "logs" / "rank-0.log").write_text(f"2026-05-01 10:00:00,000 ERROR {HOSTILE}\n{HOSTILE}\n")
     return folder
 
@@ -201,18 +187,7 @@ def test_the_page_follows_a_run_and_keeps_what_its_user_does(browser, url, runs)
     assert browser.errors == []
 
 
-def test_a_lost_server_is_told(browser, runs):
-    with serving(runs.parent) as server:
-        browser.open(server.url)
-        browser.wait(ROWS + ".length === 43")
-    browser.wait("document.getElementById('connection').innerText.includes('no answer since')")
-    assert browser.run(ROWS + ".length") == 43
-    browser.leave()
-    assert all("ERR_CONNECTION_REFUSED" in error or "Failed to fetch" in error for error in browser.errors)
-    browser.errors.clear()
-
-
-def test_the_token_becomes_a_cookie(browser, runs):
+def test_the_token_becomes_a_cookie_and_a_lost_server_is_told(browser, runs):
     with serving(runs.parent, address="0.0.0.0:0") as server:
         address = f"http://127.0.0.1:{server.port}/"
         browser.open(f"{address}?token={server.token}#sort=name")
@@ -221,8 +196,12 @@ def test_the_token_becomes_a_cookie(browser, runs):
         assert browser.run("document.cookie") == ""  # HttpOnly
         browser.open(address)
         browser.wait(ROWS + ".length === 43")
-        browser.leave()
-    assert browser.errors == []
+        assert browser.errors == []
+    browser.wait("document.getElementById('connection').innerText.includes('no answer since')")
+    assert browser.run(ROWS + ".length") == 43
+    browser.leave()
+    assert all("ERR_CONNECTION_REFUSED" in error or "Failed to fetch" in error for error in browser.errors)
+    browser.errors.clear()
 
 
 def test_metrics_empty_folders_and_names_in_several_folders(browser, runs, tmp_path):
@@ -261,31 +240,30 @@ def test_metrics_empty_folders_and_names_in_several_folders(browser, runs, tmp_p
     assert browser.errors == []
 
 
-@pytest.mark.parametrize("width", [375, 1280])
-def test_ranks_that_were_lost_and_joined(browser, tmp_path, width):
+def test_ranks_that_were_lost_and_joined(browser, tmp_path):
     """In the table of ranks, in a list, and as marks in the curves; hostile reasons are text."""
     folder = make_run(tmp_path / "runs" / "survives", 200, ranks=4)
     write_changes(folder, why=HOSTILE)
     beats = Beats(folder, 4)
     beats.write()
     os.utime(folder / "heartbeats" / "rank-2.json", (time.time() - 60,) * 2)
-    browser.resize(width)
+    changes = "document.getElementById('changes').innerText"
     with serving(tmp_path) as server:
         browser.open(f"{server.url}#run=survives")
         with beating(beats, without=frozenset([2])):
-            browser.wait("document.querySelectorAll('#changes li').length === 2")
-            browser.wait("document.querySelectorAll('#ranks tr.gone').length === 1")
+            for width in (375, 1280):
+                browser.resize(width)
+                browser.wait("document.querySelectorAll('#changes li').length === 2")
+                browser.wait("document.querySelectorAll('#ranks tr.gone').length === 1")
+                browser.wait("document.querySelectorAll('#one-curves line.change.lost').length >= 2")
+                check_layout(browser, width)
             assert "lost at step 120" in browser.run("document.querySelector('#ranks tr.gone').innerText")
             assert "1 rank lost" in browser.run("document.getElementById('changes-section').innerText")
-            assert "rank 2 on node2 lost at step 120 (<img" in browser.run(
-                "document.getElementById('changes').innerText"
-            )
+            assert "rank 2 on node2 lost at step 120 (<img" in browser.run(changes)
             assert "3 / 4" in browser.run("document.getElementById('one-facts').innerText")
-            browser.wait("document.querySelectorAll('#one-curves line.change.lost').length >= 2")
-            check_layout(browser, width)
         write_changes(folder, back=True)
         with beating(beats):
-            browser.wait("document.getElementById('changes').innerText.includes('joined again at step 140')")
+            browser.wait(f"{changes}.includes('joined again at step 140')")
             browser.wait("document.querySelectorAll('#ranks tr.gone').length === 0")
             browser.leave()
     assert browser.errors == []

@@ -1,0 +1,52 @@
+"""The environment of the tests and of what they start: the user's, without settings and with another home folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+SETTINGS = re.compile(
+    r"(HVDTRAIN|HOROVOD|SLURM|SBATCH|SALLOC|SRUN|PMI|PMIX|OMPI_COMM|TORCHINDUCTOR|TORCHELASTIC|DMLC)_\w+"
+    r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TF_(CONFIG|USE_LEGACY_KERAS)"
+    r"|XDG_(CONFIG|STATE)_HOME"
+    # With it, each start compiles all modules again, which doubles its time.
+    r"|PYTHONDONTWRITEBYTECODE"
+)
+"""Variables that change what training, launchers and frameworks do, also those of an allocation of Slurm."""
+OF_TESTS = {"HVDTRAIN_DATA", "HVDTRAIN_RECORD"}
+INSTALLED_IN = (".cache", ".config/pip", ".config/uv")
+"""Below the user's home folder: what set-up has installed or compiled, and from where it may install packages."""
+
+_of_jobs: dict[str, str] | None = None
+
+
+def begin() -> Path | None:
+    """Take the settings out of this process's environment, give it a new home folder, and keep that for `of_jobs`.
+
+    The folder is returned where it is new: the workers of pytest-xdist share that of the process that starts them.
+    """
+    global _of_jobs
+    for name in [name for name in os.environ if SETTINGS.fullmatch(name) and name not in OF_TESTS]:
+        del os.environ[name]
+    made = None
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        made = Path(tempfile.mkdtemp(prefix="home-of-tests-"))
+        fill_home(made, Path.home())
+        os.environ["HOME"] = str(made)
+    _of_jobs = dict(os.environ)
+    return made
+
+
+def fill_home(home: Path, users: Path) -> None:
+    """Give a home folder links to those of the user's folders without which tests would install everything again."""
+    for name in INSTALLED_IN:
+        if (users / name).is_dir():
+            (home / name).parent.mkdir(exist_ok=True)
+            (home / name).symlink_to(users / name)
+
+
+def of_jobs(**own: str) -> dict[str, str]:
+    """The environment as the tests began, and a test's own variables: nothing that a library has set meanwhile."""
+    return {**(os.environ if _of_jobs is None else _of_jobs), **own}

@@ -1,0 +1,86 @@
+"""The registry of strategies, where mypy cannot check it, its list, and what its strategies do not support."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from support.learners import learner
+from support.mixed_networks import FLATTENED
+from support.networks import shaped
+from support.stack import FRAMEWORKS
+
+from hvdtrain.collectives import ring
+from hvdtrain.collectives.horovod import HorovodGroup
+from hvdtrain.config.options import STYLES, Config, RuntimeOptions
+from hvdtrain.config.validity import check_rows
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.registry import build_learner, check_request, find_strategy, list_strategies
+from hvdtrain.interfaces import Strategy
+from hvdtrain.tasks.target import NetworkTarget
+from hvdtrain.training.process import strategy_list
+
+TARGET = NetworkTarget(shaped(FLATTENED))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_strategy_is_registered_completely(framework):
+    """Each has a docstring for --strategy help, and supports the default of every option."""
+    rows, text = list_strategies(framework), strategy_list(framework)
+    assert {row.api for row in rows} == set(STYLES[framework])
+    assert len({(row.strategy, row.api) for row in rows}) == len(rows)
+    assert (rows[0].strategy, rows[0].api) == ("single", STYLES[framework][0])
+    for row in rows:
+        assert row.about.endswith(".") and len(row.about) <= 100, row
+        assert f"\n  {row.strategy:13} {row.api:8} {row.about}\n" in text and "not here" not in text
+        entry = find_strategy(Config(framework=framework, strategy=row.strategy, api=row.api))
+        assert issubclass(entry.strategy, Strategy), row
+        assert all(isinstance(module, str) for module in entry.requires), row
+        for option, supported, reason in entry.strategy.unsupported:
+            assert getattr(Config, option) in supported and reason, (row, option)
+
+
+def test_the_list_says_why_a_strategy_cannot_run(monkeypatch):
+    """With an mpi4py that cannot be imported, as if MPI were missing."""
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
+    assert "not here: mpi4py cannot be imported (" in strategy_list("torch")
+    with pytest.raises(UserError, match="mpi4py cannot be imported"):
+        check_request(Config(framework="torch", strategy="mpi"), TARGET, RuntimeOptions())
+
+
+@pytest.mark.parametrize(
+    ("framework", "options", "error"),
+    [
+        ("torch", {"strategy": "mirrored"}, "torch has no such strategy; --strategy help lists them"),
+        ("torch", {"strategy": "ddp", "api": "fit"}, "--api fit: torch has loop"),
+        ("tensorflow", {"strategy": "ring", "api": "fit"}, "no such strategy with --api fit, but with --api loop"),
+        ("torch", {"strategy": "ddp", "devices": 2}, "--devices 2: --strategy ddp uses one device per process"),
+        ("torch", {"strategy": "ddp", "accumulate": 2}, "--accumulate 2: DistributedDataParallel reduces"),
+        ("torch", {"strategy": "manual", "devices": 65}, "--devices 65: a batch has 64 row(s)"),
+        ("torch", {"strategy": "ddp", "op": "sum"}, "--op sum: only --strategy horovod has this option"),
+        ("mxnet", {"strategy": "single", "kvstore": "local"}, "--kvstore local: only --strategy kvstore has this"),
+        ("torch", {"strategy": "manual", "optimizer": "adam"}, "--optimizer adam: the hand-written update is SGD"),
+        ("tensorflow", {"strategy": "single", "api": "fit", "clip_norm": 1.0}, "--clip-norm 1.0: Keras clips before"),
+    ],
+)
+def test_what_a_strategy_does_not_support_is_an_error_before_training(framework, options, error):
+    devices = options.pop("devices", 0)
+    with pytest.raises(UserError) as caught:
+        build_learner(Config(framework=framework, **options), TARGET, None, RuntimeOptions(devices=devices))
+    assert error in str(caught.value)
+
+
+def test_more_parts_than_rows_of_a_device_are_an_error():
+    with pytest.raises(UserError, match=r"--accumulate 17: a step has 16 row\(s\) on each device"):
+        check_rows(Config(accumulate=17), 1437, "images", 2, 2)
+    check_rows(Config(accumulate=16), 1437, "images", 2, 2)
+
+
+def test_launchers_that_do_not_fit(monkeypatch):
+    with pytest.raises(UserError, match=r"--op adasum: Horovod has no Adasum over Gloo; .* horovodrun --mpi"):
+        HorovodGroup.require_adasum(SimpleNamespace(_hvd=SimpleNamespace(mpi_enabled=bool, nccl_built=bool)))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="torchrun set no MASTER_ADDR and MASTER_PORT"):
+        ring.start()
+    with pytest.raises(UserError, match="torchrun started 2 processes, but with --strategy dataparallel each would"):
+        learner("torch", TARGET, strategy="dataparallel")

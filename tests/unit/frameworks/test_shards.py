@@ -1,0 +1,215 @@
+"""Steps in shards: the same bits for any ranks, and the weights of one batch up to rounding."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+import threading
+
+import numpy as np
+import pytest
+from support.learners import learner, task
+from support.rank_threads import on_all_ranks
+from support.shard_steps import (
+    ALONE,
+    IMAGES,
+    MOVED,
+    NETWORK,
+    SHARDS,
+    THREE_RANKS,
+    WITHOUT_STATISTICS,
+    assert_same,
+    steps,
+)
+from support.stack import FRAMEWORKS
+
+from hvdtrain.config.options import STYLES
+from hvdtrain.datasets.sharding import Cut
+from hvdtrain.frameworks.registry import list_strategies
+from hvdtrain.interfaces import Batch
+from hvdtrain.system.phases import phases
+
+SHARDED = Cut.of(0, 1, SHARDS)
+NESTEROV = {"nesterov": True, "weight_decay": 0.01, "clip_norm": 0.5}
+ADAM = {"optimizer": "adam", "lr": 0.01}
+BF16 = {"precision": "bf16", "optimizer": "adam", "lr": 0.01, "on_nan": "skip"}
+running = threading.Lock()
+
+
+def target_and_rows(framework, name):
+    """The network, or a task of tests/support/tasks, with its training rows."""
+    if not name:
+        return NETWORK, IMAGES
+    made = task(framework, name)
+    return made, made.dataset.train[np.arange(128)]
+
+
+def one_at_a_time(gather, wait):
+    """The collective of a rank that runs in a thread: others run while it waits.
+
+    Generators of random numbers are the process's: a rank's numbers must be drawn before another one seeds them.
+    """
+
+    def gather_unlocked(value):
+        wait()
+        running.release()
+        try:
+            return gather(value)
+        finally:
+            running.acquire()
+
+    return gather_unlocked
+
+
+def train_on_ranks(framework, target, cuts_of_ranks, arrays, **options):
+    """Weights with optimizer state, and the losses of all steps, on each rank.
+
+    cuts_of_ranks: of each, those of the steps in turn.
+    """
+
+    def train(group):
+        wait = importlib.import_module("mxnet").nd.waitall if framework == "mxnet" else lambda: None
+        group.gather = one_at_a_time(group.gather, wait)
+        with running:
+            of_rank = learner(framework, target, group, **options)
+            assert of_rank.local_weights == frozenset() or "shards" not in options
+            losses = [of_rank.train_step(batch) for batch in steps(arrays, *cuts_of_ranks[group.rank])]
+            losses = [[*map(float, loss)] if "shards" in options else float(loss) for loss in losses]
+            return of_rank.weights() | of_rank.optimizer_state().arrays, losses
+
+    return on_all_ranks(len(cuts_of_ranks), train)
+
+
+def train_in_shards(framework, target, assignments, arrays, **options):
+    """What all ranks have in the end. assignments: those of the steps in turn."""
+    ranks = range(len(assignments[0].by_rank))
+    cuts = [[one.cut(rank) for one in assignments] for rank in ranks]
+    results = train_on_ranks(framework, target, cuts, arrays, shards=SHARDS, **options)
+    for arrays_of_rank, losses in results[1:]:
+        assert_same(arrays_of_rank, results[0][0])
+        assert losses == results[0][1]
+    return results[0]
+
+
+def case(framework, name, options, assignments=MOVED, short=True):
+    kind = f"{name or 'network'}-{'-'.join(options)}-{len(assignments[0].by_rank)}"
+    marks = [] if short else [pytest.mark.matrix]
+    return pytest.param(framework, name, options, assignments, marks=marks, id=f"{framework}-{kind}")
+
+
+@pytest.mark.guarantee("same-bits")
+@pytest.mark.parametrize(
+    ("framework", "name", "options", "assignments"),
+    [
+        *(case(framework, "", NESTEROV) for framework in FRAMEWORKS),
+        case("mxnet", "Classifier", NESTEROV),  # PyTorch refuses to normalize a single row
+        case("tensorflow", "Classifier", NESTEROV, short=False),
+        *(case(framework, "Sequences", ADAM, short=framework != "tensorflow") for framework in FRAMEWORKS),
+        case("mxnet", "", NESTEROV, THREE_RANKS),
+        case("tensorflow", "", BF16, short=False),
+        case("tensorflow", "Regression", NESTEROV),  # with regularizers, constraints and a layer of training
+    ],
+)
+def test_any_ranks_have_the_same_bits_also_when_shards_move(framework, name, options, assignments):
+    target, arrays = target_and_rows(framework, name)
+    weights, losses = train_in_shards(framework, target, ALONE, arrays, **options)
+    other_weights, other_losses = train_in_shards(framework, target, assignments, arrays, **options)
+    assert_same(other_weights, weights)
+    assert other_losses == losses
+
+
+@pytest.mark.guarantee("user-same-weights")
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_ranks_train_a_task_as_one_process_does(framework):
+    """Without shards; some ranks have no row that goes through one of the layers."""
+    target, arrays = target_and_rows(framework, "Regression")
+    ((weights, _),) = train_on_ranks(framework, target, [[Cut.of(0, 1)]], arrays)
+    cuts = [[Cut.of(rank, 2)] for rank in range(2)]
+    for of_rank, _ in train_on_ranks(framework, target, cuts, arrays, strategy="ring"):
+        assert of_rank.keys() == weights.keys()
+        for name, value in weights.items():
+            np.testing.assert_allclose(of_rank[name], value, 1e-4, 1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("framework", "name"), [*((name, "") for name in FRAMEWORKS), ("mxnet", "Classifier"), ("mxnet", "Sequences")]
+)
+def test_the_bits_of_a_shard_do_not_depend_on_what_was_computed_before(framework, name):
+    """Neither on other shards nor on evaluations; and an evaluation does not depend on those before."""
+    target, arrays = target_and_rows(framework, name)
+    one, other = (learner(framework, target, shards=SHARDS) for _ in range(2))
+    for batch in itertools.islice(steps(arrays, SHARDED), 2):
+        losses = one.train_step(batch)
+        other.eval_step(tuple(array[:7] for array in arrays))
+        reversed_losses = other.train_step(batch._replace(shards=batch.shards[::-1]))
+        assert [*map(float, losses)] == [*map(float, reversed_losses)]
+    assert_same(other.weights(), one.weights())
+    rows = tuple(array[:17] for array in arrays)
+    assert one.eval_step(rows).loss == other.eval_step(rows).loss
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("options", [NESTEROV, ADAM])
+def test_shards_train_as_one_batch_does(framework, options):
+    shared, whole = (learner(framework, WITHOUT_STATISTICS, shards=shards, **options) for shards in (SHARDS, 0))
+    for batch, expected in zip(steps(IMAGES, SHARDED), steps(IMAGES, Cut.of(0, 1)), strict=True):
+        losses, loss = shared.train_step(batch), whole.train_step(expected)
+        assert sum(map(float, losses)) / SHARDS == pytest.approx(float(loss), rel=1e-4)
+    for name, value in whole.weights().items():
+        assert np.abs(shared.weights()[name] - value).max() < (1e-5 if options is NESTEROV else 2e-3), name
+
+
+@pytest.mark.parametrize(("framework", "name"), [*((name, "") for name in FRAMEWORKS), ("mxnet", "Classifier")])
+def test_statistics_are_the_mean_over_shards_with_rows(framework, name):
+    """Each shard begins with the same."""
+    target, arrays = target_and_rows(framework, name)
+    shared, alone = learner(framework, target, shards=SHARDS), learner(framework, target)
+    for batch in itertools.islice(steps(arrays, SHARDED), 1, 3):
+        start, after = {name: value.copy() for name, value in shared.weights().items()}, []
+        for shard in batch.shards:
+            alone.load(start)
+            alone.train_step(shard)
+            after.append({name: value.copy() for name, value in alone.weights().items() if "running" in name})
+        shared.train_step(batch)
+        assert len(after[0]) == 2
+        for name in after[0]:
+            expected = np.mean([weights[name] for weights in after], 0, np.float64)
+            np.testing.assert_allclose(shared.weights()[name], expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_steps_without_shards_on_this_rank_and_those_that_are_skipped(framework):
+    shared = learner(framework, WITHOUT_STATISTICS, shards=SHARDS, on_nan="skip", **ADAM)
+    first, second, *_ = steps(IMAGES, SHARDED)
+    shared.train_step(first)
+    before = {name: value.copy() for name, value in shared.weights().items()}
+    assert [*shared.train_step(Batch((), np.ones(0), 0.1, 1, np.arange(0), shards=()))] == []
+    assert shared.optimizer_state().updates == 2
+    assert any((before[name] != value).any() for name, value in shared.weights().items()), "their mean moves weights"
+    before = {name: value.copy() for name, value in (shared.weights() | shared.optimizer_state().arrays).items()}
+    damaged = second.shards[3]._replace(weights=np.full_like(second.shards[3].weights, np.nan))
+    losses = shared.train_step(second._replace(shards=(*second.shards[:3], damaged, second.shards[4])))
+    assert [math.isnan(float(loss)) for loss in losses] == [False, False, False, True, False]
+    assert_same(shared.weights() | shared.optimizer_state().arrays, before)
+    assert shared.skipped == 1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_recorded_step_has_the_same_bits(framework):
+    recorded, expected = (learner(framework, NETWORK, shards=SHARDS) for _ in range(2))
+    for batch in itertools.islice(steps(IMAGES, SHARDED), 2):
+        phases.record()
+        recorded.train_step(batch)
+        phases.end_step(batch.step)
+        (spans,) = phases.stop_recording()
+        names = [span.name for span in spans.parts if span.name in ("forward", "backward", "gradients", "update")]
+        assert names == ["forward", "backward"] * len(batch.shards) + ["gradients", "update"]
+        expected.train_step(batch)
+    assert_same(recorded.weights(), expected.weights())
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_strategies_that_sum_shards(framework):
+    sums = {(row.strategy, row.api) for row in list_strategies(framework) if row.sums_shards}
+    assert sums - {("ddp", "loop")} == {(name, STYLES[framework][0]) for name in ("single", "horovod", "ring", "mpi")}

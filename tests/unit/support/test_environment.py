@@ -1,0 +1,46 @@
+"""Tests have neither the settings nor the home of who runs them, and their jobs nothing that a library has set.
+
+In a pytest process, as that begins so.
+"""
+
+import os
+import sys
+
+from support.jobs import ROOT, run
+
+OTHERS = """
+import os
+from pathlib import Path
+
+from support.jobs import run
+
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/of/a/library"  # while pytest collects tests
+
+
+def test_job(tmp_path):
+    status, output = run(["bash", "-ic", "env; echo HOME is ~"], tmp_path, GIVEN="here")
+    variables = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+    assert {"GIVEN", "OTHER", "HVDTRAIN_DATA"} <= variables.keys()
+    assert not {"HVDTRAIN_LAUNCHER", "SLURM_JOB_ID", "RANK", "PYTHONDONTWRITEBYTECODE"} & variables.keys()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in variables
+    assert f"HOME is {Path.home()}" in output and Path.home().name.startswith("home-of-tests-")
+    assert (Path.home() / ".cache" / "installed").exists()
+    print(Path.home())
+"""
+"""The shell is an interactive one, as it reads ~/.bashrc."""
+
+
+def test_settings_and_home_of_the_user_have_no_effect(tmp_path):
+    home = tmp_path / "home"
+    (home / ".cache").mkdir(parents=True)
+    (home / ".cache" / "installed").touch()
+    (home / ".bashrc").write_text("sleep 60\n")
+    (tmp_path / "test_others.py").write_text(OTHERS)
+    settings = {"HVDTRAIN_LAUNCHER": "x", "HVDTRAIN_DATA": "x", "SLURM_JOB_ID": "1", "RANK": "1", "OTHER": "x"}
+    settings |= {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT / "tests")}
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "conftest", "-p", "no:cacheprovider", "test_others.py"]
+    command = ["env", "-u", "PYTEST_XDIST_WORKER", *command]
+    status, output = run(command, tmp_path, timeout_s=50, **settings)
+    assert status == 0, output
+    (made,) = [line for line in output.splitlines() if "home-of-tests-" in line]
+    assert not os.path.exists(made)
