@@ -71,7 +71,8 @@ def encode(figure: Figure, form: Literal["png", "svg"]) -> bytes:
 def plot_metrics(folder: Path, title: str, choice: str = "") -> Path | None:
     """Draw training loss, test loss and a metric into `folder/metrics.png`; returns its path.
 
-    Without two points of one of them it draws nothing, and returns None. choice: the value of --score, which decides the metric. Raises OSError if it cannot be written.
+    choice: the value of --score, which decides the metric. Returns None, and draws nothing, if no curve has two points.
+    Raises OSError if it cannot be written.
     """
     records = metrics.read(folder / "metrics.jsonl")
     if max(Counter(record["kind"] for record in records).values(), default=0) < 2:

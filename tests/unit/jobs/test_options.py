@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import signal
 import subprocess
@@ -137,13 +136,6 @@ def test_slurm_variables_that_contradict_each_other(monkeypatch):
     for changed in ({"SLURM_JOB_NUM_NODES": "3"}, {"SLURM_TASKS_PER_NODE": "1(x3)"}):
         with pytest.raises(UserError, match="contradict each other; name the hosts with -H"):
             hosts.slurm_hosts({**FOUR_NODES, **changed})
-
-
-@given(st.text(max_size=60))
-def test_any_text_is_parsed_or_rejected_with_a_user_error(text):
-    for parse in (hosts.parse_hosts, rank_info.slurm_tasks_per_node, launch.seconds, rank_info.slurm_hosts):
-        with contextlib.suppress(UserError):
-            parse(text)
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), min_size=1, max_size=5))
