@@ -23,8 +23,10 @@ from hvdtrain.runs.metrics import read
 from hvdtrain.runs.run import Run
 from hvdtrain.system.run_end import RunEnd
 
-DIVERGING = ("--epochs", "6", "--lr", "0.3", "--validation", "0.2", "--patience", "2", "--device", "cpu")
-"""Its first epoch is the best one, at step 18."""
+OPTIONS = ("--epochs", "6", "--validation", "0.2", "--patience", "2", "--device", "cpu", "--lr")
+LR = {"mxnet": "0.3"}
+"""With which the first epoch is the best one, at step 18, as training diverges. With the rounding errors of others it
+need not diverge: there nothing changes, and of checkpoints that are equally good the newest is the best one."""
 X = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
 PARTS = [(X[rows], (X[rows, 0] > 0).astype(np.int64)) for rows in (slice(0, 120), slice(120, 160), slice(160, 200))]
 
@@ -43,9 +45,10 @@ def assert_same_end(one, other, *also):
 
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={FASTEST}))
 def test_a_run_stops_early_by_validation_data_also_after_a_resume(framework, tmp_path):
+    given = (*OPTIONS, LR.get(framework, "1e-12"))
     trainings = [
-        (*DIVERGING, "--name", "whole"),
-        (*DIVERGING, "--name", "part", "--max-steps", "25"),  # in the middle of an epoch without a better score
+        (*given, "--name", "whole"),
+        (*given, "--name", "part", "--max-steps", "25"),  # in the middle of an epoch without a better score
         ("--resume", "runs/part", "--max-steps", "0"),
         ("--resume", "runs/part"),
     ]
@@ -61,8 +64,10 @@ def test_a_run_stops_early_by_validation_data_also_after_a_resume(framework, tmp
     scores = [record for record in read(folder / "metrics.jsonl") if record["kind"] in ("validation", "test")]
     assert [record["kind"] for record in scores] == ["validation"] * 3 + ["test"]
     best = ended["best"]["validation"]
-    assert ended["best"]["checkpoint"] == ended["best_checkpoint"] == "step-00000018"
-    assert best["metrics"]["accuracy"] > ended["validation"]["metrics"]["accuracy"]
+    expected = "step-00000018" if framework in LR else "step-00000054"
+    assert ended["best"]["checkpoint"] == ended["best_checkpoint"] == expected
+    difference = best["metrics"]["accuracy"] - ended["validation"]["metrics"]["accuracy"]
+    assert difference > 0 if framework in LR else difference == 0
     assert best["rows"] == pytest.approx(0.2 * 1437, abs=5) and best["loss"] == pytest.approx(scores[0]["loss"])
     assert (Run(folder).score.title, Run(folder).score.value) == ("validation accuracy", best["metrics"]["accuracy"])
     status, output = command(tmp_path, "runs", "runs")

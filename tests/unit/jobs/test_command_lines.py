@@ -113,19 +113,22 @@ def test_no_batch_script_holds_credentials(name, value, by_value, capsys):
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
-def test_open_mpi_needs_no_ssh_on_one_host(launcher, tmp_path):
-    here = {**ENVIRONMENT, "PATH": str(tmp_path)}
-    for described, environment, expected in (
-        (job.Job(("x",), 2, controller="mpi"), here, True),
-        (job.Job(("x",), 2, (Host("localhost", 2),), controller="mpi"), here, True),
-        (job.Job(("x",), 2, (Host("node1", 2),), controller="mpi"), here, False),
-        (job.Job(("x",), 2, controller="mpi"), {**here, "SLURM_JOB_ID": "1"}, False),
-    ):
-        (spec,) = build(launcher, described, environment)
-        assert ("--mca plm isolated" in " ".join(spec.command)) is expected
-    (tmp_path / "ssh").touch(0o755)
-    (spec,) = build(launcher, job.Job(("x",), 2, controller="mpi"), here)
-    assert "isolated" not in " ".join(spec.command)
+@pytest.mark.parametrize(
+    ("hosts", "variables", "has_ssh", "expected"),
+    [
+        ((), {}, False, True),
+        ((Host("localhost", 2),), {}, False, True),
+        ((Host("node1", 2),), {}, False, False),
+        ((), {"SLURM_JOB_ID": "1"}, False, False),
+        ((), {}, True, False),
+    ],
+)
+def test_open_mpi_needs_no_ssh_on_one_host(launcher, hosts, variables, has_ssh, expected, tmp_path):
+    if has_ssh:
+        (tmp_path / "ssh").touch(0o755)
+    environment = {**ENVIRONMENT, "PATH": str(tmp_path), **variables}
+    (spec,) = build(launcher, job.Job(("x",), 2, hosts, controller="mpi"), environment)
+    assert ("--mca plm isolated" in " ".join(spec.command)) is expected
 
 
 def test_open_mpi_in_a_folder_with_a_space():

@@ -76,18 +76,15 @@ def script(*options: str, program: tuple[str, ...] = ("true",)) -> str:
     return sbatch.script(launch.parse([*SBATCH, *options, "--", *program]))
 
 
+AS_GIVEN = ("--qos=high", "-q high", "--exclusive", "-H", "--gpus=4", "--mem-per-cpu=2G", "--time-min=10")
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ("--qos=high", "--qos=high"),
+        *((option, option) for option in AS_GIVEN),
         ("--qos high", "--qos=high"),
-        ("-q high", "-q high"),
         ("-qhigh", "-q high"),
-        ("--exclusive", "--exclusive"),
-        ("-H", "-H"),
-        ("--gpus=4", "--gpus=4"),
-        ("--mem-per-cpu=2G", "--mem-per-cpu=2G"),
-        ("--time-min=10", "--time-min=10"),
         ("--comment='a # \"b\" \\c'", '"--comment=a # \\"b\\" \\\\c"'),
         ("--constraint='[rack1|rack2]&a100'", "--constraint=[rack1|rack2]&a100"),
     ],
@@ -98,31 +95,25 @@ def test_other_options_become_lines_of_the_script(given, line):
     assert f"\n#SBATCH {line}\n" in script(f"--sbatch={given}")
 
 
-@pytest.mark.parametrize(
-    ("given", "remedy"),
-    [
-        ("--nodes=3", "give --nodes and --ranks-per-node"),
-        ("-N3", "give --nodes and --ranks-per-node"),
-        ("-N 3", "give --nodes and --ranks-per-node"),
-        ("--nod=3", "give --nodes and --ranks-per-node"),  # sbatch accepts the beginning of a name
-        ("--ntasks-per-node 4", "give --nodes and --ranks-per-node"),
-        ("-J name", "give --job-name"),
-        ("--job=name", "give --job-name"),
-        ("-t5", "give --time"),
-        ("--time=5", "give --time"),
-        ("-o x.log", "launch status knows the log file"),
-        ("--signal=USR2@5", "give --signal-before"),
-        ("--requeue", "--no-requeue turns it off"),
-        ("--open-mode=truncate", "appends to its log file"),
-        ("--array=0-3", "give --array"),
-        ("--mail-user=ada", "give --mail-user"),
-        ("--export=NONE", "give --env NAME"),
-        ("-D /tmp", "start the launcher in that folder"),
-        ("--wrap=ls", "write the program after --"),
-        ("--parsable", "it is an option of the command sbatch"),
-        ("--wait", "it is an option of the command sbatch"),
-    ],
-)
+OF_THE_LAUNCHER = {
+    # sbatch accepts the beginning of a name.
+    "give --nodes and --ranks-per-node": ("--nodes=3", "-N3", "-N 3", "--nod=3", "--ntasks-per-node 4"),
+    "give --job-name": ("-J name", "--job=name"),
+    "give --time": ("-t5", "--time=5"),
+    "launch status knows the log file": ("-o x.log",),
+    "give --signal-before": ("--signal=USR2@5",),
+    "--no-requeue turns it off": ("--requeue",),
+    "appends to its log file": ("--open-mode=truncate",),
+    "give --array": ("--array=0-3",),
+    "give --mail-user": ("--mail-user=ada",),
+    "give --env NAME": ("--export=NONE",),
+    "start the launcher in that folder": ("-D /tmp",),
+    "write the program after --": ("--wrap=ls",),
+    "it is an option of the command sbatch": ("--parsable", "--wait"),
+}
+
+
+@pytest.mark.parametrize(("given", "remedy"), [(one, remedy) for remedy, all in OF_THE_LAUNCHER.items() for one in all])
 def test_options_of_the_launcher_itself_are_named(given, remedy):
     with pytest.raises(UserError) as raised:
         script("--sbatch", given)

@@ -5,35 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.networks import shaped
 from support.recorded_operations import RecordedOperations
+from support.shard_steps import NETWORK
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner, check_request
 from hvdtrain.frameworks.torch import objective, step_graph
 from hvdtrain.interfaces import Batch
-from hvdtrain.networks.description import Network
-from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Dropout, Flatten, Pool, Relu
-from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.tasks.user import make_task
 
-NETWORK = shaped(
-    Network(
-        (
-            Conv(4, 3),
-            BatchNorm(),
-            Relu(),
-            Pool("average", 2),
-            Flatten(),
-            Dense(12),
-            Relu(),
-            Dropout(0.4),
-            Dense(CLASSES),
-        )
-    ),
-    (1, 8, 8),
-)
 PIXELS = np.random.default_rng(0).integers(0, 256, (64, 1, 8, 8), np.uint8)
 LABELS = np.random.default_rng(1).integers(0, 10, 64)
 SIZES = (8, 8, 8, 5, 8, 8, 8, 5, 5, 8, 5, 5, 8, 3)
@@ -60,9 +41,8 @@ def batches(kept=False):
         yield Batch(() if kept else (PIXELS[rows], LABELS[rows]), weights, lr, step, rows)
 
 
-def learner(graph, network=NETWORK, **options):
+def learner(graph, target=NETWORK, **options):
     config = Config(**{"strategy": "single", **options})
-    target = NetworkTarget(network) if hasattr(network, "layers") else network
     weights = target.initial_weights(config)
     return build_learner(config, target, weights, RuntimeOptions(device="auto", cuda_graph=graph, quiet=True))
 
@@ -208,21 +188,12 @@ def test_the_recording_notices_what_is_computed_in_python():
         ({"strategy": "dataparallel"}, {}, "--strategy dataparallel has no step to capture in torch"),
         ({"batch_norm": "sync"}, {}, "with --batch-norm sync, ranks exchange values"),
         ({}, {"device": "cpu"}, "--device cpu has no GPU"),
+        ({"strategy": "horovod", "op": "adasum"}, {}, "--op adasum combines"),
     ],
 )
 def test_what_cannot_be_captured_is_an_error_before_training(options, runtime, text):
     with pytest.raises(UserError, match=f"^--cuda-graph: {text}"):
-        check_request(
-            Config(**{"strategy": "single", **options}),
-            NetworkTarget(NETWORK),
-            RuntimeOptions(cuda_graph=True, **runtime),
-        )
-
-
-def test_adasum_cannot_be_captured():
-    pytest.importorskip("horovod.torch")
-    with pytest.raises(UserError, match=r"^--cuda-graph: --op adasum combines"):
-        check_request(Config(op="adasum"), NetworkTarget(NETWORK), RuntimeOptions(cuda_graph=True))
+        check_request(Config(**{"strategy": "single", **options}), NETWORK, RuntimeOptions(cuda_graph=True, **runtime))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
