@@ -28,6 +28,7 @@ def command(program, framework, by, *options):
     ("framework", "options", "by"),
     [
         (NUMPY, ("--strategy", "ring"), "local"),
+        pytest.param("torch", ("--strategy", "ring"), "local", marks=MATRIX),
         pytest.param("torch", ("--strategy", "ddp"), "local", marks=MATRIX),
         pytest.param("mxnet", (), "gloo", marks=MATRIX),
         pytest.param("tensorflow", (), "mpirun", marks=MATRIX),

@@ -34,7 +34,11 @@ FAILS = """
 import resource
 print("out of", rank, resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
 print("err of", rank, file=sys.stderr, flush=True)
-time.sleep(60 * (rank == "0"))
+if rank == "0":
+    open("printed", "w").close()
+    time.sleep(60)
+while not os.path.exists("printed"):  # the end of rank 1 ends rank 0
+    time.sleep(0.01)
 print("no end of line", end="", flush=True)
 print("what was wrong", file=sys.stderr)
 sys.exit(7)

@@ -36,6 +36,9 @@ def begin() -> Path | None:
         fill_home(made, Path.home())
         os.environ["HOME"] = str(made)
     _of_jobs = dict(os.environ)
+    # Ranks that are threads of this process wait for each other inside of TensorFlow's operations. With one thread for
+    # all of them, as training sets where OMP_NUM_THREADS is 1, they would wait forever.
+    os.environ["TF_NUM_INTEROP_THREADS"] = "4"
     return made
 
 

@@ -124,8 +124,10 @@ def test_guarantees_link_to_the_files_that_have_their_marks():
         for test, file in re.findall(r"\[(\w+)\]\((.*?)\)", cell):
             path = (page.parent / file).resolve()
             linked[name].add(path)
-            assert path.exists() and f"def {test}(" in path.read_text(), f"{name}: {test}; run: make docs-guarantees"
-    assert linked == marked, "run: make docs-guarantees"
+            text = path.read_text() if path.exists() else ""
+            assert f"def {test}(" in text and f'"{name}"' in text, f"{name}: {test}; run: make docs-guarantees"
+    left_out = {name: files for name, files in marked.items() if not files <= linked[name]}
+    assert not left_out, "run: make docs-guarantees"
 
 
 @pytest.mark.matrix
