@@ -20,7 +20,7 @@ endif
 export VENV
 # horovodrun imports TensorFlow to find out whether it is installed; this hides its informational messages.
 export TF_CPP_MIN_LOG_LEVEL ?= 1
-# With it, each process would compile the modules of the checkout again.
+# The user's setting is overridden: with it, each process would compile the modules of the checkout again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # The first framework of the environment's stack, unless FRAMEWORK names another.

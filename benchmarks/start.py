@@ -96,7 +96,8 @@ def main() -> None:
     options = parser.parse_args()
     checkouts = [*([options.other.resolve()] if options.other else []), ROOT]
     header = ["command", *(f"{path.name}, s" for path in checkouts), *(f"{path.name}, MB" for path in checkouts)]
-    print(f"| {' | '.join([*header, 'ratio' * (len(checkouts) > 1)])} |\n|{' --- |' * (len(header) + 1)}")
+    header += ["ratio"] if options.other else []
+    print(f"| {' | '.join(header)} |\n|{' --- |' * len(header)}")
     for label, command in commands().items():
         if not any(text in label for text in options.only):
             continue

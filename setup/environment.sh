@@ -186,9 +186,7 @@ choose_torch_build() {
 # uv leaves it to Python to compile a module when it is first imported. Where PYTHONDONTWRITEBYTECODE is set, as in many
 # images, or the environment may not be written, each start of a program would compile them again: more than half of the
 # time that a framework takes to import. Packages have files for other versions of Python, which cannot be compiled.
-compile_modules() {
-    nice "$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python*/site-packages hvdtrain >/dev/null 2>&1 || true
-}
+compile_modules() { exec nice "$venv/bin/python" -m compileall -q "$venv"/lib/python*/site-packages hvdtrain; }
 
 install_packages() {
     if [[ $purpose = test-gpu ]]; then
@@ -254,10 +252,14 @@ for variable in $VARIABLES; do
     set_variable "hvdtrain_${variable%%=*}" "${variable%%=*}" "\"${variable#*=}\""
 done
 [[ -z $system_torch ]] || test_system_torch
-compile_modules & # while Horovod is built
+# While Horovod is built; and its own modules then. Set-up ends it where it fails itself.
+(compile_modules) >/dev/null 2>&1 &
 compiling=$!
+trap 'kill "$compiling" 2>/dev/null; wait "$compiling"' EXIT
 [[ $purpose = test-gpu ]] || HVDTRAIN_CONSTRAINTS=$constraints setup/horovod.sh "$venv"
-wait "$compiling"
+wait "$compiling" || true
+trap - EXIT
+(compile_modules) >/dev/null 2>&1 || true
 
 printf '%s\n' "$extras" >"$venv/.hvdtrain-extras"
 printf '%s\n' "$wanted" >"$stamp"

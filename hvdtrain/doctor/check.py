@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.findings import Finding, warn
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system.rank_info import RankInfo, host_name
+from hvdtrain.system.resources import cpu_quota
 
 if TYPE_CHECKING:
     from hvdtrain.doctor.connected_job import ConnectedJob
@@ -29,6 +31,16 @@ together, in step."""
 
 BUDGET_S = 150
 """Time limit for all checks, without the exchange of findings. The slowest case is a job whose probes all hang."""
+
+
+class DeadlineReached(Exception):
+    """No subprocess is started any more."""
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return min(len(os.sched_getaffinity(0)), cpu_quota() or 1 << 16)
+
 
 Row = dict[str, Any]
 """A finding as JSON values, with `check` and `topic`."""
@@ -54,7 +66,7 @@ class CheckContext:
     _answers: dict[str, Any] = field(default_factory=dict)
     _asking: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
     """Locks of those answers, since checks run side by side."""
-    _cores: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(len(os.sched_getaffinity(0))))
+    _cores: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_cores()))
     """Held while a subprocess runs: as many as there are cores import frameworks, so that none is late."""
 
     @property
@@ -70,14 +82,29 @@ class CheckContext:
         """Seconds a subprocess may take: `limit_s`, or less if the deadline is near."""
         return max(min(limit_s, self.deadline - time.monotonic()), 0.1)
 
-    def run(self, command: list[str], limit_s: float, **environment: str) -> Completed:
-        """Run a program once a core is free; returns after `limit_s` and a few seconds at the latest."""
+    @contextlib.contextmanager
+    def _core(self) -> Iterator[None]:
         with self._cores:
+            if time.monotonic() > self.deadline:
+                raise DeadlineReached
+            yield
+
+    def stop(self) -> None:
+        """End what runs, and start nothing more."""
+        self.deadline = 0.0
+        subprocesses.end_all()
+
+    def run(self, command: list[str], limit_s: float, **environment: str) -> Completed:
+        """Run a program once a core is free, for `limit_s` and a few seconds at most. Raises DeadlineReached."""
+        with self._core():
             return subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
 
     def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:
-        """Run a part of `hvdtrain.doctor.probe` in a separate process; its merged messages, and how it ended."""
-        with self._cores:
+        """Run a part of `hvdtrain.doctor.probe` in a separate process; its merged messages, and how it ended.
+
+        Raises DeadlineReached.
+        """
+        with self._core():
             limit_s = self.limit(limit_s)
             command = subprocesses.probe_command(part, *arguments, limit_s=limit_s)
             completed = subprocesses.run(command, limit_s + 1, dict(os.environ))
@@ -143,11 +170,13 @@ def check(topic: Topic, where: Where, measures: bool = False) -> Callable[[Funct
 
 def run_check(check: Check, context: CheckContext) -> list[Finding]:
     """The findings of a check. A check that crashes gives a warning, so that the others still run."""
-    if time.monotonic() > context.deadline:
+    try:
+        if time.monotonic() > context.deadline:
+            raise DeadlineReached
+        return list(check(context))
+    except DeadlineReached:
         remedy = f"run it alone: python -m hvdtrain doctor --only {check.name}"
         return [warn("skipped, because the time limit was reached", remedy)]
-    try:
-        return list(check(context))
     except Exception as error:
         reason = " ".join(str(error).split()) or "no reason given"
         text = f"the check itself crashed ({type(error).__name__}: {reason})"

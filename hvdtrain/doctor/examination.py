@@ -15,6 +15,7 @@ from hvdtrain.doctor.check import BUDGET_S, Check, CheckContext, Row, rows_of, r
 from hvdtrain.doctor.checks import gpu, horovod, job, launchers, link, machine, mpi, network, software, variables
 from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
 from hvdtrain.doctor.findings import STATUSES
+from hvdtrain.doctor.quick import QUICK
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.jobs.hosts import SshAccess
 from hvdtrain.system import rank_info
@@ -57,17 +58,27 @@ def detect_rank() -> rank_info.RankInfo:
 
 
 def _local_rows(context: CheckContext, checks: list[Check]) -> list[Row]:
-    """Findings of the checks that this rank makes without the others: those that measure come last, one by one."""
+    """Findings of the checks that this rank makes without the others.
+
+    First come those that take no time, as what they read must not depend on the others; then those with subprocesses,
+    side by side; last those that measure, one by one.
+    """
     wheres = {"rank"}
     if context.rank_info.local_rank == 0:
         wheres.add("host")
     if not context.in_job:
         wheres.add("alone")
     local = [check for check in checks if check.where in wheres]
-    quiet = [check for check in local if not check.measures]
-    with ThreadPoolExecutor(max(len(quiet), 1)) as threads:
-        findings = dict(zip(quiet, threads.map(lambda check: run_check(check, context), quiet), strict=True))
-    return [row for check in local for row in rows_of(check, findings.get(check) or run_check(check, context))]
+    findings = {check: run_check(check, context) for check in local if check in QUICK}
+    beside = [check for check in local if check not in QUICK and not check.measures]
+    with ThreadPoolExecutor(max(len(beside), 1)) as threads:
+        try:
+            findings.update(zip(beside, threads.map(lambda check: run_check(check, context), beside), strict=True))
+        except BaseException:  # Ctrl-C: the threads would wait for what they started
+            context.stop()
+            raise
+    findings.update({check: run_check(check, context) for check in local if check.measures})
+    return [row for check in local for row in rows_of(check, findings[check])]
 
 
 def _report(context: CheckContext, rows: list[Row]) -> dict[str, Any]:

@@ -24,6 +24,10 @@ OUTPUT_BYTES = 64 << 20
 ERROR_WORDS = ("error", "failed", "not enough", "root")
 
 
+running: set[subprocess.Popen[Any]] = set()
+"""What `run` has started, in any thread."""
+
+
 class Completed(NamedTuple):
     """How a subprocess ended."""
 
@@ -83,6 +87,7 @@ def run(command: list[str], limit_s: float, environment: dict[str, str]) -> Comp
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
+            running.add(process)
         except (OSError, ValueError) as error:
             return Completed(NO_PROGRAM, "", f"{command[0]} cannot be started: {error}", limit_s)
         status: int | None = None
@@ -90,7 +95,16 @@ def run(command: list[str], limit_s: float, environment: dict[str, str]) -> Comp
             status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             end(process)
+        finally:
+            running.discard(process)
         return Completed(status, content(out.fileno()), content(err.fileno()), limit_s)
+
+
+def end_all() -> None:
+    """Kill the programs that `run` has started in any thread, which then returns."""
+    for process in list(running):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def output_file() -> int:

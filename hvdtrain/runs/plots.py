@@ -75,7 +75,7 @@ def plot_metrics(folder: Path, title: str, choice: str = "") -> Path | None:
     Raises OSError if it cannot be written.
     """
     records = metrics.read(folder / "metrics.jsonl")
-    if max(Counter(record["kind"] for record in records).values(), default=0) < 2:
+    if max(Counter(record["kind"] for record in records if record["kind"] in metrics.KINDS).values(), default=0) < 2:
         return None
     path = folder / "metrics.png"
     with drawing():

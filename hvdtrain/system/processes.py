@@ -17,11 +17,14 @@ from typing import NamedTuple
 from hvdtrain.system.rank_info import host_name
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+LIBC = ctypes.CDLL(
+    None
+)  # loaded here: a child of a process with threads must take no lock before it executes its program
 
 
 def end_with_parent(number: int = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when its parent dies, for whatever reason."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    LIBC.prctl(PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:
@@ -29,7 +32,7 @@ def adopt_orphans() -> None:
 
     So `descendants` finds all of them, in whatever sessions and process groups they are.
     """
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants() -> list[int]:

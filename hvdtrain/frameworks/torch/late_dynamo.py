@@ -3,7 +3,8 @@
 Each optimizer of PyTorch imports it, 800 modules with SymPy, to make two calls that do nothing outside of a compiled
 step: `graph_break()` in `step`, and `disable(method)` in other methods. `postpone` puts the module into `sys.modules`
 without executing it, and answers these two calls. Any other use executes it, in the same object, as its first import
-would have: an attribute, a submodule, or torch.compile, which uses its attributes.
+would have: an attribute, a submodule, or torch.compile, which uses its attributes. (So does
+torch.distributed.init_process_group where it comes later, and DistributedDataParallel.)
 
 Tried with PyTorch 2.3.1, 2.13.0, 2.14.1 and 2.15.0. Where PyTorch has no such calls, nothing is postponed.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 import types
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -41,11 +43,15 @@ def postpone() -> None:
     torch._dynamo = module
 
 
+OF_IMPORTS = {f"__{name}__" for name in ("class", "name", "spec", "loader", "package", "path", "file", "cached")}
+"""What a module has before it is executed."""
+
+
 class _Postponed(types.ModuleType):
     """The module before it is executed."""
 
     def __getattribute__(self, name: str) -> Any:
-        if _is_of_imports(name):
+        if name in OF_IMPORTS:
             return types.ModuleType.__getattribute__(self, name)
         caller = sys._getframe(1).f_globals.get("__name__")
         if (caller, name) in ANSWERS and sys.modules.get(NAME) is self:
@@ -54,14 +60,9 @@ class _Postponed(types.ModuleType):
         return types.ModuleType.__getattribute__(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not _is_of_imports(name):
+        if name not in OF_IMPORTS:
             _execute(self)
         types.ModuleType.__setattr__(self, name, value)
-
-
-def _is_of_imports(name: str) -> bool:
-    """Whether it is an attribute that a module has before it is executed, such as __spec__ and __path__."""
-    return name.startswith("__") and name != "__dict__"
 
 
 def _execute(module: types.ModuleType) -> None:
@@ -77,13 +78,16 @@ class _Importer(MetaPathFinder, Loader):
 
     def __init__(self, module: types.ModuleType, loader: Loader) -> None:
         self._module, self._loader = module, loader
+        self._lock, self._is_postponed = threading.Lock(), True
         self._submodules: dict[str, tuple[types.ModuleType, ModuleSpec | None]] = {}
 
     def end_postponing(self) -> None:
         """Forget the module, so that the next import of it is in earnest."""
-        if sys.modules.get(NAME) is self._module and not _is_executing(self._module):
-            del sys.modules[NAME]
-            vars(torch).pop("_dynamo", None)
+        with self._lock:
+            if self._is_postponed:
+                self._is_postponed = False
+                sys.modules.pop(NAME, None)
+                vars(torch).pop("_dynamo", None)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -96,20 +100,20 @@ class _Importer(MetaPathFinder, Loader):
         if not name.startswith(f"{NAME}."):
             return None
         _execute(self._module)  # a package comes before its submodules, which it may have imported then
-        submodule = sys.modules.pop(name, None)
+        submodule = sys.modules.get(name)
         if submodule is None:
             return None
         self._submodules[name] = submodule, submodule.__spec__
-        return spec_from_loader(name, self)
+        # Python now takes the __spec__ of the submodule. With that, it would execute the submodule again.
+        spec = vars(submodule)["__spec__"] = spec_from_loader(name, self)
+        return spec
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         return self._submodules[spec.name][0] if spec.name in self._submodules else self._module
 
     def exec_module(self, module: types.ModuleType) -> None:
         if module is not self._module:
-            _, spec = self._submodules.pop(module.__name__)
-            if module.__spec__ is not spec:  # torch._dynamo.config refuses the one of `find_spec`
-                module.__spec__ = spec
+            _, vars(module)["__spec__"] = self._submodules.pop(module.__name__)
             return
         assert module.__spec__
         module.__spec__.loader = module.__loader__ = self._loader
@@ -118,10 +122,6 @@ class _Importer(MetaPathFinder, Loader):
         sys.meta_path.remove(self)
         while DISABLED:
             vars(DISABLED.pop()).pop("__dynamo_disable", None)
-
-
-def _is_executing(module: types.ModuleType) -> bool:
-    return bool(getattr(module.__spec__, "_initializing", False))
 
 
 DISABLED: list[Callable[..., Any]] = []

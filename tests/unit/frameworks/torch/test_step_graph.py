@@ -188,12 +188,17 @@ def test_the_recording_notices_what_is_computed_in_python():
         ({"strategy": "dataparallel"}, {}, "--strategy dataparallel has no step to capture in torch"),
         ({"batch_norm": "sync"}, {}, "with --batch-norm sync, ranks exchange values"),
         ({}, {"device": "cpu"}, "--device cpu has no GPU"),
-        ({"strategy": "horovod", "op": "adasum"}, {}, "--op adasum combines"),
     ],
 )
 def test_what_cannot_be_captured_is_an_error_before_training(options, runtime, text):
     with pytest.raises(UserError, match=f"^--cuda-graph: {text}"):
         check_request(Config(**{"strategy": "single", **options}), NETWORK, RuntimeOptions(cuda_graph=True, **runtime))
+
+
+def test_adasum_cannot_be_captured():
+    pytest.importorskip("horovod.torch")
+    with pytest.raises(UserError, match=r"^--cuda-graph: --op adasum combines"):
+        check_request(Config(op="adasum"), NETWORK, RuntimeOptions(cuda_graph=True))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
