@@ -62,6 +62,24 @@ def interrupts_reach_jobs():
             signal.signal(number, handler)
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+
+
+@pytest.fixture(scope="session")
+def handlers_at_first(interrupts_reach_jobs):
+    return {number: signal.getsignal(number) for number in SIGNALS}
+
+
+@pytest.fixture(autouse=True)
+def same_signal_handlers(handlers_at_first):
+    """What a training in this process does with signals does not stay for other tests, and for what they start."""
+    for number, handler in handlers_at_first.items():
+        signal.signal(number, handler)
+    yield
+    for number, handler in handlers_at_first.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(autouse=True)
 def no_job_left_behind():
     """A test that fails ends the jobs that it has started."""
