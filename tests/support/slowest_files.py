@@ -56,5 +56,11 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.section("slowest files")
     for file, duration in seconds.most_common(SHOWN):
         terminalreporter.line(f"{duration:6.1f} s  {processes[file]:4d} processes  {file}")
+    terminalreporter.section("folders, whose budgets are in CONTRIBUTING.md")
+    folders = Counter()
+    for file, duration in seconds.items():
+        folders["/".join(file.split("/")[:2])] += duration
+    for folder, duration in folders.most_common():
+        terminalreporter.line(f"{duration:6.0f} s  {folder}")
     total = f"{sum(seconds.values()) / 60:.1f} minutes of tests, {sum(processes.values())} processes"
     terminalreporter.line(f"all {len(seconds)} files: {total}")
