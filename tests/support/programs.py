@@ -261,11 +261,6 @@ def in_small_parts(framework: str, options: list[str]) -> None:
     several(framework, options)
 
 
-def differ(framework: str, options: list[str]) -> None:
-    """Rank 1 has another learning rate than rank 0."""
-    main(framework, argv=[*options, "--lr", "0.2" if rank_info.detect().rank == 1 else "0.1"])
-
-
 def own_data(framework: str, options: list[str]) -> None:
     """Rank 1 trains on the folder that is the last argument."""
     *options, folder = options
@@ -293,7 +288,7 @@ def apart(framework: str, _: list[str]) -> None:
 
 PROGRAMS = (
     nan, drift, flip, flip_from, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late,
-    die, crash, slowly, slowly_at_first, disk, several, in_small_parts, differ, own_data, apart,
+    die, crash, slowly, slowly_at_first, disk, several, in_small_parts, own_data, apart,
 )  # fmt: skip
 
 if __name__ == "__main__":

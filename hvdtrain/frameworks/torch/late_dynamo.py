@@ -56,16 +56,16 @@ class _Postponed(types.ModuleType):
         caller = sys._getframe(1).f_globals.get("__name__")
         if (caller, name) in ANSWERS and sys.modules.get(NAME) is self:
             return ANSWERS[caller, name]
-        _execute(self)
+        _execute()
         return types.ModuleType.__getattribute__(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in OF_IMPORTS:
-            _execute(self)
+            _execute()
         types.ModuleType.__setattr__(self, name, value)
 
 
-def _execute(module: types.ModuleType) -> None:
+def _execute() -> None:
     """Import the module in earnest, once; another thread that already does is waited for, as in each import."""
     for finder in sys.meta_path:
         if isinstance(finder, _Importer):
@@ -99,7 +99,7 @@ class _Importer(MetaPathFinder, Loader):
             return spec
         if not name.startswith(f"{NAME}."):
             return None
-        _execute(self._module)  # a package comes before its submodules, which it may have imported then
+        _execute()  # a package comes before its submodules, which it may have imported then
         submodule = sys.modules.get(name)
         if submodule is None:
             return None
