@@ -17,9 +17,8 @@ from typing import NamedTuple
 from hvdtrain.system.rank_info import host_name
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-LIBC = ctypes.CDLL(
-    None
-)  # loaded here: a child of a process with threads must take no lock before it executes its program
+# Loaded here: a child of a process with threads must take no lock before it executes its program.
+LIBC = ctypes.CDLL(None)
 
 
 def end_with_parent(number: int = signal.SIGKILL) -> None:

@@ -178,24 +178,20 @@ def test_times_and_variables(time: str, variable: str) -> None:
 
 
 @FUZZ
-@given(text_like(("node1:4,node2:4", "a", "10.0.0.1:2"), (":", ",", ",n1:2", "n-", "_", ".")))
+@given(
+    text_like(
+        ("node1:4,node2:4", "a", "10.0.0.1:2", "node1 slots=4\nnode2 slots=2 max_slots=4\n# a comment\n"),
+        (":", ",", ",n1:2", "n-", "_", ".", "slots", "=", "#", "\nn slots=1"),
+    )
+)
 @example(",".join(f"{i:x}" for i in range(1 << 14)))
+@example("\n".join(f"n{i}" for i in range(100_000)))
 def test_hosts(text: str) -> None:
+    """On the command line and in a file."""
     with rejects_cleanly():
         found = hosts.parse_hosts(text)
         assert found and all(host.slots > 0 for host in found)
-
-
-@FUZZ
-@given(
-    text_like(("node1 slots=4\nnode2 slots=2 max_slots=4\n# a comment\n", "a"), ("slots", "=", "#", "\nn slots=1")).map(
-        lambda text: text.encode("utf-8", "surrogateescape")
-    )
-    | mutated((b"node1 slots=4\nnode2\n",))
-)
-@example(b"\n".join(b"n%d" % i for i in range(100_000)))
-def test_hostfile(content: bytes) -> None:
-    with folder_of(hosts=content) as folder, rejects_cleanly():
+    with folder_of(hosts=text.encode("utf-8", "surrogateescape")) as folder, rejects_cleanly():
         assert all(host.slots > 0 for host in hosts.read_hostfile(folder / "hosts"))
 
 

@@ -1,4 +1,4 @@
-"""Small data files in the published formats, and a check of how bad ones are rejected."""
+"""Small data files in the published formats."""
 
 from __future__ import annotations
 
@@ -14,21 +14,6 @@ import pytest
 
 from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED
 from hvdtrain.datasets.formats import in_memory
-from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.errors import UserError
-from hvdtrain.networks.layers import Shape
-
-
-def assert_rejected(data: str | Path, *texts: str, image_shape: Shape | None = None, offline: bool = False) -> str:
-    """`load_dataset` fails with a one-line error and a remedy, whose text contains these; returns the text."""
-    with pytest.raises(UserError) as caught:
-        load_dataset(str(data), image_shape, offline)
-    text = str(caught.value)
-    assert caught.value.exit_status == 2
-    assert "\n" not in text and caught.value.remedy, text
-    for expected in texts:
-        assert expected in text
-    return text
 
 
 def write_files(folder: Path, files: dict[str, bytes], packed: bool = True) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import to_record
 from hvdtrain.system.run_end import RunEnd
+from support.run_folders import write_beat
 
 
 def config(ranks: int = 2, steps: int = 4000, started: str = "2026-05-01T14:03:11", **options: Any) -> dict[str, Any]:
@@ -78,24 +78,17 @@ class Beats:
     """
 
     def __init__(self, folder: Path, ranks: int, slow: int | None = None, step: int = 1000) -> None:
-        (folder / "heartbeats").mkdir(exist_ok=True)
-        self._folder, self._ranks, self._slow, self._step = folder / "heartbeats", ranks, slow, step
+        self._folder, self._ranks, self._slow, self._step = folder, ranks, slow, step
         self._number, self._began = 0, time.monotonic()
 
-    def write(self, without: frozenset[int] = frozenset(), moving: bool = True) -> None:
-        """Write the next heartbeat of each rank but those; a rank that does not move makes no step."""
+    def write(self, without: frozenset[int] = frozenset()) -> None:
+        """Write the next heartbeat of each rank but those."""
         self._number += 1
         seconds = time.monotonic() - self._began + 60
         for rank in set(range(self._ranks)) - without:
             compute = 0.93 if rank == self._slow else 0.52 + 0.004 * (rank % 5)
             data = 0.03 + 0.002 * (rank % 3)
-            beat = {
-                "rank": rank, "pid": 4000 + rank, "host": f"node{1 + rank // 4}",
-                "step": self._step + int(seconds * 12), "doing": "step", "idle_s": 0.1 if moving else seconds,
-                "number": self._number, "time": time.time(), "memory": 1.31e9 + 7e6 * rank,
-                "rows": seconds * (770 + rank), "compute_s": seconds * compute, "data_s": seconds * data,
-                "communicate_s": seconds * (1 - compute - data),
-            }  # fmt: skip
-            draft = self._folder / f".rank-{rank}.json"
-            draft.write_text(json.dumps(beat))
-            os.replace(draft, self._folder / f"rank-{rank}.json")
+            shares = {"compute_s": compute, "data_s": data, "communicate_s": 1 - compute - data}
+            values = {name: seconds * share for name, share in shares.items()}
+            values |= {"step": self._step + int(seconds * 12), "host": f"node{1 + rank // 4}"}
+            write_beat(self._folder, rank, self._number, rows=seconds * (770 + rank), **values)

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import re
 import stat
-from pathlib import Path
 
 import pytest
 
@@ -228,11 +227,3 @@ def test_concurrent_writers_and_damaged_lines(slurm):
     submissions.add(Submission("9", "the newest one of a number", "/"))
     found, damaged = submissions.read()
     assert ([one.name for one in found if one.job == "9"], damaged) == (["the newest one of a number"], 6)
-
-
-def test_the_file_is_in_the_state_folder_of_the_user(monkeypatch):
-    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/home/ada")
-    assert submissions.path() == Path("/home/ada/.local/state/hvdtrain/submitted.jsonl")
-    monkeypatch.setenv("XDG_STATE_HOME", "relative")  # which is not valid
-    assert submissions.path() == Path("/home/ada/.local/state/hvdtrain/submitted.jsonl")

@@ -45,17 +45,12 @@ def test_no_file_is_unpickled_and_no_text_executed():
     "harm",
     [
         lambda path: rewrite(path, "state.json", b"[" * 100_000),
-        lambda path: rewrite(path, "state.json", b"[]"),
         lambda path: rewrite(path, "state.json", changed_state(path, position={"epoch": -1})),
-        lambda path: rewrite(path, "state.json", changed_state(path, position={"step": "1e9"})),
         lambda path: rewrite(path, "state.json", b'{"score": ' + b"9" * 10_000 + b"}"),
         lambda path: rewrite(path, "weights.safetensors", b"\xff" * 8 + b"{}"),  # a header of 2^64 bytes
-        lambda path: rewrite(
-            path, "weights.safetensors", pickle.dumps(Harm(path.parent / "harm"))
-        ),
+        lambda path: rewrite(path, "weights.safetensors", pickle.dumps(Harm(path.parent / "harm"))),
         lambda path: rewrite(path, "weights.safetensors", absurd_safetensors()),
         lambda path: (path / checkpoints.MANIFEST).write_text('{"sha256": [], "bytes": {}}'),
-        lambda path: (path / checkpoints.MANIFEST).write_text("[" * 100_000),
         lambda path: os.truncate(path / checkpoints.MANIFEST, MAX_BYTES + 1),  # sparse: it takes no disk
         lambda path: os.truncate(path / "weights.safetensors", MAX_BYTES + 1),
         lambda path: larger_than_the_memory(path),
@@ -65,9 +60,8 @@ def test_no_file_is_unpickled_and_no_text_executed():
         lambda path: (path / checkpoints.MANIFEST).write_text('{"sha256": ["weights.safetensors"], "bytes": {}}'),
         lambda path: same_array_twice(path),
         lambda path: ((path / "weights.safetensors").unlink(), os.mkfifo(path / "weights.safetensors")),
-        lambda path: ((path / "state.json").unlink(), os.mkfifo(path / "state.json")),
     ],
-    ids=range(20),
+    ids=range(16),
 )  # fmt: skip
 def test_a_malicious_checkpoint_is_rejected(tmp_path, harm):
     path = save_checkpoint(tmp_path)
@@ -109,26 +103,23 @@ def absurd_safetensors():
     return len(header).to_bytes(8, "little") + header
 
 
-def test_predict_rejects_a_checkpoint_of_another_network(tmp_path, capsys):
-    weights = {"w": np.zeros((2, 3), np.float32)}
+def test_a_checkpoint_of_another_network_or_of_none_is_rejected(tmp_path, capsys):
     other = shaped_to_record(CIFAR_LENET)
-    for changes in ({"weights": weights}, {"network": other}, {"network": {}}, {"classes": ("0",)}):
-        path = save_checkpoint(tmp_path, **changes)
-        with pytest.raises(SystemExit) as ended:
-            predict.main([str(path), str(tmp_path / "image.png")])
-        assert ended.value.code == 2
-        assert "are not those of" in capsys.readouterr().err
+    for changes in ({"weights": {"w": np.zeros((2, 3), np.float32)}}, {"network": other}, {"classes": ("0",)}):
+        assert "are not those of" in refused(capsys, predict, save_checkpoint(tmp_path, **changes), "image.png")
+    for network in (5, [], {"task": 3}, {"task": None}):
+        path = save_checkpoint(tmp_path)
+        rewrite(path, "state.json", changed_state(path, network=network))
+        for command, where in ((predict, "image.png"), (export, "model.pt2")):
+            assert "no intact checkpoint there" in refused(capsys, command, path, where)
 
 
-@pytest.mark.parametrize("network", [5, [], {"task": 3}, {"task": None}])
-def test_checkpoints_with_records_that_no_run_writes(network, tmp_path, capsys):
-    path = save_checkpoint(tmp_path)
-    rewrite(path, "state.json", changed_state(path, network=network))
-    for command, where in ((predict, tmp_path / "image.png"), (export, tmp_path / "model.pt2")):
-        with pytest.raises(SystemExit) as ended:
-            command.main([str(path), str(where)])
-        assert ended.value.code == 2
-        assert "no intact checkpoint there" in capsys.readouterr().err
+def refused(capsys, command, path, where):
+    """The error of a command."""
+    with pytest.raises(SystemExit) as ended:
+        command.main([str(path), str(path.parent / where)])
+    assert ended.value.code == 2
+    return capsys.readouterr().err
 
 
 def test_reading_an_image_starts_no_other_program(tmp_path):

@@ -143,12 +143,6 @@ def test_a_script_goes_on_after_its_loop(finished):
         np.testing.assert_array_equal(value, saved.weights[name])
 
 
-def test_a_finished_run_trains_on_with_more_steps(finished):
-    shutil.copytree("runs/network", "runs/longer")
-    main(["train", "--resume", "runs/longer", "--max-steps", "6"])
-    assert read_json(finished / "runs" / "longer" / "result.json")["steps"] == 6
-
-
 def test_the_result_of_a_run_that_was_killed_before_it_has_the_speed_of_its_steps(finished):
     """It made its last step, and wrote its last checkpoint; whoever resumes it makes none."""
     result = read_json(finished / "runs" / "network" / "result.json")
@@ -161,3 +155,9 @@ def test_the_result_of_a_run_that_was_killed_before_it_has_the_speed_of_its_step
             assert again[name] == result[name]
         for name in ("images_per_s", "step_s"):
             assert again[name] == pytest.approx(result[name])
+
+
+def test_a_finished_run_trains_on_with_more_steps(finished):
+    shutil.copytree("runs/network", "runs/longer")
+    main(["train", "--resume", "runs/longer", "--max-steps", "6"])
+    assert read_json(finished / "runs" / "longer" / "result.json")["steps"] == 6

@@ -1,6 +1,7 @@
-"""The sum over shards: the same bits for any ranks and any order, and exact to one float32 rounding."""
+"""The sum over shards: the same bits for any ranks and any order, and exact; steps in shards, and their audits."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rank_threads import on_all_ranks
 
+from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer, Verdict, choose, hash_shard, judge
 from hvdtrain.collectives.exact_sum import sum_over_shards
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.datasets.sharding import bounds
+from hvdtrain.collectives.shard_sums import ShardSums
+from hvdtrain.datasets.sharding import Assignment, bounds
+from hvdtrain.errors import TrainingError
+from hvdtrain.interfaces import Audit, Batch, ShardLoss
 
 SHAPES = [(3, 4), (7,), ()]
 FINITE = {"allow_nan": False, "allow_infinity": False, "width": 32}
@@ -76,13 +81,6 @@ def test_the_error_is_below_one_rounding_of_float32(seed, count, spread):
                 assert abs(value - exact) < np.spacing(np.float32(abs(exact))) / 2
 
 
-def test_of_a_number_that_float32_cannot_add():
-    """float32 gives 1 or 0 by the order; the exact sum is 2^-30."""
-    shards = [[np.full(1, value, np.float32)] for value in (1, 2**-30, -1)]
-    sums = sum_over_shards(SingleProcess(), shards, [(1,)], 3)
-    assert sums.arrays[0][0] == 2**-30
-
-
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 def test_an_element_that_is_not_finite_makes_its_array_nan_and_no_other(bad):
     shards = shards_of(lambda n: np.ones(n), 4)
@@ -109,6 +107,195 @@ def test_ranks_without_a_shard_take_part():
         assert all((array == 2).all() for array in sums.arrays)
 
 
-def test_no_shard_at_all():
-    sums = sum_over_shards(SingleProcess(), [], SHAPES, 8)
-    assert not any(array.any() for array in sums.arrays)
+NAN = float("nan")
+
+
+def step_of(*shards, all_shards=()):
+    """A step in which a rank computes these shards, in this order."""
+    nothing = np.zeros(0), np.zeros(0, np.float32), 0.1, 7, np.zeros(0, np.int64)
+    parts = tuple(Batch(*nothing, part=shard) for shard in shards)
+    return Batch(*nothing, shards=parts, all_shards=all_shards)
+
+
+def combined(*shards_by_rank, all_shards=(), values=(), groups=()):
+    """What each rank combines, or its error, if ranks compute these shards. values: losses by shard; else its number.
+
+    groups: attributes of each rank's group.
+    """
+
+    def of_rank(group):
+        for name, value in (groups[group.rank] if groups else {}).items():
+            setattr(group, name, value)
+        sums, shards = ShardSums(group, 5, [(2,)]), shards_by_rank[group.rank]
+        sums.begin(step_of(*shards, all_shards=all_shards), [])
+        for shard in shards:
+            sums.add(values[shard] if values else shard, [np.full(2, shard, np.float32)], [])
+        try:
+            return sums.combine(), group
+        except TrainingError as error:
+            return str(error), group
+
+    return on_all_ranks(len(shards_by_rank), of_rank)
+
+
+def test_every_rank_knows_all_losses_and_who_computed_them():
+    expected = [ShardLoss(shard, rank, shard) for shard, rank in enumerate([1, 0, 2, 0, 1])]
+    for result, _ in combined([3, 1], [0, 4], [2], all_shards=range(5)):
+        assert result.losses == expected
+        assert result.gradients[0].tolist() == [2, 2]
+
+
+def test_losses_keep_their_bits_and_one_that_is_not_finite_stays_alone():
+    values = [0.1, NAN, -1e-300, float("inf"), 1e300]
+    for result, _ in combined([0, 1], [2], [4, 3], values=values):
+        np.testing.assert_array_equal([loss.value for loss in result.losses], values)
+
+
+def test_a_last_batch_has_shards_without_rows():
+    for result, _ in combined([0], [4], [], all_shards=(0, 4)):
+        assert [(loss.shard, loss.rank) for loss in result.losses] == [(0, 0), (4, 1)]
+
+
+@pytest.mark.parametrize(
+    ("shards_by_rank", "problem"),
+    [
+        (([0, 1], [1, 2], [3, 4]), "shard 1 of step 7 was computed by 2 ranks"),
+        (([0, 1, 1], [2], [3, 4]), "shard 1 of step 7 was computed by 2 ranks"),
+        (([0, 1], [2], [4]), "shard 3 of step 7 was computed by no rank"),
+    ],
+)
+def test_a_shard_that_is_not_computed_once_ends_the_step_on_all_ranks(shards_by_rank, problem):
+    for error, _ in combined(*shards_by_rank, all_shards=range(5)):
+        assert isinstance(error, str) and problem in error
+
+
+def test_the_ranks_agree_on_the_newest_membership_that_all_know():
+    groups = [{"known_membership": number, "agreed_membership": 1} for number in (3, 2, 4)]
+    assert [group.agreed_membership for _, group in combined([0], [1], [2], groups=groups)] == [2, 2, 2]
+
+
+def test_gradients_are_means_over_all_shards_and_statistics_over_those_with_rows():
+    step = ShardSums(SingleProcess(), 4, [(2,)])
+    step.begin(step_of(0, 1), [np.array([1.0, 1.0]), np.array(7)])
+    step.add(1.0, [np.array([1, 2], np.float32)], [np.array([2.0, 1.0]), np.array(8)])
+    step.add(1.0, [np.array([3, 2], np.float32)], [np.array([4.0, 1.0]), np.array(8)])
+    (gradient,), (mean, count), _ = step.combine()
+    assert gradient.dtype == np.float32 and gradient.tolist() == [1, 1]
+    assert mean.tolist() == [3, 1]
+    assert count.dtype == np.int64 and count == 8
+
+
+def test_statistics_that_no_shard_changes_keep_their_bits():
+    mask = np.array([-np.inf, 0, 1e-40, 3e38, np.nan, -0.0], np.float32)
+    numbers = np.array([2**60 + 1, -5])
+    step = ShardSums(SingleProcess(), 3, [])
+    step.begin(step_of(0, 1, 2), [mask, numbers])
+    for _ in range(3):
+        step.add(1.0, [], [mask.copy(), numbers + [0, 1]])
+    _, (after, counted), _ = step.combine()
+    assert after.tobytes() == mask.tobytes()
+    assert counted.tolist() == [2**60 + 1, -4]
+
+
+BY_RANK = Assignment.contiguous(3, 8).by_rank
+NOTHING = np.zeros(0), np.zeros(0, np.float32), 0.1, 7, np.zeros(0, np.int64)
+SHARDS_OF_RANK = [[0, 1], [2], [3]]
+
+
+def test_each_shard_is_chosen_equally_often_and_each_other_rank_checks_it():
+    steps = 8000
+    chosen = Counter((audit.shard, audit.by) for audit in (choose(0, step, BY_RANK, range(8)) for step in range(steps)))
+    for shard, owner in ((shard, rank) for rank, of_rank in enumerate(BY_RANK) for shard in of_rank):
+        by = {rank: chosen[shard, rank] for rank in range(3)}
+        assert by.pop(owner) == 0
+        for count in by.values():
+            assert abs(count - steps / 16) < 5 * (steps / 16) ** 0.5
+
+
+def test_what_is_chosen_depends_on_the_seed_and_only_on_shards_with_rows():
+    first, other = ([choose(seed, step, BY_RANK, (1, 7)) for step in range(40)] for seed in (0, 1))
+    assert first != other and first == [choose(0, step, BY_RANK, (1, 7)) for step in range(40)]
+    assert {audit.shard for audit in first} == {1, 7}
+
+
+def test_one_rank_or_no_shard_is_not_audited():
+    assert choose(0, 3, ((0, 1, 2),), (0, 1, 2)) is None
+    assert choose(0, 3, BY_RANK, ()) is None
+
+
+@given(seed=st.integers(0, 99), place=st.integers(0, 13), bit=st.integers(0, 31))
+def test_one_bit_anywhere_changes_the_hash(seed, place, bit):
+    values = np.random.default_rng(seed).normal(size=14).astype(np.float32)
+    damaged = values.copy()
+    damaged.view(np.uint32)[place] ^= np.uint32(1 << bit)
+    sound = hash_shard(0.5, [values[:6].reshape(2, 3), values[6:]])
+    assert hash_shard(0.5, [damaged[:6].reshape(2, 3), damaged[6:]]) != sound
+    assert hash_shard(np.nextafter(0.5, 1), [values[:6].reshape(2, 3), values[6:]]) != sound
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "verdict"),
+    [
+        # Others decide.
+        ({0: 5, 2: 9}, [5, 5, 9], Verdict(2, True)),
+        ({0: 5, 2: 9}, [5, 5, 5], Verdict(2, False)),
+        ({0: 9, 2: 5}, [9, 5, 5, 5], Verdict(0, True)),
+        ({1: 9, 2: 5}, [5, 9, 5, 8], Verdict(1, True)),
+        # A rank that is right the second time was wrong once.
+        ({0: 5, 1: 9}, [5, 5], Verdict(1, False)),
+        ({0: 9, 1: 5}, [7, 5], Verdict(0, True)),
+        # Nobody can tell.
+        ({0: 5, 1: 9}, [5, 9], Verdict(None)),
+        ({0: 5, 1: 9}, [6, 7], Verdict(None)),
+        ({0: 5, 1: 9}, [5, 9, 5, 9], Verdict(None)),
+    ],
+)
+def test_who_was_wrong(first, again, verdict):
+    assert judge(first, again) == verdict
+
+
+def audited(audit, loss=1.0, gradient=1.0, mean=2.0, only=False):
+    """What each rank gets from a step if the rank that checks shard 1 has these values of it.
+
+    Without damage a shard has loss 1, a gradient of 1, and its running statistic changes from 0 to 2.
+    """
+
+    def of_rank(group):
+        shards = [] if only else [Batch(*NOTHING, part=shard) for shard in SHARDS_OF_RANK[group.rank]]
+        if only or group.rank == audit.by:
+            shards.append(Batch(*NOTHING, part=audit.shard, is_witness=True))
+        sums = ShardSums(group, 4, [(2,)])
+        step = Batch(*NOTHING, shards=tuple(shards), all_shards=() if only else (0, 1, 2, 3), audit=audit)
+        sums.begin(step, [np.zeros(1, np.float32)])
+        for shard in shards:
+            is_checked = shard.is_witness and group.rank == audit.by
+            values = (loss, gradient, mean) if is_checked else (1.0, 1.0, 2.0)
+            sums.add(values[0], [np.full(2, values[1], np.float32)], [np.full(1, values[2], np.float32)])
+        try:
+            return sums.combine()
+        except (ShardsDiffer, ShardHashes) as found:
+            return found
+
+    return on_all_ranks(3, of_rank)
+
+
+def test_the_shard_that_is_checked_does_not_count_twice():
+    for combined in audited(Audit(1, by=2)):
+        assert [float(loss) for loss in combined.losses] == [1.0] * 4
+        assert [loss.rank for loss in combined.losses] == [0, 0, 1, 2]
+        assert combined.gradients[0].tolist() == [1, 1] and combined.statistics[0].tolist() == [2]
+
+
+@pytest.mark.parametrize("damage", [{"loss": 1 + 2**-52}, {"gradient": 1 + 2**-23}, {"mean": 2 + 2**-22}])
+def test_one_bit_of_loss_gradient_or_statistic_is_found_by_all_ranks(damage):
+    for found in audited(Audit(1, by=2), **damage):
+        assert isinstance(found, ShardsDiffer)
+        assert (found.step, found.shard, found.owner, found.by, list(found.hashes)) == (7, 1, 0, 2, [0, 2])
+        assert "ranks 0 and 2 computed other bits for shard 1 of step 7" in str(found)
+
+
+def test_a_step_that_only_computes_it_again_gives_the_hashes_of_all_ranks():
+    sound, second, damaged = audited(Audit(1, by=2, only=True), gradient=3.0, only=True)
+    assert isinstance(sound, ShardHashes) and sound.by_rank == second.by_rank == damaged.by_rank
+    first, other, of_witness = sound.by_rank
+    assert first == other != of_witness

@@ -14,7 +14,7 @@ from hvdtrain.collectives.packing import BFloat16, Int8
 from hvdtrain.collectives.ring import CHUNK_BYTES, RingGroup
 from hvdtrain.errors import TrainingError
 from hvdtrain.system import processes
-from hvdtrain.system.network import PortReservation, free_port
+from hvdtrain.system.network import free_port
 from hvdtrain.system.rank_info import RankInfo
 
 
@@ -114,38 +114,27 @@ def test_gather_broadcast_and_sum():
     assert on_every_rank(3, job) == [([0, 1, 2], 200_000, 0, [3.0, 1.5])] * 3
 
 
-def test_a_lost_neighbor_is_reported():
-    def job(ring):
-        if ring.rank == 1:
-            ring._next.close()
-            ring._previous.close()
-            return "died"
-        ring.allreduce(np.ones(1_000_000, np.float32))
-        return "finished"
-
-    first, _, last = on_every_rank(3, job)
-    assert isinstance(last, TrainingError)
-    assert "rank 1 on 127.0.0.1" in str(last)
-    assert isinstance(first, TrainingError)
-
-
-def test_a_silent_neighbor_is_reported():
+@pytest.mark.parametrize(("is_lost", "size"), [(True, 3), (False, 2)], ids=["lost", "silent"])
+def test_a_neighbor_that_is_lost_or_silent_is_reported(is_lost, size):
     reported = threading.Event()
 
     def job(ring):
         if ring.rank == 1:
-            reported.wait(20)
-            return "late"
+            if is_lost:
+                ring._next.close()
+                ring._previous.close()
+            return reported.wait(0 if is_lost else 20)
         try:
-            ring.sum(np.ones(4))
+            return ring.allreduce(np.ones(1_000_000, np.float32))
         finally:
             reported.set()
-        return "finished"
 
-    first, _ = on_every_rank(2, job, timeout_s=1)
+    first, _, *last = on_every_rank(size, job, timeout_s=1)
     assert isinstance(first, TrainingError)
-    assert "rank 1" in str(first)
-    assert "no data for 1 s" in str(first)
+    if is_lost:
+        assert isinstance(last[0], TrainingError) and "rank 1 on 127.0.0.1" in str(last[0])
+    else:
+        assert "rank 1" in str(first) and "no data for 1 s" in str(first)
 
 
 def test_time_in_which_the_job_is_suspended_is_no_silence(monkeypatch):
@@ -186,18 +175,6 @@ def test_a_port_in_use_fails_the_attempt_but_not_the_job():
     in_use = pytest.raises(TrainingError, match=r"cannot join the ring of 2 .*Address already in use")
     with socket.create_server(("127.0.0.1", 0)) as other, in_use:
         RingGroup(RankInfo("test", 0, 2, 0), other.getsockname(), start_timeout_s=1)
-
-
-def test_a_reserved_port_is_for_the_server_that_asks_for_it():
-    reserved = PortReservation()
-    for port in (reserved.port, reserved.port + 1):
-        with socket.create_server(("127.0.0.1", port)), pytest.raises(OSError, match="already in use"):
-            socket.create_server(("127.0.0.1", port))
-        with socket.socket() as other, pytest.raises(OSError, match="already in use"):
-            other.bind(("127.0.0.1", port))
-    reserved.release()
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", port))
 
 
 def disconnected_after(address, line):

@@ -11,7 +11,7 @@ import pytest
 
 from hvdtrain.collectives import surviving
 from hvdtrain.collectives.surviving import Change, RanksChanged, RanksJoin, SurvivingGroup, by_rank, leave_if_agreed
-from hvdtrain.errors import PeerLost, TrainingError, UserError
+from hvdtrain.errors import HvdtrainError, PeerLost, TrainingError, UserError
 from hvdtrain.system import agent_pipe, membership, rank_info
 from hvdtrain.system.agent_pipe import Ready
 from hvdtrain.system.membership import Member, Membership
@@ -114,40 +114,37 @@ def wait_until(is_so):
     raise AssertionError("it never happens")
 
 
-def test_before_it_joins_it_is_a_process_alone(launcher):
+def test_it_says_that_it_is_ready_and_joins(launcher):
     group = launcher.group
-    assert (group.rank, group.size, group.ranks, group.membership) == (0, 1, (PLACE,), None)
+    assert (group.rank, group.size, group.ranks, group.membership) == (0, 1, (PLACE,), None), "a process alone"
     assert group.gather("alone") == ["alone"]
     leave_if_agreed(group)
-
-
-def test_it_says_that_it_is_ready_and_joins(joined):
-    group = joined.group
-    assert joined.said() == [Ready(0)]
+    launcher.tell(made(1, 0, 1, 2))
+    group.join()
+    assert launcher.said() == [Ready(0)]
     assert (group.rank, group.size, group.ranks) == (1, 3, (0, 1, 2))
     assert group.sum(np.ones(2)).tolist() == [3, 3]
     assert group.exchanges == 1
 
 
-def test_a_collective_that_waits_is_cut_off_when_a_rank_is_lost(joined):
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_collective_is_cut_off_when_a_rank_is_lost_and_none_begins_after_it(waits, joined):
     group = joined.group
-    joined.connected[0].error = BLOCKS
-    threading.Timer(0.05, joined.tell, [made(2, 1, 2, lost={0: KILLED})]).start()
+    if waits:
+        joined.connected[0].error = BLOCKS
+        threading.Timer(0.05, joined.tell, [made(2, 1, 2, lost={0: KILLED})]).start()
+    else:
+        joined.tell(made(2, 1, 2, lost={0: KILLED}))
+        wait_until(lambda: group.known_membership == 2 and joined.connected[0].aborted.is_set())
     with pytest.raises(RanksChanged) as cut:
         group.gather(None)
+    assert waits or group.exchanges == 0
     change = group.renew(cut.value)
     assert (change.lost, change.joined, group.rank, group.ranks) == ({0: KILLED}, (), 0, (1, 2))
+    assert by_rank(group, ["a", "b"]) == [None, "a", "b"]
     assert joined.connected[0].done[-2:] == ["abort", "disconnect"]
     assert "close" not in joined.connected[0].done, "the others may wait for the lost rank"
-
-
-def test_after_a_loss_no_collective_of_the_old_group_begins(joined):
-    joined.tell(made(2, 1, 2, lost={0: KILLED}))
-    wait_until(lambda: joined.group.known_membership == 2)
-    wait_until(joined.connected[0].aborted.is_set)
-    with pytest.raises(RanksChanged):
-        joined.group.gather(None)
-    assert joined.group.exchanges == 0
+    assert group.communicate_s == 1.0, "the time of both groups"
 
 
 def test_a_rank_that_is_lost_while_the_others_connect(joined):
@@ -193,9 +190,6 @@ def test_a_replaced_rank_has_joined(joined):
     change = joined.group.renew(RanksChanged())
     assert (change.lost, change.joined, joined.group.ranks) == ({0: KILLED}, (0,), (1, 2, 0))
     assert [inner.of.number for inner in joined.connected] == [1, 3]
-
-
-def test_changes_one_after_the_other_are_one():
     first = Change(made(2, 1, 2, 5), {0: KILLED}, (5,))
     assert first.then(Change(made(3, 1, 2, 0), {5: KILLED}, (0,))) == (made(3, 1, 2, 0), {0: KILLED, 5: KILLED}, (0,))
 
@@ -224,16 +218,18 @@ def test_without_a_launcher_it_ends(joined):
         joined.group.renew(RanksChanged("its connection broke"))
 
 
-@pytest.mark.parametrize("mistake", [TypeError("cannot be sent"), TrainingError("other places"), UserError("options")])
-def test_a_mistake_is_no_change_of_ranks(mistake, joined):
-    joined.connected[0].error = mistake
-    with pytest.raises(type(mistake)):
-        joined.group.gather(None)
-
-
-def test_an_error_of_a_library_is_a_change_of_ranks(joined):
-    joined.connected[0].error = RuntimeError("Horovod has been shut down")
-    with pytest.raises(RanksChanged, match="shut down"):
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (TypeError("cannot be sent"), TypeError),
+        (TrainingError("other places"), TrainingError),
+        (UserError("options"), UserError),
+        (RuntimeError("Horovod has been shut down"), RanksChanged),
+    ],
+)
+def test_an_error_of_a_library_is_a_change_of_ranks_and_a_mistake_is_none(error, raised, joined):
+    joined.connected[0].error = error
+    with pytest.raises(raised, match=str(error)):
         joined.group.gather(None)
 
 
@@ -259,26 +255,22 @@ def test_while_a_job_starts_connecting_has_a_limit(launcher):
         launcher.group.join()
 
 
-def test_options_that_cannot_connect_end_it(joined):
-    def refuse(of, gives_up):
-        raise UserError("no such interface")
+def refuse(of, gives_up):
+    raise UserError("no such interface")
 
-    joined.on_connect = refuse
-    joined.tell(made(2, 1, lost={0: KILLED}))
-    with pytest.raises(UserError):
+
+@pytest.mark.parametrize(
+    ("after", "on_connect", "message"),
+    [
+        (made(2, 1, lost={0: KILLED}), refuse, "no such interface"),
+        (made(2, 0, 2), None, "taken this rank out"),
+    ],
+)
+def test_options_that_cannot_connect_and_leaving_the_job_end_it(after, on_connect, message, joined):
+    joined.on_connect = on_connect
+    joined.tell(after)
+    with pytest.raises(HvdtrainError, match=message):
         joined.group.renew(RanksChanged())
-
-
-def test_a_rank_that_is_taken_out_of_the_job_ends(joined):
-    joined.tell(made(2, 0, 2))
-    with pytest.raises(TrainingError, match="taken this rank out"):
-        joined.group.renew(RanksChanged())
-
-
-def test_time_of_communication_is_that_of_all_groups(joined):
-    joined.tell(made(2, 1, lost={0: KILLED}))
-    joined.group.renew(RanksChanged())
-    assert joined.group.communicate_s == 1.0
 
 
 def test_closing_waits_for_all_members(joined):
@@ -287,9 +279,3 @@ def test_closing_waits_for_all_members(joined):
     joined.connected[0].error = PeerLost("lost")
     with pytest.raises(RanksChanged):  # the result may not be written
         joined.group.close()
-
-
-def test_values_by_rank(joined):
-    joined.tell(made(2, 1, 3, lost={0: KILLED, 2: KILLED}))
-    joined.group.renew(RanksChanged())
-    assert by_rank(joined.group, ["a", "b"]) == [None, "a", None, "b"]

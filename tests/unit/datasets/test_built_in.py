@@ -1,22 +1,38 @@
-"""Built-in data sets: published ones in the user's folder and in the cache, digits and synthetic images."""
+"""Built-in data sets: published ones, also downloaded by several processes, digits and synthetic images."""
 
 from __future__ import annotations
 
 import gzip
 import importlib.util
+import io
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.data_files import MNIST, assert_rejected, idx_bytes, write_files
+from support.data_files import (
+    CIFAR,
+    MNIST,
+    MNIST_GZIP,
+    MNIST_SHA256,
+    cifar_archive,
+    cifar_records,
+    idx_bytes,
+    write_files,
+)
+from support.jobs import wait_for
+from support.mirror import Mirror
+from support.row_data import rejected
 
-from hvdtrain.datasets.formats import reading
+from hvdtrain.datasets import downloads
+from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED
+from hvdtrain.datasets.formats import in_memory, reading
 from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.datasets.rows import ArraySource
+from hvdtrain.datasets.validation import suspicious
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset
 from hvdtrain.networks.layers import Shape
 
 
@@ -69,43 +85,21 @@ def test_cache_is_searched_after_the_users_folder(mnist: Path, tmp_path: Path) -
     ],
     ids=["truncated", "other content", "empty", "no gzip", "extra bytes"],  # gzip data holds the time of day
 )
-def test_damaged_file_in_the_users_folder(mnist: Path, content: bytes, texts: list[str]) -> None:
+def test_damaged_file_in_the_users_folder_or_the_cache(
+    mnist: Path, tmp_path: Path, content: bytes, texts: list[str]
+) -> None:
     path = mnist / "t10k-labels-idx1-ubyte.gz"
     path.write_bytes(content)
-    assert_rejected("mnist", str(path), *texts, "unset HVDTRAIN_DATA")
-
-
-def test_damaged_file_in_the_cache(mnist: Path, tmp_path: Path) -> None:
-    cached = write_files(tmp_path / "cache" / "hvdtrain" / "mnist", {"t10k-labels-idx1-ubyte": idx_bytes(np.ones(3))})
-    (mnist / "t10k-labels-idx1-ubyte.gz").unlink()
-    assert_rejected(
-        "mnist", str(cached / "t10k-labels-idx1-ubyte.gz"), "is corrupt", "delete it, and it is downloaded again"
-    )
+    rejected("mnist", str(path), *texts, "unset HVDTRAIN_DATA")
+    cached = tmp_path / "cache" / "hvdtrain" / "mnist"
+    cached.mkdir(parents=True)
+    cached = path.rename(cached / path.name)
+    rejected("mnist", str(cached), *texts[:1], "delete it, and it is downloaded again")
 
 
 def test_file_that_unpacks_to_more_than_memory(mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MEMORY", 1000)
-    assert_rejected("mnist", str(mnist / "train-images-idx3-ubyte.gz"), "more than this machine's memory")
-
-
-def test_digits_are_enlarged_exactly() -> None:
-    from sklearn.datasets import load_digits
-
-    digits = load_dataset("digits")
-    assert digits.train.arrays[0].shape == (1437, 1, 28, 28) and digits.test.arrays[0].shape == (360, 1, 28, 28)
-    assert digits.train.arrays[0].dtype == np.uint8 and digits.test.arrays[1].dtype == np.int64
-    assert digits.classes == tuple("0123456789")
-    values, labels = load_digits(return_X_y=True)
-    expected = np.kron(np.rint(values.reshape(-1, 8, 8) * 255 / 16), np.ones((3, 3)))
-    expected = {
-        (label, np.pad(image, 2).astype(np.uint8).tobytes()) for label, image in zip(labels, expected, strict=True)
-    }
-    images = np.concatenate([digits.train.arrays[0], digits.test.arrays[0]])
-    labels = np.concatenate([digits.train.arrays[1], digits.test.arrays[1]])
-    assert {(label, image.tobytes()) for label, image in zip(labels, images, strict=True)} == expected
-    assert len(images) == 1797 and images.max() == 255
-    counts = np.bincount(digits.test.arrays[1])
-    assert counts.min() >= 34 and counts.max() <= 37
+    rejected("mnist", str(mnist / "train-images-idx3-ubyte.gz"), "more than this machine's memory")
 
 
 def test_digits_need_no_import_of_scikit_learn() -> None:
@@ -120,32 +114,205 @@ def test_digits_without_scikit_learn_are_a_one_line_error(monkeypatch: pytest.Mo
         load_dataset("digits")
 
 
-def test_generated_bytes_never_change() -> None:
-    """Checkpoints record these fingerprints, and ranks compare them."""
-    assert load_dataset("digits").fingerprint.startswith("a47d6c770d844d39")
-    assert load_dataset("synthetic").fingerprint.startswith("346b4ce2e2d73047")
-    assert load_dataset("synthetic").fingerprint == load_dataset("synthetic", (1, 28, 28)).fingerprint
-    assert load_dataset("synthetic").fingerprint != load_dataset("synthetic", (3, 32, 32)).fingerprint
+@pytest.mark.parametrize(
+    ("name", "shape", "fingerprint"),
+    [
+        ("digits", None, "a47d6c770d844d39"),
+        ("synthetic", None, "346b4ce2e2d73047"),
+        ("synthetic", (1, 28, 28), "346b4ce2e2d73047"),
+        ("synthetic", (3, 32, 32), "24ba640ac6d5162d"),
+        ("synthetic", (2, 5, 7), "a2d6aaf7338a69e5"),
+    ],
+)
+def test_generated_bytes_never_change(name: str, shape: Shape | None, fingerprint: str) -> None:
+    """Checkpoints record these fingerprints, which are of shapes, types and bytes, and ranks compare them."""
+    made = load_dataset(name, shape)
+    assert made.fingerprint.startswith(fingerprint) and made.classes == tuple("0123456789")
+    assert all(array.flags.writeable and array.flags.c_contiguous for array in (*made.train.arrays, *made.test.arrays))
+    assert suspicious(made) == []
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (2, 5, 7)])
-def test_synthetic_can_be_learned(shape: Shape) -> None:
-    made = load_dataset("synthetic", shape)
-    (images, labels), (test_images, test_labels) = made.train.arrays, made.test.arrays
-    assert images.shape == (4096, *shape) and len(test_labels) == 1024 and made.input_shape == shape
-    assert images.dtype == np.uint8 and made.classes == tuple("0123456789")
-    for array in (*made.train.arrays, *made.test.arrays):
-        assert array.flags.writeable and array.flags.c_contiguous
-    means = np.stack([images[labels == label].mean(0) for label in range(10)])
-    distance = ((test_images[:, np.newaxis] - means) ** 2).sum((2, 3, 4))
-    assert (distance.argmin(1) == test_labels).mean() > 0.95
+@pytest.mark.parametrize("packed", [False, True])
+def test_cifar10(cifar_folder: Path, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if packed:
+        cifar_archive(cifar_folder, dict(reversed(CIFAR.items())), monkeypatch)
+    else:
+        write_files(cifar_folder, CIFAR, packed=False)
+    before = sorted(cifar_folder.parent.rglob("*"))
+    found = load_dataset("cifar10", offline=True)
+    assert found.train.arrays[0].shape == (10, 3, 32, 32) and found.test.arrays[0].shape == (2, 3, 32, 32)
+    assert found.train.arrays[1].tolist() == [0, 9] * 5 and found.classes[9] == "truck"
+    assert found.train.arrays[0][2, :, 0, 0].tolist() == [10, 11, 12]
+    assert found.test.arrays[0][0, :, 31, 31].tolist() == [50, 51, 52]
+    assert found.train.arrays[0].flags.writeable and found.test.arrays[0].flags.c_contiguous
+    assert sorted(cifar_folder.parent.rglob("*")) == before and not Path("/tmp/hvdtrain-harm").exists()
 
 
-def test_fingerprint_depends_on_every_bit() -> None:
-    before = load_dataset("synthetic").fingerprint
-    assert len(before) == 64 and before == load_dataset("synthetic").fingerprint
-    made = load_dataset("synthetic")
-    made.test.arrays[1][-1] ^= 1
-    assert made.fingerprint != before
-    (images, labels), test = load_dataset("synthetic").train.arrays, load_dataset("synthetic").test
-    assert Dataset("synthetic", ArraySource(images.reshape(-1, 28, 28), labels), test, ()).fingerprint != before
+@pytest.mark.parametrize(
+    ("parts", "texts"),
+    [
+        (
+            {**CIFAR, "data_batch_3.bin": b"\0" * 6145},
+            ["data_batch_3.bin holds 6145 bytes, expected 6146"],
+        ),
+        ({**CIFAR, "test_batch.bin": b"\xc8" + cifar_records(0)[1:]}, ["test_batch.bin holds labels up to 200"]),
+        ({name: CIFAR[name] for name in in_memory.CIFAR_FILES[:5]}, ["lacks test_batch.bin"]),
+    ],
+)
+def test_cifar10_damaged(
+    cifar_folder: Path, parts: dict[str, bytes], texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = cifar_archive(cifar_folder, parts, monkeypatch)
+    rejected("cifar10", str(path), *texts)
+    path.write_bytes(path.read_bytes()[:-20])
+    rejected("cifar10", str(path), "is corrupt")
+    if len(parts) == 6:
+        write_files(cifar_folder, parts, packed=False)
+        rejected("cifar10", str(cifar_folder), *texts)
+
+
+def test_files_are_downloaded_once(mirrors: tuple[Mirror, Mirror], cached: Path) -> None:
+    first = load_dataset("mnist")
+    assert first.train.arrays[0].tobytes() == MNIST["train-images-idx3-ubyte"][16:]
+    assert sorted(mirrors[0].requested) == sorted(MNIST_GZIP) and mirrors[1].requested == []
+    assert {path.name for path in cached.iterdir()} - {".lock"} == set(MNIST_GZIP)
+    assert load_dataset("mnist").fingerprint == first.fingerprint
+    assert len(mirrors[0].requested) == 4
+
+
+@pytest.mark.parametrize("fault", ["corrupt", "wrong content", "missing", "cut", "silent", "closed"])
+def test_next_mirror(fault: str, mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch) -> None:
+    (bad, good), began = mirrors, time.monotonic()
+    if fault == "corrupt":
+        bad.files = dict.fromkeys(MNIST_GZIP, b"<html>log in to the hotel network</html>")
+    elif fault == "wrong content":
+        bad.files = dict.fromkeys(MNIST_GZIP, gzip.compress(b"other"))
+    elif fault == "missing":
+        bad.files = {}
+    elif fault == "cut":
+        bad.stop_after = 10
+    elif fault == "silent":
+        monkeypatch.setattr(downloads, "SILENCE_S", 0.2)
+        bad.stop_after, bad.silent_s = 10, 5.0
+    else:
+        bad.server.server_close()
+    assert len(load_dataset("mnist").train.arrays[0]) == 6
+    assert sorted(good.requested) == sorted(MNIST_GZIP)
+    assert time.monotonic() - began < len(MNIST_GZIP) * 5.0
+
+
+def test_slow_mirror_is_given_up(mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "LONGEST_S", -1.0)
+    rejected("mnist", "not complete after -1 s")
+
+
+def test_own_mirror_comes_first(mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch) -> None:
+    own = mirrors[1]
+    own.files = {f"base/mnist/{name}": content for name, content in MNIST_GZIP.items()}
+    monkeypatch.setenv("HVDTRAIN_MIRROR", own.url + "base/")
+    assert len(load_dataset("mnist").train.arrays[0]) == 6
+    assert mirrors[0].requested == [] and len(own.requested) == 4
+
+
+def test_no_mirror_has_the_file(mirrors: tuple[Mirror, Mirror], cached: Path) -> None:
+    for mirror in mirrors:
+        mirror.stop_after = 10
+    rejected("mnist", "train-images-idx3-ubyte.gz", mirrors[0].url, mirrors[1].url, "HVDTRAIN_DATA")
+    assert [len(mirror.requested) for mirror in mirrors] == [2, 2], "each is tried twice"
+    assert [path.name for path in cached.iterdir()] == [".lock"], "an incomplete file is left"
+
+
+def test_a_mirror_s_password_is_in_no_message(
+    mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for mirror in mirrors:
+        mirror.files = {}
+    address = mirrors[1].url.removeprefix("http://")
+    monkeypatch.setenv("HVDTRAIN_MIRROR", f"http://ada:correct-horse@{address}?signature=battery")
+    text = str(rejected("mnist", "no mirror has it complete", address.rstrip("/")))
+    assert address.rstrip("/") in caplog.text
+    assert not any(secret in text + caplog.text for secret in ("ada", "correct-horse", "battery"))
+
+
+def test_cache_is_not_writable(mirrors: tuple[Mirror, Mirror], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    rejected("mnist", "cannot be written", "HVDTRAIN_DATA")
+
+
+def test_cifar10_is_downloaded_as_an_archive(
+    cifar_folder: Path, mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = cifar_archive(cifar_folder, CIFAR, monkeypatch)
+    mirrors[0].files = {path.name: path.read_bytes()}
+    path.unlink()
+    monkeypatch.setitem(PUBLISHED, "cifar10", PUBLISHED["cifar10"]._replace(mirrors=(mirrors[0].url,)))
+    assert len(load_dataset("cifar10").train.arrays[0]) == 10
+    assert (tmp_path / "cache" / "hvdtrain" / "cifar10" / path.name).is_file()
+
+
+def test_offline_never_connects(mirrors: tuple[Mirror, Mirror], cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object) -> None:
+        raise AssertionError("a connection in spite of --offline")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", connect)
+    write_files(cached, {name: MNIST[name] for name in IDX_FILES[:2]})
+    text = str(rejected("mnist", "--offline", str(cached), mirrors[0].url, *IDX_FILES[2:], offline=True))
+    assert "train-" not in text, "these two files exist"
+    write_files(cached, MNIST)
+    assert len(load_dataset("mnist", offline=True).train.arrays[0]) == 6
+    assert mirrors[0].requested == []
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("rank", "visible"), [("0", True), ("1", False)])
+def test_progress_on_rank_0(
+    rank: str, visible: bool, mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"HOROVOD_RANK": rank, "HOROVOD_SIZE": "2", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    load_dataset("mnist")
+    assert ("train-images-idx3-ubyte.gz" in terminal.getvalue()) == visible
+
+
+PROGRAM = """
+import sys
+from hvdtrain.datasets import registry
+from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED, Published
+url, *sums = sys.argv[1:]
+PUBLISHED["mnist"] = Published((url,), tuple("0123456789"), dict(zip(IDX_FILES, sums)))
+print(registry.load_dataset("mnist").fingerprint)
+"""
+
+
+def start(mirror: Mirror) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, mirror.url, *MNIST_SHA256.values()]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_one_of_several_processes_downloads(mirrors: tuple[Mirror, Mirror]) -> None:
+    mirrors[0].delay_s = 0.2  # so that the other processes start meanwhile
+    processes = [start(mirrors[0]) for _ in range(2)]
+    outputs = {process.communicate(timeout=60) for process in processes}
+    assert outputs == {(load_dataset("mnist").fingerprint + "\n", "")}
+    assert sorted(mirrors[0].requested) == sorted(MNIST_GZIP)
+
+
+def test_killed_during_a_download(mirrors: tuple[Mirror, Mirror], cached: Path) -> None:
+    mirrors[0].stop_after, mirrors[0].silent_s = 1000, 20.0
+    process = start(mirrors[0])
+    wait_for(lambda: mirrors[0].requested, 30)
+    time.sleep(0.1)
+    process.kill()
+    process.communicate()
+    assert [path.name for path in cached.iterdir()] == [".lock"]
+    (cached / ".train-images-idx3-ubyte.gz.12345").write_bytes(b"incomplete")
+    mirrors[0].stop_after = None
+    assert len(load_dataset("mnist").train.arrays[0]) == 6
+    assert {path.name for path in cached.iterdir()} - {".lock"} == set(MNIST_GZIP)

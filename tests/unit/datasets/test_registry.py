@@ -1,4 +1,4 @@
-"""The user's own data: .npz files, IDX files, and paths that are neither."""
+"""The user's own data: .npz and IDX files, paths that are neither, and images and labels that do not fit."""
 
 from __future__ import annotations
 
@@ -9,22 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.data_files import (
-    BYTES,
-    FLOATS,
-    assert_rejected,
-    idx_bytes,
-    save_npz,
-    tiny_mnist,
-    write_files,
-    write_own,
-)
+from support.data_files import BYTES, FLOATS, idx_bytes, save_npz, tiny_mnist, write_files, write_own
+from support.row_data import rejected
 
 import hvdtrain
 from hvdtrain.datasets.formats import reading
 from hvdtrain.datasets.formats.reading import read_class_names
 from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.rows import ArraySource
+from hvdtrain.datasets.validation import suspicious, valid_images
 from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Dataset
 
 
 def test_pair_of_npz(tmp_path: Path) -> None:
@@ -67,7 +62,7 @@ def test_one_npz_in_a_folder_or_by_its_path(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("HOME", str(tmp_path))
     assert load_dataset("~/anything.npz").fingerprint == by_folder.fingerprint
     save_npz(tmp_path, "second.npz", **arrays)
-    assert_rejected(tmp_path, str(tmp_path), "holds 2 .npz files")
+    rejected(tmp_path, str(tmp_path), "holds 2 .npz files")
 
 
 def test_own_idx(tmp_path: Path) -> None:
@@ -92,9 +87,9 @@ def test_own_idx(tmp_path: Path) -> None:
 )
 def test_own_idx_damaged(tmp_path: Path, file: str, content: bytes, texts: list[str]) -> None:
     write_files(tmp_path, {**tiny_mnist((2, 3)), file: content}, packed=False)
-    assert_rejected(tmp_path, str(tmp_path / file), *texts, "write it again")
+    rejected(tmp_path, str(tmp_path / file), *texts, "write it again")
     (tmp_path / file).unlink()
-    assert_rejected(tmp_path, str(tmp_path / file), "missing")
+    rejected(tmp_path, str(tmp_path / file), "missing")
 
 
 class Harm:
@@ -107,29 +102,29 @@ class Harm:
 def test_pickles_are_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_own(tmp_path, labels=np.array([Harm()], object))
-    assert_rejected(tmp_path, str(tmp_path / "train.npz"), "holds labels as pickled objects, which are never loaded")
+    rejected(tmp_path, str(tmp_path / "train.npz"), "holds labels as pickled objects, which are never loaded")
     (tmp_path / "train.npz").write_bytes(pickle.dumps(Harm()))
-    assert_rejected(tmp_path, str(tmp_path / "train.npz"), "cannot be read")
+    rejected(tmp_path, str(tmp_path / "train.npz"), "cannot be read")
     assert not (tmp_path / "harm").exists()
 
 
 def test_npz_without_the_arrays(tmp_path: Path) -> None:
     path = save_npz(tmp_path, pixels=BYTES) / "train.npz"
-    assert_rejected(tmp_path, str(path), "holds no array named images (only pixels)", "numpy.savez")
+    rejected(tmp_path, str(path), "holds no array named images (only pixels)", "numpy.savez")
     write_own(tmp_path)
     (tmp_path / "test.npz").unlink()
-    assert_rejected(tmp_path, str(tmp_path / "test.npz"), "cannot be read", "No such file")
+    rejected(tmp_path, str(tmp_path / "test.npz"), "cannot be read", "No such file")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("images", "text")
-    assert_rejected(tmp_path, str(path), "holds images, but not as an array")
+    rejected(tmp_path, str(path), "holds images, but not as an array")
     path.write_bytes(path.read_bytes()[:-5])
-    assert_rejected(tmp_path, str(path), "cannot be read")
+    rejected(tmp_path, str(path), "cannot be read")
 
 
 def test_npz_that_unpacks_to_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "train.npz", images=np.zeros((1000, 28, 28), np.uint8), labels=np.zeros(1000, int))
     monkeypatch.setattr(reading, "MEMORY", 500_000)
-    assert_rejected(tmp_path, str(tmp_path / "train.npz"), "more than this machine's memory")
+    rejected(tmp_path, str(tmp_path / "train.npz"), "more than this machine's memory")
 
 
 def test_programs_load_data_and_may_name_it(tmp_path: Path) -> None:
@@ -147,7 +142,6 @@ def test_programs_load_data_and_may_name_it(tmp_path: Path) -> None:
         ("fashion_mnist", ["did you mean fashion-mnist?"]),
         ("nowhere", ["no such folder", "digits, synthetic, fashion-mnist, mnist, cifar10"]),
         ("", ["no such folder"]),
-        ("~nobody-of-this-name/x", ["no such folder"]),
         ("x\0y", ["no such folder"]),
         ("x" * 5000, ["no such folder"]),
         (".", ["no data of a known format", "train.npz and test.npz"]),
@@ -155,4 +149,86 @@ def test_programs_load_data_and_may_name_it(tmp_path: Path) -> None:
 )
 def test_unknown_names(name: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_rejected(name, *texts)
+    rejected(name, *texts)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "texts"),
+    [
+        (BYTES, [0, 1, 2], ["train labels are 3 for 5 images"]),
+        (
+            BYTES,
+            [0, 1, 2, 3, 100_000],
+            ["the label of row 4 is 100000; there may be 100,000 classes, from 0 on"],
+        ),
+        (BYTES, [0, 1, 2, 3, -1], ["train: the label of row 4 is -1"]),
+        (BYTES, np.array([0, 1, 2, 3, 2**64 - 1], np.uint64), ["the label of row 4 is 18446744073709551615"]),
+        (BYTES, [0.0] * 5, ["train: the labels are of type float64"]),
+        (BYTES, [[0]] * 5, ["train: the labels are of type int64 and shape (5, 1)"]),
+        (BYTES[:0], np.zeros(0, int), ["train images have shape (0, 2, 3)", "n at least 1"]),
+        (np.array(3.0), [0], ["train images have shape ()"]),
+        (BYTES.astype(int), [0] * 5, ["train images are of type int64; give uint8, or floats in [0, 1]"]),
+        (BYTES.astype(float), [0] * 5, ["floats from 0 to 29; scale them to [0, 1]: divide them by 255, or"]),
+        (FLOATS - 0.5, [0] * 2, ["floats from -0.5 to 0.5"]),
+        (np.where(FLOATS > 0.5, np.nan, FLOATS), [0] * 2, ["floats from nan to nan"]),
+        (np.full((2, 2, 3), "a"), [0] * 2, ["of type <U1"]),
+    ],
+)
+def test_arrays_that_do_not_fit(tmp_path: Path, images: np.ndarray, labels: object, texts: list[str]) -> None:
+    rejected(write_own(tmp_path, images, labels), f"{tmp_path}: train", *texts)
+
+
+def test_parts_fit_together(tmp_path: Path) -> None:
+    """The number of classes is that of the training labels."""
+    found = load_dataset(str(write_own(tmp_path, labels=[0, 1, 6, 3, 2])))
+    assert found.classes == tuple("0123456") and found.input_shape == (1, 2, 3)
+    write_own(tmp_path, BYTES.transpose(0, 2, 1))
+    rejected(tmp_path, f"{tmp_path}: train images are 1x3x2, test images 1x2x3; resize them")
+    save_npz(write_own(tmp_path), "test.npz", images=FLOATS, labels=np.array([3, 4]))
+    rejected(tmp_path, "test: the label of row 1 is 4; the data has 4 classes, from 0 on: correct it")
+
+
+LABELS = np.arange(8) % 4
+GOOD = np.linspace(0, 255, 48).astype(np.uint8).reshape(8, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "problems"),
+    [
+        (GOOD, LABELS, []),
+        (GOOD / np.float32(255), LABELS, []),
+        (GOOD // 255, LABELS, ["no pixel of the train images exceeds 1, and uint8 is divided by 255, so they are "
+                               "almost black; multiply them by 255, or store them as float32 in [0, 1]"]),
+        (GOOD // 16, LABELS, ["exceeds 15, and uint8 is divided by 255, so they are almost black; multiply them by"]),
+        (GOOD / np.float32(255 * 255), LABELS, ["exceeds 0.0039, so they are almost black; scale them to [0, 1] once"]),
+        (np.zeros_like(GOOD), LABELS, ["all pixels of the train images are 0"]),
+        (np.ones((8, 1, 2, 3), np.float32), LABELS, ["all pixels of the train images are 1"]),
+        (GOOD, np.full(8, 3), ["all train labels are 3", "no train label is 0, 1, 2, but test labels are"]),
+        (GOOD, LABELS % 3, ["the train labels have 3 of 4 classes", "no train label is 3"]),
+    ],
+)  # fmt: skip
+def test_data_that_is_probably_wrong(images: np.ndarray, labels: np.ndarray, problems: list[str]) -> None:
+    found = suspicious(Dataset("mine", ArraySource(images, labels), ArraySource(GOOD, LABELS), tuple("0123")))
+    assert len(found) == len(problems), found
+    for problem, text in zip(problems, found, strict=True):
+        assert text.startswith("--data mine: ") and problem in text
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [(5, 5), (20, 18), (32, 8)])
+def test_few_channels_may_be_last(channels: int, size: tuple[int, int]) -> None:
+    last = np.random.default_rng(0).integers(0, 255, (3, *size, channels), np.uint8)
+    first = np.ascontiguousarray(last.transpose(0, 3, 1, 2))
+    for images in (first, last):
+        np.testing.assert_array_equal(valid_images("train", images), first)
+
+
+@pytest.mark.parametrize(
+    ("shape", "warned"),
+    [((20, 18, 5), 1), ((28, 28, 12), 1), ((512, 7, 7), 0), ((16, 4, 4), 0), ((6, 28, 28), 0), ((4, 8, 2), 0)],
+)
+def test_images_whose_channels_were_probably_last(shape: tuple[int, ...], warned: int) -> None:
+    images = valid_images("train", np.linspace(0, 255, 8 * np.prod(shape)).astype(np.uint8).reshape(8, *shape))
+    source = ArraySource(images, LABELS)
+    assert images.shape[1:] == shape
+    assert len(suspicious(Dataset("mine", source, source, tuple("0123")))) == warned

@@ -11,24 +11,13 @@ import h5py
 import numpy as np
 import pytest
 from PIL import Image
-from support.row_data import (
-    CLASSES,
-    PARTS,
-    WRITERS,
-    arrays,
-    png,
-    rejected,
-    write_chunks,
-    write_images,
-    write_npy,
-)
+from support.row_data import CLASSES, PARTS, WRITERS, arrays, png, rejected, write_chunks, write_images, write_npy
 
 from hvdtrain.datasets.formats import reading
 from hvdtrain.datasets.formats.reading import DataChanged
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import RowError
 from hvdtrain.datasets.validation import suspicious
-from hvdtrain.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -110,33 +99,17 @@ def test_formats_are_not_mixed(tmp_path: Path) -> None:
     rejected(tmp_path / "cut.npz", "cut.npz: cannot be read", "numpy.savez")
 
 
-def test_folders_of_classes_without_parts_are_recognized(tmp_path: Path) -> None:
-    for name in ("cats", "dogs", "notes"):
-        (tmp_path / "data" / name).mkdir(parents=True)
-        (tmp_path / "data" / name / ("a.JPG" if name != "notes" else "a.txt")).touch()
-    rejected(tmp_path / "data", "has no test part; give --split 0.8")
-    for name in "abcd":
-        np.savez(tmp_path / f"{name}.npz")
-    rejected(tmp_path, "holds 4 .npz files (a.npz, b.npz, c.npz, ...)", "train.npz and test.npz")
-
-
 def test_mixed_colors_need_channels_not_a_size(tmp_path: Path) -> None:
     """Also where a size was given."""
     for part, color in (("train/a/0", "L"), ("train/a/1", "RGB"), ("test/a/0", "L")):
         path = tmp_path / "mixed" / f"{part}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new(color, (8, 9)).save(path)
-    for size, remedy in (
-        ((None, 4, 4), "give --image-size 1x4x4 for gray or 3x4x4 for color"),
-        (None, "HEIGHTxWIDTH, or 1x"),
-    ):
-        with pytest.raises(UserError) as raised:
-            load_dataset(str(tmp_path / "mixed"), image_size=size).train[np.arange(2)]
-        assert remedy in raised.value.remedy
+    rejected(tmp_path / "mixed", "HEIGHTxWIDTH, or 1x")
+    remedy = "give --image-size 1x4x4 for gray or 3x4x4 for color"
+    rejected(tmp_path / "mixed", remedy, image_size=(None, 4, 4))
     Image.new("RGB", (8, 9)).save(tmp_path / "mixed" / "test" / "a" / "0.png")
-    with pytest.raises(UserError) as raised:
-        load_dataset(str(tmp_path / "mixed"), image_size=(None, 4, 4))
-    assert "--image-size 1x4x4" in raised.value.remedy and "3x4x4" in raised.value.remedy
+    rejected(tmp_path / "mixed", "--image-size 1x4x4", "3x4x4", image_size=(None, 4, 4))
 
 
 @pytest.mark.parametrize("name", ["train-images.npy", "test-labels.npy"])
@@ -160,11 +133,9 @@ def test_npy_file_is_missing_or_cut(tmp_path: Path, name: str) -> None:
         ("train-images.npy", np.array([None] * 12), "holds pickled objects"),
         ("train-images.npy", np.zeros((12, 5), np.uint8), "the images have shape (12, 5)"),
         ("train-images.npy", np.zeros((12, 6, 4), np.uint8), "train images are 1x6x4, test images 1x5x4"),
-        ("train-images.npy", np.zeros((0, 5, 4), np.uint8), "the images have shape (0, 5, 4)"),
         ("train-labels.npy", np.zeros(11, int), "11 labels for the 12 images"),
         ("train-labels.npy", np.zeros(12), "the labels are of type float64"),
         ("test-labels.npy", np.array([0, 1, 2, 0, 3, 4]), "the label of row 4 is 3; the data has 3 classes"),
-        ("train-labels.npy", np.array([0] * 11 + [-1]), "the label of row 11 is -1"),
     ],
 )
 def test_npy_file_with_other_content(tmp_path: Path, name: str, array: np.ndarray, text: str) -> None:

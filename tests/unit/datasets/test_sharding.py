@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from hvdtrain.datasets import sharding
 
-SIZES = st.integers(1, 9)
+BATCHES = {"samples": st.integers(1, 300), "batch": st.integers(1, 64)}
+SIZES, SHARDS = st.integers(1, 9), st.integers(1, 12)
+REMAINDERS = st.sampled_from(["drop", "pad", "exact"])
 
 
 def batches(rows, batch, remainder, cut):
@@ -26,12 +28,7 @@ def of_all_ranks(samples, batch, remainder, size, start=0):
 
 
 @pytest.mark.guarantee("same-global-batches")
-@given(
-    samples=st.integers(1, 300),
-    batch=st.integers(1, 64),
-    size=SIZES,
-    remainder=st.sampled_from(["drop", "pad", "exact"]),
-)
+@given(**BATCHES, size=SIZES, remainder=REMAINDERS)
 def test_ranks_share_the_rows_of_one_process(samples, batch, size, remainder):
     order, steps = of_all_ranks(samples, batch, remainder, size)
     assert len(steps) == sharding.steps_per_epoch(samples, batch, remainder)
@@ -41,12 +38,7 @@ def test_ranks_share_the_rows_of_one_process(samples, batch, size, remainder):
 
 
 @pytest.mark.guarantee("same-global-batches")
-@given(
-    samples=st.integers(1, 300),
-    batch=st.integers(1, 64),
-    size=SIZES,
-    remainder=st.sampled_from(["drop", "pad", "exact"]),
-)
+@given(**BATCHES, size=SIZES, remainder=REMAINDERS)
 def test_average_over_ranks_is_mean_over_global_batch(samples, batch, size, remainder):
     order, steps = of_all_ranks(samples, batch, remainder, size)
     loss = np.random.default_rng(0).random(samples)
@@ -55,18 +47,15 @@ def test_average_over_ranks_is_mean_over_global_batch(samples, batch, size, rema
         assert average == pytest.approx(loss[order[number * batch : (number + 1) * batch]].mean(), rel=1e-5)
 
 
-def test_pad_keeps_the_shape_and_exact_does_not():
-    _, padded = of_all_ranks(10, 8, "pad", 2)
-    _, exact = of_all_ranks(10, 8, "exact", 2)
-    assert [[len(part.rows) for part in step] for step in padded] == [[4, 4], [4, 4]]
-    assert [[len(part.rows) for part in step] for step in exact] == [[4, 4], [1, 1]]
-
-
-def test_a_rank_without_rows_still_takes_the_step():
-    _, steps = of_all_ranks(5, 4, "exact", 3)
-    last = steps[-1]
-    assert all(len(part.rows) >= 1 for part in last)
-    assert sum((part.weights > 0).sum() for part in last) == 1
+@pytest.mark.parametrize(
+    ("samples", "batch", "remainder", "rows"),
+    [(10, 8, "pad", [4, 4]), (10, 8, "exact", [1, 1]), (5, 4, "exact", [1, 1, 1])],
+    ids=["pad keeps the shape", "exact does not", "a rank without rows still takes the step"],
+)
+def test_the_last_step_of_an_epoch(samples, batch, remainder, rows):
+    _, (*_, last) = of_all_ranks(samples, batch, remainder, len(rows))
+    assert [len(part.rows) for part in last] == rows
+    assert sum((part.weights > 0).sum() for part in last) == samples % batch
 
 
 @given(start=st.integers(0, 10), size=SIZES)
@@ -96,13 +85,7 @@ def test_evaluation_visits_every_row_once(samples, batch, size):
 
 
 @pytest.mark.guarantee("same-global-batches")
-@given(
-    samples=st.integers(1, 300),
-    batch=st.integers(1, 64),
-    shards=st.integers(1, 12),
-    size=SIZES,
-    remainder=st.sampled_from(["drop", "pad", "exact"]),
-)
+@given(**BATCHES, shards=SHARDS, size=SIZES, remainder=REMAINDERS)
 def test_shards_are_the_same_for_any_number_of_ranks(samples, batch, shards, size, remainder):
     order = sharding.order(3, 0, samples)
 
@@ -118,12 +101,7 @@ def test_shards_are_the_same_for_any_number_of_ranks(samples, batch, shards, siz
             assert np.array_equal(part.rows, other.rows) and np.array_equal(part.weights, other.weights)
 
 
-@given(
-    samples=st.integers(1, 300),
-    batch=st.integers(1, 64),
-    shards=st.integers(1, 12),
-    remainder=st.sampled_from(["pad", "exact"]),
-)
+@given(**BATCHES, shards=SHARDS, remainder=st.sampled_from(["pad", "exact"]))
 def test_the_shards_with_rows_are_those_with_a_row_that_counts(samples, batch, shards, remainder):
     order = sharding.order(3, 0, samples)
     for step, parts in enumerate(batches(order, batch, remainder, sharding.Cut.of(0, 1, shards))):
@@ -152,7 +130,7 @@ def assignments(draw):
 
 
 @pytest.mark.guarantee("same-global-batches")
-@given(assignments(), st.integers(1, 200), st.sampled_from(["drop", "pad", "exact"]))
+@given(assignments(), st.integers(1, 200), REMAINDERS)
 def test_each_shard_is_the_same_on_any_rank(assignment, samples, remainder):
     order, shards = sharding.order(3, 0, samples), sum(assignment.counts)
     ranks, alone = range(len(assignment.by_rank)), sharding.Cut.of(0, 1, shards)
@@ -167,13 +145,10 @@ def test_each_shard_is_the_same_on_any_rank(assignment, samples, remainder):
     assert sorted(pieces) == [piece.tolist() for piece in sharding.evaluation(samples, 7, alone)]
 
 
-def test_the_assignment_that_a_job_begins_with():
+def test_each_shard_is_on_exactly_one_rank():
     assert sharding.Assignment.contiguous(3, 8).by_rank == ((0, 1), (2, 3, 4), (5, 6, 7))
     assert sharding.Assignment.contiguous(3).by_rank == ((0,), (1,), (2,))
     assert sharding.Assignment.contiguous(3, 2).counts == [0, 1, 1]
-
-
-@pytest.mark.parametrize("by_rank", [((0, 1), (1,)), ((0,), (2,)), ((1, 0),)])
-def test_each_shard_is_on_exactly_one_rank(by_rank):
-    with pytest.raises(ValueError, match="not each part on exactly one rank"):
-        sharding.Assignment(by_rank)
+    for by_rank in (((0, 1), (1,)), ((0,), (2,)), ((1, 0),)):
+        with pytest.raises(ValueError, match="not each part on exactly one rank"):
+            sharding.Assignment(by_rank)

@@ -1,5 +1,6 @@
-"""Iterable data sets: rows by their place in the stream, read once where they are asked for in order."""
+"""Iterable data sets: rows by their place in the stream, read once where they are in order; random numbers of rows."""
 
+import itertools
 import random
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.reader import Reader
-from hvdtrain.datasets.row_random import Draw
+from hvdtrain.datasets.row_random import Draw, row_generators
 from hvdtrain.datasets.rows import RowChecks, RowError
 from hvdtrain.datasets.streams import KEPT, Stream, StreamRows, is_stream, stream_of
 from hvdtrain.errors import UserError
@@ -124,14 +125,11 @@ class Random(Numbers):
     ],
 )
 def test_what_cannot_be_trained_on_is_one_line(stream, text):
+    with pytest.raises(UserError, match="Stream: rows is 0"):
+        Stream(Numbers(), 0)
     kind = type("Task", (), {"data": lambda self: (stream, (np.zeros((4, 3)), np.zeros(4, int))), "model": len})
     with pytest.raises(UserError, match=text):
         make_task("t", kind).dataset.fingerprint  # noqa: B018
-
-
-def test_a_number_of_rows_is_one():
-    with pytest.raises(UserError, match="Stream: rows is 0"):
-        Stream(Numbers(), 0)
 
 
 class IterableDataset(Numbers):
@@ -165,3 +163,22 @@ def test_a_task_augments_a_stream_which_the_rank_reads_itself():
     for option, division in (("split", Division(0.5, 0, 0)), ("validation", Division(0, 0.5, 0))):
         with pytest.raises(UserError, match=f"--{option}: .* is a stream"):
             division.of("t", dataset.train, None if option == "split" else dataset.test)
+
+
+def numbers(seed: int, epoch: int, row: int) -> list[int]:
+    (generator,) = row_generators(Draw(seed, epoch), np.array([row]))
+    return generator.integers(0, 1 << 63, 4).tolist()
+
+
+def test_generators_depend_on_seed_epoch_and_row_only() -> None:
+    batch = row_generators(Draw(5, 2), np.array([7, 3, 7]))
+    for row, generator in zip((7, 3, 7), batch, strict=True):
+        assert generator.integers(0, 1 << 63, 4).tolist() == numbers(5, 2, row)
+    places = list(itertools.product((0, 5, 2**63 - 1), (0, 1, 2), (0, 1, 2, 2**40)))
+    assert len({tuple(numbers(*place)) for place in places}) == len(places)
+
+
+def test_generators_are_those_of_numpy_with_this_key_and_counter() -> None:
+    key = np.random.SeedSequence([5, 3, 2]).generate_state(2, np.uint64)
+    expected = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, 9]))
+    assert numbers(5, 2, 9) == expected.integers(0, 1 << 63, 4).tolist()

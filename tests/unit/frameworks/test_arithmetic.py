@@ -3,6 +3,7 @@
 Libraries read variables once in a process: each case has one of its own, forked from one that has only imported them.
 """
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -55,14 +56,10 @@ def check(framework, is_imported, *cases, **environment):
     assert done.returncode == 0, done.stderr
 
 
-def case(expected, before="", after="", environment=(), **options):
-    return {
-        "expected": expected,
-        "before": before,
-        "after": after,
-        "environment": dict(environment),
-        "options": options,
-    }
+def case(expected, environment=(), **options):
+    """Of these options, but `before` and `after`: code."""
+    code = {name: options.pop(name, "") for name in ("before", "after")}
+    return {"expected": expected, "environment": dict(environment), "options": options, **code}
 
 
 # As they do not without MKL's branch for reproducible results.
@@ -129,9 +126,7 @@ def test_threads_and_instruction_set_of_tensorflow():
         ("bf16", {"fp32": 2e-3, "bf16": 3.5e-3}, True),  # Intel with AVX512_BF16, without AMX
         ("fp16", {"fp32": 2e-3, "fp16": 1.0}, True),
         ("bf16", {"fp32": 3.1e-3, "bf16": 1.2e-3}, False),
-        ("bf16", {"fp32": 2e-3, "bf16": 2.1e-3}, False),  # chance
         ("bf16", {"fp32": None, "bf16": None}, False),
-        ("fp32", {}, False),
     ],
 )
 def test_a_precision_is_slow_by_its_products(precision, seconds, is_slow, monkeypatch):
@@ -146,3 +141,58 @@ def test_a_product_is_measured(precision):
     pytest.importorskip("torch")
     assert 0 < arithmetic.product_s("torch", precision) < 10
     assert arithmetic.product_s("mxnet", precision) is None
+
+
+with_tf_keras = pytest.mark.skipif(
+    importlib.util.find_spec("tf_keras") is None, reason="needs a TensorFlow whose Keras 2 is the package tf_keras"
+)
+
+KERAS_3_FIRST = """
+import os, sys
+import tensorflow as tf
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.preparation import require
+
+def print_problem():
+    try:
+        require([], "tensorflow")
+    except UserError as error:
+        print(error)
+
+print(tf.keras.__version__[0])
+print_problem()
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+print_problem()
+sys.modules["tf_keras"] = None
+print_problem()
+"""
+TENSORFLOW_FIRST = """
+import tensorflow as tf
+from hvdtrain.frameworks.preparation import require
+require([], "tensorflow")
+print(tf.keras.Model.__module__.partition(".")[0])
+"""
+
+
+def output_of(code, *variables):
+    """The lines that a Python process prints, whose Keras is chosen by these variables only."""
+    command = ["env", "--unset=TF_USE_LEGACY_KERAS", *variables, sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@with_tf_keras
+@pytest.mark.needs("tensorflow")
+def test_keras_3_is_one_line_with_a_remedy():
+    version, chosen, used, missing = output_of(KERAS_3_FIRST, "TF_USE_LEGACY_KERAS=0")
+    assert version == "3"
+    assert ": TF_USE_LEGACY_KERAS=0 selects Keras 3, and hvdtrain needs Keras 2; set TF_USE_LEGACY_KERAS=1" in chosen
+    assert "used it before hvdtrain started" in used and used.endswith("start the program with TF_USE_LEGACY_KERAS=1")
+    assert "the package tf_keras is not installed; run: pip install --no-deps 'tf-keras==2." in missing
+
+
+@with_tf_keras
+@pytest.mark.needs("tensorflow")
+def test_a_program_may_import_tensorflow_first():
+    assert output_of(TENSORFLOW_FIRST) == ["tf_keras"]

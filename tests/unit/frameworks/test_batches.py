@@ -1,4 +1,4 @@
-"""Which device a rank uses, what its rows weigh, and the loss scale that follows from that."""
+"""Which device a rank uses, what its rows weigh, the loss scale that follows, and parameters without weight decay."""
 
 import pytest
 from support.fake_learner import NETWORK
@@ -7,6 +7,7 @@ from support.learners import learner
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
+from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.tasks.target import NetworkTarget
 
 
@@ -62,3 +63,27 @@ def test_a_loss_scale_follows_the_number_of_ranks(framework, set_scale, get_scal
     second.load_optimizer_state(state)
     assert get_scale(second) == 1024 * scale_of_rows(before) / scale_of_rows(after)
     assert second.optimizer_state().extra == state.extra
+
+
+NAMES = ["conv1.weight", "conv1.bias", "norm1.gamma", "dense1.weight", "dense1.bias"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ((), set()),
+        (("*.bias",), {"conv1.bias", "dense1.bias"}),
+        (("*.bias", "norm*"), {"conv1.bias", "dense1.bias", "norm1.gamma"}),
+        (("conv?.[wb]*", "conv1.bias"), {"conv1.weight", "conv1.bias"}),
+        (("*",), set(NAMES)),
+    ],
+)
+def test_patterns_choose_names(patterns, expected):
+    assert without_decay(patterns, NAMES) == expected
+
+
+@pytest.mark.parametrize("pattern", ["bias", "CONV*", "", "bn*"])
+def test_a_pattern_that_matches_nothing_is_an_error_with_a_few_names(pattern):
+    more = [f"n{number}" for number in range(20)]
+    with pytest.raises(UserError, match=r"matches no trained parameter; they are conv1\.weight, .*, n0, \.\.\.;"):
+        without_decay(["*.bias", pattern], NAMES + more)

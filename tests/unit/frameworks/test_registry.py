@@ -1,5 +1,6 @@
 """The registry of strategies, where mypy cannot check it, its list, and what its strategies do not support."""
 
+import re
 import sys
 from types import SimpleNamespace
 
@@ -51,22 +52,18 @@ def test_the_list_says_why_a_strategy_cannot_run(monkeypatch):
     ("framework", "options", "error"),
     [
         ("torch", {"strategy": "mirrored"}, "torch has no such strategy; --strategy help lists them"),
-        ("torch", {"strategy": "ddp", "api": "fit"}, "--api fit: torch has loop"),
         ("tensorflow", {"strategy": "ring", "api": "fit"}, "no such strategy with --api fit, but with --api loop"),
         ("torch", {"strategy": "ddp", "devices": 2}, "--devices 2: --strategy ddp uses one device per process"),
-        ("torch", {"strategy": "ddp", "accumulate": 2}, "--accumulate 2: DistributedDataParallel reduces"),
         ("torch", {"strategy": "manual", "devices": 65}, "--devices 65: a batch has 64 row(s)"),
         ("torch", {"strategy": "ddp", "op": "sum"}, "--op sum: only --strategy horovod has this option"),
-        ("mxnet", {"strategy": "single", "kvstore": "local"}, "--kvstore local: only --strategy kvstore has this"),
         ("torch", {"strategy": "manual", "optimizer": "adam"}, "--optimizer adam: the hand-written update is SGD"),
         ("tensorflow", {"strategy": "single", "api": "fit", "clip_norm": 1.0}, "--clip-norm 1.0: Keras clips before"),
     ],
 )
 def test_what_a_strategy_does_not_support_is_an_error_before_training(framework, options, error):
     devices = options.pop("devices", 0)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=re.escape(error)):
         build_learner(Config(framework=framework, **options), TARGET, None, RuntimeOptions(devices=devices))
-    assert error in str(caught.value)
 
 
 def test_more_parts_than_rows_of_a_device_are_an_error():

@@ -10,31 +10,65 @@ import threading
 import numpy as np
 import pytest
 from support.learners import learner, task
+from support.networks import shaped
 from support.rank_threads import on_all_ranks
-from support.shard_steps import (
-    ALONE,
-    IMAGES,
-    MOVED,
-    NETWORK,
-    SHARDS,
-    THREE_RANKS,
-    WITHOUT_STATISTICS,
-    assert_same,
-    steps,
-)
 from support.stack import FRAMEWORKS
 
-from hvdtrain.config.options import STYLES
+from hvdtrain.datasets import sharding
 from hvdtrain.datasets.sharding import Cut
-from hvdtrain.frameworks.registry import list_strategies
 from hvdtrain.interfaces import Batch
+from hvdtrain.networks.description import Network
+from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Dropout, Flatten, Pool, Relu
 from hvdtrain.system.phases import phases
+from hvdtrain.tasks.target import NetworkTarget
 
+SHARDS = 5
+SIZES = (32, 32, 3, 32)
+"""Rows of the steps: of shards that differ by one row, and of a batch with fewer rows than shards.
+
+TensorFlow compiles a step for each number of rows.
+"""
+IMAGES = np.random.default_rng(0).random((64, 1, 8, 8), np.float32), np.random.default_rng(1).integers(0, 10, 64)
+FIRST, LAST = (Conv(4, 3),), (Relu(), Pool("average", 2), Flatten(), Dense(12), Relu(), Dropout(0.4), Dense(CLASSES))
+NETWORK = NetworkTarget(shaped(Network((*FIRST, BatchNorm(), *LAST)), (1, 8, 8)))
+WITHOUT_STATISTICS = NetworkTarget(shaped(Network((*FIRST, *LAST)), (1, 8, 8)))
+
+
+ALONE, THREE_RANKS = ([sharding.Assignment.contiguous(ranks, SHARDS)] for ranks in (1, 3))
+MOVED = [
+    sharding.Assignment(by_rank)
+    for by_rank in (((0, 2, 3), (1, 4)), ((3,), (0, 1, 2, 4)), ((), (0, 1, 2, 3, 4)), ((0, 1, 2), (3, 4)))
+]
+"""Assignments of the shards to two ranks that follow each other: apart, few of them on a rank, and none."""
 SHARDED = Cut.of(0, 1, SHARDS)
 NESTEROV = {"nesterov": True, "weight_decay": 0.01, "clip_norm": 0.5}
 ADAM = {"optimizer": "adam", "lr": 0.01}
 BF16 = {"precision": "bf16", "optimizer": "adam", "lr": 0.01, "on_nan": "skip"}
 running = threading.Lock()
+
+
+def steps(arrays, *cuts, lr=0.1):
+    """The steps of a rank: in shards, or with all rows of its cut as one batch if that has not SHARDS parts.
+
+    cuts: those of the steps in turn.
+    """
+    random = np.random.default_rng(2)
+    for step, (size, cut) in enumerate(zip(SIZES, itertools.cycle(cuts))):
+        order = random.permutation(len(arrays[0]))[:size]
+        parts = zip(cut.numbers, sharding.slices_of_step(order, 0, size, "exact", cut), strict=True)
+        batches = [
+            Batch(tuple(array[rows] for array in arrays), weights, lr, step, rows, part)
+            for part, (rows, weights) in parts
+            if weights.any()
+        ]
+        yield Batch((), np.ones(0), lr, step, order, shards=tuple(batches)) if cut.parts == SHARDS else batches[0]
+
+
+def assert_same(actual, expected):
+    """The same arrays, bit for bit."""
+    assert actual.keys() == expected.keys()
+    for name in actual:
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
 
 
 def target_and_rows(framework, name):
@@ -207,9 +241,3 @@ def test_a_recorded_step_has_the_same_bits(framework):
         assert names == ["forward", "backward"] * len(batch.shards) + ["gradients", "update"]
         expected.train_step(batch)
     assert_same(recorded.weights(), expected.weights())
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_strategies_that_sum_shards(framework):
-    sums = {(row.strategy, row.api) for row in list_strategies(framework) if row.sums_shards}
-    assert sums - {("ddp", "loop")} == {(name, STYLES[framework][0]) for name in ("single", "horovod", "ring", "mpi")}

@@ -85,10 +85,6 @@ def test_failures_that_chance_has_no_part_in_have_a_signature():
     assert end(0, error=NotFiniteError("loss is not finite")).retry is False
 
 
-def test_the_line_of_a_failure_holds_the_last_line_that_was_printed():
-    assert end(1, USERS).text == "rank 1 on node1 ended with exit status 1 (ValueError: the label is not known)"
-
-
 def test_the_pipe_between_a_rank_and_its_agent(monkeypatch):
     failure = Failure("x" * 20000, "y", option="lr", rank=3, step=7, retry=False, resumable=False, stands_alone=True)
     assert not agent_pipe.send(failure), "there is no agent"

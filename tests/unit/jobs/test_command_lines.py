@@ -15,8 +15,7 @@ from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import job
 from hvdtrain.jobs.hosts import Host, SshAccess
-from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
-from hvdtrain.jobs.launchers import build, horovodrun, mpirun
+from hvdtrain.jobs.launchers import build, horovodrun
 
 ENVIRONMENT = {
     "PATH": "/opt/venv/bin:/usr/bin",
@@ -73,15 +72,6 @@ def test_command_lines_equal_the_recorded_ones(name, monkeypatch):
         assert shlex.split(spec.pasteable()) == [*(["env", *variables] if variables else []), *spec.command]
         assert spec.command[-len(program) :] == program
         assert "AWS_SECRET_ACCESS_KEY" not in " ".join(spec.command)
-
-
-def test_mpirun_exports_the_names_of_control_variables():
-    """Their values are set later, and never appear on a command line."""
-    for hosts in ((), (Host("node1", 1), Host("node2", 1))):
-        (spec,) = mpirun.build(job.Job(("x",), 2, hosts), ENVIRONMENT, CONTROL_VARIABLES)
-        exported = [name for sign, name in zip(spec.command, spec.command[1:], strict=False) if sign == "-x"]
-        assert exported[-len(CONTROL_VARIABLES) :] == list(CONTROL_VARIABLES)
-        assert len(set(exported)) == len(exported)
 
 
 CREDENTIALS = {"WANDB_API_KEY": "correct-horse", "DSN": "https://ada:battery@db"}
@@ -160,10 +150,8 @@ def test_horovodrun_gets_its_slots_and_its_interface(hosts, option, value):
 @pytest.mark.parametrize(
     ("by", "arguments", "variable", "passes"),
     [
-        (["mpirun"], 100, 0, True),
         (["mpirun"], 140, 0, False),
         (["horovodrun"], 100, 0, True),
-        (["horovodrun"], 140, 0, False),
         (["horovodrun"], 70, 70, False),
         (["horovodrun", "--mpi"], 140, 0, False),
         (["local"], 140, 70, True),

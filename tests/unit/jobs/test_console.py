@@ -1,4 +1,4 @@
-"""What the launcher writes reaches a slow reader completely, and never waits for one that has stopped."""
+"""What ranks print, as the launcher shows it: completely to a slow reader, and not to one that has stopped."""
 
 import asyncio
 import os
@@ -9,10 +9,17 @@ import time
 
 import pytest
 
-from hvdtrain.jobs import console
-from hvdtrain.jobs.console import Sink
+from hvdtrain.jobs import console, rank_connection
+from hvdtrain.jobs.console import Console, Sink
+from hvdtrain.jobs.rank_connection import RankConnection, RankOutput, conflict_of
 
 LINE = b"x" * 999 + b"\n"
+
+
+async def write_lines(sink, file, count):
+    for _ in range(count):
+        sink.write(file, LINE)
+        await sink.room()
 
 
 def test_a_slow_reader_gets_everything(monkeypatch):
@@ -30,12 +37,7 @@ def test_a_slow_reader_gets_everything(monkeypatch):
     said = []
     sink = Sink("standard output", said.append)
 
-    async def write():
-        for _ in range(1000):
-            sink.write(writing, LINE)
-            await sink.room()
-
-    asyncio.run(write())
+    asyncio.run(write_lines(sink, writing, 1000))
     sink.flush()
     sink.close(writing)
     reader.join(30)
@@ -49,12 +51,7 @@ def test_what_a_reader_that_has_stopped_does_not_take_is_counted(monkeypatch):
     said = []
     sink = Sink("standard output", said.append)
 
-    async def write():
-        for _ in range(300):
-            sink.write(writing, LINE)
-            await sink.room()
-
-    asyncio.run(asyncio.wait_for(write(), 30))
+    asyncio.run(asyncio.wait_for(write_lines(sink, writing, 300), 30))
     sink.flush()
     drained = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reading, 1 << 16), b"")], daemon=True)
     drained.start()
@@ -128,3 +125,58 @@ def _write_named_pipes(tmp_path):
     os.close(reading)
     assert data == 500 * LINE
     assert said == [f"{unread} cannot be written (No such device or address); the job continues without it"]
+
+
+class RecordingConsole:
+    """Stores what is printed."""
+
+    output_dir = None
+
+    def __init__(self) -> None:
+        self.printed = b""
+
+    print_lines = Console.print_lines
+
+    def print(self, _: str, data: bytes) -> None:
+        self.printed += data
+
+
+def test_a_line_without_an_end_is_printed_in_parts(monkeypatch):
+    """A rank that prints for ever without a newline does not fill the launcher's memory."""
+    monkeypatch.setattr(rank_connection, "MAX_LINE_BYTES", 10)
+    console = RecordingConsole()
+    rank = RankOutput(3, console)
+    for _ in range(6):
+        rank.write("stdout", b"....")
+    assert console.printed == b"[3] " + 12 * b"." + b"\n" + b"[3] " + 12 * b"." + b"\n"
+    rank.write("stdout", b"one\ntwo")
+    rank.close()
+    assert console.printed.endswith(b"[3] one\n[3] two\n")
+
+
+HERE = ("gpu1", "boot a", 0)
+UNKNOWN = ("gpu1", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("places", "remedy"),
+    [
+        ([HERE, ("gpu1", "boot a", 1), ("gpu2", "boot b", 0)], ""),
+        ([HERE, ("gpu1", "boot b", 0)], ""),  # hosts of the same name, or containers
+        ([HERE, ("node2", "boot a", 0)], ""),  # two nodes of Slurm on one host
+        ([UNKNOWN, UNKNOWN], ""),  # where the kernel does not tell hosts apart
+        ([HERE, ("gpu2", "boot b", 0), ("gpu1", "boot a", 1), ("gpu2", "boot b", 0)], "gpu2:2"),
+        ([HERE, ("gpu2", "boot b", 0), HERE, HERE], "gpu1:3"),
+    ],
+)
+def test_one_host_under_several_names_is_rejected(places, remedy):
+    """Its ranks would use the same GPU."""
+    ranks = {}
+    for number, (host, place, local_rank) in enumerate(places):
+        hello = {"rank": number, "host": host, "place": place, "local_rank": local_rank, "versions": {}}
+        ranks[number] = RankConnection(hello, None, RecordingConsole())
+    conflict = conflict_of(ranks)
+    if remedy:
+        assert conflict.at_start and conflict.remedy.endswith(f" -H {remedy}")
+    else:
+        assert conflict is None

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.jobs import ROOT
 
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import gloo, hosts, job
 from hvdtrain.jobs.hosts import Host
-from hvdtrain.jobs.signals import HANDLED
 from hvdtrain.system import rank_info
-
-
-@pytest.fixture(autouse=True, scope="module")
-def signals_stay() -> Iterator[None]:
-    """A command that starts a job handles signals until its process ends."""
-    before = {number: signal.getsignal(number) for number in HANDLED}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
 
 SBATCH = "sbatch --nodes 1 --ranks-per-node 1"
 
@@ -54,10 +39,8 @@ SBATCH = "sbatch --nodes 1 --ranks-per-node 1"
         ("local -n 1 --interface none0 -- true", "no such interface is up on this host"),
         ("local -n 1 --time-limit soon -- true", "--time-limit 'soon' is not a time; give seconds"),
         ("local -n 1 --cycle-time-ms -1 -- true", "give a number of 0 or more"),
-        ("local -n 1 --cache-capacity 1.5 -- true", "give an integer of 0 or more"),
         ("local -n 1 --log-level loud -- true", "choose one of trace"),
         ("local -n 1 --config-file /no/such -- true", "--config-file /no/such cannot be read"),
-        ("sbatch --nodes 0 --ranks-per-node 1 -- true", "--nodes 0 is invalid; give 1 or more"),
         (f"{SBATCH} --time x -- true", "--time 'x'"),
         (f"{SBATCH} --account 'a b' -- true", "give one word"),
         (f"{SBATCH} --via mpirun --mpi x -- true", "for srun only"),
@@ -91,16 +74,13 @@ def test_options_have_priority_over_the_config_file(tmp_path):
             launch.describe(launch.parse(["local", "-n", "1", "--config-file", str(path), "--", "true"]))
 
 
-def test_hostfile(tmp_path):
+def test_ranks_are_placed_on_the_hosts_of_a_file_as_mpirun_places_them(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("# ours\nnode1 slots=4\n\nnode2   slots = 2 # old\nnode3\n")
     assert hosts.read_hostfile(path) == (Host("node1", 4), Host("node2", 2), Host("node3", 1))
     path.write_text("node1 slots=4\nnode2 cores=3\n")
     with pytest.raises(UserError, match="line 2 is 'node2 cores=3'; write lines of the form: name slots=N"):
         hosts.read_hostfile(path)
-
-
-def test_ranks_are_placed_as_mpirun_places_them():
     assert hosts.placed(3, (Host("a", 2), Host("b", 2))) == [Host("a", 2), Host("b", 1)]
     described = job.Job(("x",), 3, (Host("a", 2), Host("b", 2)), cores=4)
     assert (described.ranks_per_host, described.threads, described.crowded) == (2, 2, False)
@@ -136,12 +116,6 @@ def test_slurm_variables_that_contradict_each_other(monkeypatch):
     for changed in ({"SLURM_JOB_NUM_NODES": "3"}, {"SLURM_TASKS_PER_NODE": "1(x3)"}):
         with pytest.raises(UserError, match="contradict each other; name the hosts with -H"):
             hosts.slurm_hosts({**FOUR_NODES, **changed})
-
-
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), min_size=1, max_size=5))
-def test_tasks_per_node_parses_slurm_s_notation(parts):
-    text = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in parts)
-    assert rank_info.slurm_tasks_per_node(text) == [count for count, times in parts for _ in range(times)]
 
 
 def test_layout_with_different_numbers_of_tasks_per_node():

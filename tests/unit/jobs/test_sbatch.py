@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from support.golden import GOLDEN, ODD_ARGUMENTS, assert_recorded
+from support.golden import GOLDEN, assert_recorded
 from support.jobs import BIN, ROOT
 
 from hvdtrain.cli import launch
@@ -51,18 +51,6 @@ def test_batch_scripts_equal_the_recorded_ones_and_pass_shellcheck(name, monkeyp
     assert_recorded(f"{name}.sbatch", text)
     checked = subprocess.run([BIN / "shellcheck", "-s", "bash", "-"], input=text, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
-
-
-def test_odd_arguments_reach_the_program_of_a_batch_script(tmp_path):
-    """bash runs the script's lines as Slurm would, with a program that prints its arguments."""
-    show = [sys.executable, "-c", "import sys; print(sys.argv[1:])", *ODD_ARGUMENTS]
-    options = launch.parse(["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--", *show])
-    text = sbatch.script(options)
-    line = next(line for line in text.splitlines() if line.startswith("program=("))
-    end = text.index("\n\n# hvdtrain's launcher")
-    code = text[text.index(line) : end] + '\n"${program[@]}"\n'
-    shown = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout == f"{ODD_ARGUMENTS}\n"
 
 
 def test_the_script_in_the_launch_folder_is_the_recorded_one():
@@ -166,14 +154,6 @@ def test_mail_and_names(options, expected):
             script(*options)
 
 
-def test_a_program_with_too_many_arguments_is_an_error_before_it_is_submitted():
-    program = ("train", *["y" * 1023] * 140)
-    assert "y" * 1023 in script(program=program)
-    for via in ("mpirun", "horovodrun"):
-        with pytest.raises(UserError, match=f"launch {via}: .* KiB"):
-            script("--via", via, program=program)
-
-
 @pytest.mark.parametrize(
     ("folder", "submitted"),
     [("a%xb", False), ("%3j", False), ("100%%", False), ("a\\b", False), ("50% of", True), ("100%", True)],
@@ -195,17 +175,14 @@ def test_a_job_is_submitted_only_where_slurm_can_write_its_log(tmp_path, monkeyp
     assert (tmp_path / "hvdtrain").exists() == submitted
 
 
-TRAIN = ("python", "-m", "hvdtrain.torch_lenet")
-SWEEP = ("hvdtrain", "sweep", "--set", "lr=0.1,0.2", "--seeds", "2", "--")
-
-
 @pytest.mark.parametrize(
     ("options", "program", "message"),
     [
-        (["--array", "0-1"], (*TRAIN, "--name", "a"), "--array with --name: all tasks would train the same run"),
+        (["--array", "0-1"], (*TRAINING, "--name", "a"), "--array with --name: all tasks would train the same run"),
         ([], (*SWEEP, "bench"), "-- sweep: it has no command to run"),
-        (["--restarts", "2"], (*SWEEP, "launch", "local", "--", *TRAIN), "the sweep's own command starts the ranks"),
-        (["--ssh-port", "1"], TRAIN, "--ssh-port and --ssh-key are for horovodrun only; omit them with --via srun"),
+        (["--restarts", "2"], (*SWEEP, "launch", "local", "--", *TRAINING), "the sweep's own command starts the ranks"),
+        (["--via", "mpirun"], ("train", *["y" * 1023] * 140), "launch mpirun: .* KiB"),
+        (["--ssh-port", "1"], TRAINING, "--ssh-port and --ssh-key are for horovodrun only; omit them with --via srun"),
     ],
 )
 def test_programs_that_no_script_can_start(options, program, message):

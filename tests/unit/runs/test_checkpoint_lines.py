@@ -1,4 +1,4 @@
-"""Which checkpoint is the newest, and what becomes of those that training does not continue."""
+"""Which checkpoint is the newest or the best, and what becomes of those that training does not continue."""
 
 import json
 import shutil
@@ -9,9 +9,10 @@ from support.untrusted import save_checkpoint
 
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
-from hvdtrain.runs import checkpoints
+from hvdtrain.runs import best, checkpoints
+from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.system import checkpoint_folder, run_end
-from hvdtrain.system.checkpoint_folder import entry_of
+from hvdtrain.system.checkpoint_folder import Entry, entry_of
 from hvdtrain.views.run_view import chosen_run
 
 
@@ -63,13 +64,6 @@ def test_the_newest_is_the_last_one_written_though_steps_were_renumbered(run):
         run.save(step)
         assert run.newest() == step
     assert run.names() == ["42", "48"]
-
-
-def test_steps_of_nine_digits(run):
-    run.keep = 1
-    run.save(99_999_999, 100_000_000)
-    assert run.newest() == 100_000_000
-    assert run.names() == ["100000000"]
 
 
 def test_a_branch_that_is_left_is_kept_and_never_resumed(run, caplog):
@@ -129,13 +123,6 @@ def test_pruning_keeps_whole_checkpoints_besides_damaged_ones(run):
     assert run.newest() == 3
 
 
-def test_the_best_whole_checkpoint_is_kept(run):
-    run.keep = 2
-    for step, score in enumerate([0.5, 0.9, 0.7, 0.6, 0.8], 1):
-        run.save(step, score=score)
-    assert run.names() == ["2", "4", "5"], "besides the newest ones"
-
-
 def test_best_names_the_best_whole_checkpoint_of_the_line(run):
     best = run.folder / "best"
     run.save(1, score=0.7)
@@ -163,13 +150,6 @@ def test_scores_of_another_figure_are_not_compared(run):
     assert run.names() == ["2", "4"]
 
 
-def test_without_a_score_there_is_no_best_checkpoint(run):
-    run.save(1, 2)
-    with pytest.raises(UserError) as raised:
-        checkpoints.newest(run.folder / "best")
-    assert str(run.folder) in raised.value.remedy
-
-
 def test_a_new_run_that_continues_another_one(run, tmp_path):
     run.save(1, 2, 3)
     other = Run(tmp_path / "other")
@@ -181,22 +161,6 @@ def test_a_new_run_that_continues_another_one(run, tmp_path):
     assert (run.newest(), other.newest(), other.names()) == (3, 5, ["4", "5"])
 
 
-def test_a_copy_of_a_run_is_a_run_of_its_own(run, tmp_path):
-    run.save(1, 2)
-    copy = Run(shutil.copytree(run.folder, tmp_path / "copy"))
-    copy.save(3)
-    run.save(4, parent=run.entry(1))
-    assert (copy.newest(), run.newest()) == (3, 4)
-
-
-@pytest.mark.parametrize(("task", "has_export"), [("script.py", False), ("script.py:Task", True)])
-def test_only_tasks_are_advised_to_be_exported(task, has_export, run):
-    path, saved = checkpoints.newest(run.save(1, network={"task": task}, model=task))
-    with pytest.raises(UserError) as error:
-        checkpoints.network(path, saved)
-    assert ("export" in error.value.remedy) == has_export
-
-
 def test_a_checkpoint_stands_for_its_run_in_commands_about_runs(run, monkeypatch):
     path = run.save(1, score=1.0)
     (run.folder / "config.json").write_text("{}")
@@ -204,3 +168,65 @@ def test_a_checkpoint_stands_for_its_run_in_commands_about_runs(run, monkeypatch
     assert [chosen_run(place) for place in (run.folder, run.folder / "best", path)] == [run.folder] * 3
     monkeypatch.chdir(path.parent)
     assert chosen_run(Path(path.name)) == run.folder
+
+
+VALUES = {3: (3.0, 0.2), 6: (1.5, 0.9), 9: (2.0, 0.9)}
+
+
+@pytest.fixture
+def evaluated(tmp_path, monkeypatch):
+    """A run with a checkpoint and an evaluation at each of three steps, and a checkpoint within an epoch."""
+    (tmp_path / "checkpoints").mkdir()
+    line = [Entry(tmp_path / "checkpoints" / f"step-{step}", step, step / 10, step, ((1, 9),)) for step in (3, 6, 7, 9)]
+    monkeypatch.setattr(checkpoint_folder, "current_line", lambda _: line)
+    writer = MetricsWriter(tmp_path)
+    for step, (perplexity, hit) in VALUES.items():
+        writer.write("test", step, epoch=step / 3, loss=1.0 / step, perplexity=perplexity, hit=hit)
+    writer.close()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("best", 9),
+        ("best:min:perplexity", 6),
+        ("best:max:perplexity", 3),
+        ("best:max:hit", 9),  # of equal ones the newest
+        ("best:min:loss", 9),
+        ("best:max:loss", 3),
+    ],
+)
+def test_by_any_figure(evaluated, name, step):
+    assert best.step_of(evaluated / name) == step
+
+
+def test_a_checkpoint_has_its_own_step_and_a_run_has_none(evaluated):
+    (evaluated / "checkpoints" / "step-7").mkdir()
+    (evaluated / "checkpoints" / "step-7" / "manifest.json").write_text(json.dumps({}))
+    assert best.step_of(evaluated / "checkpoints" / "step-7") == 7
+    assert best.step_of(evaluated) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("best:min:perplexit", "has measured no 'perplexit' (did you mean perplexity?)"),
+        ("best:perplexity", "does not say whether the greatest or the least value is the best"),
+    ],
+)
+def test_what_was_not_measured(evaluated, name, reason):
+    with pytest.raises(UserError) as raised:
+        best.step_of(evaluated / name)
+    assert reason in raised.value.reason and raised.value.remedy
+    (evaluated / "metrics.jsonl").write_text('{"kind": "test", "step": 5, "epoch": 1, "loss": 1.0}\n')
+    with pytest.raises(UserError, match="no evaluation has given a checkpoint"):
+        best.step_of(evaluated / "best:min:loss")
+
+
+def test_a_copy_of_a_run_is_a_run_of_its_own(run, tmp_path):
+    run.save(1, 2)
+    copy = Run(shutil.copytree(run.folder, tmp_path / "copy"))
+    copy.save(3)
+    run.save(4, parent=run.entry(1))
+    assert (copy.newest(), run.newest()) == (3, 4)

@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from hvdtrain.runs.console import ProgressBar
-from hvdtrain.system.text import fitted
 
 FIGURES = ["12,345 images/s", "loss 0.1234", "accuracy 0.9876", "lr 0.0125"]
 
@@ -42,9 +41,3 @@ def test_lines_above_the_bar_break_between_words(width):
     lines = [line for line in drawn if "starting" not in line and line.strip()]
     assert " ".join(line.strip() for line in lines) == text
     assert all(len(line) <= width or len(line.split()) == 1 for line in lines)
-
-
-def test_what_moves_the_cursor_is_left_as_it_is():
-    bar = "\x1b[2K" + "x y " * 40
-    assert fitted(bar, 40) == bar and fitted("a b " * 3, 80) == "a b " * 3
-    assert max(map(len, fitted("a  b " * 40, 40, 6).splitlines())) <= 40

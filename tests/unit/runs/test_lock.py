@@ -189,6 +189,21 @@ def test_heartbeat_finds_the_loss(tmp_path, short):
         wait_for(lost, 30)
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"process": {}}', '{"process": {"pid": "../1"}}', "\0\x1b[31m"])
+def test_any_content_of_a_lock_file(tmp_path, short, content):
+    path = tmp_path / "lock-1.json"
+    path.write_text(content)
+    os.utime(path, (0, 0))
+    with RunLock() as own:
+        own.acquire(tmp_path)
+
+
+def test_lock_that_was_never_acquired_does_nothing(tmp_path):
+    with RunLock() as own:
+        own.check()
+    assert not list(tmp_path.iterdir())
+
+
 def test_folder_that_is_gone_is_not_a_lost_lock(tmp_path):
     """Whoever writes there next says so."""
     folder = tmp_path / "run"
@@ -199,21 +214,6 @@ def test_folder_that_is_gone_is_not_a_lost_lock(tmp_path):
         own.check()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"process": {}}', '{"process": {"pid": "../1"}}', "\0\x1b[31m"])
-def test_any_content_of_a_lock_file(tmp_path, short, content):
-    path = tmp_path / "lock-1.json"
-    path.write_text(content)
-    os.utime(path, (0, 0))
-    with RunLock() as own:
-        own.acquire(tmp_path)
-
-
 def test_folder_that_cannot_be_written(tmp_path):
     with pytest.raises(UserError, match=r"its lock cannot be created \(No such file or directory\)"):
         RunLock().acquire(tmp_path / "missing")
-
-
-def test_lock_that_was_never_acquired_does_nothing(tmp_path):
-    with RunLock() as own:
-        own.check()
-    assert not list(tmp_path.iterdir())

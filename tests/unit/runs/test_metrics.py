@@ -1,4 +1,4 @@
-"""metrics.jsonl and TensorBoard events, also on a full disk; and what is read of them while they are written."""
+"""metrics.jsonl and TensorBoard events, also on a full disk; what is read of them meanwhile; and which rank is slow."""
 
 import json
 import resource
@@ -10,9 +10,9 @@ from support.report import make_run
 
 from hvdtrain.runs import metrics, rank_times
 from hvdtrain.runs.changes import Changes
-from hvdtrain.runs.metrics import BLOCK_BYTES, Curve, MetricsReader, last_records
+from hvdtrain.runs.metrics import BLOCK_BYTES, MetricsReader, last_records
 from hvdtrain.runs.run import Run
-from hvdtrain.runs.step_times import StepTime
+from hvdtrain.runs.step_times import StepTime, from_record, slow_ranks, to_record
 from hvdtrain.runs.trackers import scalars
 from hvdtrain.runs.trackers.tensorboard import EventsWriter
 
@@ -59,10 +59,6 @@ def test_hashes_are_those_of_the_steps_that_the_run_continued(tmp_path):
     assert [*hashes.values()] == [(10, "0" * 16, 10), (20, "2" * 16, 20)] and [*hashes] == [10, 20]
 
 
-def test_hash_is_not_a_number_for_trackers():
-    assert scalars({"kind": "checkpoint", "step": 1, "epoch": 0.5, "parameters": "0" * 16}) == {"checkpoint/epoch": 0.5}
-
-
 def test_a_growing_file_is_read_from_where_it_was_left(tmp_path):
     path, reader = tmp_path / "metrics.jsonl", MetricsReader(tmp_path / "metrics.jsonl")
     reader.read()
@@ -79,15 +75,6 @@ def test_a_growing_file_is_read_from_where_it_was_left(tmp_path):
     assert reader.read().curve("loss").values == [4.0], "a step that was repeated"
     path.write_text(line("train", 1, loss=5.0))
     assert reader.read().curve("loss").values == [5.0], "a file that was replaced is read again"
-
-
-def test_a_thinned_curve_keeps_its_extremes_and_ends():
-    values = [0.0] * 10_000
-    values[5_001], values[7_003] = 9.0, -9.0
-    thinned = Curve([float(i) for i in range(10_000)], list(range(10_000)), values).thinned(200)
-    assert len(thinned.values) <= 202
-    assert {5_001, 7_003, 0, 9_999} <= set(thinned.steps)
-    assert thinned.steps == sorted(thinned.steps)
 
 
 def test_the_newest_records_are_found_from_the_end(tmp_path):
@@ -130,19 +117,6 @@ def test_curves_of_damaged_lines(tmp_path):
     history = history_of(tmp_path, lines)
     assert history.train_loss.points == [(0.1, 2.0), (0.5, 1.5)]
     assert (history.evaluated_loss.points, history.metrics["accuracy"].points, history.ranks) == ([], [(0.5, 0.5)], {})
-
-
-def test_a_run_without_metrics_has_no_history(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    for make in (lambda: None, path.mkdir):
-        make()
-        reader = MetricsReader(path).read()
-        assert not any(reader.history()) and isinstance(reader.error, OSError)
-
-
-def test_times_are_sums_without_the_first_interval(tmp_path):
-    records = [record(number, **times([1.0, 9.0], [8.0, 0.5], [0.5, 0.25])) for number in (1, 2, 3)]
-    assert history_of(tmp_path, records).ranks == {0: StepTime(2.0, 16.0, 1.0), 1: StepTime(18.0, 1.0, 0.5)}
 
 
 def test_where_communication_is_not_known_it_counts_as_computing(tmp_path):
@@ -211,6 +185,63 @@ def test_the_memory_of_a_reader_is_that_of_the_file_and_a_little_for_each_record
     assert peak < 2 * size + 400 * number, f"{peak / size:.1f} times the file"
 
 
+def ranks(*compute, data=(), known=True):
+    """The times of ranks that compute for these seconds; they wait for the slowest one."""
+    slowest = max(compute)
+    return [
+        StepTime(seconds, slowest - seconds if known else None, rows)
+        for seconds, rows in zip(compute, data or [0.0] * len(compute), strict=True)
+    ]
+
+
+WAS_SLOW = {"was_slow": frozenset({(1, "compute")})}
+SLOW = {
+    "1.6 times the median": ([ranks(1.0, 1.1, 1.8, 0.9)], {}, [(2, "compute")]),
+    "less": ([ranks(1.0, 1.1, 1.5, 0.9)], {}, []),
+    "of two ranks, the other one counts": ([ranks(5.0, 8.1)], {}, [(1, "compute")]),
+    "the slowest is the last": ([ranks(1.0, 3.0, 1.0, 2.0, 1.0)], {}, [(3, "compute"), (1, "compute")]),
+    "the disk is slow for all": ([ranks(1.0, 1.0, data=[9.0, 9.0])], {}, []),
+    "a short difference": ([ranks(0.01, 0.01, 0.05)], {}, []),
+    "in one part of the window only": ([ranks(1.0, 9.0), ranks(1.0, 1.1)], {}, []),
+    "in each part": ([ranks(1.0, 2.0), ranks(1.0, 1.4)], {}, [(1, "compute")]),
+    "not slow yet": ([ranks(1.0, 1.4)], {}, []),
+    "slow until it has recovered": ([ranks(1.0, 1.4)], WAS_SLOW, [(1, "compute")]),
+    "recovered": ([ranks(1.0, 1.2)], WAS_SLOW, []),
+    "computing contains the wait for others": ([ranks(1.0, 9.0, known=False)], {}, []),
+    "one rank": ([ranks(1.0)], {}, []),
+    "no rank": ([[]], {}, []),
+    "no window": ([], {}, []),
+    "as many shards": ([ranks(1.0, 1.0, 2.0)] * 3, {"work": [1, 1, 1]}, [(2, "compute")]),
+    "more shards": ([ranks(2.0, 1.0, 1.0)] * 3, {"work": [2, 1, 1]}, []),
+    # Rank 0 takes twice as long for a shard, and has half as many: all take the same time, and nobody waits for it.
+    "fewer shards": ([ranks(1.0, 1.0, 1.05, 0.95)] * 3, {"work": [2, 4, 4, 4]}, []),
+    "fewer shards, and the last": ([ranks(1.0, 0.5, 0.5, 0.5)] * 3, {"work": [3, 4, 4, 4]}, [(0, "compute")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("window", "options", "expected"), SLOW.values(), ids=SLOW)
+def test_which_ranks_are_slow(window, options, expected):
+    assert [(slow.rank, slow.part) for slow in slow_ranks(window, **options)] == expected
+
+
+def test_parts_are_sums_differences_and_shares():
+    time, more = StepTime(1.0, 2.0, 1.0), StepTime(0.5, 3.0, 0.0)
+    assert time.plus(more) == (1.5, 5.0, 1.0) and time.minus(more) == (0.5, 0.0, 1.0)
+    assert time.plus(StepTime(1.0, None, 0.0)).communicate is None
+    assert time.shares == (0.25, 0.5, 0.25) and StepTime(0.0, 0.0, 0.0).shares is None
+    assert (time.total, time.local) == (4.0, 2.0)
+
+
+@pytest.mark.parametrize("gone", [None, StepTime(0.0, 0.0, 0.0)])
+def test_ranks_that_are_not_there_have_no_times(gone):
+    """As null or as no time at all; where all ranks have none, they are there."""
+    times = [StepTime(1.0, 2.0, 0.5), gone, StepTime(2.0, 1.0, 0.5)]
+    record = json.loads(json.dumps(to_record(times)))
+    assert from_record(record) == {0: times[0], 2: times[2]}
+    assert from_record(to_record([StepTime(0.0, 0.0, 0.0)] * 2)) == dict.fromkeys(range(2), StepTime(0.0, 0.0, 0.0))
+    assert to_record([StepTime(1.0, None, 0.0), None])["communicate_s"] is None
+
+
 def test_a_reader_has_at_most_so_many_records(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [line("train", number, loss=1.0) for number in range(9)]
@@ -220,11 +251,3 @@ def test_a_reader_has_at_most_so_many_records(tmp_path):
     path.write_text(path.read_text() + lines[8])
     assert len(reader.read().all()) == 5
     assert len(metrics.read(path)) == 9
-
-
-def test_times_of_ranks_are_thinned_by_their_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(rank_times, "MAX_TIMES", 20)
-    records = [record(number, **times([1.0] * 4, None, [0.0] * 4)) for number in range(1, 13)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-    intervals = MetricsReader(tmp_path / "metrics.jsonl").read().rank_times()
-    assert [interval.step for interval in intervals] == [3, 6, 9, 12]

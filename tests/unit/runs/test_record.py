@@ -1,15 +1,20 @@
-"""Folders of new runs, and JSON that any reader accepts."""
+"""Folders and ids of new runs, their plots, and JSON that any reader accepts."""
 
 import json
 import math
+import re
+import warnings
 
 import numpy as np
 import pytest
+from support.fake_learner import numbered, use_fakes
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics, plots, record
+from hvdtrain.runs.plots import MIN_ACCURACY_SPAN, plot_metrics, widened
 from hvdtrain.system.text import to_json
+from hvdtrain.training.train import train
 
 
 def strict(text):
@@ -56,3 +61,64 @@ def test_metrics_that_are_not_finite_are_valid_json_and_can_be_plotted(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [strict(line)["loss"] for line in lines] == [None, None]
     assert plots.plot_metrics(tmp_path, "title").stat().st_size > 1000
+
+
+@pytest.fixture
+def train_once(tmp_path, monkeypatch):
+    use_fakes(monkeypatch, numbered(8))
+
+    def train_with(name, steps, **options):
+        runtime = RuntimeOptions(runs=tmp_path, name=name, quiet=True, **options)
+        train(Config(batch_size=4, epochs=9, max_steps=steps), runtime, lambda: [])
+        return json.loads((tmp_path / name / "config.json").read_text())
+
+    return train_with
+
+
+def test_a_run_that_is_resumed_in_its_folder_keeps_its_id(tmp_path, train_once):
+    first = train_once("run", 2, auto_resume=True)["id"]
+    assert re.fullmatch("[0-9a-f]{16}", first)
+    assert train_once("run", 4, auto_resume=True)["id"] == first
+    assert train_once("other", 4, resume=tmp_path / "run")["id"] != first
+
+
+@pytest.mark.parametrize("value", ["0123", "0123456789ABCDEF", 5, None, {"a": 1}])
+def test_an_id_that_is_none_is_replaced(tmp_path, train_once, value):
+    record = train_once("run", 2, auto_resume=True)
+    (tmp_path / "run" / "config.json").write_text(json.dumps({**record, "id": value}))
+    assert re.fullmatch("[0-9a-f]{16}", train_once("run", 4, auto_resume=True)["id"])
+
+
+def test_a_command_with_credentials_is_not_recorded(train_once):
+    assert train_once("run", 2, on_end="mail me")["runtime"]["on_end"] == "mail me"
+    assert train_once("other", 2, on_end="curl https://me:word@host/")["runtime"]["on_end"] == "..."
+
+
+LINE = '{"kind": "train", "step": 1, "epoch": 1, "loss": 2}\n'
+
+
+def test_one_point_is_not_drawn(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(LINE)
+    assert plot_metrics(tmp_path, "lenet") is None
+    assert not (tmp_path / "metrics.png").exists()
+
+
+@pytest.mark.parametrize("name", ["a$b$c", r"$\frac$ $x^$", "a_b|<c>\n\x1b[31m", "名" * 200, "\udce4"])
+def test_names_are_drawn_as_they_are(tmp_path, name):
+    (tmp_path / "metrics.jsonl").write_text(LINE + LINE.replace("1", "2"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plot_metrics(tmp_path, f"lenet on {name}").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.969, 0.9765, (0.9, 1.0)), (0.5, 0.5, (0.45, 0.55)), (0.0, 0.01, (0.0, 0.1)), (0.2, 0.9, (0.2, 0.9)),
+        (96.9, 97.65, (96.9, 97.65)),
+    ],
+)  # fmt: skip
+def test_small_changes_of_an_accuracy_look_small(low, high, expected):
+    assert widened(low, high) == pytest.approx(expected, abs=0.03)
+    bottom, top = widened(low, high)
+    assert bottom <= low and high <= top and (high > 1 or top - bottom >= MIN_ACCURACY_SPAN - 1e-12)

@@ -85,15 +85,6 @@ def test_steps_that_cannot_be_are_an_error_with_a_remedy(tmp_path, given):
     assert failed.value.remedy.startswith("give ")
 
 
-def test_a_run_without_hashes_or_record_is_an_error(tmp_path):
-    (folder := make(tmp_path / "run")).joinpath("metrics.jsonl").write_text("")
-    with pytest.raises(UserError, match="no hash"):
-        Segment.choose(folder)
-    (folder := make(tmp_path / "other")).joinpath("config.json").write_text("[]")
-    with pytest.raises(UserError, match=r"config\.json"):
-        Segment.choose(folder)
-
-
 def test_options_are_those_of_the_session_that_trained_the_steps(tmp_path):
     """Step 20 was the last of the first session; the second changed the learning rate and the strategy."""
     folder = make(tmp_path / "run", began=1000, lr=0.05, strategy="ring")

@@ -14,8 +14,6 @@ from support.jobs import ROOT
 
 FOLDER = ROOT / "setup" / "horovod"
 PATCHES = sorted(FOLDER.glob("*.patch"))
-HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@.*\n")
-
 spec = importlib.util.spec_from_file_location("wheel_description", FOLDER.with_name("wheel_description.py"))
 wheel_description = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(wheel_description)
@@ -27,25 +25,6 @@ def header(patch: Path) -> dict[str, str]:
     fields = re.findall(r"^([A-Z][A-Za-z-]+): (.+(?:\n .+)*)$", text, re.M)
     assert "".join(f"{name}: {value}\n" for name, value in fields) == text, "nothing else is in the header"
     return dict(fields)
-
-
-def apply(patch: Path, tree: dict[str, list[str | None]]) -> None:
-    """Apply a patch to what earlier ones have shown of each file; None is a line that none has shown."""
-    for part in re.split(r"^--- ", patch.read_text(), flags=re.M)[1:]:
-        names, *hunks = re.split(r"^(?=@@ )", part, flags=re.M)
-        old_name, name = re.fullmatch(r"(?:a/)?(\S+)\n\+\+\+ b/(\S+)\n", names).groups()
-        assert old_name == name or (old_name == "/dev/null" and name not in tree)
-        lines = tree.setdefault(name, [])
-        for hunk in reversed(hunks):  # so that the numbers of lines of those before stay right
-            start, old_count, new_count = (int(number or 1) for number in HUNK.match(hunk).groups())
-            body = hunk.splitlines()[1:]
-            old = [line[1:] for line in body if line[0] in " -"]
-            new = [line[1:] for line in body if line[0] in " +"]
-            assert (len(old), len(new)) == (old_count, new_count)
-            place = slice(start - bool(old), start - bool(old) + len(old))
-            lines += [None] * (place.stop - len(lines))
-            assert all(shown in (None, line) for shown, line in zip(lines[place], old, strict=True)), (name, start)
-            lines[place] = new
 
 
 def test_the_series_lists_each_patch_once():
@@ -62,12 +41,6 @@ def test_each_patch_says_what_why_where_from_and_how_it_was_tested(patch):
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", fields["Last-Update"])
     for name in re.findall(r"(?:tests|docs)/[\w/]+\.\w+", fields["Tested"]):
         assert (ROOT / name).exists()
-
-
-def test_each_patch_applies_to_what_those_before_it_leave():
-    tree: dict[str, list[str | None]] = {}
-    for patch in wheel_description.read_series(FOLDER):
-        apply(patch, tree)
 
 
 @pytest.mark.matrix
@@ -99,9 +72,3 @@ def test_a_wheel_is_built_again_for_other_changes_but_not_for_another_header(tmp
     assert described() == before
     patch.write_text(patch.read_text().replace("milliseconds(1)", "milliseconds(2)"))
     assert described() != before
-
-
-@pytest.mark.parametrize("script", ["horovod.sh", "packages.sh"])
-def test_set_up_with_and_without_a_network_reads_one_list_of_build_requirements(script):
-    assert (FOLDER / "build.txt").read_text().strip()
-    assert "horovod/build.txt" in (FOLDER.parent / script).read_text()

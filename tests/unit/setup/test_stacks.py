@@ -151,7 +151,6 @@ TOO_NEW = ", which MXNet needs: setting up STACK=pytorch\npytorch Python"
     ("pythons", "choices"),
     [
         ("3.96.1 3.97.1 3.98.1", {"": "all Python 3.97.1"}),
-        ("3.96.1 3.98.1", {"": "all Python 3.96.1"}),
         (
             "3.98.1 3.98.2 3.98.10",
             {
@@ -160,11 +159,11 @@ TOO_NEW = ", which MXNet needs: setting up STACK=pytorch\npytorch Python"
             },
         ),
         (
-            "3.97.1 3.98.1",
+            "3.96.1 3.98.1",
             {
-                "STACK=pytorch": "pytorch Python 3.98.1",
+                "": "all Python 3.96.1",
                 "STACK=tensorflow": "tensorflow Python 3.98.1",
-                "STACK=pytorch BASE_PYTHON=3.97": "pytorch Python 3.97.1",
+                "STACK=pytorch BASE_PYTHON=3.96": "pytorch Python 3.96.1",
                 "BASE_PYTHON=3.98": f"==> BASE_PYTHON=3.98 is no Python 3.97 or 3.96{TOO_NEW} 3.98.1",
             },
         ),
@@ -199,7 +198,6 @@ def test_what_cannot_be_chosen_is_an_error_of_one_line(machine):
 def test_what_set_up_cannot_do_is_an_error_before_it_makes_anything(machine):
     machine.python("3.97.1")
     for variables, message in (
-        ({"STACK": "torch"}, "STACK=torch is not a stack"),
         ({"TORCH": "gpu", "STACK": "pytorch"}, "TORCH=gpu: give cpu or cuda"),
         ({"PACKAGES": "missing"}, "PACKAGES=missing is not a folder: make it with make packages STACK=all"),
         ({"PACKAGES": "setup"}, "PACKAGES=setup has no wheels: make it with make packages STACK=all"),
@@ -364,13 +362,3 @@ def test_the_system_pytorch_is_kept_until_it_changes(machine):
     (python.parents[1] / "has-torch").write_text("2.16.0")
     assert "PyTorch: 2.16.0 of" in machine.set_up()
     assert "PyTorch:" not in machine.set_up(USE_SYSTEM_TORCH="0") and machine.stack() == "pytorch 3.98.1"
-
-
-@pytest.mark.needs()
-@pytest.mark.parametrize("stack", ["all", "pytorch", "tensorflow"])
-def test_each_stack_names_its_frameworks_and_extras(stack):
-    text = (SETUP / "stacks" / stack / "stack.conf").read_text()
-    values = dict(re.findall(r'^([A-Z_]+)="(.*)"$', text, re.M))
-    assert {"PYTHONS", "FRAMEWORKS", "EXTRAS", "NEEDS"} <= set(values)
-    installed = {{"torch": "pytorch"}.get(name, name) for name in values["FRAMEWORKS"].split()}
-    assert installed | {"mpi", "onnx", "tables", "sweep", "dev"} == set(values["EXTRAS"].split(","))

@@ -1,4 +1,4 @@
-"""Set-up takes a prebuilt wheel of Horovod only where it fits, and otherwise says why not and what to do.
+"""Set-up takes a prebuilt wheel of Horovod only where it fits, and links the PyTorch of another Python unchanged.
 
 Processes: horovod.sh is a shell script.
 """
@@ -17,6 +17,8 @@ import subprocess
 import sys
 import threading
 import zipfile
+from importlib.metadata import distributions
+from pathlib import Path
 
 import pytest
 from packaging.tags import sys_tags
@@ -38,6 +40,7 @@ def load(name):
 
 built_for = load("wheel_description")
 wheels = load("wheels")
+system_torch = load("system_torch")
 
 TAG = next(str(tag) for tag in sys_tags() if "manylinux" in str(tag))
 HERE = {
@@ -93,52 +96,46 @@ def test_the_name_says_what_a_wheel_is_built_for(description, name):
 
 
 @pytest.mark.parametrize(
-    ("local", "reason"),
+    ("name", "description", "reason"),
     [
-        (FITS.replace("torch2.13", "torch2.14"), "it is built for torch 2.14, not 2.13"),
-        (FITS.replace(".tf2.15", ""), "it is built without tensorflow"),
-        (FITS.replace("p0a1b2c3", "p1111111"), "it has other corrections than this version of hvdtrain"),
-        (FITS.replace("openmpi4", "openmpi5"), "it is built for openmpi5, not openmpi 4.1.8"),
-        (FITS.replace("cpu", "cuda13.0.nccl"), "it is built for cuda13.0.nccl, not cpu"),
-        ("cpu", "it was not built by `make wheel`"),
+        (name_of(FITS.replace("torch2.13", "torch2.14")), {}, "it is built for torch 2.14, not 2.13"),
+        (name_of(FITS.replace(".tf2.15", "")), {}, "it is built without tensorflow"),
+        (name_of(FITS.replace("p0a1b2c3", "p1111111")), {}, "it has other corrections than this version of hvdtrain"),
+        (name_of(FITS.replace("openmpi4", "openmpi5")), {}, "it is built for openmpi5, not openmpi 4.1.8"),
+        (name_of(FITS.replace("cpu", "cuda13.0.nccl")), {}, "it is built for cuda13.0.nccl, not cpu"),
+        (name_of("cpu"), {}, "it was not built by `make wheel`"),
+        (name_of(tag="cp39-cp39-manylinux_2_17_x86_64"), {}, "it is built for cp39 on manylinux_2_17_x86_64"),
+        (name_of(tag=TAG.replace(TAG.rpartition("-")[2], "manylinux_9_9_x86_64")), {}, "on manylinux_9_9_x86_64"),
+        (name_of(public="0.29.0"), {}, "it is Horovod 0.29.0, not 0.28.1"),
+        ("horovod-0.28.1.whl", {}, "its name is not that of a wheel"),
+        (name_of(FITS.replace("cpu", "cuda13.0")), {"torch_cuda": "12.9"}, "it is built for cuda13.0, not "),
+        (name_of(FITS.replace("cpu", "cuda12.8")), {"device": "cuda12.8.nccl"}, "it is built for cuda12.8, not "),
+        (name_of(), {"device": "cuda12.8.nccl"}, "it is built for cpu, not "),
     ],
 )
-def test_a_wheel_for_another_environment_does_not_fit(tmp_path, local, reason):
-    (tmp_path / name_of(local)).touch()
+def test_a_wheel_for_another_environment_does_not_fit(name, description, reason):
+    assert reason in built_for.wheel_differences(name, {**HERE, **description})[-1]
+
+
+def test_without_a_wheel_that_fits_one_line_says_why_not_and_what_to_do(tmp_path):
+    (tmp_path / name_of(FITS.replace("torch2.13", "torch2.14"))).touch()
     error = take(tmp_path, tmp_path)
     assert error.startswith("set-up: no wheel in HOROVOD_WHEELS=") and "\n" not in error
-    assert f"({reason})" in error
+    assert "(it is built for torch 2.14, not 2.13)" in error
     assert f"needs horovod-0.28.1+{FITS} for Python 3.11" in error
     assert "Run `make wheel`" in error and "unset HOROVOD_WHEELS" in error
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("device", "description"),
     [
-        (name_of(tag="cp39-cp39-manylinux_2_17_x86_64"), "it is built for cp39 on manylinux_2_17_x86_64"),
-        (name_of(tag=TAG.replace(TAG.rpartition("-")[2], "manylinux_9_9_x86_64")), "on manylinux_9_9_x86_64"),
-        (name_of(public="0.29.0"), "it is Horovod 0.29.0, not 0.28.1"),
-        ("horovod-0.28.1.whl", "its name is not that of a wheel"),
+        ("cuda13.0.nccl", {"torch_cuda": "13.1"}),
+        ("cuda12.8.nccl", {"device": "cuda12.8.nccl", "torch_cuda": "12.8"}),
+        ("cuda12.9.nccl", {"device": "cuda12.8"}),
     ],
 )
-def test_a_wheel_for_another_python_system_or_version_does_not_fit(name, reason):
-    assert reason in built_for.wheel_differences(name, HERE)[-1]
-
-
-@pytest.mark.parametrize(
-    ("device", "description", "fits"),
-    [
-        ("cuda13.0.nccl", {"torch_cuda": "13.1"}, True),
-        ("cuda13.0", {"torch_cuda": "12.9"}, False),
-        ("cuda12.8.nccl", {"device": "cuda12.8.nccl", "torch_cuda": "12.8"}, True),
-        ("cuda12.9.nccl", {"device": "cuda12.8"}, True),
-        ("cuda12.8", {"device": "cuda12.8.nccl"}, False),
-        ("cpu", {"device": "cuda12.8.nccl"}, False),
-    ],
-)
-def test_a_wheel_for_gpus_fits_where_its_cuda_is(device, description, fits):
-    differs = built_for.differences(f"0.28.1+{FITS.replace('cpu', device)}", {**HERE, **description})
-    assert (not differs) is fits, differs
+def test_a_wheel_for_gpus_fits_where_its_cuda_is(device, description):
+    assert not built_for.differences(f"0.28.1+{FITS.replace('cpu', device)}", {**HERE, **description})
 
 
 def test_of_several_wheels_the_closest_is_taken(tmp_path):
@@ -272,3 +269,54 @@ def test_a_horovod_that_cannot_be_imported_does_not_count_as_the_one_that_it_rep
     assert run().returncode == 1 and (tmp_path / "replaced").exists()
     (tmp_path / "changed").unlink()
     assert run().returncode == 1, "the environment asks for the first one again, which is not there"
+
+
+def add_package(site: Path, name: str, *requires: str, lists_files: bool = True) -> None:
+    module = name.replace("-", "_")
+    (site / module).mkdir(parents=True)
+    (site / module / "__init__.py").write_text(f"name = {name!r}\n")
+    about = site / f"{module}-1.0.dist-info"
+    about.mkdir()
+    lines = [f"Name: {name}", "Version: 1.0", *(f"Requires-Dist: {line}" for line in requires)]
+    (about / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *lines, ""]))
+    (about / "INSTALLER").write_text("pip\n")
+    if lists_files:
+        (about / "RECORD").write_text(f"{module}/__init__.py,,\n{about.name}/METADATA,,\n../../bin/{name},,\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A Python's packages: PyTorch, what it requires, and others."""
+    site = tmp_path / "site-packages"
+    add_package(site, "torch", "sympy>=1", "cuda-parts[blas]; python_version > '3'", "opt; extra == 'o'", "numpy<2")
+    add_package(site, "sympy", "mpmath", lists_files=False)
+    for name in ("mpmath", "blas", "opt", "numpy", "other"):
+        add_package(site, name)
+    add_package(site, "cuda-parts", "blas; extra == 'blas'", "fft; extra == 'fft'")
+    return site
+
+
+def find(site: Path):
+    return {system_torch.normal(item.metadata["Name"]): item for item in distributions(path=[str(site)])}
+
+
+def test_pytorch_comes_with_all_that_it_requires_and_nothing_else(site):
+    closure, requirements = system_torch.required(find(site), "torch")
+    assert set(closure) == {"torch", "sympy", "mpmath", "cuda-parts", "blas", "numpy"}
+    assert "numpy<2" in map(str, requirements)
+    assert "numpy" in system_torch.OWN  # pinned, unless PyTorch requires another version
+
+
+def test_linked_packages_can_be_imported_but_not_removed(site, tmp_path):
+    folder = tmp_path / "links"
+    folder.mkdir()
+    before = {path: path.stat().st_mtime_ns for path in site.rglob("*")}
+    for name in ("torch", "sympy"):
+        system_torch.link(find(site)[name], folder)
+    assert {path.name.removesuffix("-1.0.dist-info") for path in folder.iterdir()} == {"torch", "sympy"}
+    assert (folder / "torch").resolve() == site / "torch"
+    linked = find(folder)
+    assert linked["torch"].version == "1.0"
+    # pip removes the files that a package lists, and fails without a list.
+    assert linked["torch"].files is None and linked["sympy"].files is None
+    assert before == {path: path.stat().st_mtime_ns for path in site.rglob("*")}

@@ -1,12 +1,18 @@
-"""Tests have neither the settings nor the home of who runs them, and their jobs nothing that a library has set.
+"""Tests have neither the settings nor the home of who runs them, their jobs nothing of a library or too much memory.
 
 In a pytest process, as that begins so.
 """
 
 import os
+import signal
+import subprocess
 import sys
 
+import pytest
 from support.jobs import ROOT, run
+from support.memory import limited_group
+
+from hvdtrain.errors import UserError
 
 OTHERS = """
 import os
@@ -44,3 +50,21 @@ def test_settings_and_home_of_the_user_have_no_effect(tmp_path):
     assert status == 0, output
     (made,) = [line for line in output.splitlines() if "home-of-tests-" in line]
     assert not os.path.exists(made)
+
+
+LIMIT = 64 << 20
+
+
+def test_command_cannot_use_more_than_the_limit():
+    try:
+        with limited_group(LIMIT) as group:
+            fits, too_much = (
+                subprocess.run([*group.command, sys.executable, "-c", f"bytearray(b'1') * {size}"]).returncode
+                for size in (LIMIT // 2, LIMIT * 2)
+            )
+            peak = group.peak
+    except UserError as error:
+        pytest.skip(str(error))
+    assert (fits, too_much) == (0, -signal.SIGKILL)
+    assert peak in (0, LIMIT)
+    assert not os.path.exists(group.peak_file), "the group is removed"

@@ -1,11 +1,82 @@
-"""Objects in Python files, by FILE.py:NAME."""
+"""Objects in users' Python files, by FILE.py:NAME, and the part of a traceback that a user wrote."""
 
-from __future__ import annotations
+import json
+import sys
 
 import pytest
 
 from hvdtrain.errors import UserError
 from hvdtrain.system.python_files import class_arguments, is_reference, load_object
+from hvdtrain.system.run_end import Failure
+from hvdtrain.system.user_frames import MAX_CHARACTERS, user_lines
+
+FILE = """import json
+def outer(value):
+    return inner(value)
+def inner(value):
+    return json.loads(value)
+def chained(value):
+    try:
+        inner(value)
+    except ValueError as error:
+        raise KeyError(value) from error
+def recursive(value, depth=0):
+    names = "x" * 80
+    return other(value, depth)
+def other(value, depth):
+    return recursive(value, depth + 1)
+"""
+
+
+@pytest.fixture
+def error_of(tmp_path):
+    """What a function of a user's file raises."""
+    (tmp_path / "mine.py").write_text(FILE)
+
+    def raised(name):
+        with pytest.raises(Exception) as caught:
+            load_object(f"{tmp_path / 'mine.py'}:{name}", "--model")("[")
+        return caught.value
+
+    yield raised
+    sys.path.remove(str(tmp_path))
+
+
+def test_frames_begin_in_the_users_file_and_end_where_it_failed(error_of):
+    lines = user_lines(error_of("outer"))
+    assert lines[0] == "Traceback (most recent call last):"
+    frames = [line.rpartition(" in ")[2] for line in lines if line.startswith("  File")]
+    assert frames[:4] == ["raised", "outer", "inner", "loads"]  # the first is this test's
+    assert lines[-1].startswith("json.decoder.JSONDecodeError: ")
+
+
+def test_an_error_that_followed_from_another_one_shows_both(error_of):
+    text = "\n".join(user_lines(error_of("chained")))
+    assert text.count("Traceback") == 2 and "direct cause" in text and "hvdtrain" not in text
+
+
+def test_a_recursion_is_shown_from_both_ends(error_of):
+    lines = user_lines(error_of("recursive"))
+    assert sum(map(len, lines)) < 1.1 * MAX_CHARACTERS
+    assert lines[0].startswith("Traceback") and lines[-1].startswith("RecursionError")
+
+
+def test_an_error_of_hvdtrain_or_a_library_has_none():
+    with pytest.raises(ValueError) as caught:
+        json.loads("[")
+    caught.value.__traceback__ = caught.value.__traceback__.tb_next
+    assert user_lines(caught.value) == ()
+
+
+def test_an_error_of_syntax_shows_the_line_and_a_caret(tmp_path):
+    (tmp_path / "broken.py").write_text("x = 1\ny = (2\n")
+    with pytest.raises(UserError) as caught:
+        load_object(f"{tmp_path / 'broken.py'}:Task", "--model t")
+    sys.path.remove(str(tmp_path))
+    failure = Failure.of_exception(caught.value)
+    assert failure.traceback[0].strip().endswith("line 2")
+    assert failure.traceback[1].strip() == "y = (2" and failure.traceback[2].strip() == "^"
+    assert failure.message(False).splitlines()[1:] == [f"  {line}" for line in failure.traceback]
 
 
 def test_references():

@@ -1,11 +1,15 @@
-"""Rank and size from launchers' variables, and where ranks meet."""
+"""Rank and size from launchers' variables, where ranks meet, and which cores `--bind auto` gives to a rank."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import rank_info
+from hvdtrain.system import rank_info, resources
+from hvdtrain.system.resources import Core
 
 
 @pytest.mark.parametrize(
@@ -105,3 +109,103 @@ def test_hosts_of_a_node_list(nodes, hosts):
 def test_invalid_node_list(nodes, message):
     with pytest.raises(UserError, match=message):
         rank_info.slurm_hosts(nodes)
+
+
+def machine(root, nodes, cores_per_node, siblings=2):
+    """A folder like /sys/devices/system; core i of n has the hardware threads i, i + n, ..., as Linux counts."""
+    count = nodes * cores_per_node
+    for core in range(count):
+        threads = [core + count * number for number in range(siblings)]
+        for thread in threads:
+            folder = root / f"cpu/cpu{thread}/topology"
+            folder.mkdir(parents=True)
+            (folder / "thread_siblings_list").write_text(",".join(map(str, threads)) + "\n")
+    for node in range(nodes):
+        first = node * cores_per_node
+        ranges = [f"{first + count * n}-{first + count * n + cores_per_node - 1}" for n in range(siblings)]
+        (root / f"node/node{node}").mkdir(parents=True)
+        (root / f"node/node{node}/cpulist").write_text(",".join(ranges) + "\n")
+
+
+def shares(found, ranks):
+    """The hardware threads of each rank."""
+    parts = [resources.core_share(found, rank, ranks) for rank in range(ranks)]
+    return [resources.core_list(thread for core in part for thread in core.threads) for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("kind", "allowed", "expected"),
+    [
+        (
+            {"nodes": 2, "cores_per_node": 4},
+            range(16),
+            {
+                2: ["0-3,8-11", "4-7,12-15"],
+                3: ["0-1,8-9", "2-4,10-12", "5-7,13-15"],
+                4: ["0-1,8-9", "2-3,10-11", "4-5,12-13", "6-7,14-15"],
+            },
+        ),
+        ({"nodes": 1, "cores_per_node": 8}, {2, 3, 4, 5, 10, 11}, {2: ["2-3,10-11", "4-5"]}),
+        (
+            {"nodes": 1, "cores_per_node": 8, "siblings": 1},
+            range(8),
+            {1: [""], 4: ["0-1", "2-3", "4-5", "6-7"], 5: [""] * 5, 9: [""] * 9},
+        ),
+    ],
+    ids=["two nodes", "those that the control group allows", "none where a rank would get too few for two threads"],
+)
+def test_ranks_share_the_cores_of_a_host(tmp_path, kind, allowed, expected):
+    machine(tmp_path, **kind)
+    found = resources.read_cores(allowed, tmp_path)
+    assert {ranks: shares(found, ranks) for ranks in expected} == expected
+
+
+def test_nodes_whose_threads_alternate(tmp_path):
+    machine(tmp_path, nodes=2, cores_per_node=2, siblings=1)
+    for node, threads in enumerate(("0,2", "1,3")):
+        (tmp_path / f"node/node{node}/cpulist").write_text(threads)
+    assert shares(resources.read_cores(range(4), tmp_path), 2) == ["0,2", "1,3"]
+
+
+def test_a_kernel_that_tells_nothing(tmp_path):
+    assert resources.read_cores({3, 1}, tmp_path) == [Core(0, (1,)), Core(0, (3,))]
+
+
+BIND = """
+import os, sys, threading
+from hvdtrain.system import resources
+resources.MIN_THREADS = 1
+if sys.argv[1] == "first":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+bound = resources.bind_cores(uses_gpu=False)
+seen = []
+thread = threading.Thread(target=lambda: seen.append(frozenset(os.sched_getaffinity(0))))
+thread.start()
+thread.join()
+assert seen == [bound.after] == [resources.core_binding().after]
+print(len(bound.before), len(bound.after), os.environ.get("OMP_NUM_THREADS"), bound.text or "none")
+"""
+
+
+def bound_rank(how, rank, **variables):
+    """What a rank of two on this host reports."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment |= {"HOROVOD_RANK": rank, "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": rank, "HOROVOD_LOCAL_SIZE": "2"}
+    command = [sys.executable, "-c", BIND, how]
+    return subprocess.run(command, env={**environment, **variables}, text=True, capture_output=True, check=True).stdout
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_process_and_its_threads_are_bound():
+    first, second = (bound_rank("all", rank).split() for rank in "01")
+    if first[3] == "none":
+        pytest.skip("a launcher, a CPU quota or taskset limits this process")
+    assert int(first[1]) + int(second[1]) == int(first[0])
+    assert first[3] != second[3]
+    assert first[2].isdecimal()
+    assert bound_rank("all", "0", OMP_NUM_THREADS="7").split()[2] == "7"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_process_that_is_bound_already_stays_there():
+    assert bound_rank("first", "0").split() == ["1", "1", "None", "none"]

@@ -1,4 +1,4 @@
-"""The record of a run's end, and the command of --on-end, which can neither hang nor be changed by what it is told.
+"""Files of runs, which others may have written; the record of a run's end; and the command of --on-end.
 
 Processes: the command of --on-end is one, and one test kills the process that started it.
 """
@@ -13,13 +13,20 @@ from pathlib import Path
 import pytest
 from support.jobs import wait_for
 
+from hvdtrain.config.sources import recorded
 from hvdtrain.errors import Stopped, TrainingError, UserError
+from hvdtrain.runs import metrics
+from hvdtrain.runs.records import Record
 from hvdtrain.system import run_end
+from hvdtrain.system.files import LINES_BYTES, RECORD_BYTES, read_json
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.system.run_steps import last_step
 
 FAILED = RunEnd(
-    "failed", 137, Failure("rank 1 on node1 was killed by SIGKILL", rank=1, host="node1", stands_alone=True), 12.5
+    *("failed", 137),
+    Failure("rank 1 on node1 was killed", rank=1, host="node1", stands_alone=True, traceback=("Traceback", "  File")),
+    12.5,
 )
 
 
@@ -65,19 +72,12 @@ def test_errors_of_a_rank(error, status, rank, host, tmp_path):
     end = RunEnd.of_exception(error).on_rank(0, size=4)
     assert (end[:2], end.rank, end.host) == (status, rank, host)
     end.write(tmp_path)
+    assert end.reason.startswith(f"rank 0 on {host_name()}: ") == (getattr(error, "rank", None) is None)
+    assert not RunEnd.of_exception(error).on_rank(0, size=1).reason.startswith("rank 0")
     read = RunEnd.read(tmp_path)
     assert (read[:2], read.reason, read.rank, read.host) == (end[:2], end.reason, end.rank, end.host)
     assert read.failure.option == getattr(error, "option", "")
     assert read.failure.step == getattr(error, "step", None)
-
-
-def test_a_reason_names_the_rank_once():
-    for error, rank, size, reason in (
-        (ValueError("x"), 0, 1, "ValueError: x"),
-        (ValueError("x"), 2, 4, f"rank 2 on {host_name()}: ValueError: x"),
-        (TrainingError("rank 3: x", rank=3), 2, 4, "rank 3: x"),
-    ):
-        assert RunEnd.of_exception(error).on_rank(rank, size=size).reason == reason
 
 
 HOSTILE = "rank 1 on node2: '; touch injected; $(touch injected) `touch injected`\n\x1b[2J\0 https://user:word@host/?token=abc"
@@ -153,3 +153,27 @@ def test_a_command_ends_also_where_the_process_that_started_it_was_killed(tmp_pa
     process.kill()
     process.wait()
     wait_for(lambda: not is_touched(file), 30)
+
+
+def test_a_record_that_is_too_large_or_no_file_is_not_read(tmp_path):
+    path = tmp_path / "config.json"
+    for make in (lambda: path.touch(), lambda: os.mkfifo(path)):
+        make()
+        if path.is_file():
+            os.truncate(path, RECORD_BYTES + 1)
+        with pytest.raises(OSError, match=r"larger than 16 MiB|not a regular file"):
+            read_json(path)
+        with pytest.raises(UserError, match=r"no valid config\.json"):
+            recorded(tmp_path)
+        with pytest.raises(UserError, match="cannot be read"):
+            Record.read(path).require()
+        path.unlink()
+    heartbeat = tmp_path / "heartbeats" / "rank-0.json"
+    heartbeat.parent.mkdir()
+    os.mkfifo(heartbeat)
+    assert last_step(tmp_path, 0) is None
+    metrics_file = tmp_path / "metrics.jsonl"
+    metrics_file.touch()
+    os.truncate(metrics_file, LINES_BYTES + 1)
+    with pytest.raises(OSError, match="larger than 1024 MiB"):
+        metrics.read(metrics_file)

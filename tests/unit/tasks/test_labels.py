@@ -36,12 +36,25 @@ def read(task, *batches, part="train", workers=0):
         return list(reader.batches(part, map(np.array, batches)))
 
 
-def test_labels_in_memory_are_checked_at_once():
+def larger(self, rows, generators):
+    return rows[0], rows[1] + (rows[1] > 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "outputs", "message"),
+    [
+        ({"train": (X, Y)}, 3, "Task: the label of training row 5 is 7, but the model has 3 outputs; "),
+        ({"train": GOOD, "test": (X, Y)}, 8, "the label of test row 7 is -1, but the model has 8 outputs"),
+        ({"train": Source()}, 0, "training row 0 is 0, but the model has 0 outputs"),
+        ({"train": GOOD, "augment": larger}, 3, "the label of training row 2 is 3, but the model has 3 outputs"),
+        ({"train": GOOD, "skip": True}, 0, "training row 4 is 1, but the model has 0 outputs, as those"),  # all are bad
+    ],
+    ids=["memory", "test", "source", "augmented", "skipped"],
+)
+def test_labels_that_are_known_are_checked_at_once(data, outputs, message):
     made(GOOD).labels.expect(3)
-    with pytest.raises(UserError, match="Task: the label of training row 5 is 7, but the model has 3 outputs; "):
-        made((X, Y)).labels.expect(3)
-    with pytest.raises(UserError, match="the label of test row 7 is -1, but the model has 8 outputs"):
-        made(GOOD, (X, Y)).labels.expect(8)
+    with pytest.raises(UserError, match=message):
+        made(**data).labels.expect(outputs)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -54,14 +67,6 @@ def test_other_labels_are_checked_when_they_are_read(workers):
     assert len(read(task, [0, 1], [6], workers=workers)) == 2
     with pytest.raises(UserError, match="the label of training row 7 is -1, but the model has 3 outputs"):
         read(task, [0, 7, 5], workers=workers)
-    with pytest.raises(UserError, match="training row 0 is 0, but the model has 0 outputs"):
-        made(source).labels.expect(0)
-
-
-def test_labels_that_augmentation_makes_are_checked_too():
-    task = made(GOOD, augment=lambda self, rows, generators: (rows[0], rows[1] + (rows[1] > 1)))
-    with pytest.raises(UserError, match="the label of training row 2 is 3, but the model has 3 outputs"):
-        task.labels.expect(3)
 
 
 def test_rows_with_wrong_labels_are_skipped_with_that_option():
@@ -87,8 +92,3 @@ def test_the_first_rows_may_have_wrong_labels_too(data):
     task.labels.expect(1)  # the first label 0 is that of row 4
     (only_bad,) = read(task, [0, 1])
     assert np.array_equal(only_bad.arrays[0], X[[3, 3]])
-
-
-def test_no_good_label_at_all_is_an_error_also_where_rows_are_skipped():
-    with pytest.raises(UserError, match="the label of training row 4 is 1, but the model has 0 outputs, as those"):
-        made(GOOD, skip=True).labels.expect(0)

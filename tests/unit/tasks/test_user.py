@@ -49,6 +49,14 @@ def test_a_task_and_its_data():
     x, y = task.dataset.train[np.array([4, 1])]
     assert x.shape == (2, 4) and y.tolist() == [4, 1]
     assert task.record() == {"task": "t.py:Task", "options": {}}
+    assert make_task("Task", Task(width=9)).task.width == 9, "an object is one, too"
+
+
+def test_a_source_is_called_with_row_numbers_and_the_fingerprint_follows_the_content():
+    tasks = [make_task("t.py:Own", with_data(data)) for data in ((Source(), (X, Y)), ((X, Y), Source()))]
+    assert tasks[0].dataset.train[np.array([4, 1])][1].tolist() == [4, 1]
+    tasks += [make_task("t.py:Own", with_data(((x, Y), (X, Y)))) for x in (X, X + np.eye(6, 4, dtype=np.float32))]
+    assert len({task.dataset.fingerprint for task in tasks}) == 4
 
 
 def test_arguments_are_literals_or_texts():
@@ -93,36 +101,6 @@ def test_what_is_neither_true_nor_false_is_refused(name, value):
     assert_refused(Flags, f"--set {name}=", settings=(f"{name}={value}",))
 
 
-def test_an_object_is_a_task():
-    assert make_task("Task", Task(width=9)).task.width == 9
-
-
-def test_a_source_is_called_with_row_numbers():
-    task = make_task("t.py:Own", with_data((Source(), (X, Y))))
-    assert task.dataset.train[np.array([4, 1])][1].tolist() == [4, 1]
-    assert task.dataset.fingerprint != make_task("t.py:Own", with_data(((X, Y), Source()))).dataset.fingerprint
-
-
-def test_the_fingerprint_follows_the_content():
-    other = X.copy()
-    other[3, 2] = 1
-    one, two = (make_task("t", with_data(((x, Y), (X, Y)))).dataset.fingerprint for x in (X, other))
-    assert one != two
-
-
-@pytest.mark.parametrize(
-    ("settings", "texts"),
-    [
-        (("width",), ["--set width: is not of the form NAME=VALUE"]),
-        (("=3",), ["--set =3: is not of the form NAME=VALUE"]),
-        (("width=1", "width=2"), ["--set width=2: width is given twice"]),
-        (("widht=1",), ["--set widht: t.py:Task has no such argument (did you mean width?)", "width, name, rate"]),
-    ],
-)
-def test_wrong_settings(settings, texts):
-    assert_refused(Task, *texts, settings=settings)
-
-
 def needs(width):
     """A class that needs an argument."""
 
@@ -130,30 +108,24 @@ def needs(width):
 @pytest.mark.parametrize(
     ("kind", "texts"),
     [
+        ((Task, "width"), ["--set width: is not of the form NAME=VALUE"]),
+        ((Task, "=3"), ["--set =3: is not of the form NAME=VALUE"]),
+        ((Task, "width=1", "width=2"), ["--set width=2: width is given twice"]),
+        ((Task, "widht=1"), ["--set widht: t.py:Task has no such argument (did you mean width?)", "width, name, rate"]),
         (3, ["has no method data"]),
         (type("Empty", (), {"data": Task.data}), ["has no method model"]),
         (needs, ["needs a value for width; give --set width=VALUE"]),
         (with_data(None), ["data() returned NoneType; return (train, test)"]),
-        (with_data(((X, Y),)), ["data() returned tuple"]),
         (with_data(((X, Y[:2]), (X, Y))), ["the training rows have arrays of length 2, 6"]),
-        (with_data(((X, Y), (X[:0], Y[:0]))), ["the test rows have arrays of length 0"]),
-        (
-            with_data(((X, Y), (X[:, :2], Y))),
-            ["training rows are float32 (4,) and int64 (), test rows float32 (2,) and int64 ()"],
-        ),
-        (with_data(((X.astype(np.longdouble), Y), (X, Y))), ["return arrays of numbers of at most 64 bits"]),
+        (with_data(((X, Y), (X[:, :2], Y))), ["training rows are float32 (4,) and int64 (), test rows float32 (2,)"]),
         (with_data(((X, ["a"] * 6), (X, Y))), ["the training rows are float32, list; return arrays of numbers"]),
         (with_data(((X, Y), (X, Y)), inputs=3), ["a row has 2 array(s), but inputs is 3"]),
-        (with_data(((X, Y), (X, Y)), inputs=True), ["inputs is True"]),
-        (
-            type("Fails", (Task,), {"data": lambda self: 1 / 0}),
-            ["data() failed", "ZeroDivisionError: division by zero"],
-        ),
-        (type("Fails", (Task,), {"__init__": lambda self: 1 / 0}), ["Fails failed", "ZeroDivisionError"]),
+        (type("Fails", (Task,), {"data": lambda self: 1 / 0}), ["data() failed", "ZeroDivisionError: division"]),
     ],
 )
-def test_what_is_no_task(kind, texts):
-    assert_refused(kind, "--model t.py:Task: ", *texts)
+def test_what_is_no_task_and_wrong_settings(kind, texts):
+    kind, *settings = kind if isinstance(kind, tuple) else (kind,)
+    assert_refused(kind, *texts, *(() if settings else ["--model t.py:Task: "]), settings=settings)
 
 
 STRANGERS = {

@@ -1,5 +1,6 @@
-"""The learning rate at each step."""
+"""The learning rate at each step, and the best score so far, with the epochs that have passed since."""
 
+import dataclasses
 import os
 from pathlib import Path
 from unittest import mock
@@ -7,6 +8,8 @@ from unittest import mock
 import pytest
 
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.score import score_of
+from hvdtrain.interfaces import Position
 from hvdtrain.training.run import Run, learning_rate
 
 
@@ -21,10 +24,7 @@ def rates(steps, size=1, **options):
         ({"epochs": 2, "lr": 0.4, "warmup_epochs": 1, "schedule": "constant"}, [0.1, 0.2, 0.3] + [0.4] * 5),
         ({"epochs": 4, "schedule": "step", "lr_step_epochs": 2, "lr_gamma": 0.5}, [1] * 4 + [0.5] * 4),
         ({"epochs": 5, "warmup_epochs": 1, "schedule": "polynomial"}, [1, 1, 0.75, 0.5, 0.25]),
-        (
-            {"epochs": 5, "warmup_epochs": 1, "schedule": "polynomial", "lr_power": 2},
-            [1, 1, 0.75**2, 0.5**2, 0.25**2],
-        ),
+        ({"epochs": 4, "schedule": "polynomial", "lr_power": 2}, [1, 0.75**2, 0.5**2, 0.25**2]),
         ({"epochs": 1, "schedule": "onecycle"}, [1]),  # of one step, at its peak
         ({"epochs": 1}, [1]),
         ({"epochs": 1, "size": 4}, [1]),
@@ -72,13 +72,10 @@ def test_onecycle_is_that_of_pytorch(rise, steps):
     ("rows", "options", "warns"),
     [
         (1000, {"max_steps": 40}, True),  # 100 steps an epoch, and one epoch of warm-up
-        (1000, {"max_steps": 40, "schedule": "constant"}, True),
         (1000, {"max_steps": 99}, True),
         (1000, {"max_steps": 40, "schedule": "onecycle"}, True),  # of 1200 steps
-        (1000, {"max_steps": 360, "schedule": "onecycle"}, False),
         (1000, {"max_steps": 100}, False),
         (1000, {"max_steps": 40, "warmup_epochs": 0.1}, False),
-        (1000, {"max_steps": 40, "warmup_epochs": 0}, False),
         (1000, {"epochs": 1}, False),
         (1000, {"epochs": 3, "warmup_epochs": 5}, True),
         (15, {"max_steps": 1, "batch_scope": "per-rank"}, True),
@@ -94,6 +91,37 @@ def test_a_run_that_ends_in_its_warm_up_says_so(rows, options, warns):
     assert not run.schedule_problem
 
 
-def test_batch_scope_per_rank_scales_the_batch():
-    assert Config(batch_scope="per-rank", batch_size=32).global_batch(4) == 128
-    assert Config(batch_size=32).global_batch(4) == 32
+def trained(losses, patience, at=None):
+    """The position at which a run with these losses ends."""
+    at = at or Position()
+    for loss in losses[at.epoch :]:
+        at = dataclasses.replace(at, epoch=at.epoch + 1)
+        for _ in range(2):  # ranks that change evaluate again
+            score = score_of(loss, {})
+            at = at.scored(score.order, score.choice) if score else at
+        if at.has_waited(patience):
+            break
+    return at
+
+
+@pytest.mark.parametrize(
+    ("losses", "patience", "ends", "best"),
+    [
+        ([3, 2, 1, 2, 2, 2], 3, 6, 3),
+        ([3, 2, 1, 2, 0.5, 2], 3, 6, 5),
+        ([1, 1, 1, 1], 2, 3, 1),  # an equal score is not better
+        ([float("nan")] * 4, 2, 2, 0),
+        ([3, 2, 1, 2, 2, 2], 0, 6, 3),
+    ],
+)
+def test_a_run_ends_when_no_epoch_was_better_for_so_long(losses, patience, ends, best):
+    at = trained(losses, patience)
+    assert (at.epoch, at.best_epoch) == (ends, best)
+    for part in range(1, ends):
+        assert trained(losses, patience, trained(losses[:part], patience)) == at
+
+
+def test_another_score_begins_anew():
+    at = dataclasses.replace(Position().scored(0.9, ""), epoch=4)
+    score = score_of(5.0, {"perplexity": 30.0}, "min:perplexity")
+    assert at.has_waited(4) and not at.scored(score.order, score.choice).has_waited(4)

@@ -8,7 +8,6 @@ from support.rank_threads import on_all_ranks
 
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.config.options import Config
-from hvdtrain.errors import UserError
 from hvdtrain.training.local_steps import LocalSteps, SyncPoints
 
 NUMBERS = st.integers(1, 12)
@@ -23,13 +22,6 @@ def test_what_is_due_waits_for_the_next_sync_point(every, per_epoch, last, inter
     expected = {next(step for step in steps if step >= due) for due in range(interval, last + 1, interval)}
     assert {step for step in steps if points.is_due(interval, step)} == expected
     assert not any(points.is_due(0, step) for step in steps)
-
-
-@given(per_epoch=NUMBERS, step=st.integers(1, 60), interval=st.integers(0, 12))
-def test_without_local_steps_each_step_is_a_sync_point(per_epoch, step, interval):
-    points = SyncPoints(1, per_epoch, 60)
-    assert points.has(step)
-    assert points.is_due(interval, step) == (interval > 0 and step % interval == 0)
 
 
 class Rounded:
@@ -109,23 +101,3 @@ def test_what_is_rounded_is_where_the_next_steps_begin():
 
     for before, after in on_all_ranks(2, job):
         assert np.abs(after - before).max() < 2e-3
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"shards": 4}, "--shards 4: with --sync-every, the optimizer's state of a rank would belong to its shards"),
-        ({"op": "sum"}, "--op sum: with --sync-every, ranks combine weights"),
-        ({"op": "adasum"}, "--op adasum: with --sync-every"),
-        ({"on_nan": "skip"}, "--on-nan skip: with --sync-every, ranks would skip different steps"),
-        ({"precision": "fp16"}, "--precision fp16: with --sync-every, each rank would have a loss scale of its own"),
-        ({"batch_norm": "sync"}, "--batch-norm sync: with --sync-every"),
-        ({"ema": 0.9}, "--ema 0.9: with --sync-every"),
-        ({"compression": "fp16"}, "--compression fp16: it is Horovod's own, for gradients"),
-        ({"groups": 2}, "--groups 2: with --sync-every"),
-    ],
-)
-def test_options_that_exclude_local_steps(options, reason):
-    with pytest.raises(UserError, match="^" + reason) as error:
-        Config(**{"sync_every": 4, **options})
-    assert error.value.remedy

@@ -1,13 +1,21 @@
-"""--on-end in a program that calls training itself: which status an error means."""
+"""The end of a process: --on-end in a program that calls training itself, cores, and signals that ask it to stop.
 
+Processes show which status and messages signals and breakpoints leave.
+"""
+
+import signal
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.system.run_end import RunEnd
-from hvdtrain.training import process
+from hvdtrain.training import process, result
+from hvdtrain.training.result import RankCores, count_cores, total_cores
 
 
 @pytest.mark.parametrize(
@@ -46,3 +54,80 @@ def test_a_breakpoint_without_a_terminal_is_one_line():
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+FOUR, ALONE = frozenset(range(4)), SingleProcess()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "total"),
+    [
+        ([("a", 1, FOUR), ("a", 1, FOUR)], 2),
+        ([("a", 4, FOUR), ("a", 4, FOUR)], 4),  # both ranks use all cores
+        ([("a", 2, frozenset({0, 1})), ("a", 2, frozenset({2, 3}))], 4),  # bound to cores of their own
+        ([("a", 2, FOUR), ("b", 8, FOUR)], 6),  # two hosts
+    ],
+)
+def test_a_core_counts_once(ranks, total):
+    assert total_cores([RankCores(*rank) for rank in ranks]) == total
+
+
+def test_threads_of_devices_are_cores_and_gpus_have_none(monkeypatch):
+    def cores(device, devices=1):
+        return count_cores(SimpleNamespace(learner=SimpleNamespace(device=device, devices=devices), group=ALONE))
+
+    monkeypatch.setattr(result.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert (cores("cuda:0"), cores("cpu", devices=2)) == (None, 6)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert cores("cpu", devices=2) == 8
+
+
+PROGRAM = """
+import pathlib, sys, time
+from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.training.ranks import StopRequest
+
+with StopRequest(pathlib.Path(), SingleProcess()) as stop:
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)
+        if pathlib.Path("end").exists():
+            sys.exit(f"reason {stop.reason()!r}")
+"""
+
+
+@pytest.fixture
+def stopping(tmp_path):
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, text=True, stdout=pipe, stderr=pipe
+    ) as started:
+        assert started.stdout.readline()
+        yield started
+        started.kill()
+
+
+def send(process, *numbers, apart_s):
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(apart_s)
+
+
+def test_signal_that_is_repeated_is_the_same_request(stopping, tmp_path):
+    """As Slurm and a terminal repeat them; SIGUSR1 may also come again later."""
+    send(stopping, signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR1, apart_s=0.05)
+    (tmp_path / "end").touch()
+    _, errors = stopping.communicate(timeout=30)
+    assert "reason 'SIGTERM'" in errors
+
+
+def test_second_ctrl_c_ends_at_once(stopping):
+    send(stopping, signal.SIGINT, apart_s=0)
+    first = stopping.stderr.readline()
+    assert first == "hvdtrain: rank 0: stopping after this step; press Ctrl-C again to end at once\n"
+    time.sleep(0.6)
+    assert stopping.poll() is None
+    send(stopping, signal.SIGINT, apart_s=0)
+    _, errors = stopping.communicate(timeout=30)
+    assert (stopping.returncode, errors) == (130, "hvdtrain: rank 0: interrupted\n")

@@ -1,7 +1,10 @@
-"""Where a rank's time goes, images per second, slow ranks, and when a checkpoint is due by time."""
+"""Where a rank's time goes and what is said of it: images per second, slow ranks, waits, due checkpoints."""
+
+from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import time
 from types import SimpleNamespace
 
@@ -11,12 +14,17 @@ from support.fake_learner import numbered, use_fakes
 
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.datasets.rows import RowError
+from hvdtrain.frameworks import arithmetic
 from hvdtrain.interfaces import Position
 from hvdtrain.runs import metrics
+from hvdtrain.runs.console import Display
 from hvdtrain.runs.step_times import NO_TIME, StepTime
 from hvdtrain.system import phases as phases_module
 from hvdtrain.system.phases import CHECKPOINT, DATA, FORWARD, GRADIENTS, JOINING, LOGGING, LOOP, phases
-from hvdtrain.training import saver, timing
+from hvdtrain.training import batches, saver, timing
+from hvdtrain.training.batches import BadRows
+from hvdtrain.training.reporting import DataFigures, SpikeDetector
 from hvdtrain.training.saver import Saver
 from hvdtrain.training.timing import SlowRanks, StepTimer, Throughput
 from hvdtrain.training.train import train
@@ -51,15 +59,12 @@ def test_parts_of_an_interval_are_its_time(clock):
     go(CHECKPOINT)
     assert timer.take() == pytest.approx((3.0, 0.0, 0.0)) and timer.total == pytest.approx((4.0, 2.0, 0.5))
     assert timer.take() == NO_TIME, "the next interval begins at nothing"
-
-
-def test_what_cannot_be_told_is_computing(clock):
     timer = StepTimer(SimpleNamespace(communicate_s=None))
     phases.start_run(LOOP, timer.on_step_time)
     phases.begin(FORWARD)
     clock.now += 3
     phases.begin(LOGGING)
-    assert timer.take() == StepTime(3.0, None, 0.0)
+    assert timer.take() == StepTime(3.0, None, 0.0), "what cannot be told is computing"
     assert timer.total.communicate is None
 
 
@@ -121,12 +126,9 @@ def test_checkpoint_is_due_after_a_minute_or_when_it_takes_a_hundredth_of_the_ti
     assert not saver.is_due
     clock.now += 0.2
     assert saver.is_due
-
-
-def test_no_checkpoint_is_due_by_time_if_there_are_none(clock):
-    saver = Saver(SlowRun(clock, 0, checkpoint_seconds=0), None)
+    never = Saver(SlowRun(clock, 0, checkpoint_seconds=0), None)
     clock.now += 1e6
-    assert not saver.is_due
+    assert not never.is_due
 
 
 def times(compute, communicate=None, data=None):
@@ -187,3 +189,69 @@ def test_slow_ranks_are_named(caplog, intervals, expected, shown):
     messages = [record.getMessage() for record in caplog.records]
     assert [message[: len(start)] for message, start in zip(messages, expected, strict=True)] == expected
     assert shown in (slow.figures, ...) and ("waits for data" in str(messages)) == ("--workers" in str(messages))
+
+
+def test_only_what_matters_is_shown() -> None:
+    assert DataFigures({0: 0.01, 1: 0.04}, 2).texts() == []
+    waited = "rank 3 waited for data 34% of the time (raise --workers, now 2)"
+    assert DataFigures({0: 0.1, 3: 0.34}, 2).texts() == [waited]
+    assert "--workers" not in DataFigures({0: 0.1, 1: 0.34}, None).texts()[0]
+    assert DataFigures({0: 0.0}, 0, train=2).texts() == ["skipped 2 bad train row(s) and 0 of test (see logs)"]
+
+
+def test_wait_is_a_share_of_the_time_in_steps() -> None:
+    throughput, at = Throughput(), Position(step=0)
+    phases.start_run(LOOP, lambda begins: None)
+    throughput.epoch_started(at)
+    assert throughput.take_wait_share() == throughput.wait_share == 0
+    for step in (1, 2):
+        phases.begin(DATA)
+        time.sleep(0.01)
+        phases.begin(FORWARD)
+        at = Position(step=step, rows_in_epoch=step)
+        interval = throughput.interval(at)
+        assert 0.01 <= interval["data_wait_s"] <= interval["outside_s"]
+    share = throughput.take_wait_share()
+    assert 0 < share <= 1 and share == throughput.wait_share
+    assert throughput.take_wait_share() == 0, "it begins anew"
+    assert throughput.wait_share == share
+
+
+def test_a_bad_row_is_named_once_and_counted_once(monkeypatch) -> None:
+    logged = []
+    monkeypatch.setattr(batches, "log_to_file", lambda level, text: logged.append(text))
+    rows = BadRows()
+    for part in ("train", "train", "test"):
+        rows.add(part, [5, 8, 3], {2: RowError("3.png (row 3): cannot be read", "correct it")})
+    assert logged == [f"skipped a row of {part}: 3.png (row 3): cannot be read" for part in ("train", "test")]
+    assert rows.count(SingleProcess()) == {"train": 1, "validation": 0, "test": 1}
+
+
+def test_accuracy_is_shown_when_there_is_one(tmp_path, monkeypatch, capfd):
+    use_fakes(monkeypatch, numbered(64))
+    monkeypatch.setattr(Display, "PLAIN_EVERY_S", 0.0)
+    options = {"schedule": "constant", "warmup_epochs": 0, "lr": 0.125}
+    config = Config(framework="torch", strategy="single", epochs=2, batch_size=16, **options)
+    train(config, RuntimeOptions(runs=tmp_path, log_every=2), list)
+    lines = [line for line in capfd.readouterr().err.splitlines() if " s left" in line]
+    assert [re.sub(r"[\d,]+ (images/s|s left)", r"N \1", line) for line in lines] == [
+        f"epoch {epoch}/2  step {step}/8  N images/s  loss 1.0000{accuracy}  lr 0.125  N s left"
+        for epoch, step, accuracy in [(1, 2, ""), (1, 4, ""), (2, 6, "  accuracy 1.0000"), (2, 8, "  accuracy 1.0000")]
+    ]
+
+
+@pytest.mark.parametrize(("bf16_s", "warnings"), [(2e-3, 1), (0.5e-3, 0)])
+def test_a_precision_that_is_slower_here_is_said_once(bf16_s, warnings, tmp_path, monkeypatch):
+    use_fakes(monkeypatch, numbered(64))
+    monkeypatch.setattr(arithmetic, "product_s", lambda _, precision: bf16_s if precision == "bf16" else 1e-3)
+    config = Config(framework="torch", strategy="single", precision="bf16", epochs=2, batch_size=16)
+    folder = train(config, RuntimeOptions(runs=tmp_path, log_every=2, quiet=True), list)
+    lines = (folder / "logs" / "rank-0.log").read_text().splitlines()
+    assert sum("WARNING --precision bf16" in line for line in lines) == warnings
+
+
+def test_spike_is_far_above_the_recent_median():
+    detector = SpikeDetector()
+    assert [detector.exceeded_median(loss) for loss in (1.0, 9.0, 1.0, 1.0, 1.0)] == [None] * 5, "too few to compare"
+    assert detector.exceeded_median(2.9) is None
+    assert detector.exceeded_median(3.1) == 1.0

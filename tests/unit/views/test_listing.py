@@ -39,19 +39,15 @@ def listed(capsys, *options):
     [
         ([], ["worse", "early", LONG, "best"]),
         (["--sort", "-accuracy"], ["best", "worse", "early", LONG]),
-        (["--sort", "accuracy"], ["worse", "best", "early", LONG]),
         (["--sort", "score"], ["best", "worse", "early", LONG]),
         (["--sort", "-score"], ["worse", "best", "early", LONG]),
         (["--sort", "when", "--reverse"], ["worse", "early", LONG, "best"]),
         (["--sort", "images/s", "--filter", "state=finished"], ["best", "worse"]),
-        (["--filter", "accuracy>0.9"], ["best"]),
         (["--filter", "accuracy>=0.5", "--filter", "strategy!=single"], ["best"]),
         (["--filter", "strategy=Horovod"], [LONG]),
         (["--filter", "reason~sigkill"], [LONG]),
-        (["--filter", "rank=1"], [LONG]),
         (["--filter", "started<2026-05-02"], ["best"]),
         (["--filter", "accuracy=", "--filter", "loss!="], [LONG]),
-        (["--filter", "name=nothing"], []),
     ],
 )
 def test_filters_and_order(runs, capsys, options, names):
@@ -64,14 +60,9 @@ def test_filters_and_order(runs, capsys, options, names):
         (["--filter", "acuracy>0.9"], "no column 'acuracy' (did you mean accuracy?)"),
         (["--sort", "-los"], "no column 'los' (did you mean loss?)"),
         (["--filter", "accuracy"], "--filter accuracy: no comparison; filters are COLUMN=VALUE"),
-        (["--filter", "accuracy>high"], "--filter accuracy>high: accuracy is a number"),
         (["--filter", "accuracy>nan"], "--filter accuracy>nan: accuracy is a number"),
         (["--filter", "ranks~2"], "--filter ranks~2: ranks is a number"),
-        *(
-            (["--filter", f"accuracy{sign} "], f"accuracy{sign} : no comparison")
-            for sign in ("<", "<=", ">", ">=", "~")
-        ),
-        (["--filter", "name>"], "--filter name>: no comparison"),
+        *((["--filter", f"name{sign}"], f"name{sign}: no comparison") for sign in ("<", "<=", ">", ">=", "~")),
         (["elsewhere"], "elsewhere: no such folder; give a run's folder"),
     ],
 )
@@ -120,40 +111,35 @@ def test_texts_of_a_run_are_printed_as_they_are(tmp_path, capsys, monkeypatch):
     assert "[link=http://x]here[/link]" in output and "[blink]" in output and "[bold]z" in output
 
 
-@pytest.fixture
-def language_models(tmp_path):
-    """Runs of a task of the user's with a metric of its own, by its test loss or by --score."""
-    folder = tmp_path / "models"
+def test_runs_of_tasks_have_their_metrics_and_no_data_set(tmp_path, capsys):
+    """Sorted by the test loss or by --score, the best first."""
     for name, perplexity in (("large", 12.5), ("small", 31.0)):
-        write_task_run(folder / name, {"perplexity": perplexity, "tokens": 7.0}, score="min:perplexity")
-    write_task_run(folder / "plain", {}, loss=0.75)
-    return folder
-
-
-def test_metrics_of_a_task_are_columns(language_models, capsys):
-    main(["runs", str(language_models)])
+        write_task_run(tmp_path / name, {"perplexity": perplexity, "tokens": 7.0}, score="min:perplexity")
+    write_task_run(tmp_path / "plain", {}, loss=0.75)
+    pruned = write_task_run(tmp_path / "pruned", {"perplexity": 3.0})
+    (pruned / "result.json").unlink()
+    RunEnd("pruned", 75, Failure("after evaluation 2: perplexity 9", stands_alone=True)).write(pruned)
+    main(["runs", str(tmp_path)])
     header, *lines = capsys.readouterr().out.splitlines()
     assert {"perplexity", "tokens", "rows/s"} <= set(header.split()) and "accuracy" not in header
     assert "test loss" in header and any("12.5000" in line for line in lines)
-    assert listed(capsys, str(language_models), "--sort", "perplexity") == ["large", "small", "plain"]
-    assert listed(capsys, str(language_models), "--sort", "score", "--filter", "perplexity>1") == ["large", "small"]
-    assert listed(capsys, str(language_models), "--sort", "-score", "--filter", "perplexity<20") == ["large"]
-    assert listed(capsys, str(language_models), "--filter", "scored_by=loss") == ["plain"]
+    for options, names in (
+        (["--sort", "perplexity", "--filter", "state=finished"], ["large", "small", "plain"]),
+        (["--sort", "score", "--filter", "tokens>1"], ["large", "small"]),
+        (["--sort", "-score", "--filter", "perplexity<20", "--filter", "state!=pruned"], ["large"]),
+        (["--filter", "scored_by=loss", "--filter", "state=finished"], ["plain"]),
+        (["--filter", "state=pruned"], ["pruned"]),
+    ):
+        assert listed(capsys, str(tmp_path), *options) == names, options
     with pytest.raises(SystemExit):
-        main(["runs", str(language_models), "--sort", "perplexty"])
-    assert "perplexity" in capsys.readouterr().err
-
-
-def test_a_task_has_no_data_set(language_models, capsys):
-    main(["runs", "--json", str(language_models)])
+        main(["runs", str(tmp_path), "--sort", "perplexty"])
+    assert "(did you mean perplexity?)" in capsys.readouterr().err
+    main(["runs", "--json", str(tmp_path)])
     values = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
-    large = values["large"]
-    assert (large["model"], large["data"], large["unit"]) == ("lm.py:Task", "", "rows")
-    assert (large["metrics"], large["score"], large["scored_by"]) == (
-        {"perplexity": 12.5, "tokens": 7.0}, 12.5, "perplexity",
-    )  # fmt: skip
+    expected = {"model": "lm.py:Task", "data": "", "unit": "rows", "score": 12.5, "scored_by": "perplexity"}
+    assert values["large"].items() >= {**expected, "metrics": {"perplexity": 12.5, "tokens": 7.0}}.items()
     assert (values["plain"]["score"], values["plain"]["scored_by"]) == (0.75, "loss")
-    main(["show", str(language_models / "large")])
+    main(["show", str(tmp_path / "large")])
     page = capsys.readouterr().out
     assert "lm.py:Task" in page and "digits" not in page and "perplexity  test" in page
 
@@ -171,17 +157,3 @@ def test_of_many_runs_a_terminal_shows_the_first(tmp_path, monkeypatch, capsys, 
     names = [line.split()[0] for line in output.splitlines() if line.startswith("run-")]
     assert names == [f"run-{number:02}" for number in range(19, 19 - shown, -1)]
     assert (f"{20 - shown} more with --all" in output) == (shown < 20)
-
-
-def test_the_best_score_is_first_whether_it_is_the_least_or_the_greatest(tmp_path, capsys):
-    for name, value in (("a", 3.0), ("b", 2.0), ("c", 4.0)):
-        write_task_run(tmp_path / "greatest" / name, {"f1": value / 10}, score="max:f1")
-    assert listed(capsys, str(tmp_path / "greatest"), "--sort", "score") == ["c", "a", "b"]
-
-
-def test_a_pruned_trial_is_over_and_no_failure(tmp_path, capsys):
-    run = write_task_run(tmp_path / "runs" / "trial", {"perplexity": 3.0})
-    (run / "result.json").unlink()
-    RunEnd("pruned", 75, Failure("after evaluation 2: perplexity 9", stands_alone=True)).write(run)
-    assert listed(capsys, str(tmp_path / "runs"), "--filter", "state=pruned") == ["trial"]
-    assert read_runs([run])[0].state.is_over

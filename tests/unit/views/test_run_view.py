@@ -1,4 +1,4 @@
-"""What a run is doing, from its files: heartbeats as ranks write them, and the record of its end."""
+"""What a run and its ranks do, from files: heartbeats, also in folders that show them late, ends, changes, logs."""
 
 import json
 import os
@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from support.run_folders import write_beat, write_run
+from support.run_folders import write_beat, write_changes, write_records, write_run
 
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.views.run_view import RunFollower, newest_run, read_runs
+from hvdtrain.views import rank_view
+from hvdtrain.views.details import Message, joined_messages, last_messages
+from hvdtrain.views.run_view import RunFollower, read_runs
 
 
 def make_run(folder, ranks=2):
@@ -123,10 +125,127 @@ def test_the_time_that_is_left_follows_from_the_newest_record(tmp_path):
     assert (view.last_step, view.left_s, view.loss) == (400, 15.0, 1.0)
 
 
-def test_the_newest_run_is_that_which_wrote_last(tmp_path):
-    for name in ("b", "a"):
-        make_run(tmp_path / name)
-    write_beat(tmp_path / "a", 0, age_s=-5)
-    for path in (tmp_path / "b", tmp_path / "b" / "config.json"):
-        os.utime(path, (0, 0))
-    assert newest_run(tmp_path).name == "a"
+def test_messages_of_all_ranks_are_in_the_order_of_time(tmp_path):
+    (tmp_path / "logs").mkdir()
+    said = "2026-05-01 14:03:1{0},000 INFO rank {1}\x1b[31m\n2026-05-01 14:03:1{2},000 WARNING w\nTraceback\n2026"
+    for rank, (first, last) in enumerate([(3, 5), (2, 4)]):
+        (tmp_path / "logs" / f"rank-{rank}.log").write_text(said.format(first, rank, last))
+    messages = last_messages(tmp_path, 3)
+    assert [(message.rank, message.time[-1]) for message in messages] == [(0, "3"), (1, "4"), (0, "5")]
+    assert messages[0].text == "rank 0\\x1b[31m"
+    assert sum(message.level == "WARNING" for message in last_messages(tmp_path, 10)) == 2
+
+
+def test_after_rank_0_was_lost_the_next_rank_tells_how_training_goes():
+    said = [
+        ("14:03:11", 0, "epoch 1"), ("14:03:11", 1, "epoch 1, on rank 1"), ("14:05:20", 1, "epoch 2"),
+        ("14:05:20", 2, "epoch 2, on rank 2"), ("14:07:01", 0, "epoch 3"), ("14:07:01", 1, "epoch 3"),
+    ]  # fmt: skip
+    messages = [Message(f"2026-05-01 {time}", rank, "INFO", text) for time, rank, text in said]
+    assert [(one.message.rank, one.message.text) for one in joined_messages(messages)] == [
+        (0, "epoch 1"), (1, "epoch 2"), (0, "epoch 3"),
+    ]  # fmt: skip
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self):
+        self.now = 1e9
+
+    def monotonic(self):
+        return self.now
+
+    time = monotonic
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(rank_view, "time", clock)
+    return clock
+
+
+def look_after(watch, folder, clock, seconds):
+    """Looks twice a second; whether the rank is silent after these seconds."""
+    for _ in range(round(2 * seconds)):
+        clock.now += 0.5
+        (view,) = watch.look(rank_view.read_beats(folder))
+    return view.is_silent
+
+
+def test_a_rank_is_silent_later_where_the_folder_shows_heartbeats_late(tmp_path, clock):
+    watch, folder = rank_view.RankWatch(), tmp_path
+    for number in (1, 2, 3):  # every heartbeat is seen
+        write_beat(folder, 0, number, time=clock.now)
+        assert not look_after(watch, folder, clock, 0.5)
+    assert look_after(watch, folder, clock, 1.5)
+    write_beat(folder, 0, 12, time=clock.now)  # it had written nine others meanwhile
+    assert not look_after(watch, folder, clock, 3)
+    assert look_after(watch, folder, clock, 3)
+
+
+def test_ranks_of_an_attempt_with_more_ranks_do_not_count(tmp_path):
+    folder = write_run(tmp_path / "run", ranks=2)
+    for rank in range(3):
+        write_beat(folder, rank, age_s=60.0 * (rank == 2))
+    view = RunFollower(folder).look()
+    assert [one.rank for one in view.ranks] == [0, 1]
+    assert view.state.name == "training"
+
+
+@pytest.mark.parametrize(("images_per_s", "state"), [(1000.0, "waiting"), (20.0, "training")])
+def test_long_steps_are_not_waiting(tmp_path, images_per_s, state):
+    """With 64 images in 3.2 s, 4 s without a step are usual."""
+    folder = write_run(tmp_path / "run")
+    write_records(folder, 5)
+    record = {**json.loads((folder / "metrics.jsonl").read_text()), "images_per_s": images_per_s}
+    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    for rank in range(2):
+        write_beat(folder, rank, idle_s=4.0)
+    assert RunFollower(folder).look().state.name == state
+
+
+def survivors(folder, back=False, gone=(2,), **of_rank_2):
+    """A run of four ranks that lost rank 2, of which `gone` are silent."""
+    write_records(write_run(folder, ranks=4, shards=16), 150)
+    write_changes(folder, back)
+    for rank in range(4):
+        write_beat(folder, rank, age_s=40.0 * (rank in gone), **(of_rank_2 if rank == 2 else {}))
+    return RunFollower(folder).look()
+
+
+def test_a_rank_that_was_lost_is_not_a_silent_one(tmp_path):
+    view = survivors(tmp_path / "run")
+    assert view.state.name == "training" and view.state.rank == 2 and view.ranks_text == "3/4"
+    assert view.state.reason.startswith("3 of 4 ranks: rank 2 on node2 lost at step 120 (was killed by SIGKILL)")
+    assert [rank.is_member for rank in view.ranks] == [True, True, False, True]
+    assert view.ranks[2].remark == "lost at step 120" and view.ranks[2].to_json()["is_member"] is False
+    assert view.ranks[2].images_per_s is view.ranks[2].shares is None
+
+
+def test_a_silent_survivor_is_waited_for(tmp_path):
+    view = survivors(tmp_path / "run", gone=(1, 2))
+    assert (view.state.name, view.state.rank) == ("waiting", 1)
+    assert "no heartbeat of rank 1 (" in view.state.reason
+
+
+def test_a_replacement_that_has_not_joined_is_not_waited_for(tmp_path):
+    """Its heartbeat is newer than the record of the loss."""
+    view = survivors(tmp_path / "run", gone=(), step=0, pid=7, idle_s=30.0)
+    assert view.state.name == "training", "rank 2 was lost just now, or its replacement starts"
+    write_beat(tmp_path / "run", 2, number=2, age_s=-5.0, step=0, pid=7, idle_s=30.0)
+    view = RunFollower(tmp_path / "run").look()
+    assert view.ranks[2].remark.startswith("starts") and view.state.name == "training" and view.size_now == 3
+
+
+def test_ranks_beyond_the_first_ones_are_shown(tmp_path):
+    folder = write_run(tmp_path / "run", ranks=2)
+    for rank in range(3):
+        write_beat(folder, rank)
+    record = {"kind": "members", "step": 9, "time": 2e9, "number": 2, "ranks": [0, 1, 2], "joined": [2]}
+    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    view = RunFollower(folder).look()
+    assert [rank.rank for rank in view.ranks] == [0, 1, 2] and view.ranks_text == "3/2"
+    (folder / "metrics.jsonl").write_text(json.dumps({**record, "time": 1e9}) + "\n")
+    assert RunFollower(folder).look().ranks_text == "2", "the record is of an earlier job"

@@ -9,7 +9,7 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from hvdtrain.views.table import Column, Section, Table, paragraph, text_column
+from hvdtrain.views.table import Column, Section, Table, text_column
 
 COLUMNS = [
     text_column("name"),
@@ -71,11 +71,6 @@ def test_what_a_terminal_can_show():
     assert "-" * 60 in text and "\\u2500" not in text and "\x1b" not in text
 
 
-def test_a_file_has_no_colors(monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b" not in TABLE.terminal(70)
-
-
 def test_cells_of_a_list_are_cut_at_the_end_or_in_the_middle():
     columns = [
         (Column("name", left=True, least=8, overflow="middle"), ["first-run-of-all", "b"]),
@@ -95,11 +90,3 @@ def test_cells_of_a_list_are_cut_at_the_end_or_in_the_middle():
         "b             fail..",
     ]
     assert table.lines(None)[0].plain.split() == ["name", "state", "empty", "step"]
-
-
-def test_sentences_are_one_line_in_files(monkeypatch):
-    text = "word " * 50
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert paragraph(text) == text
-    monkeypatch.setenv("COLUMNS", "60")
-    assert max(map(len, paragraph(text).splitlines())) <= 60

@@ -1,6 +1,5 @@
 """Tables of numbers and of images, whole and with whatever may be wrong with them."""
 
-import io
 import json
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from support.row_data import rejected
+from support.row_data import png, rejected
 
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.validation import suspicious
@@ -88,8 +87,10 @@ def test_missing_values(tmp_path):
     data = load_dataset(str(path), split=0.5, skip_bad_rows=True)
     assert len(data.train) + len(data.test) == 3
     assert any("leaves out 2 of 5 rows" in sentence for sentence in data.train.advice)
-    no_label = write(tmp_path / "labels.csv", {"a": [1, 2, 3], "label": ["x", None, "y"]})
-    rejected(no_label, "row 1 has no finite value in column label", split=0.5)
+    for labels in (["x", None, "y"], [0.0, np.inf, 1.0]):
+        no_label = write(tmp_path / "labels.parquet", {"a": [1 << 60, 2, 3], "label": labels})
+        rejected(no_label, "row 1 has no finite value in column label", split=0.5)
+        assert len(load_dataset(str(no_label), split=0.5, skip_bad_rows=True).train) == 1
 
 
 @pytest.mark.parametrize(
@@ -104,9 +105,7 @@ def test_missing_values(tmp_path):
         ("text.csv", b"a,label\nb,x\nc,y\n", "no column besides label holds numbers or images (a: string)"),
         ("latin.csv", "a,label\n1,caf\xe9\n2,x\n".encode("latin-1"), "column label that is not UTF-8"),
         ("name.csv", b"x,name,label\n1,M\xfcller,a\n2,Meier,b\n", "column name that is not UTF-8"),
-        ("nul.csv", b"\0\0\0\n", "has no rows below its header"),
         ("bytes.parquet", b"PAR1 no more", "cannot be read as a table"),
-        ("bytes.arrow", b"ARROW1", "cannot be read as a table"),
     ],
 )
 def test_odd_tables_are_one_line(tmp_path, name, content, text):
@@ -126,16 +125,11 @@ def test_any_cells_load_or_are_one_line(tmp_path_factory, rows):
         assert "\n" not in str(error) and error.remedy
 
 
-def images(folder: Path, count: int = 6) -> list[str]:
-    (folder / "pictures").mkdir(parents=True)
-    names = [f"pictures/{i}.png" for i in range(count)]
-    for i, name in enumerate(names):
-        Image.new("L", (5, 4), 10 * i).save(folder / name)
-    return names
-
-
 def test_a_list_of_files_with_labels(tmp_path):
-    names = images(tmp_path)
+    (tmp_path / "pictures").mkdir()
+    names = [f"pictures/{i}.png" for i in range(6)]
+    for i, name in enumerate(names):
+        Image.new("L", (5, 4), 10 * i).save(tmp_path / name)
     write(tmp_path / "list.csv", {"file": names, "label": ["a", "b"] * 3})
     data = load_dataset(str(tmp_path), split=0.5)
     pixels, labels = data.train[np.arange(len(data.train))]
@@ -147,12 +141,7 @@ def test_a_list_of_files_with_labels(tmp_path):
 
 
 def test_images_in_a_table_as_hugging_face_writes_them(tmp_path):
-    def png(value: int) -> bytes:
-        file = io.BytesIO()
-        Image.new("RGB", (3, 2), (value, 0, 0)).save(file, "PNG")
-        return file.getvalue()
-
-    cells = [{"bytes": png(20 * i), "path": f"{i}.png"} for i in range(4)]
+    cells = [{"bytes": png(np.full((2, 3, 3), 20 * i, np.uint8)), "path": f"{i}.png"} for i in range(4)]
     features = {"label": {"names": ["cat", "dog", "cow"], "_type": "ClassLabel"}}
     table = pyarrow.table({"image": cells, "label": [0, 1, 0, 1]})
     table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
@@ -204,16 +193,6 @@ def test_hugging_faces_data_sets(tmp_path, monkeypatch):
     rejected(f"{path}:both", "has a test part; leave it out", split=0.5, **chosen)
 
 
-def test_large_integers_are_rounded_and_infinite_labels_are_one_line(tmp_path):
-    write(tmp_path / "rows.parquet", {"id": np.arange(ROWS) + (1 << 60), "label": LABELS})
-    assert load_dataset(str(tmp_path), split=0.5).train[np.arange(1)][0].tolist() == [[float(1 << 60)]]
-    path = write(tmp_path / "infinite.parquet", {**NUMBERS, "label": [0.0, 1.0, np.inf, *[1.0] * (ROWS - 3)]})
-    with pytest.raises(UserError, match="row 2 has no finite value in column label"):
-        load_dataset(str(path), split=0.5)
-    data = load_dataset(str(path), split=0.5, skip_bad_rows=True)
-    assert data.classes == ("0", "1") and len(data.train) + len(data.test) == ROWS - 1
-
-
 def test_streams_of_arrow_and_names_in_capitals(tmp_path):
     table = pyarrow.table({**NUMBERS, "label": LABELS})
     stream = str(tmp_path / "data-00000-of-00001.arrow")  # as Hugging Face's save_to_disk() writes it
@@ -231,12 +210,3 @@ def test_a_table_in_a_folder_of_other_data_describes_it(tmp_path):
             Image.new("L", (4, 4)).save(tmp_path / part / name / "0.png")
     write(tmp_path / "labels.csv", {"file": ["a"], "label": ["b"]})
     assert load_dataset(str(tmp_path)).input_shape == (1, 4, 4)
-
-
-def test_gray_photos_among_color_ones_without_a_test_part(tmp_path):
-    for name, mode in (("a", "RGB"), ("b", "L")):
-        (tmp_path / name).mkdir()
-        for number in range(2):
-            Image.new(mode, (4, 4)).save(tmp_path / name / f"{number}.png")
-    data = load_dataset(str(tmp_path), split=0.5)
-    assert data.train[np.arange(2)][0].shape == data.test[np.arange(2)][0].shape == (2, 3, 4, 4)

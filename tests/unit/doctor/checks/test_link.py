@@ -1,9 +1,11 @@
-"""Which of a link and the cores a step would wait for, from the times of allreduces."""
+"""Checks in a job: values of all ranks, compared, and which of a link and the cores a step would wait for."""
 
 import pytest
 
 from hvdtrain.doctor.checks import link
+from hvdtrain.doctor.checks.job import ClockSamples, clock_offset, differences
 from hvdtrain.doctor.checks.link import COMPUTE_S, GRADIENT_BYTES, LinkTimes, judge
+from hvdtrain.doctor.findings import wrong_size
 
 SLOW = LinkTimes(ranks=2, small_s=0.0005, gradient_s=0.44, waited_share=0.05, crowded=False)
 
@@ -22,7 +24,6 @@ LINK = "the link, not the cores, is what a step waits for: "
         # A link is not blamed for cores that are busy.
         ({"waited_share": 0.6}, "warn", "so the link cannot be judged", ("not --compression",)),
         ({"crowded": True}, "warn", "so the link cannot be judged", ("not --compression",)),
-        ({"crowded": True, "gradient_s": 0.002}, "ok", "over 2 ranks", ()),
         ({"waited_share": 0.6, "gradient_s": 0.002}, "ok", "over 2 ranks", ()),
         # The limit is the time of computation.
         ({"gradient_s": 0.99 * COMPUTE_S}, "ok", "", ()),
@@ -65,3 +66,27 @@ def test_a_slow_allreduce_is_measured_once(monkeypatch, seconds, repeats):
     (finding,) = link.check_link(context)
     assert context.sent.count(GRADIENT_BYTES) == repeats
     assert f"{seconds * 1e3:.1f} ms" in finding.text
+
+
+def test_clock_offset():
+    """Rank 1 is 5 s ahead; each gather takes 0.2 s, and no rank leaves it before all have entered."""
+    zero = ClockSamples([10.0, 20.0], [10.2, 20.1])
+    ahead = ClockSamples([15.1, 25.0], [15.2, 25.1])
+    offset, uncertainty = clock_offset(ahead, zero)
+    assert abs(offset - 5) <= uncertainty <= 0.2
+    assert clock_offset(zero, zero)[0] == 0
+
+
+def test_differences_between_ranks():
+    assert differences([{"a": "1"}, {"a": "1"}]) == {}
+    assert differences([{"a": "1"}, {}, {"a": "1"}]) == {"a": "1 (rank 0, 2), none (rank 1)"}
+
+
+def test_remedy_depends_on_the_launcher():
+    for by, gloo, remedy in (
+        ("mpirun", False, "the mpirun of the MPI"),
+        ("launch local", True, "Horovod with Gloo"),
+        ("srun", False, "srun --mpi=pmix"),
+        ("launch srun", True, "Horovod with Gloo"),
+    ):
+        assert remedy in wrong_size(by, 2, 1, gloo).remedy

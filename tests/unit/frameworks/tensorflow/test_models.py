@@ -131,40 +131,26 @@ class Values(tf.keras.Model):
         return {"values": tf.complex(self.last(x), self.other(x))}
 
 
-def cross_entropy(labels, logits):
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.reshape(labels, [-1]), logits)
-
-
 def squares(labels, values):
     """The squared distances of rows to one-hot labels."""
     expected = tf.one_hot(tf.reshape(labels, [-1]), CLASSES)
     return tf.reduce_sum((tf.math.real(values) - expected) ** 2 + (tf.math.imag(values) - expected) ** 2, 1)
 
 
-# Makes a model of a body and a last layer; the losses of its outputs, for fit and for a task.
-HEADS = {
-    "logits": (lambda body, last: tf.keras.Sequential([body, last]), cross_entropy),
-    "complex": (Values, {"values": squares}),
-}
+def losses(outputs, labels):
+    return squares(labels, outputs["values"])
 
 
-def model_maker(pieces, head="logits"):
+def model_maker(pieces):
     def model():
         layers = [layer for name in pieces for layer in (PIECES[name][0](), tf.keras.layers.Activation("tanh"))]
-        return HEADS[head][0](tf.keras.Sequential(layers), tf.keras.layers.Dense(CLASSES))
+        return Values(tf.keras.Sequential(layers), tf.keras.layers.Dense(CLASSES))
 
     return model
 
 
-def losses_of(head):
-    function = HEADS[head][1]
-    if callable(function):
-        return lambda outputs, labels: function(labels, outputs)
-    return lambda outputs, labels: function["values"](labels, outputs["values"])
-
-
-def learner_of(model, **options):
-    return learner("tensorflow", made(model, losses_of("logits")), lr=LR, weight_decay=0.0, **options)
+def learner_of(model, losses=losses, **options):
+    return learner("tensorflow", made(model, losses), lr=LR, weight_decay=0.0, **options)
 
 
 def in_order(weights):
@@ -172,7 +158,7 @@ def in_order(weights):
     return sorted(weights, key=lambda name: int(name.partition(".")[0]))
 
 
-def reference(model, head, weights, options):
+def reference(model, weights, options):
     """Keras' fit from these weights on; returns the weights after it."""
     trained = model()
     trained(ROWS[0][:4], training=True)
@@ -181,17 +167,16 @@ def reference(model, head, weights, options):
     for variable, name in zip(states, names, strict=True):
         variable.assign(weights[name])
     optimizer = tf.keras.optimizers.SGD(LR, 0.9, options.get("nesterov", False))
-    trained.compile(optimizer, HEADS[head][1], run_eagerly=True)
+    trained.compile(optimizer, {"values": squares}, run_eagerly=True)
     trained.fit(*ROWS, batch_size=SIZE, shuffle=False, verbose=0)
     return dict(zip(names, [variable.numpy() for variable in states], strict=True))
 
 
-def check(pieces, head="logits", resumes=False, **options):
+def check(pieces, resumes=False, **options):
     """Steps of a task, and those of fit. resumes: with an evaluation and a resume, which compile steps again."""
-    model = model_maker(pieces, head)
+    model = model_maker(pieces)
     both = {"evaluates": resumes, "resumes": resumes}
-    expected = functools.partial(reference, model, head)
-    model_steps.check("tensorflow", model, losses_of(head), expected, **both, **options)
+    model_steps.check("tensorflow", model, losses, functools.partial(reference, model), **both, **options)
 
 
 OPTIONS = ({}, {"nesterov": True}, {"on_nan": "skip"})
@@ -206,13 +191,7 @@ def test_models_train_as_in_keras_fit(number):
     names = [name for name, (_, alone) in PIECES.items() if alone or not by_row]
     chosen.shuffle(names)
     names = sorted(names[: len(names) // 3], key="activity layer".__eq__)
-    head, options = chosen.choice(list(HEADS)), chosen.choice(BY_ROW if by_row else OPTIONS)
-    check(names, head, resumes=number in (0, 1), **options)
-
-
-@pytest.mark.parametrize("pieces", [("unused", "normalized", "batch norm"), ("not negative", "regularizers")])
-def test_pieces_train_as_in_keras_fit(pieces):
-    check(pieces)
+    check(names, resumes=number in (0, 1), **chosen.choice(BY_ROW if by_row else OPTIONS))
 
 
 def test_the_trial_before_training_leaves_the_model_as_it_was():
@@ -232,6 +211,10 @@ def test_the_trial_before_training_leaves_the_model_as_it_was():
     assert len(moving) == 2 and not moving[0].any() and (moving[1] == 1).all()
 
 
+def row_sums(outputs, labels):
+    return tf.reduce_sum(outputs, 1)
+
+
 class Masked(tf.keras.layers.Layer):
     """Has an infinite variable, which gets no gradient."""
 
@@ -243,7 +226,7 @@ class Masked(tf.keras.layers.Layer):
 
 
 def test_an_infinite_variable_without_a_gradient_makes_no_loss_infinite():
-    trained = learner_of(lambda: tf.keras.Sequential([Masked(), tf.keras.layers.Dense(CLASSES)]))
+    trained = learner_of(lambda: tf.keras.Sequential([Masked(), tf.keras.layers.Dense(CLASSES)]), row_sums)
     assert all(np.isfinite(float(trained.train_step(batch))) for batch in batches())
     assert any(np.isneginf(value).any() for value in trained.weights().values())
 
@@ -275,7 +258,7 @@ class EagerInTraining(tf.keras.layers.Layer):
 )
 def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, options, named):
     with pytest.raises(UserError) as caught:
-        learner_of(model, **options)
+        learner_of(model, losses if options else row_sums, **options)
     assert named in caught.value.reason
 
 
@@ -286,7 +269,7 @@ def test_that_a_compiled_models_optimizer_is_not_used_is_said():
         return model
 
     def advice(model):
-        task = made(model, losses_of("logits"))
+        task = made(model, losses)
         learner("tensorflow", task)
         return task.problems(task.dataset)
 

@@ -1,15 +1,19 @@
-"""Values in types that NumPy or Horovod lack, or in other layouts: sent, combined over ranks, saved and loaded."""
+"""Values in types and layouts that NumPy or Horovod lack, and states of optimizers: sent, saved and loaded."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support.rank_threads import on_all_ranks
+from torch import nn
 
 from hvdtrain import fit
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.torch.network import buffer_arrays, load_buffers
+from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchAllreduce, _broadcast, _Compression
 from hvdtrain.runs import checkpoints
 
@@ -29,16 +33,16 @@ class Halves:
 
 
 def values(dtype, shape):
-    """Numbers that all types have, as a view that conjugates where the type is complex."""
+    """Numbers that all types have, as a view that conjugates where the type is complex; of images: channels last."""
     number = torch.arange(1.0, 1 + np.prod(shape, dtype=int)).reshape(shape)
-    return (torch.complex(number, -number).conj() if dtype.is_complex else number).to(dtype)
+    number = (torch.complex(number, -number).conj() if dtype.is_complex else number).to(dtype)
+    return number.to(memory_format=torch.channels_last) if len(shape) == 4 else number
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4, 4)])
 def test_horovod_gets_a_contiguous_type_that_it_has(dtype, shape):
     gradient = values(dtype, shape)
-    gradient = gradient.to(memory_format=torch.channels_last) if len(shape) == 4 else gradient
     sent, context = _Compression(Halves).compress(gradient)
     assert sent.dtype is torch.float16 and sent.is_contiguous()
     received = _Compression(Halves).decompress(sent, context)
@@ -67,14 +71,14 @@ def test_buffers_of_all_types_keep_their_bits():
         assert torch.equal(buffer, before[name]), name
 
 
-class Laid(torch.nn.Module):
+class Laid(nn.Module):
     """Its kernel is in channels_last, and its weight and a buffer are transposed."""
 
     def __init__(self):
         super().__init__()
-        self.kernel = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
-        self.linear = torch.nn.Linear(4, 2)
-        self.linear.weight = torch.nn.Parameter(torch.arange(8.0).view(4, 2).t() / 8)
+        self.kernel = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        self.linear = nn.Linear(4, 2)
+        self.linear.weight = nn.Parameter(torch.arange(8.0).view(4, 2).t() / 8)
         self.register_buffer("table", torch.arange(8.0).view(4, 2).t())
 
     def forward(self, images):
@@ -125,7 +129,8 @@ def test_horovod_broadcasts_tensors_in_any_layout():
 @pytest.mark.parametrize("dtypes", [*((dtype,) for dtype in TYPES), TYPES])
 def test_an_allreduce_averages_gradients_of_all_types(dtypes):
     def combined(group):
-        parameters = [torch.nn.Parameter(values(dtype, shape)) for dtype in dtypes for shape in ((), (3,), (1, 2))]
+        shapes = (), (3,), (1, 2), (2, 3, 4, 4)
+        parameters = [torch.nn.Parameter(values(dtype, shape)) for dtype in dtypes for shape in shapes]
         for parameter in parameters:
             parameter.grad = parameter.detach().clone() * (1 + 2 * group.rank)
         strategy = TorchAllreduce(Config(strategy="ring"), RuntimeOptions(device="cpu"), group)
@@ -134,3 +139,104 @@ def test_an_allreduce_averages_gradients_of_all_types(dtypes):
 
     for parameters in on_all_ranks(2, combined):
         assert all(torch.equal(parameter.grad, 2 * parameter.detach()) for parameter in parameters)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+STATES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers(), inner),
+)
+
+
+def same(first, second):
+    """Whether two states are equal, including their types."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, torch.Tensor):
+        return first.dtype == second.dtype and torch.equal(first, second)
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second or (first != first and second != second)
+
+
+@given(STATES)
+def test_any_state_comes_back(state):
+    assert same(from_arrays("a", to_arrays("a", state)), state)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3, 4)])
+def test_tensors_of_any_type_come_back(shape):
+    number = torch.arange(24)[: int(np.prod(shape))].reshape(shape)
+    types = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool)
+    tensors = [number.to(dtype) for dtype in types] + [torch.complex(number.float(), -number.float()).conj()]
+    for tensor in tensors:
+        state = [tensor, tensor.mT if len(shape) > 1 else tensor]
+        assert same(from_arrays("a", to_arrays("a", {"x": state}))["x"], state)
+
+
+KINDS = torch.optim.lr_scheduler
+SCHEDULES = {
+    "MultiStepLR": lambda optimizer: KINDS.MultiStepLR(optimizer, [2, 4, 4]),
+    "OneCycleLR": lambda optimizer: KINDS.OneCycleLR(optimizer, 0.1, total_steps=20),
+    "ReduceLROnPlateau": lambda optimizer: KINDS.ReduceLROnPlateau(optimizer, patience=0),
+    "LambdaLR": lambda optimizer: KINDS.LambdaLR(optimizer, lambda epoch: 0.9**epoch),
+    "CyclicLR": lambda optimizer: KINDS.CyclicLR(optimizer, 0.01, 0.1, 3, cycle_momentum=False),
+    "SequentialLR": lambda optimizer: KINDS.SequentialLR(
+        optimizer, [KINDS.ConstantLR(optimizer), KINDS.CosineAnnealingLR(optimizer, 9)], [3]
+    ),
+    "CosineAnnealingWarmRestarts": lambda optimizer: KINDS.CosineAnnealingWarmRestarts(optimizer, 3),
+    "PolynomialLR": KINDS.PolynomialLR,
+}
+OPTIMIZERS = ("SGD", "AdamW", "Adagrad", "RMSprop", "Adadelta", "NAdam", "Adamax", "ASGD", "Adafactor", "Rprop")
+
+
+@pytest.mark.parametrize(
+    ("kind", "schedule_of"),
+    [*(("Adam", name) for name in SCHEDULES), *((kind, "MultiStepLR") for kind in OPTIMIZERS)],
+)
+def test_optimizers_and_schedules_continue_from_their_state(kind, schedule_of, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # which PyTorch sets for the whole process
+
+    def made():
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.05)
+        return model, optimizer, SCHEDULES[schedule_of](optimizer)
+
+    def train(model, optimizer, schedule, steps):
+        for step in steps:
+            optimizer.zero_grad()
+            (model(torch.ones(1, 3)) * (step + 1)).square().sum().backward()
+            optimizer.step()
+            schedule.step(*([1.0] if schedule_of == "ReduceLROnPlateau" else []))
+
+    whole, parts = made(), made()
+    train(*whole, range(6))
+    train(*parts, range(3))
+    saved = {**to_arrays("optimizer", parts[1].state_dict()), **to_arrays("schedule", parts[2].state_dict())}
+    resumed = made()
+    resumed[0].load_state_dict(parts[0].state_dict())
+    resumed[1].load_state_dict(from_arrays("optimizer", saved))
+    resumed[2].load_state_dict(from_arrays("schedule", saved))
+    train(*resumed, range(3, 6))
+    assert torch.equal(resumed[0].weight, whole[0].weight)
+    assert resumed[1].param_groups[0]["lr"] == whole[1].param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize("state", [object(), {"a": {1, 2}}, [lambda: 0], {"x": nn.Linear(1, 1)}])
+def test_other_states_are_errors(state):
+    with pytest.raises(ValueError, match="it has a "):
+        to_arrays("a", state)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", '{"tensor": "b"}', '{"tensor": "a/0", "dtype": "nn"}', '{"list": 3}', '{"os": []}', "[1]", "nothing",
+     '{"dict": [[{"list": []}, 1]]}', '{"float": "x"}', "[" * 100_000],
+)  # fmt: skip
+def test_damaged_states_are_errors(text):
+    arrays = {"a": np.frombuffer(text.encode(), np.uint8), "a/0": np.zeros(3, np.float32)}
+    with pytest.raises(ValueError, match="a is not a state"):
+        from_arrays("a", arrays)

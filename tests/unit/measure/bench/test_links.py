@@ -16,7 +16,7 @@ from hvdtrain.measure.bench.delay import HEADER, Switch
 from hvdtrain.measure.bench.hosts import PAYLOAD, Speed
 from hvdtrain.measure.bench.links import LinksOptions, Results, plan, run
 from hvdtrain.measure.bench.links_jobs import steps_of_interval
-from hvdtrain.measure.bench.links_report import Interval, Report, reached, t_quantile
+from hvdtrain.measure.bench.links_report import Interval, Report, t_quantile
 from hvdtrain.measure.bench.links_rows import ROWS, TASKS, as_peer, choose
 
 LENET = TASKS["lenet"]
@@ -25,13 +25,6 @@ NAMES = [row.name for row in ROWS]
 
 def row(name):
     return ROWS[NAMES.index(name)]
-
-
-def test_names_of_rows_are_unique_and_each_has_its_base():
-    assert len(set(NAMES)) == len(NAMES)
-    assert {row.base for row in ROWS} <= set(NAMES)
-    assert row("torch/horovod/auto").with_choice("none") == "torch/horovod"
-    assert row("torch/horovod/auto").with_choice("int8") in NAMES
 
 
 def test_a_row_is_chosen_by_its_name_or_the_beginning_and_brings_its_base():
@@ -53,10 +46,21 @@ def test_speeds_are_read_as_they_are_written(text, speed):
     assert 8 / speed.byte_s / 1e6 == pytest.approx(speed.mbit_s * PAYLOAD)
 
 
-@pytest.mark.parametrize("text", ["", "0", "0.01", "-1", "fast", "100/", "100/10", "1e9", "100ms", "1/99999ms"])
-def test_what_is_no_speed_is_an_error(text):
-    with pytest.raises(UserError, match=r"--links: .* is not a speed"):
-        LinksOptions(links=(text,))
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"tasks": ("lent",)}, r"--tasks lent: no such network; choose from lenet, resnet20"),
+        ({"links": ()}, r"--links: none is given"),
+        ({"part": "whole"}, r"--part whole .* choose --rows"),
+        *(
+            ({"links": (text,)}, r"--links: .* is not a speed")
+            for text in ("", "0.01", "-1", "fast", "100/", "100/10", "1e9", "100ms", "1/99999ms")
+        ),
+    ],
+)
+def test_options_that_fit_nothing_are_errors(given, error):
+    with pytest.raises(UserError, match=error):
+        LinksOptions(**given)
 
 
 def test_hosts_without_root_or_programs_are_one_line(monkeypatch):
@@ -67,15 +71,6 @@ def test_hosts_without_root_or_programs_are_one_line(monkeypatch):
     monkeypatch.setattr(hosts.shutil, "which", lambda name: None if name == "tc" else name)
     with pytest.raises(UserError, match=r"tc: not found, with which links are made; apt-get install iproute2"):
         hosts.require()
-
-
-def test_options_that_fit_nothing_are_errors():
-    with pytest.raises(UserError, match=r"--tasks lent: no such network; choose from lenet, resnet20"):
-        LinksOptions(tasks=("lent",))
-    with pytest.raises(UserError, match=r"--links: none is given"):
-        LinksOptions(links=())
-    with pytest.raises(UserError, match=r"--part whole .* choose --rows"):
-        LinksOptions(part="whole")
 
 
 def test_peers_get_the_options_of_the_recipe(tmp_path):
@@ -125,23 +120,14 @@ def test_peers_without_their_programs_are_left_out(tmp_path):
     assert f"{tmp_path} has no links_torch.py (--peers)" in listed
 
 
-def test_where_an_accuracy_is_reached():
-    evaluations = [[50, 0.4], [100, 0.8], [150, 0.7], [200, 0.9]]
-    for accuracy, steps in ((0.8, 100), (0.6, 75), (0.2, 25), (0.95, None)):
-        assert reached(evaluations, accuracy) == (steps and pytest.approx(steps))
-
-
-def test_the_interval_of_a_mean():
-    values = [0.80, 0.82, 0.81, 0.83, 0.79]
-    interval = Interval.of(values)
-    assert interval.mean == pytest.approx(0.81)
-    assert interval.half == pytest.approx(2.776 * statistics.stdev(values) / 5**0.5, rel=1e-3)
-    assert math.isnan(Interval.of([0.5]).half) and Interval.of([0.5]).text() == "0.5000"
-
-
-@pytest.mark.parametrize(("freedom", "value"), [(1, 12.706), (4, 2.776), (11, 2.201), (20, 2.086), (100, 1.984)])
-def test_quantiles_of_students_distribution(freedom, value):
+@pytest.mark.parametrize(("freedom", "value"), [(1, 12.706), (4, 2.776), (20, 2.086), (100, 1.984)])
+def test_intervals_are_by_students_distribution(freedom, value):
     assert t_quantile(freedom) == pytest.approx(value, abs=0.003)
+    values = [0.80, 0.82] + [0.81] * (freedom - 1)
+    interval = Interval.of(values)
+    expected = value * statistics.stdev(values) / len(values) ** 0.5
+    assert (interval.mean, interval.half) == (pytest.approx(0.81), pytest.approx(expected, rel=2e-3))
+    assert math.isnan(Interval.of([0.5]).half) and Interval.of([0.5]).text() == "0.5000"
 
 
 def curve(name, seed, *accuracies):
@@ -169,17 +155,13 @@ RECORDS = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def report():
-    rows = [row for row in ROWS if row.framework == "torch"]
-    return Report(rows, [LENET], [Speed(100), Speed(10)], 4, RECORDS)
-
-
 def cells(table):
     return {line[0]: list(line[1:]) for line in table.sections[0].rows}
 
 
-def test_seconds_are_steps_times_the_time_of_a_step(report):
+def test_the_tables_sentences_and_picture_of_a_report():
+    rows = [row for row in ROWS if row.framework == "torch"]
+    report = Report(rows, [LENET], [Speed(100), Speed(10)], 4, RECORDS)
     assert report.seconds(LENET, "torch/horovod", Speed(100)) == pytest.approx([12.8] * 3)
     assert report.seconds(LENET, "torch/horovod/auto", Speed(100)) == pytest.approx([128 * 0.026] * 3)
     assert report.seconds(LENET, "torch/horovod", Speed(10)) == [], "of another number of ranks"
@@ -188,34 +170,19 @@ def test_seconds_are_steps_times_the_time_of_a_step(report):
     assert table["torch/horovod"][:4] == ["128 (128 to 128)", "12.8 (12.8 to 12.8)", "–", "0.8300 ± 0.0248"]
     assert table["torch/horovod/int8"][1] == "3.2 (3.2 to 3.2), 4.00x"
     assert table["torch/horovod/int8"][4] == "+0.0100 ± 0.0248"
-
-
-def test_a_method_that_does_not_reach_the_accuracy_says_so(report):
-    table = cells(report.accuracies(LENET))
     assert table["torch/horovod/powersgd:2"][0].startswith("reached by 1 of 3 seeds")
     assert not report.ratio(LENET, row("torch/horovod/powersgd:2"), Speed(100))
-
-
-def test_predictions_stand_next_to_what_was_measured(report):
-    table = cells(report.step_times(LENET))
-    assert table["torch/horovod"] == ["800", "100.0 / 110.0", "–"]
+    assert cells(report.step_times(LENET))["torch/horovod"] == ["800", "100.0 / 110.0", "–"]
     sentences = report.sentences()
     assert sentences[0] == "Predictions of 4 steps: median error 5.8%."
     assert "lenet: torch/horovod/auto chose int8 at 100 Mbit/s." in sentences
     (best,) = [line for line in sentences if "times as fast" in line]
     assert best.startswith("lenet at 100 Mbit/s: torch/horovod/int8 is 4.0 times as fast as torch/horovod")
-
-
-def test_whole_trainings_are_compared_with_steps_times_seconds(report):
     (line,) = report.whole().sections[0].rows
     assert line == ["lenet", "torch/horovod/int8", "100", "3.2", "4.0", "-20.0%", "0.7800"]
-
-
-def test_the_page_and_the_picture(report):
-    text = report.markdown()
-    assert "| torch/horovod/int8 | 128 (128 to 128) | 3.2 (3.2 to 3.2), 4.00x |" in text
-    assert report.plot().startswith(b"\x89PNG")
-    assert Report(ROWS, list(TASKS.values()), [Speed(10)], 4, []).plot().startswith(b"\x89PNG")
+    assert "| torch/horovod/int8 | 128 (128 to 128) | 3.2 (3.2 to 3.2), 4.00x |" in report.markdown()
+    for one in (report, Report(ROWS, list(TASKS.values()), [Speed(10)], 4, [])):
+        assert one.plot().startswith(b"\x89PNG")
 
 
 def frame(to, sender, content=b""):

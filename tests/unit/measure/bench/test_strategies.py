@@ -89,7 +89,3 @@ def test_weak_scaling_multiplies_the_global_batch(scaling, batch):
     options = StrategyBenchOptions(np="3", batch_size=32, scaling=scaling)
     (job,) = (job for job in plan(ROWS[4:5], options) if job.repeat == 0 and job.row.strategy == "ring")
     assert settings(job, options)["batch_size"] == batch
-
-
-def test_without_another_strategy_there_is_no_ratio(tmp_path):
-    assert read_ratios(plan(ROWS[:4], StrategyBenchOptions(repeats=1)), tmp_path) == []

@@ -12,14 +12,11 @@ from hvdtrain.__main__ import main
 from hvdtrain.config.compression import Method
 from hvdtrain.measure.scale import comparison
 from hvdtrain.measure.scale.algorithms import Link
-from hvdtrain.measure.scale.communication import Communication, Coordination, Fit
-from hvdtrain.measure.scale.comparison import candidates, choice, step_on_link
-from hvdtrain.measure.scale.compression import PLAIN, Combining, packing_s
-from hvdtrain.measure.scale.step import StepModel
-from hvdtrain.measure.scale.without_run import workload_of_model, workload_of_size
+from hvdtrain.measure.scale.comparison import choice, step_on_link
+from hvdtrain.measure.scale.compression import Combining, packing_s
+from hvdtrain.measure.scale.without_run import workload_of_model
 
 SLOW = ("--latency-us", "100", "--bandwidth-gb-s", "0.0118")
-FAST = ("--latency-us", "1", "--bandwidth-gb-s", "100")
 COMPARE = ("scale", "--compare-compression", "--ranks", "4")
 
 
@@ -71,30 +68,14 @@ def test_a_slow_link_is_compared_before_anybody_trains(tmp_path, monkeypatch, ca
     assert "written to runs/scale: scale.md, scale.json" in shown
 
 
-def test_a_fast_link_needs_no_method():
-    made = compared("--model", "lenet", "--compute-ms", "27", *FAST)
-    assert made["findings"] == [
-        "For 4 ranks, choose --compression none: what only rounds gradients (fp16, bf16, int8) is not faster."
-    ]
-
-
-def test_without_a_time_of_computation_the_link_is_all():
-    made = compared("--model", "resnet20", *SLOW)
-    assert any("computation takes no time" in note for note in made["assumed"])
-    assert by_name(made)["int8", 1]["factor"] > 3
-    assert made["workload"]["gradient_bytes"] == 4 * 272_186
-
-
-def test_of_a_number_of_parameters_powersgd_is_not_known():
+def test_a_network_or_its_size_and_the_methods_are_given():
     made = compared("--parameters", 25_000_000, *SLOW)
     assert {name for name, _ in by_name(made)} == {"none", "fp16", "bf16", "int8"}
     assert any("powersgd is left out" in note for note in made["assumed"])
     assert made["workload"]["gradient_bytes"] == 100_000_000
-
-
-def test_options_choose_what_is_compared():
     made = compared("--model", "mlp", "--input-shape", 3, 32, 32, "--compression", "int8", "--sync-every", 4, *SLOW)
     assert list(by_name(made)) == [("none", 1), ("int8", 4)]
+    assert any("computation takes no time" in note for note in made["assumed"])
     assert made["workload"]["gradient_bytes"] == 4 * (3 * 32 * 32 * 256 + 256 + 256 * 10 + 10)
 
 
@@ -141,38 +122,6 @@ def test_a_run_is_predicted_with_its_method_or_with_another(tmp_path):
     assert transfer["local"] == ("--compression bf16 --sync-every 4", pytest.approx(transfer["run"][1] / 4))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ((*COMPARE, *SLOW), "--compare-compression needs one network, but is given none of them"),
-        ((*COMPARE, "--model", "lenet", "--parameters", "5", *SLOW), "but is given model and parameters"),
-        (("scale", "--compare-compression", "--model", "lenet", *SLOW), "needs the number of ranks"),
-        ((*COMPARE, "--model", "lenot", *SLOW), "--model lenot: no such network"),
-        ((*COMPARE, "--model", "lenet", "--input-shape", "3", "32", "32", *SLOW), "takes images of 1x28x28"),
-        ((*COMPARE, "--model", "mlp", "--input-shape", "3", *SLOW), "--input-shape has not three numbers"),
-        ((*COMPARE, "--model", "lenet", "--compression", "int4", *SLOW), "--compression int4: not a method"),
-        ((*COMPARE, "--model", "lenet", "--compression", "auto", *SLOW), "--compression auto: chooses among others"),
-        ((*COMPARE, "--model", "lenet", "--sync-every", "0", *SLOW), "--sync-every 0: must be 1 or more"),
-        ((*COMPARE, "--parameters", "0", *SLOW), "--parameters 0: must be above 0"),
-        ((*COMPARE, "--model", "lenet"), "nothing tells how fast the network is"),
-        (("scale", "run", "--compression", "int8", "bf16", *SLOW), "several methods are given"),
-        (("scale", "run", "--compression", "fp16", "--library", "ring", *SLOW), "--compression fp16: Horovod's own"),
-        (("scale", "damaged", *SLOW), "damaged/config.json: no valid compression and sync_every"),
-    ],
-)  # fmt: skip
-def test_invalid_input_is_one_line(tmp_path, capsys, arguments, error):
-    make_run(tmp_path / "run")
-    training_run(tmp_path / "damaged")
-    record = json.loads((tmp_path / "damaged" / "config.json").read_text())
-    record["config"]["compression"] = "zip"
-    (tmp_path / "damaged" / "config.json").write_text(json.dumps(record))
-    with pytest.raises(SystemExit) as ended:
-        main([*arguments])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert error in line
-
-
 def test_a_method_that_changes_more_must_be_faster():
     """int8 by 3 % more than bf16 is not worth its rounding."""
     workload = workload_of_model("lenet", (), 10, 0.027)
@@ -199,25 +148,3 @@ def test_a_step_on_a_link_is_that_of_the_command():
     assert step_on_link(workload, link, 4, "ring").control == 0
     alone, shared = (step_on_link(workload, link, 4, combining=Combining(Method("int8")), sharing=n) for n in (1, 2))
     assert (shared.compute, shared.packing) == pytest.approx((2 * alone.compute, 2 * alone.packing))
-
-
-def test_rows_begin_with_none_and_have_each_once():
-    made, notes = candidates(("int8", "none", "int8"), (8, 1), model_of(workload_of_size(1000, 0.0)))
-    assert list(map(str, made)) == [
-        "--compression none", "--compression int8", "--compression int8 --sync-every 8",
-        "--compression none --sync-every 8",
-    ]  # fmt: skip
-    assert notes == [comparison.MEASURED_HERE]
-    assert made[0] == PLAIN
-
-
-@pytest.mark.parametrize(("coordination", "has_fp16"), [(Coordination("horovod-gloo"), True), (None, False)])
-def test_fp16_is_compared_where_it_exists(coordination, has_fp16):
-    """It is Horovod's, and for gradients: not for changes of weights after local steps."""
-    made, _ = candidates((), (), model_of(workload_of_size(1000, 0.0), coordination))
-    assert [one.sync_every for one in made if one.method.name == "fp16"] == [1] * has_fp16
-
-
-def model_of(workload, coordination=None):
-    fit = Fit(Link(1e-4, 1e-8), 0.0, 0.0)
-    return StepModel(workload, Communication("ring", fit, fit, coordination=coordination), 0.0)

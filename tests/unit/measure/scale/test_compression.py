@@ -114,16 +114,6 @@ def test_ranks_of_a_host_share_its_link_in_an_exchange():
     assert communication.call(16_000, 16, packed=True).transfer == pytest.approx(2 * 4 * 12_000 * 1e-8)
 
 
-def test_powersgd_makes_two_allreduces():
-    method = Combining(Method("powersgd", 2))
-    made = model(LENET_SHAPES, method)
-    sizes = method.traffic(LENET_SHAPES).allreduces
-    assert len(sizes) == 2
-    assert communication_s(made.step(4, 1)) == pytest.approx(
-        sum(sum(made.communication.call(size, 4)) for size in sizes)
-    )
-
-
 def test_horovod_casts_to_fp16_itself_while_backward_computes():
     fp16 = model(LENET_SHAPES, Combining(Method("fp16")), "horovod-gloo", packing_s=lambda _: 1.0)
     half = tuple((rows, columns) for rows, columns in LENET_SHAPES)
@@ -131,14 +121,6 @@ def test_horovod_casts_to_fp16_itself_while_backward_computes():
     plain = model(half, PLAIN, "horovod-gloo")
     plain = replace(plain, workload=replace(plain.workload, gradient_bytes=2 * count(half), shapes=()))
     assert fp16.step(4, 1) == plain.step(4, 1)
-
-
-def test_the_mean_of_several_steps_spreads_less():
-    spread = {every: model(LENET_SHAPES, Combining(sync_every=every)) for every in (1, 4)}
-    slowest = [
-        replace(made, workload=replace(made.workload, spread=0.1)).step(8, 1).stragglers for made in spread.values()
-    ]
-    assert slowest[1] == pytest.approx(slowest[0] / 2)
 
 
 def test_packing_is_measured_with_the_code_that_packs(monkeypatch):
@@ -155,19 +137,3 @@ def test_packing_is_measured_with_the_code_that_packs(monkeypatch):
     monkeypatch.setattr(compression, "MEASURED_S", 0)
     assert packing_s(Method("int8"), ((3, 5), (1, 7)), 3) > 0
     assert averaged == [("int8", 3)]
-
-
-@given(shapes, st.integers(1, 5000))
-def test_the_measured_part_of_large_arrays_is_small(of, most):
-    kept = compression._beginning(of, most)
-    assert 1 <= count(kept) <= max(most, 1)
-    if count(of) <= most:
-        assert tuple(kept) == of
-
-
-def test_the_latency_of_horovods_exchange_is_the_measured_one():
-    """Milliseconds of an all-to-all of 8 bytes to each rank with 10 ms each way, as docs/scaling.md has them."""
-    fit = Fit(Link(0.01, 0), 0.0, 0.0)
-    communication = Communication("horovod-gloo", fit, fit, coordination=Coordination("horovod-gloo"))
-    for ranks, measured in {2: 61, 4: 70, 8: 85}.items():
-        assert sum(communication.call(8, ranks, packed=True)) / 2 * 1e3 == pytest.approx(measured, rel=0.1), ranks

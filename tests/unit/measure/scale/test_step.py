@@ -1,15 +1,16 @@
-"""The parts of a step, and predictions made of them."""
+"""The parts of a step, and predictions made of them; stragglers, failures and checkpoints against simulations."""
 
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from hvdtrain.measure.scale.algorithms import Link
 from hvdtrain.measure.scale.communication import Communication, Coordination, Fit
 from hvdtrain.measure.scale.output import findings
-from hvdtrain.measure.scale.prediction import Job, Reliability, predict, predict_all
-from hvdtrain.measure.scale.step import StepModel
+from hvdtrain.measure.scale.prediction import Job, Reliability, checkpoint_interval, predict, predict_all, slowdown
+from hvdtrain.measure.scale.step import StepModel, expected_maximum
 from hvdtrain.measure.scale.workload import Workload
 
 WORKLOAD = Workload(32, 0.0, 1e-3, 0.0, 4_000_000, 8, spread=0.0, images=60_000, epochs=10, global_batch=32)
@@ -48,23 +49,12 @@ def test_perfect_overlap_is_that_of_a_simulation(messages, gb_s):
     assert step.latency + step.transfer == pytest.approx(expected)
 
 
-def test_overlap_hides_only_what_it_can():
-    times = [model(overlap=share, messages=4).step(8, 32).seconds for share in (1.0, 0.5, 0.0)]
-    assert times[0] < times[1] < times[2]
-    assert times[1] == pytest.approx((times[0] + times[2]) / 2)
-
-
 def test_the_best_number_of_messages_is_as_good_as_any():
     best = model(overlap=1.0, messages=0).step(8, 32).seconds
     assert best <= min(model(overlap=1.0, messages=number).step(8, 32).seconds for number in (1, 2, 4, 8))
     cost = links(call_s=0.05)
     few = model(overlap=1.0, messages=0, network=cost).step(8, 32)
     assert few.control == pytest.approx(0.05, rel=0.5)  # with a costly call, one message
-
-
-def test_one_rank_only_computes():
-    step = model().step(1, 32)
-    assert step.seconds == step.compute == pytest.approx(0.032)
 
 
 def test_storage_that_is_too_slow_is_waited_for():
@@ -128,15 +118,58 @@ def test_findings_name_the_ranks_and_the_remedy():
     assert findings(fast, predict_all(fast, [1, 2, 64])) == ["Up to 64 ranks, efficiency is at least 95%."]
 
 
-def test_the_reach_ends_where_efficiency_is_lost_first():
-    """Three ranks take one more round of recursive doubling than four."""
-    latency = job(model("mpi", network=links(latency_s=7e-4, gb_s=1e6)))
-    predictions = predict_all(latency, [2, 3, 4])
-    good = [one.efficiency.value >= 0.95 for one in predictions]
-    assert good == [True, False, True]
-    assert findings(latency, predictions)[0] == "Up to 2 ranks, efficiency is at least 95%."
+# Exact values: 0, 1 / sqrt(pi), 3 / (2 sqrt(pi)); the others are the integral of N x phi(x) Phi(x)^(N-1).
+@pytest.mark.parametrize(
+    ("number", "exact"),
+    [(1, 0), (2, 1 / math.sqrt(math.pi)), (3, 1.5 / math.sqrt(math.pi)), (8, 1.4236), (64, 2.3437), (512, 3.0439)],
+)
+def test_expected_maximum_of_normal_values(number, exact):
+    assert expected_maximum(number) == pytest.approx(exact, abs=0.03)
 
 
-def test_only_horovod_sends_before_backward_ends_by_mpi():
-    gloo, horovod = model("gloo", overlap=0.5), model("horovod-gloo", overlap=0.5, coordination=Coordination("mpi"))
-    assert (gloo.by("mpi").overlap, horovod.by("mpi").overlap, horovod.by("ring").overlap) == (0, 0.5, 0)
+def simulated_slowdown(reliability, hosts, seed=0):
+    """Time of work with checkpoints at the optimal interval, and failures drawn from the exponential distribution."""
+    random, mtbf_s = np.random.default_rng(seed), reliability.host_mtbf_s / hosts
+    interval_s = checkpoint_interval(reliability, hosts)
+    clock = done = 0.0
+    next_failure = random.exponential(mtbf_s)
+    while done < 3000 * interval_s:
+        end = clock + interval_s + reliability.checkpoint_s
+        if end <= next_failure:
+            clock, done = end, done + interval_s
+            continue
+        clock = next_failure
+        while True:  # a failure during a restart restarts it
+            next_failure = clock + random.exponential(mtbf_s)
+            if next_failure >= clock + reliability.restart_s:
+                clock += reliability.restart_s
+                break
+            clock = next_failure
+    return clock / done
+
+
+@pytest.mark.parametrize("hosts", [1, 30, 300])
+def test_slowdown_agrees_with_a_simulation(hosts):
+    reliability = Reliability(host_mtbf_s=300_000, checkpoint_s=20, restart_s=90)
+    assert slowdown(reliability, hosts) == pytest.approx(simulated_slowdown(reliability, hosts), rel=0.03)
+
+
+@pytest.mark.parametrize("checkpoint_s", [30, 4_000, 7_800, 16_400, 20_000])
+def test_the_interval_loses_least_time(checkpoint_s):
+    """Daly's time for other intervals is longer, also where a checkpoint takes about as long as hosts work: 8640 s."""
+    reliability = Reliability(host_mtbf_s=86_400, checkpoint_s=checkpoint_s, restart_s=0)
+    best = checkpoint_interval(reliability, 10)
+
+    def time(interval_s):
+        return 8640 * math.expm1((interval_s + checkpoint_s) / 8640) / interval_s
+
+    assert time(best) < min(time(best / 1.3), time(best * 1.3))
+
+
+def test_limits():
+    never = Reliability(host_mtbf_s=math.inf, checkpoint_s=10, restart_s=10)
+    assert (slowdown(never, 1000), checkpoint_interval(never, 1000)) == (1, math.inf)
+    always = Reliability(host_mtbf_s=1, checkpoint_s=100, restart_s=10_000)
+    assert slowdown(always, 1000) == math.inf
+    free = Reliability(host_mtbf_s=3600, checkpoint_s=0, restart_s=0)
+    assert slowdown(free, 1) == pytest.approx(1, abs=0.01)

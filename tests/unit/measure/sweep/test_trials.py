@@ -1,15 +1,15 @@
-"""The trials of a sweep: their options, names and record, and what is rejected before anything starts."""
+"""The trials of a sweep: options, ranges, names, record and table, and what is rejected before anything starts."""
 
 import itertools
 import json
 import shlex
 
 import pytest
-from support.options import parse
 
 from hvdtrain.__main__ import main
-from hvdtrain.cli import sweep_options, sweep_programs
+from hvdtrain.cli import sweep, sweep_options, sweep_programs
 from hvdtrain.errors import UserError
+from hvdtrain.measure.sweep.ranges import Range
 from hvdtrain.measure.sweep.trials import RANKS, SweepRecord, Trial, is_complete, parse_ranks, parse_settings, plan
 
 TRAIN = ["--", "train", "--strategy", "single"]
@@ -31,13 +31,6 @@ def test_trials_are_all_combinations_with_all_seeds():
         trials, key=lambda one: (one.seed, list(settings["groups"]).index(one.options["groups"]), -one.options["lr"])
     )
     assert plan({}, 2) == [Trial({}, 0), Trial({}, 1)]
-
-
-def test_training_accepts_what_a_trial_adds(tmp_path):
-    trial = Trial({"data": "my data", "lr": 0.5, "nesterov": False}, 3)
-    config, runtime = parse(["--nesterov", *trial.arguments(tmp_path)], "p", None)
-    assert (config.data, config.lr, config.nesterov, config.seed) == ("my data", 0.5, False, 3)
-    assert (runtime.runs, runtime.name, runtime.auto_resume) == (tmp_path, trial.name, True)
 
 
 def test_ranks_are_launched_and_are_no_option_of_training(tmp_path):
@@ -107,61 +100,33 @@ def test_a_run_with_other_options_is_not_the_trial(tmp_path):
 
 
 INVALID = [
-    (["--set", "lrr=1", *TRAIN], "--set lrr=1: training has no option 'lrr' (did you mean lr?)"),
-    (["--set", "lr", *TRAIN], "--set lr: no values; write --set NAME=VALUE,VALUE"),
-    (["--set", "lr=", *TRAIN], "--set lr=: a value is empty"),
     (["--set", "lr=1,,2", *TRAIN], "--set lr=1,,2: a value is empty"),
     (["--set", "lr=1,x", *TRAIN], "--set lr=1,x: lr = x is not valid; give a number"),
-    (["--set", "lr=nan", *TRAIN], "--set lr=nan: lr = nan is not valid; give a number"),
-    (["--set", "epochs=1.5", *TRAIN], "epochs = 1.5 is not valid; give an integer"),
-    (["--set", "nesterov=1", *TRAIN], "nesterov = 1 is not valid; give true or false"),
-    (["--set", "groups=3,x", *TRAIN], 'groups = x is not valid; give an integer or "auto"'),
-    (["--set", "optimizer=sgd,adm", *TRAIN], "optimizer = adm is not valid (did you mean adam?); give one of"),
     (["--set", "lr=1", "--set", "lr=2", *TRAIN], "--set lr=2: lr has values already"),
     (["--set", "seed=1,2", *TRAIN], "--set seed=1,2: a sweep sets --seed itself; use --seeds N"),
-    (["--set", "auto-resume=true", *TRAIN], "a sweep sets --auto-resume itself"),
-    (["--set", "momentum=0.5,2", *TRAIN], "--momentum 2.0: must be below 1"),
     (["--set", "momentum=0.5,0", *TRAIN, "--nesterov"], "--nesterov True: requires momentum"),
-    (["--set", "momentum=0.9,0", *TRAIN, "--nesterov"], "the trials with momentum 0.0: --nesterov True: requires"),
     (["--set", "width=8,16", *TRAIN], "training has no option 'width'"),
     (["--set", "lrr=0.1", *TASK], "no option 'lrr' (did you mean lr?); hvdtrain train --help lists all; for an arg"),
     (["--set", "set=width=8,depth=2", *TASK], "is not of one argument; write --set set.NAME=V1,V2"),
-    (["--set", "set=8,16", *TASK], "is not of one argument"),
-    (["--set", "width=8,", *TASK], "a value is empty"),
-    (["--set", "width=8", "--set", "set=width=9", *TASK], "set.width has values already"),
     (["--set", "width=8", *TASK, "--set", "width=9"], "--set width has a value already"),
-    (["--seeds", "0", *TRAIN], "--seeds 0 is too small; give 1 or more"),
-    (["--seed", "3", *TRAIN], "--seed is not an option (did you mean --seeds?)"),
-    (["--output=--", *TRAIN], "expected one argument"),
     (["--np", "1,x", *LAUNCH, "x"], "--np 1,x: is invalid; give positive integers"),
-    (["--np", "0", *LAUNCH, "x"], "--np 0: is invalid"),
     (["--np", "1", *TRAIN], "--np 1: only a command with launch has a number of ranks"),
-    (["--np", "1", "--", "launch", "local", "x"], "--np 1: only a command with launch has a number of ranks"),
     (["--np", "1", *LAUNCH, "x"], "--np 1: launch has a number of ranks already; leave out its -n"),
     ([], "no command to run; write -- train OPTIONS, or -- launch local -n 2 --"),
-    (["--set", "lr=1"], "no command to run"),
-    (["--", "trian"], "-- trian: a sweep runs train or launch (did you mean train?)"),
     ([*TRAIN, "--name", "x"], "-- train ... --name: a sweep sets that itself; it names each trial's run"),
-    ([*TRAIN, "--runs=x"], "-- train ... --runs: a sweep sets that itself"),
     ([*TRAIN, "--epochz", "3"], "the trials' command: unrecognized arguments: --epochz 3; --epochz is not an option"),
     ([*TRAIN, "--help"], "the trials' command prints and trains nothing"),
-    ([*TRAIN, "--config", "nowhere"], "--config nowhere: cannot be read"),
     (LAUNCH, "-- launch: no program"),
     ([*LAUNCH, "python", "-m", "hvdtrain.torch_lenet", "--seed", "3"], "-- launch ... --seed: a sweep sets that"),
     ([*LAUNCH, "python", "-m", "hvdtrain.torch_lenet", "--framework", "mxnet"], "--framework mxnet: python -m"),
     (["--", "launch", "sbatch", "--nodes", "2", "--ranks-per-node", "1", "--", "x"], "it only submits a job"),
     (["--", "launch", "status"], "-- launch status: it starts no job; give one of local, "),
-    (["--", "launch", "cancel", "--all"], "-- launch cancel: it starts no job"),
-    (["--", "launch", "lokal"], "(did you mean local?)"),
     (["--set", "--hidden=1,2", *TRAIN], "training has no option 'hidden'"),
-    (["--set", "--seed=1,2", *FOREIGN], "a sweep sets --seed itself"),
     (["--set", "batch-size=1", "--set", "--batch-size=2", *FOREIGN], "has values already"),
     (["--set", "lr=log:1e-3:1", *TRAIN], "--set lr=log:0.001:1: a range is for a search; give --trials N"),
     (["--set", "lr=log:1e-3:1,2", "--trials", "2", *TRAIN], "a range and other values"),
-    (["--set", "optimizer=log:1e-3:1", "--trials", "2", *TRAIN], "optimizer"),
     (["--set", "momentum=float:0.5:1.5", "--trials", "4", *TRAIN], "--momentum 1.5"),
     (["--trials", "2", *TRAIN], "--trials: nothing to draw"),
-    (["--trials", "0", "--set", "lr=0.1", *TRAIN], "--trials 0 is too small"),
     (["--trials", "3", "--trial", "1", "--set", "lr=0.1", *TRAIN], "drawn one after the other"),
     (["--sampler", "random", "--set", "lr=0.1", *TRAIN], "--sampler: belongs to a search"),
 ]
@@ -231,17 +196,6 @@ def test_options_of_a_script_are_given_as_they_are_written(tmp_path):
     assert shlex.split(recorded) == ["hvdtrain", *line]
 
 
-def test_dashes_before_an_option_of_training_change_nothing():
-    assert parse_settings(["--lr=0.1"]) == parse_settings(["lr=0.1"]) == {"lr": [0.1]}
-
-
-def test_a_search_has_no_tasks_of_an_array():
-    words = ["--set", "lr=log:1e-3:1", "--trials", "4"]
-    sweep_options.check_trials(words, ["train"], "")
-    with pytest.raises(UserError, match="--array 0-3: the trials of a search"):
-        sweep_options.check_trials(words, ["train"], "0-3")
-
-
 def test_arguments_that_the_file_of_the_task_names_need_no_prefix(tmp_path):
     path = tmp_path / "mytask.py"
     path.write_text("class Task:\n    def __init__(self, level=1, lr=2): pass\n")
@@ -252,3 +206,91 @@ def test_arguments_that_the_file_of_the_task_names_need_no_prefix(tmp_path):
     )
     with pytest.raises(UserError, match="no option 'labl'"):
         planned("--set", "labl=3", *command)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("log:1e-4:1e-1", Range("log", 1e-4, 0.1)),
+        ("float:0:0.5:0.1", Range("float", 0.0, 0.5, 0.1)),
+        ("int:8:64:8", Range("int", 8.0, 64.0, 8.0)),
+        ("logint:1:512", Range("logint", 1.0, 512.0)),
+    ],
+)
+def test_forms_of_ranges(text, expected):
+    found = Range.parse(text, "--set x")
+    assert found == expected
+    assert Range.parse(str(found), "") == expected
+
+
+@pytest.mark.parametrize("text", ["0.1", "adam", "max:accuracy", "./a:b", "Log:1:2", "http://host", ""])
+def test_texts_that_are_no_ranges_are_values(text):
+    assert Range.parse(text, "--set x") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("log:0:1", "no logarithm"),
+        ("log:1e-4", "no range of numbers"),
+        ("float:1:1", "ends at or below its beginning"),
+        ("float:0:inf", "not finite"),
+        ("int:1:3:0", "a step that is not possible"),
+        ("log:1:2:1", "a step that is not possible"),
+    ],
+)
+def test_impossible_ranges(text, reason):
+    with pytest.raises(UserError, match=reason) as raised:
+        Range.parse(text, "--set lr")
+    assert raised.value.reason.startswith("--set lr: ") and "log:1e-4:1e-1" in raised.value.remedy
+
+
+def test_drawn_numbers_are_short_and_within_the_range():
+    drawn = Range("log", 1e-4, 0.123456789)
+    assert drawn.text(0.0012345678) == "0.00123457"
+    assert drawn.text(0.123456789) == "0.123456789", "rounded it would be above the range"
+    assert Range("logint", 4, 9).text(7.0) == "7"
+    assert drawn.ends == ("0.0001", "0.123456789")
+
+
+SETTINGS = ["--set", "lr=0.1,0.2", "--seeds", "2"]
+ARRAY_TASK = {"SLURM_ARRAY_TASK_ID": "2"}
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "number"),
+    [([], {}, None), (["--trial", "3"], ARRAY_TASK, 3), ([], ARRAY_TASK, 2), (["--dry-run"], ARRAY_TASK, None)],
+)
+def test_the_trial_is_that_of_the_task_of_an_array(given, environment, number):
+    assert sweep_options.trial_number(sweep_options.parse([*SETTINGS, *given]), 4, environment) == number
+
+
+def test_numbers_without_a_trial():
+    options = sweep_options.parse([*SETTINGS, "--trial", "4"])
+    with pytest.raises(UserError, match=r"--trial 4: the sweep has 4 trials, 0 to 3; .* --array 0-3"):
+        sweep_options.trial_number(options, 4, {})
+    with pytest.raises(UserError, match="SLURM_ARRAY_TASK_ID=2: the sweep has only trial 0"):
+        sweep_options.trial_number(sweep_options.parse([]), 1, ARRAY_TASK)
+
+
+def write(folder, name, file, content):
+    (folder / name).mkdir(exist_ok=True)
+    (folder / name / file).write_text(json.dumps(content))
+
+
+def test_the_table_shows_trials_of_others_and_why_they_failed(tmp_path, capsys):
+    trials = [{"options": {"lr": lr}, "seed": 0} for lr in (0.1, 0.2, 0.3)]
+    (tmp_path / "sweep.json").write_text(json.dumps({"command": ["train"], "trials": trials}))
+    write(tmp_path, "lr=0.1,seed=0", "result.json", {"accuracy": 0.5, "loss": 1.0, "images_per_s": 10.0})
+    write(tmp_path, "lr=0.2,seed=0", "end.json", {"status": "failed", "reason": "rank 1\n was killed"})
+    write(tmp_path, "lr=0.3,seed=0", "end.json", {"status": "stopped", "reason": "asked to stop"})
+    sweep.main(["--table", "--output", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "lr 0.1" in printed and "0.5000" in printed and "sweep.md, sweep.csv" in printed
+    page = (tmp_path / "sweep.md").read_text()
+    assert "- lr=0.2,seed=0: rank 1" in page and "lr=0.3,seed=0:" not in page
+    (tmp_path / "lr=0.3,seed=0" / "sweep.json").write_text('{"command": ["train"], "trials": []}')
+    for folder in ("lr=0.1,seed=0", "lr=0.3,seed=0"):
+        with pytest.raises(SystemExit) as ended:
+            sweep.main(["--table", "--output", str(tmp_path / folder)])
+        assert (ended.value.code, "holds no sweep" in capsys.readouterr().err) == (2, True)

@@ -1,9 +1,19 @@
-"""A timeline in words."""
+"""A timeline in words, its file, and the offsets of clocks that differ by known amounts."""
 
-from support.timeline_steps import sent, step
+import json
+import random
+import threading
 
-from hvdtrain.runs.timeline.horovod_events import RankSteps
+import pytest
+from support.rank_threads import on_all_ranks
+from support.timeline_steps import LENGTHS, sent, step
+from support.traces import Trace
+
+from hvdtrain.runs.timeline import clocks
+from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, Offset, RoundTimes, offset, read_clocks
+from hvdtrain.runs.timeline.horovod_events import RankSteps, add_given
 from hvdtrain.runs.timeline.summary import summary
+from hvdtrain.runs.timeline.trace_file import trace
 from hvdtrain.system.phases import BACKWARD, FIT
 
 
@@ -55,15 +65,6 @@ def test_longest_step_is_explained():
     assert "step 104 took 40 ms: 30 ms more than usual for waiting for data on rank 1" in summary(one)
 
 
-def test_one_rank():
-    (text,) = summary(job({"gradients": 0}))
-    assert text == "steps 100 to 109 took 8 ms each: backward 50%, forward 25%, waiting for data 12%, update 12%"
-    assert summary(job({}, steps=1))[0].startswith("step 100 took 10 ms: ")
-    other_steps = [RankSteps(0, "", [step(3, 0)]), RankSteps(1, "", [step(7, 0)])]
-    for found in ([], [RankSteps(0, "", [])], other_steps):
-        assert summary(found) == ["no step was recorded"]
-
-
 def renamed(ranks, old, new):
     return [
         rank._replace(
@@ -93,3 +94,103 @@ def test_messages_and_normal_steps():
         "theirs, took 2 ms, the allreduce 1 ms (medians)"
     )
     assert texts[3] == "steps before, which were not recorded, took 8 ms each"
+
+
+def ranks(**of_rank_1):
+    return [
+        RankSteps(0, "one", [step(5, 0), step(6, 10)]),
+        RankSteps(1, "two", [step(5, 0, **of_rank_1), step(6, 10, **of_rank_1)]),
+    ]
+
+
+def written(folder, *arguments):
+    path = folder / "timeline.json"
+    path.write_text(json.dumps(trace(*arguments)))
+    found = Trace(path)
+    found.check()
+    return found
+
+
+def test_each_rank_has_its_steps_parts_and_messages(tmp_path):
+    messages = [sent(8), sent(18)]
+    both = ranks(backward=3, gradients=3)
+    add_given(messages, both)
+    found = written(tmp_path, both, messages, {"summary": ["text"]})
+    assert found.about == {"summary": ["text"]}
+    assert found.processes == {0: "rank 0 (one)", 1: "rank 1 (two)"}
+    assert [name for _, name in sorted(found.names.items())] == 2 * ["main thread", "Horovod: w"]
+    assert list(found.steps(1)) == ["step 5", "step 6"]
+    assert [part.name for part in found.steps(1)["step 6"]] == list(LENGTHS)
+    spans = [(one.name, one.begin, one.end) for one in found.messages(1)["w"]]
+    assert spans[:3] == [
+        ("negotiation", 6000, 8000), ("allreduce", 8000, 9000), ("GLOO_ALLREDUCE", 8000.01, 8999.99),
+    ]  # fmt: skip
+    assert spans[3:5] == [("negotiation", 16000, 18000), ("allreduce", 18000, 19000)]
+    assert [one.begin for one in found.messages(0)["w"] if one.name == "negotiation"] == [7000, 17000]
+
+
+def test_names_of_any_kind(tmp_path):
+    name = 'a"b\\</script>\n\x00\ud800'
+    message = sent(8)
+    message.name = name
+    found = written(tmp_path, [RankSteps(0, name, [step(5, 0)])], [message], {})
+    assert found.processes[0] == f"rank 0 ({name})"
+    assert name in found.messages(0)
+    without_steps = written(tmp_path, [RankSteps(0, "", [])], [], {})
+    assert without_steps.processes == {0: "rank 0"} and not without_steps.main(0)
+
+
+def rounds(clock_of, delays, skews):
+    """What two ranks measure in allreduces that each rank enters and leaves at random times."""
+    true = [RoundTimes("a", [], []), RoundTimes("b", [], [])]
+    at = 0
+    for delay, skew in zip(delays, skews, strict=True):
+        enters = [at + skew[0], at + skew[1]]
+        leaves = [max(enters) + delay[0], max(enters) + delay[1]]
+        for rank, own in enumerate(true):
+            own.begins.append(clock_of(rank, enters[rank]))
+            own.ends.append(clock_of(rank, leaves[rank]))
+        at = max(leaves) + 1000
+    return true
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("difference", [0, 3_000_000, -7_000_000_000])
+def test_offset_is_within_its_error(seed, difference):
+    """Whatever the delays are, also when those of one direction are always longer."""
+    own = random.Random(seed)
+    delays = [(own.randint(1, 200_000), own.randint(100_000, 500_000)) for _ in range(clocks.ROUNDS)]
+    skews = [(own.randint(0, 1_000_000), own.randint(0, 1_000_000)) for _ in range(clocks.ROUNDS)]
+    first, second = rounds(lambda rank, time: time + rank * difference, delays, skews)
+    found = offset(first, second)
+    assert abs(found.ns - difference) <= found.error_ns
+    assert found.error_ns < 1_000_000
+
+
+def test_drift_between_two_readings_is_corrected():
+    before = ClockReading(1000, [Offset(0, 0), Offset(500, 10)], [])
+    after = ClockReading(2000, [Offset(0, 0), Offset(700, 20)], [])
+    line = ClockLine(1, before, after)
+    assert line.to_rank_0(1500) == 1000
+    assert line.to_rank_0(2700) == 2000
+    assert line.to_rank_0(2100) == pytest.approx(1500, abs=1)
+    assert line.error_ns == 20
+
+
+def test_ranks_find_the_difference_of_their_clocks(monkeypatch):
+    """As on two hosts: rank 1's clock is 5 s ahead."""
+    differences = threading.local()
+    real = clocks.now
+    monkeypatch.setattr(clocks, "now", lambda: real() + differences.ns)
+    monkeypatch.setattr(clocks, "_clock", lambda: str(differences.ns))
+
+    def read(group):
+        differences.ns = group.rank * 5_000_000_000
+        return read_clocks(group)
+
+    first, second = on_all_ranks(2, read)
+    assert first.offsets == second.offsets
+    measured = first.offsets[1]
+    assert 0 < measured.error_ns < 100_000_000
+    assert abs(measured.ns - 5_000_000_000) <= measured.error_ns
+    assert len(first.local_sums) == clocks.ROUNDS

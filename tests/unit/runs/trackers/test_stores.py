@@ -43,13 +43,6 @@ def test_prometheus_reads_odd_names(tmp_path):
     assert [path.name for path in folder.iterdir()] == ["metrics.prom"]
 
 
-def test_prometheus_writes_where_the_node_exporter_reads(tmp_path, monkeypatch):
-    monkeypatch.setenv("HVDTRAIN_PROMETHEUS_DIR", str(tmp_path / "collector"))
-    (tmp_path / "collector").mkdir()
-    Prometheus().start("0123456789abcdef", {**CONFIG, "folder": str(tmp_path / "run"), "step": 0})
-    assert (tmp_path / "collector" / "hvdtrain-0123456789abcdef.prom").exists()
-
-
 def test_tensorboard_forgets_the_steps_that_are_repeated(tmp_path, monkeypatch):
     """TensorBoard discards what older files have from the step of the start on."""
     monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("notf"))  # else it imports TensorFlow
@@ -109,14 +102,17 @@ def test_mlflow_continues_a_run(tmp_path, monkeypatch):
     assert runs["f" * 16].data.metrics["train/loss"] == 5.0
 
 
-def test_prometheus_has_no_values_of_ranks_that_are_gone(tmp_path):
+def test_prometheus_has_no_values_of_ranks_that_are_gone(tmp_path, monkeypatch):
+    """In the folder that the node exporter reads."""
+    monkeypatch.setenv("HVDTRAIN_PROMETHEUS_DIR", str(tmp_path))
+
     def of_ranks():
-        lines = (tmp_path / "metrics.prom").read_text().splitlines()
+        lines = (tmp_path / "hvdtrain-0123456789abcdef.prom").read_text().splitlines()
         found = [line for line in lines if line.startswith("hvdtrain_rank_value{") and 'name="compute_s"' in line]
         return sorted((line.partition('rank="')[2][0], float(line.split()[-1])) for line in found)
 
     tracker = Prometheus()
-    tracker.start("0123456789abcdef", {**CONFIG, "folder": str(tmp_path), "step": 3})
+    tracker.start("0123456789abcdef", {**CONFIG, "folder": str(tmp_path / "run"), "step": 3})
     tracker.log(record(4, compute_s=[1.0, 2.0, 3.0]))
     tracker.log(record(5, compute_s=[1.5, None, 3.5]))
     assert of_ranks() == [("0", 1.5), ("2", 3.5)]

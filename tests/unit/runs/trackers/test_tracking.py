@@ -7,12 +7,10 @@ import time
 import pytest
 from support.trackers import install
 
-from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.runs import trackers
 from hvdtrain.runs.trackers import tracking
 from hvdtrain.runs.trackers.tracking import Delivery, Tracking
-from hvdtrain.training.train import check_trackers
 
 CONTENT = {
     "id": "0123456789abcdef",
@@ -21,23 +19,35 @@ CONTENT = {
 }
 
 
-class Told:
-    calls: list = []  # noqa: RUF012
+class Tracker:
+    """Collects what it is told; `fail` is called before each call with its name."""
+
+    def __init__(self, fail=lambda name: None):
+        self.fail, self.told = fail, []
 
     def start(self, *given):
-        self.calls.append(given)
+        self.fail("start")
+        self.told.append(given)
 
-    log = end = start
+    def log(self, record):
+        self.fail("log")
+        self.told.append(dict(record))
+        record.clear()
+
+    def end(self, status):
+        self.fail("end")
+        self.told.append(status)
 
 
 @pytest.fixture
-def told(monkeypatch):
-    monkeypatch.setattr(trackers, "load", lambda name: Told)
-    monkeypatch.setattr(Told, "calls", [])
-    return Told.calls
+def tracker(monkeypatch):
+    """The tracker of any name."""
+    tracker = Tracker()
+    monkeypatch.setattr(trackers, "load", lambda name: lambda: tracker)
+    return tracker
 
 
-def test_records_that_the_run_had_are_marked_by_their_epoch(tmp_path, told):
+def test_records_that_the_run_had_are_marked_by_their_epoch(tmp_path, tracker):
     lines = [("train", 5, 1.0), ("train", 10, 2.0), ("test", 10, 2.0), ("train", 4, 1.5)]
     text = "".join(json.dumps({"kind": kind, "step": step, "epoch": epoch}) + "\n" for kind, step, epoch in lines)
     (tmp_path / "metrics.jsonl").write_text(text + '{"kind": "tr')
@@ -46,12 +56,12 @@ def test_records_that_the_run_had_are_marked_by_their_epoch(tmp_path, told):
         for kind, step, epoch in [("train", 4, 1.5), ("train", 6, 2.0), ("test", 6, 2.0), ("test", 9, 3.0)]:
             followed.log({"kind": kind, "step": step, "epoch": epoch})
         followed.log({"kind": "ranks", "step": 1, "evaluation_s": [1.0, 2.0]})
-    (run_id, config), *logged, ended = told
+    (run_id, config), *logged, ended = tracker.told
     assert run_id == CONTENT["id"]
     without_secrets = {"config": {"data": "https://host/data", "lr": 0.1}, "runtime": {"name": "run"}}
     assert config == {**CONTENT, **without_secrets, "folder": str(tmp_path), "step": 4}
-    assert [one["repeated"] for (one,) in logged] == [True, False, True, False, False]
-    assert ended == ("finished",)
+    assert [one["repeated"] for one in logged] == [True, False, True, False, False]
+    assert ended == "finished"
 
 
 @pytest.mark.parametrize(
@@ -63,11 +73,11 @@ def test_records_that_the_run_had_are_marked_by_their_epoch(tmp_path, told):
         (RuntimeError("lost a rank"), "failed"),
     ],
 )
-def test_how_a_run_ended(tmp_path, told, error, status):
+def test_how_a_run_ended(tmp_path, tracker, error, status):
     followed = Tracking(["own"], tmp_path, CONTENT, 0)
     with pytest.raises(type(error)), followed.until_end():
         raise error
-    assert told[-1] == (status,)
+    assert tracker.told[-1] == status
 
 
 @pytest.mark.parametrize(
@@ -95,6 +105,9 @@ def test_a_tracker_whose_library_is_missing(monkeypatch):
 
 
 def test_names_are_checked_where_rank_0_runs_only(monkeypatch):
+    from hvdtrain.config.options import RuntimeOptions
+    from hvdtrain.training.train import check_trackers
+
     check_trackers(RuntimeOptions())
     with pytest.raises(UserError, match="no such tracker"):
         check_trackers(RuntimeOptions(tracker=("tensorboard", "other")))
@@ -103,15 +116,9 @@ def test_names_are_checked_where_rank_0_runs_only(monkeypatch):
     check_trackers(RuntimeOptions(tracker=("other",)))
 
 
-def test_short_form_of_tensorboard():
-    both = RuntimeOptions(tracker=("wandb", "tensorboard", "wandb"), tensorboard=True)
-    assert both.trackers == ("wandb", "tensorboard")
-    assert RuntimeOptions(tensorboard=True).trackers == ("tensorboard",)
-
-
-def test_end_waits_for_all_trackers_together(tmp_path, monkeypatch, told):
+def test_end_waits_for_all_trackers_together(tmp_path, monkeypatch, tracker):
     released, until, join = threading.Event(), set(), Delivery.join
-    monkeypatch.setattr(Told, "log", lambda *_: released.wait())
+    tracker.fail = lambda name: released.wait() if name == "log" else None
     monkeypatch.setattr(Delivery, "join", lambda self, deadline: (until.add(deadline), join(self, deadline)))
     monkeypatch.setattr(tracking, "END_S", 0.3)
     followed, began = Tracking(["one", "two", "three"], tmp_path, CONTENT, 0), time.monotonic()
@@ -119,26 +126,6 @@ def test_end_waits_for_all_trackers_together(tmp_path, monkeypatch, told):
         followed.log({"kind": "train", "step": 1})
     assert time.monotonic() - began >= 0.3 and len(until) == 1
     released.set()
-
-
-class Tracker:
-    """Collects what it is told; `fail` is called before each call with its name."""
-
-    def __init__(self, fail=lambda name: None):
-        self._fail, self.told = fail, []
-
-    def start(self, *given):
-        self._fail("start")
-        self.told.append(given)
-
-    def log(self, record):
-        self._fail("log")
-        self.told.append(dict(record))
-        record.clear()
-
-    def end(self, status):
-        self._fail("end")
-        self.told.append(status)
 
 
 def deliver(make, records, within_s=30.0):

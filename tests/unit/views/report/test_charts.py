@@ -6,7 +6,6 @@ from support.report import learning, make_run
 from hvdtrain.runs.plots import drawing
 from hvdtrain.runs.run import finished_runs
 from hvdtrain.views.report.charts import FRAMEWORK_COLORS, bars, lines
-from hvdtrain.views.report.charts.registry import KINDS, draw
 from hvdtrain.views.report.comparison import make_rows
 
 
@@ -51,31 +50,12 @@ def test_curves_of_thirty_rows_have_colors_of_frameworks_and_name_the_extremes(t
     assert len(figure.axes[0].lines) == 32
 
 
-def test_of_more_runs_than_lines_the_first_of_each_row_is_drawn(tmp_path):
-    for number in range(70):
-        make_run(tmp_path / f"{number:02}", lr=0.01 + number // 7, seed=number, metrics=learning(intervals=4))
-    figure = lines.draw_curves(rows(tmp_path))
-    assert len(figure.axes[0].lines) == 10 + 2
-    assert legend(figure)[-1] == "(10 of 70 runs are drawn)"
-
-
 def test_long_curves_are_thinned_and_end_where_they_end():
     curve = [(float(number), float(number % 2)) for number in range(10_000)]
     short = lines.thinned(curve, 300)
     assert len(short) <= 300 and short[-1] == curve[-1]
     assert all(value == pytest.approx(0.5, abs=0.05) for _, value in short[:-2])
     assert lines.thinned(curve[:300], 300) == curve[:300]
-
-
-@pytest.mark.parametrize(("test_rows", "overlap"), [(100, True), (100_000, False)])
-def test_bars_of_accuracies_within_chance_overlap(tmp_path, test_rows, overlap):
-    make_run(tmp_path / "one", accuracy=0.80, test_rows=test_rows)
-    make_run(tmp_path / "two", accuracy=0.82, test_rows=test_rows, ranks=2, strategy="ring")
-    (axis,) = bars.draw_score(rows(tmp_path)).axes
-    one, two = (bar.get_bbox() for bar in axis.patches)
-    assert (one.x1 > two.x0) == overlap
-    low, high = axis.get_xlim()
-    assert low < one.x0 and two.x1 < high
 
 
 def test_ranks_of_the_run_with_a_straggler_come_first(tmp_path):
@@ -101,14 +81,3 @@ def test_of_many_ranks_the_extremes_are_drawn(tmp_path):
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert len(labels) == bars.MAX_LANES and labels.count("rank 50") == 5
     assert "the 5 of 9 runs" in figure.get_supxlabel() and "the 8 ranks with" in figure.get_supxlabel()
-
-
-def test_records_without_times_are_no_chart(tmp_path):
-    make_run(
-        tmp_path / "old", ranks=2, strategy="ring", metrics=['{"kind": "train", "step": 1, "epoch": 1, "loss": 1}']
-    )
-    make_run(tmp_path / "none", ranks=2, strategy="ring", seed=1)
-    charts, omitted = draw(rows(tmp_path))
-    assert [chart.title for chart in charts] == ["Speed", "Accuracy", "Learning curves"]
-    assert "Time of each rank: no run of several ranks recorded the time of each." in omitted
-    assert len(charts) + len(omitted) == len(KINDS)

@@ -1,4 +1,4 @@
-"""The HTML page, names that must not break any page, and the accuracies of classes."""
+"""The HTML page, names that must not break any page, the accuracies of classes, and folders without runs."""
 
 import html
 import re
@@ -8,10 +8,12 @@ import xml.etree.ElementTree as ElementTree
 from base64 import b64decode
 from html.parser import HTMLParser
 
+import pytest
 from support.jobs import ROOT
 from support.report import images, learning, make_run, report_of, rows, sample, write
 from support.run_folders import write_task_run
 
+from hvdtrain.cli import report
 from hvdtrain.views.report.columns import main_columns, more_columns
 from hvdtrain.views.report.content import MAX_CLASSES
 from hvdtrain.views.report.pages import html_page, markdown_page
@@ -105,12 +107,12 @@ def test_no_framework_is_imported(tmp_path):
 def test_metrics_besides_the_score_have_columns(tmp_path):
     for name, perplexity in (("a", 3.0), ("b", 2.0)):
         write_task_run(tmp_path / "runs" / name, {"perplexity": perplexity, "r2": 0.75}, score="min:perplexity")
-    report = report_of(tmp_path / "runs")
-    page = markdown_page(report)
+    made = report_of(tmp_path / "runs")
+    page = markdown_page(made)
     assert "| test r2 |" in page and "| 0.7500 |" in page
     (row,) = rows(tmp_path / "runs")
     assert (float(row["metric:r2"]), float(row["metric:perplexity"]), float(row["score_median"])) == (0.75, 2.5, 2.5)
-    assert "test r2" in html_page(report)
+    assert "test r2" in html_page(made)
 
 
 def test_classes_are_listed_by_name_from_the_lowest_accuracy(tmp_path):
@@ -125,3 +127,42 @@ def test_classes_are_listed_by_name_from_the_lowest_accuracy(tmp_path):
     text = markdown_page(report_of(make_run(tmp_path / "many", per_class_accuracy=many)))
     assert text.count("- class ") == MAX_CLASSES and "- class 099: 0.9010\n" in text
     assert "- 80 more classes with higher accuracies" in text
+
+
+def error_of(capsys, *arguments):
+    """The one-line error of a report that cannot be written."""
+    with pytest.raises(SystemExit) as ended:
+        report.main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    assert printed.err.startswith("hvdtrain: ")
+    return printed.err
+
+
+def test_folders_without_whole_finished_runs_are_an_error_of_one_line(tmp_path, capsys):
+    out = tmp_path / "out"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "half" / "run" / "logs").mkdir(parents=True)
+    make_run(tmp_path / "bad").joinpath("result.json").write_text("{")
+    for name, problem in (
+        ("none", "none: no such folder; give"),
+        ("file", "file: not a folder; give"),
+        ("empty", "empty: no finished run there; give run folders"),
+        ("half", "no finished run there (1 did not finish: "),
+        ("bad", f"{tmp_path / 'bad' / 'result.json'}: cannot be read ("),
+    ):
+        assert problem in error_of(capsys, tmp_path / name, "--output", out)
+    assert not out.exists()
+
+
+def test_output_that_cannot_be_written_is_unchanged(tmp_path, capsys):
+    make_run(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below", "/proc/no/such"):
+        assert f"--output {place}: nothing can be written there (" in error_of(
+            capsys, tmp_path / "run", "--output", place
+        )
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    assert "give another --output" in error_of(capsys, tmp_path / "run", "--output", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]

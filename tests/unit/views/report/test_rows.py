@@ -1,15 +1,14 @@
 """Rows of the report: which runs are repetitions, and what the table shows of them."""
 
-import json
 import re
 
 import pytest
 from support.networks import shaped
-from support.report import images, lines, make_run, number, report_of, rows, sample, table, write
+from support.report import images, lines, make_run, number, report_of, rows, table, write
 
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.views.report.pages import markdown_page
-from hvdtrain.views.report.rows import Interval, wilson
+from hvdtrain.views.report.rows import wilson
 
 
 def step_times(compute, communicate, data):
@@ -59,14 +58,6 @@ def test_communication_that_cannot_be_told_is_unknown(tmp_path):
     assert [row["communicate_share"] for row in rows(tmp_path)] == ["0.25", "", ""]
 
 
-def test_runs_that_know_their_communication_give_the_shares_of_a_row(tmp_path):
-    for name, parts in (("a", (0.9, None, 0.1)), ("b", (0.5, 0.25, 0.25)), ("c", (0.3, 0.45, 0.25))):
-        make_run(tmp_path / name, strategy="horovod", ranks=2, metrics=[step_times(*parts)])
-    (row,) = rows(tmp_path)
-    shares = [number(row, f"{part}_share") for part in ("compute", "communicate", "data")]
-    assert shares == pytest.approx([0.4, 0.35, 0.25])
-
-
 HOROVOD = {"strategy": "horovod", "ranks": 2}
 SAME = {
     "controllers": ([{**HOROVOD, "controller": name} for name in ("Gloo", "MPI", "MPI")],
@@ -87,31 +78,6 @@ def test_which_runs_are_repetitions(tmp_path, runs, expected):
     text = markdown_page(report_of(tmp_path))
     assert [row["runs"] for row in rows(tmp_path)] == [*expected.values()]
     assert all(f"| {name} |" in text for name in expected)
-
-
-def test_runs_on_other_machines_are_in_other_rows(tmp_path):
-    make_run(tmp_path / "a")
-    make_run(tmp_path / "b", host={"name": "node2", "processor": "Xeon"})
-    make_run(tmp_path / "c", host={"name": "node3"})
-    text = markdown_page(report_of(tmp_path))
-    assert "- node2: Xeon, 4 cores, Linux (1 run)\n" in text and "These are 3 machines" in text
-    assert [row["runs"] for row in rows(tmp_path)] == ["2", "1"]
-
-
-def test_table_fits_the_terminal(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr("hvdtrain.cli.report.html_page", lambda _: "")  # its charts take most of the time
-    write(tmp_path, sample(tmp_path / "runs"))
-    printed = capsys.readouterr().out.splitlines()[:-1]
-    assert max(map(len, printed)) <= 60
-    table = report_of(tmp_path / "runs").terminal_table()
-    assert table.terminal(60) in "\n".join(printed)
-    for width in (40, 60, 80, 120):
-        shown = table.terminal(width)
-        assert max(map(len, shown.splitlines())) <= width
-        assert re.findall("  single +1 × 1 .*1,025", shown)
-        found = [text in shown for text in ("0.9100", "4e-07", "1,000 to 1,050, 2 runs")]
-        assert found == [width >= 60, width >= 80, width >= 120]
 
 
 def test_a_row_names_settings_that_differ_from_most_runs(tmp_path):
@@ -184,16 +150,6 @@ def test_what_no_run_measured_is_left_out(tmp_path):
     assert images(text) == 1  # accuracy
 
 
-def test_options_that_a_script_decides_have_their_defaults(tmp_path):
-    folder = make_run(tmp_path / "run")
-    config = json.loads((folder / "config.json").read_text())
-    for name in ("api", "kvstore", "on_nan"):
-        del config["config"][name]
-    (folder / "config.json").write_text(json.dumps(config))
-    (row,) = rows(folder)
-    assert (row["strategy"], row["api"], row["settings"]) == ("single", "auto", "")
-
-
 def test_numbers_that_are_not_finite_count_as_not_measured(tmp_path):
     make_run(tmp_path / "a", accuracy=float("nan"), images_per_s=float("inf"), epoch_s=10**400, peak_rss_mb="1e9")
     output = write(tmp_path, tmp_path / "a")
@@ -225,8 +181,3 @@ def test_wilson_interval_is_that_of_the_literature():
         assert wilson(correct / of, of) == pytest.approx(expected, abs=1e-4)
     for share, of in ((None, 10), (0.5, None), (0.5, 0), (1.5, 10), (-0.1, 10)):
         assert wilson(share, of) is None, (share, of)
-
-
-def test_intervals_that_touch_overlap():
-    assert Interval(0, 1).overlaps(Interval(1, 2)) and Interval(1, 2).overlaps(Interval(0, 1))
-    assert not Interval(0, 1).overlaps(Interval(1.1, 2)) and not Interval(1.1, 2).overlaps(Interval(0, 1))

@@ -12,9 +12,8 @@ from support.run_folders import write_beat, write_changes, write_finished, write
 from hvdtrain.__main__ import main
 from hvdtrain.runs.metrics import Curve
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.views import run_view
 from hvdtrain.views.differences import difference_lines, differences
-from hvdtrain.views.run_view import RunFollower, awaited_run, read_runs
+from hvdtrain.views.run_view import RunFollower, read_runs
 from hvdtrain.views.terminal.chart import Line, chart
 from hvdtrain.views.terminal.figures import Output
 from hvdtrain.views.terminal.follow import _on_screen
@@ -53,52 +52,49 @@ def test_screen_fits(tmp_path, size, plain):
         assert ("accuracy  test 0.83" in text and "80/20/0" in text and "█" * 19 in text) or plain
 
 
-@pytest.mark.parametrize("step", [150, 0])
-def test_ranks_without_times_are_shown_without_shares(tmp_path, step):
-    write_beat(write_run(tmp_path / "run", ranks=1), 0, step=step, compute_s=0.0, communicate_s=0.0)
-    lines = [line.plain for line in screen_lines(Shown.read(RunFollower(tmp_path / "run").look()), 200, 40)]
-    assert "training  run" in lines[0] and any(line.split()[:2] == ["0", "node1"] for line in lines)
-
-
-def test_of_many_ranks_those_with_remarks_are_shown(tmp_path):
-    lines = screen_lines(training_run(tmp_path / "run", 64, slow=57), 80, 24)
-    text = "\n".join(line.plain for line in lines)
-    assert len(lines) <= 24
-    (row,) = (line.plain for line in lines if line.plain.split()[:1] == ["57"])
-    assert row.endswith("slow: the others wait for it") or "slow: the" in row
-    shown = sum(line.plain.split()[:1] == [str(rank)] for line in lines for rank in range(64))
-    assert f"and {64 - shown} more ranks" in text
-
-
-def test_what_all_ranks_say_is_shown_once(tmp_path):
-    shown = training_run(tmp_path / "run", 8)
-    for rank in range(8):
+def test_of_many_ranks_those_with_remarks_are_shown_and_what_all_say_once(tmp_path):
+    shown = training_run(tmp_path / "run", 64, slow=57)
+    for rank in range(64):
         write_log(tmp_path / "run", rank, "the loss jumped", level="WARNING")
     write_log(tmp_path / "run", 5, "out of memory", level="ERROR")
-    text = "\n".join(line.plain for line in screen_lines(Shown.read(shown.view), 80, 40))
+    lines = [line.plain for line in screen_lines(Shown.read(shown.view), 80, 40)]
+    text = "\n".join(lines)
+    assert len(lines) <= 40
+    (row,) = (line for line in lines if line.split()[:1] == ["57"])
+    assert row.endswith("slow: the others wait for it") or "slow: the" in row
+    ranks = sum(line.split()[:1] == [str(rank)] for line in lines for rank in range(64))
+    assert f"and {64 - ranks} more ranks" in text
     assert text.count("epoch 2/4") == text.count("the loss jumped") == 1
-    assert "rank 0: epoch 2/4" in text and "ranks 0-7: the loss jumped" in text and "rank 5: out of memory" in text
+    assert "rank 0: epoch 2/4" in text and "ranks 0-63: the loss jumped" in text and "rank 5: out of memory" in text
 
 
 POINTS = Curve([1.0, 2.0, 3.0, 4.0], [1, 2, 3, 4], [4.0, 3.0, 2.0, 1.0])
 
 
-def test_a_falling_curve_falls():
-    title, *rows, axis = (line.plain for line in chart("loss", [Line("train", POINTS, "cyan")], 40, 8, plain=True))
-    assert title == "loss  train 1.0000"
-    assert rows[0].startswith("4.0000 ") and rows[-1].startswith("1.0000 ")
-    places = [min(column for column, mark in enumerate(row[7:]) if mark != " ") for row in rows]
-    assert places == sorted(places) and places[0] <= 1 and places[-1] >= 24
-    assert axis.split() == ["epoch", "1", "4"]
-
-
 @pytest.mark.parametrize(
-    "values", [[1.0] * 4, [1e308, -1e308, 0.0, 1.0], [5e-324, 1e-300, 1.0, 1e308], [0.0, 0.0, 0.0, 1.0]]
+    ("values", "labels"),
+    [
+        ([4.0, 3.0, 2.0, 1.0], [4.0, 1.0]),
+        ([0.9765, 0.9690, 0.97, 0.97], [1.0, 0.9]),
+        ([1.0] * 4, None),
+        ([1e308, -1e308, 0.0, 1.0], None),
+        ([5e-324, 1e-300, 1.0, 1e308], None),
+    ],
+    ids=["falls", "hardly changes", "is constant", "overflows", "is tiny"],
 )
-def test_charts_of_any_values(values):
-    lines = chart("loss", [Line("train", Curve(POINTS.epochs, POINTS.steps, values), "")], 40, 8)
-    assert len(lines) == 8 and all(line.cell_len <= 40 for line in lines)
-    assert any(character > "⠀" for line in lines for character in line.plain if character >= "⠀")
+def test_charts_of_any_values(values, labels):
+    """A score that hardly changes is not drawn over the whole height."""
+    line, name = Line("train", POINTS._replace(values=values), "cyan"), "accuracy" if labels == [1.0, 0.9] else "loss"
+    title, *rows, axis = (line.plain for line in chart(name, [line], 40, 8))
+    assert len(rows) == 6 and max(map(len, [title, *rows, axis])) <= 40
+    assert any(character > "⠀" for row in rows for character in row)
+    assert axis.split() == ["epoch", "1", "4"] and title.startswith(name) and "  train " in title
+    if labels:
+        assert [float(row.split()[0]) for row in (rows[0], rows[-1])] == pytest.approx(labels, abs=0.03)
+    if labels == [4.0, 1.0]:
+        drawn = [line.plain for line in chart(name, [line], 40, 8, plain=True)][1:-1]
+        places = [min(column for column, mark in enumerate(row[7:]) if mark != " ") for row in drawn]
+        assert places == sorted(places) and places[0] <= 1 and places[-1] >= 24
 
 
 def test_a_page_has_all_of_a_run(tmp_path, capsys):
@@ -110,13 +106,16 @@ def test_a_page_has_all_of_a_run(tmp_path, capsys):
     (folder / "doctor.json").write_text(json.dumps({"findings": findings}))
     write_log(folder, 1, "the loss jumped", level="WARNING")
     (folder / "timeline-100-110.json").write_text("[]")
-    write_beat(folder, 0)
+    for rank in range(2):
+        write_beat(folder, rank, compute_s=0.0, communicate_s=0.0)  # without shares
+        (folder / "heartbeats" / f"stacks-rank-{rank}.txt").write_text("Thread")
     main(["show", str(folder)])
     page = capsys.readouterr().out
     for text in (
         *("finished  run", "step 400/400", "--lr 0.125", "--epochs 4", "accuracy 0.875", "epoch_s 5"),
         *("rank 1 was killed", "fail: /dev/shm is full; enlarge it", "rank 1: the loss jumped", "numpy 1.23.5"),
         *("processor Z80", "timeline timeline-100-110.json", "id 0123456789abcdef", "loss  train 0.46"),
+        "stacks of rank 0-1",
     ):
         assert text in page, text
     assert "well" not in page and "--momentum" not in page
@@ -139,19 +138,6 @@ def test_pages_and_differences_fit_the_terminal(tmp_path, width):
     drawn = [line.plain for line in difference_lines([view.name for view in views], differences(views), width, False)]
     assert max(map(len, drawn)) <= width
     assert any(line.startswith("  --data") and "fashion-mnist" in line for line in drawn)
-
-
-def test_a_page_of_a_failed_run_names_its_stacks_and_ranks(tmp_path, capsys):
-    folder = write_run(tmp_path / "run")
-    write_records(folder, 50)
-    for rank in range(2):
-        write_beat(folder, rank, age_s=60)
-        (folder / "heartbeats" / f"stacks-rank-{rank}.txt").write_text("Thread")
-    failure = Failure("no step for 30 s: no heartbeat of rank 1", rank=1, host="node1", stands_alone=True)
-    RunEnd("hung", 1, failure).write(folder)
-    main(["show", str(folder)])
-    page = capsys.readouterr().out
-    assert "hung  run" in page and "no step for 30 s" in page and "stacks of rank 0-1" in page
 
 
 def test_a_run_is_found_by_its_name(tmp_path, capsys, monkeypatch):
@@ -207,28 +193,6 @@ def test_what_stays_of_a_failed_run_has_its_headline(tmp_path, monkeypatch, size
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stays).splitlines()
     assert len(lines) < size[1] - 1 and lines[0].endswith("failed  run") and max(map(len, lines)) <= size[0]
     assert shown.view.state.name == "training"
-
-
-def test_waiting_for_a_run_says_so_once(tmp_path, monkeypatch):
-    said, looks = [], []
-
-    def sleep(seconds):
-        looks.append(seconds)
-        if len(looks) == 3:
-            write_run(tmp_path / "later")
-
-    monkeypatch.setattr(run_view.time, "sleep", sleep)
-    assert awaited_run(tmp_path / "later", said.append) == tmp_path / "later"
-    assert len(said) == 1 and str(tmp_path / "later") in said[0]
-
-
-def test_an_accuracy_that_hardly_changes_is_not_drawn_over_the_whole_height():
-    curve = Curve([1.0, 2.0], [1, 2], [0.9765, 0.9690])
-    lines = [line.plain for line in chart("accuracy", [Line("test", curve, "")], 60, 12)]
-    labels = [float(line.split()[0]) for line in (lines[1], lines[-2])]
-    assert labels[0] - labels[1] == pytest.approx(0.1)
-    drawn = [any(character > "\u2800" for character in line) for line in lines[1:-1]]
-    assert sum(drawn) <= 3
 
 
 @pytest.mark.parametrize("size", [(60, 24), (80, 24), (200, 50), (40, 10)])

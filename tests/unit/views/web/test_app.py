@@ -123,15 +123,6 @@ def test_what_is_not_served_is_404(server, target):
     assert b"hidden" not in body and str(Path.cwd()).encode() not in body
 
 
-def test_only_get(server):
-    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONSENSE"):
-        status, headers, _ = server.get("/api/runs", method)
-        assert (status, headers["allow"]) == (405, "GET, HEAD"), method
-    for target in ("/", "/api/runs", "/static/main.js"):
-        status, _, body = server.get(target, "HEAD")
-        assert (status, body) == (200, b"")
-
-
 def test_pages_may_use_nothing_but_this_server(server):
     for target in ("/", "/static/main.js", "/static/style.css", "/api/runs", "/nothing"):
         _, headers, body = server.get(target)
@@ -143,24 +134,21 @@ def test_pages_may_use_nothing_but_this_server(server):
         assert b"http" not in body.replace(b"http://www.w3.org/2000/svg", b"")
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.1", ""]
-)
-def test_other_names_of_this_machine_are_refused(server, host):
-    status, _, body = server.get("/api/runs", Host=host)
-    assert status in (400, 403) and b"finished" not in body
-
-
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9999", "127.0.0.1:1", "[::1]:80"])
-def test_forwarded_ports_of_loopback_are_served(server, host):
-    assert server.get("/api/runs", Host=host)[0] == 200
-
-
-def test_the_same_answer_is_not_sent_twice(server):
+def test_methods_hosts_and_answers_that_are_known(server):
+    """Forwarded ports of loopback are served, other names of this machine are not."""
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONSENSE"):
+        status, headers, _ = server.get("/api/runs", method)
+        assert (status, headers["allow"]) == (405, "GET, HEAD"), method
+    for target in ("/", "/api/runs", "/static/main.js"):
+        assert server.get(target, "HEAD")[::2] == (200, b"")
+    for host in ("localhost", "LOCALHOST:9999", "127.0.0.1:1", "[::1]:80"):
+        assert server.get("/api/runs", Host=host)[0] == 200, host
+    for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.1", ""):
+        status, _, body = server.get("/api/runs", Host=host)
+        assert status in (400, 403) and b"finished" not in body, host
     _, headers, body = server.get("/api/curves?run=live", Accept_Encoding="gzip")
     assert headers["content-encoding"] == "gzip" and body[:2] == b"\x1f\x8b"
-    status, _, body = server.get("/api/curves?run=live", If_None_Match=headers["etag"])
-    assert (status, body) == (304, b"")
+    assert server.get("/api/curves?run=live", If_None_Match=headers["etag"])[::2] == (304, b"")
 
 
 def client(runs, token, port=80):
@@ -184,19 +172,15 @@ def test_away_from_loopback_a_token_is_needed(runs, tmp_path):
         assert served.get("/api/runs", headers={"Cookie": known}).status_code == status, known
 
 
-@pytest.mark.parametrize(
-    ("mode", "content", "reason"),
-    [(0o600, "0123456789abcdef", ""), (0o644, "0123456789abcdef", "other users"), (0o600, "short", "no token")],
-)
-def test_token_from_a_file(tmp_path, mode, content, reason):
+def test_token_from_a_file(tmp_path):
     file = tmp_path / "token"
-    file.write_text(f"{content}\n")
-    file.chmod(mode)
-    if not reason:
-        assert read_token(file) == content
-    else:
-        with pytest.raises(UserError, match=reason):
-            app.serve([tmp_path], "127.0.0.1:0", file)
+    for mode, content, reason in (
+        (0o600, "0123456789abcdef", ""), (0o644, "0123456789abcdef", "other users"), (0o600, "short", "no token"),
+    ):  # fmt: skip
+        file.write_text(f"{content}\n")
+        file.chmod(mode)
+        with pytest.raises(UserError, match=reason) if reason else contextlib.nullcontext():
+            assert read_token(file) == content
 
 
 def test_addresses_that_cannot_be_used(runs, capsys):

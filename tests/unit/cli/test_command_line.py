@@ -1,8 +1,9 @@
-"""Where a command cannot write is an error of one line, before any work."""
+"""Misspelt names get those that were probably meant, bash completes them, and unusable paths are one line."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ from support.options import parse
 from support.report import make_run
 
 from hvdtrain.__main__ import main
-from hvdtrain.cli import bench, doctor
+from hvdtrain.cli import COMMANDS, bench, doctor
 from hvdtrain.cli.export import ExportOptions
 from hvdtrain.cli.predict import PredictOptions
 from hvdtrain.config.option import types
@@ -21,6 +22,67 @@ from hvdtrain.errors import UserError
 from hvdtrain.measure.bench import allreduce
 from hvdtrain.measure.scale.inputs import ScaleOptions
 from hvdtrain.system.files import NOT_LOCAL
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("trian", "train"),
+        ("launch lcal -n 2 -- x", "local"),
+        ("launch local -n 2 --restart=3 -- x --restart", "--restarts"),
+        ("launch sbatch --nodes 2 --ranks-per-node 2 --via sru -- x", "srun"),
+        ("doctor --only frameworkz", "frameworks"),
+        ("report runs --outptu x", "--output"),
+        ("sweep --set lrr=1 -- train", "lr"),
+        ("sweep --set optimizer=adm -- train", "adam"),
+        ("predict runs/NAME", "hvdtrain: no image was given; give image files after the run: predict RUN IMAGE...\n"),
+    ],
+)
+def test_commands(capsys, command, text):
+    with pytest.raises(SystemExit) as ended:
+        main(command.split())
+    assert ended.value.code == 2
+    assert (text if " " in text else f"(did you mean {text}?)") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [(["--framework", "torhc"], "torch"), (["--schedule=cosin"], "cosine"), (["--precision", "bf61"], "bf16")],
+)
+def test_training_options(options, meant):
+    with pytest.raises(UserError, match=rf"is not valid \(did you mean {meant}\?\)") as caught:
+        parse(options, framework="torch")
+    assert caught.value.option == options[0][2:].partition("=")[0]
+
+
+def completed(script, *words: str, cwd=None) -> list[str]:
+    """What bash offers for the last of these words of a command line."""
+    program = (
+        f"source '{script}'; COMP_WORDS=(hvdtrain {' '.join(words[:-1])} '{words[-1]}'); COMP_CWORD={len(words)}; "
+        '_shtab_hvdtrain; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True, cwd=cwd).stdout.split()
+
+
+def test_commands_options_values_and_files_are_completed(tmp_path, capsys):
+    main(["completion", "bash"])
+    script = tmp_path / "hvdtrain.bash"
+    script.write_text(capsys.readouterr().out)
+    (tmp_path / "run.toml").touch()
+    assert completed(script, "") == list(COMMANDS)
+    assert "--restarts" in completed(script, "launch", "local", "--res")
+    assert {"--batch-size", "--batch-scope"} <= {*completed(script, "train", "--batch")}
+    assert {"book", "xavier", "he"} == {*completed(script, "train", "--init", "")}
+    assert "--trial" in completed(script, "sweep", "--t")
+    assert "run.toml" in completed(script, "train", "--config", "", cwd=tmp_path)
+
+
+def test_another_shell_is_one_line(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["completion", "bsh"])
+    error = capsys.readouterr().err
+    assert (ended.value.code, error.count("\n")) == (2, 1)
+    assert error.startswith("hvdtrain: bsh: no such choice (did you mean bash?); choose one of bash, zsh")
 
 
 @pytest.mark.parametrize(

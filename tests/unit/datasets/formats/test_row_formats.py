@@ -1,0 +1,234 @@
+"""Tar shards, data from the user's Python code, and image files: read right, or rejected in one sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.row_data import CLASSES, png, rejected, write_python, write_shard, write_tar
+
+from hvdtrain.datasets.formats import tar_shards
+from hvdtrain.datasets.formats.image_files import read_image
+from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.rows import RowError
+from hvdtrain.errors import UserError
+
+ROW = {"1.png": png(np.zeros((5, 4), np.uint8)), "1.cls": b"0"}
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        ({"1.png": ROW["1.png"]}, "has 1 images and 0 .cls files of 1"),
+        ({"1.cls": b"0"}, "has 0 images and 1 .cls files of 1"),
+        ({**ROW, "1.jpg": b""}, "has 2 images and 1 .cls files of 1"),
+        ({"1.cls": b"0", "2.cls": b"0", "1.png": b"", "2.png": b""}, "has 0 images and 1 .cls files of 1"),
+        ({**ROW, "1.cls": b"ape"}, "has the label 'ape' in 1.cls"),
+        ({**ROW, "1.cls": b"3"}, "the label of row 0 is 3; the data has 3 classes"),
+        ({**ROW, "1.png": b"no image"}, "train-000000.tar: 1 (row 0): cannot be read"),
+        ({"1.npy": b"\x93NUMPY", "1.cls": b"0"}, "train-000000.tar: 1 (row 0): cannot be read"),
+        ({}, "holds no rows"),
+    ],
+)
+def test_shard_with_incomplete_rows(tmp_path: Path, members: dict[str, bytes], text: str) -> None:
+    folder = write_tar(tmp_path / "data")
+    write_shard(folder / "train-000000.tar", members)
+    rejected(folder, str(folder / "train-000000.tar"), text)
+
+
+@pytest.mark.parametrize("length", [0, 100, 600, 1024, 5000, -10240])
+def test_shard_that_is_cut(tmp_path: Path, length: int) -> None:
+    """At any place, also in a header and between two members."""
+    path = write_tar(tmp_path / "data") / "train-000001.tar"
+    path.write_bytes(path.read_bytes()[:length])
+    assert re.search(r"is truncated or damaged at byte|cannot be read", str(rejected(tmp_path / "data", str(path))))
+
+
+def test_shards_of_one_part_only(tmp_path: Path) -> None:
+    folder = write_tar(tmp_path / "data")
+    for path in folder.glob("test-*"):
+        path.unlink()
+    rejected(folder, "no shards of the other part")
+
+
+def test_index_is_made_once_and_again_for_a_shard_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, scanned = write_tar(tmp_path / "data"), []
+    scan = tar_shards._scan
+    monkeypatch.setattr(tar_shards, "_scan", lambda shard: scanned.append(shard.path.name) or scan(shard))
+
+    def load() -> list[str]:
+        scanned.clear()
+        dataset = load_dataset(str(folder))
+        dataset.train[np.arange(len(dataset.train))]
+        return scanned
+
+    assert len(load()) == 5 and load() == []
+    os.utime(folder / "train-000001.tar", (1, 1))
+    assert load() == ["train-000001.tar"] and load() == []
+    (folder / tar_shards.INDEX).write_bytes(b"PK damaged")
+    assert len(load()) == 5
+    (folder / tar_shards.INDEX).unlink()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert len(load()) == 5 and load() == []
+    assert not (folder / tar_shards.INDEX).exists() and list((tmp_path / "cache").rglob("*.npz"))
+
+
+def test_python_objects(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert load_dataset(write_python(data, "source")).train.fingerprint == "mine"
+    assert load_dataset(write_python(data, "arrays")).classes == CLASSES
+    assert load_dataset(write_python(data, "arrays")).fingerprint
+    random = write_python(data, "random")
+    assert load_dataset(random).fingerprint == load_dataset(random).fingerprint
+    assert load_dataset(random).fingerprint != load_dataset(write_python(data, "map_style")).fingerprint
+    place = "mine.py:broken: train (row 4)"
+    error = rejected(write_python(data, "broken"), f"{place}: cannot be read (ValueError: no such file)")
+    assert isinstance(error, RowError)
+    rejected(write_python(data, "nothing"), "mine.py:nothing: is of type int; return (train, test)")
+    rejected(write_python(data, "fails"), "mine.py:fails: ZeroDivisionError: division by zero")
+    rejected(write_python(data, "unnamed"), "the number of classes is not known; return (train, test, classes)")
+    rejected(write_python(data, "map_stile"), "has no map_stile (did you mean map_style?)")
+    rejected(tmp_path / "no.py:name", "no.py")
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        ("3", "is of type int; return a tuple of image and label"),
+        ("(np.zeros((5, 4), np.uint8), 1.5)", "has a label of type float64"),
+        ("(np.zeros((5, 4), np.uint8), 3)", "the label is 3, and the data has 3 classes, from 0 on"),
+        ("(np.zeros((5, 5), np.uint8), 0)", "the image is uint8 of 1x5x5, the first one is uint8 of 1x5x4"),
+        ("(np.zeros((5, 4), np.float32), 0)", "the image is float32 of 1x5x4, the first one is uint8"),
+        ("(np.zeros(4, np.uint8), 0)", "the image has shape (4,)"),
+    ],
+)
+def test_row_of_a_python_object_that_is_unlike_the_others(tmp_path: Path, item: str, text: str) -> None:
+    reference = write_python(tmp_path / "data")
+    path = tmp_path / "data" / "mine.py"
+    method = f"def __getitem__(self, row):\n        return {item} if row == 3 else super().__getitem__(row)"
+    code = f"\nclass Odd(MapStyle):\n    {method}\n"
+    path.write_text(f"{path.read_text()}{code}\ndata = Odd('train'), MapStyle('test')\n")
+    rejected(reference.replace("map_style", "data"), "train (row 3): ", text)
+
+
+@pytest.mark.parametrize(("targets", "text"), [(["a", "b"] * 5, "not integers"), ([[0], [1, 2]], "not integers")])
+def test_labels_that_are_no_integers_are_one_line(tmp_path, targets, text):
+    (tmp_path / "rows.py").write_text(
+        f"class Rows:\n    targets = {targets}\n    def __len__(self): return 10\n"
+        "    def __getitem__(self, row): return [[0.0]], 0\nrows = Rows()\n"
+    )
+    with pytest.raises(UserError, match=text):
+        load_dataset(f"{tmp_path}/rows.py:rows", split=0.5)
+
+
+def test_targets_of_other_rows_do_not_divide(tmp_path):
+    (tmp_path / "rows.py").write_text(
+        "class Rows:\n    targets = [0, 1]\n    classes = ['a', 'b']\n    def __len__(self): return 10\n"
+        "    def __getitem__(self, row): return [[0.0]], row % 2\nrows = Rows()\n"
+    )
+    assert len(load_dataset(f"{tmp_path}/rows.py:rows", split=0.5).train) == 5
+
+
+GRAY = (1, 4, 4)
+RAMP = np.linspace(0, 255, 16).astype(np.uint8).reshape(4, 4)
+
+
+def read(path: Path, shape: tuple[int, int, int] = GRAY, invert: bool = False) -> np.ndarray:
+    return read_image(path, shape, invert)
+
+
+def palette(values: np.ndarray) -> Image.Image:
+    image = Image.fromarray(values[::-1], "P")
+    image.putpalette([value for number in range(256) for value in (number,) * 3])
+    return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+
+
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("gray.png", Image.fromarray(RAMP)),
+        ("sixteen.png", Image.fromarray(RAMP.astype(np.uint16) * 257)),
+        ("sixteen.tif", Image.fromarray(RAMP.astype(np.uint16) * 257)),
+        ("color.png", Image.fromarray(np.stack([RAMP] * 3, 2))),
+        ("color.ppm", Image.fromarray(np.stack([RAMP] * 3, 2))),
+        ("palette.png", palette(RAMP)),
+        ("palette.gif", palette(RAMP)),
+        ("lossless.webp", Image.fromarray(np.stack([RAMP] * 3, 2))),
+        ("opaque.png", Image.fromarray(np.stack([RAMP] * 3 + [np.full_like(RAMP, 255)], 2))),
+    ],
+)
+def test_a_picture_is_the_same_in_all_formats(tmp_path: Path, name: str, image: Image.Image) -> None:
+    image.save(tmp_path / name, **({"lossless": True} if name.endswith("webp") else {}))
+    assert read(tmp_path / name).tolist() == [RAMP.tolist()]
+    assert read(tmp_path / name, invert=True).tolist() == [(255 - RAMP).tolist()]
+
+
+def test_gray_of_sixteen_bits_in_portable_graymap(tmp_path: Path) -> None:
+    (tmp_path / "a.pgm").write_bytes(b"P5 4 4 65535\n" + (RAMP.astype(">u2") * 257).tobytes())
+    assert read(tmp_path / "a.pgm").tolist() == [RAMP.tolist()]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+@pytest.mark.parametrize("invert", [False, True])
+def test_transparent_pixels_are_background(tmp_path: Path, mode: str, invert: bool) -> None:
+    """A white drawing on transparent ground, or with --invert a black one."""
+    drawn = 0 if invert else 255
+    pixels = np.full((4, 4, 2), (99, 0), np.uint8)
+    pixels[1:3, 1:3] = drawn, 255
+    image = Image.fromarray(pixels).convert("RGBA")
+    if mode == "P":
+        image = image.quantize(4)
+    image.convert(mode).save(tmp_path / "a.png")
+    found = read(tmp_path / "a.png", invert=invert)[0]
+    assert (found[1:3, 1:3] == 255).all()
+    assert found.sum() == 4 * 255
+
+
+def test_rotated_photograph_is_read_upright(tmp_path: Path) -> None:
+    photograph = Image.fromarray(np.kron(RAMP, np.ones((8, 8), np.uint8)))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate by 90 degrees to see it upright
+    photograph.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "a.jpg", exif=exif, quality=100)
+    assert np.abs(read(tmp_path / "a.jpg")[0].astype(int) - RAMP).max() <= 2
+
+
+def test_colors_and_bits(tmp_path: Path) -> None:
+    Image.new("CMYK", (4, 4), (0, 255, 255, 0)).save(tmp_path / "red.jpg", quality=100)
+    red = read(tmp_path / "red.jpg", (3, 4, 4))
+    assert (red[0] > 250).all()
+    assert (red[1:] < 5).all()
+    Image.fromarray(RAMP > 99).save(tmp_path / "bits.tif")
+    assert read(tmp_path / "bits.tif").tolist() == [np.where(RAMP > 99, 255, 0).tolist()]
+
+
+def save_animation(path: Path) -> None:
+    Image.fromarray(RAMP).save(path, save_all=True, append_images=[Image.fromarray(255 - RAMP)])
+
+
+def save_truncated(path: Path) -> None:
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), np.uint8)).save(path, "PNG")
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+@pytest.mark.parametrize(
+    ("save", "reason"),
+    [
+        (save_animation, "holds 2 images"),
+        (lambda path: Image.fromarray(RAMP.astype(np.float32) / 255).save(path, "TIFF"), "32-bit numbers"),
+        (lambda path: Image.fromarray(RAMP.astype(np.int32)).save(path, "TIFF"), "32-bit numbers"),
+        (lambda path: Image.fromarray(RAMP.astype(np.uint16)).save(path, "PNG", transparency=0), "16 bits"),
+        (save_truncated, "cannot be read as an image"),
+        (lambda path: Image.new("1", (10_000, 10_000)).save(path, "PNG"), "decompression bomb"),
+        (lambda path: Image.new("1", (20_000, 20_000)).save(path, "PNG"), "decompression bomb"),
+    ],
+)
+@pytest.mark.filterwarnings("error", "default::pytest.PytestUnraisableExceptionWarning")  # of files of other tests
+def test_what_cannot_be_read_right_is_rejected(tmp_path: Path, save, reason: str) -> None:
+    save(tmp_path / "a.gif")
+    with pytest.raises(UserError, match=reason) as error:
+        read(tmp_path / "a.gif")
+    assert "\n" not in str(error.value)
