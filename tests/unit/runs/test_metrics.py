@@ -251,3 +251,11 @@ def test_a_reader_has_at_most_so_many_records(tmp_path):
     path.write_text(path.read_text() + lines[8])
     assert len(reader.read().all()) == 5
     assert len(metrics.read(path)) == 9
+
+
+def test_times_of_ranks_are_thinned_by_their_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_times, "MAX_TIMES", 20)
+    records = [record(number, **times([1.0] * 4, None, [0.0] * 4)) for number in range(1, 13)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    intervals = MetricsReader(tmp_path / "metrics.jsonl").read().rank_times()
+    assert [interval.step for interval in intervals] == [3, 6, 9, 12]

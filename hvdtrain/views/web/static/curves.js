@@ -2,7 +2,7 @@
 
 import {changed, parameters, replace} from "./address.js";
 import {Chart, swatch} from "./chart.js";
-import {arrange, isolated, make, setText} from "./dom.js";
+import {arrange, isolated, keepPlace, make, setText} from "./dom.js";
 import {ask, Missing} from "./server.js";
 
 const FIGURES = ["loss", "validation loss", "test loss", "images/s", "learning rate"];  // metrics come after the losses
@@ -90,9 +90,14 @@ export class Curves {
     arrange(this.grid, figures.map((name) => this.charts.get(name).node));
   }
 
+  // What is below the curves stays where its reader sees it, however many charts there are now.
   draw() {
     clearTimeout(this.timer);
     this.timer = 0;
+    keepPlace(() => this.drawAll());
+  }
+
+  drawAll() {
     const figures = this.figures();
     this.offer(figures);
     const chosen = parameters(), axis = chosen.get("by") === "step" ? "steps" : "epochs";
