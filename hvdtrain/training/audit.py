@@ -78,6 +78,7 @@ class Auditor(Observer):
         wrong = None if verdict.wrong is None else ranks[verdict.wrong]
         values = {"shard": difference.shard, "rank": ranks[difference.owner], "by": ranks[difference.by]}
         self._reporter.record("audit", at, **values, wrong=wrong)
+        group.gather(None)  # no rank ends, or has another one ended, before rank 0 has written it
         if wrong is not None and self._run.runtime.on_wrong_bits == "exclude":
             self._exclude(wrong, what_was_wrong(difference, verdict))
         first = ranks[difference.owner] if wrong is None else wrong

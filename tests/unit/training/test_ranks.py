@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,9 +11,12 @@ import numpy as np
 import pytest
 from support.rank_threads import on_all_ranks
 
+from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.errors import WrongBits
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position, ShardLoss
 from hvdtrain.runs.step_times import StepTime, to_record
+from hvdtrain.training.audit import Auditor
 from hvdtrain.training.heartbeats import Heartbeat, Observation
 from hvdtrain.training.ranks import Losses, Ranks, RankStep, join, losses_of_rank, losses_of_shards
 from hvdtrain.training.survival import Agreement, Handover, Standing, agree, hand_over
@@ -159,3 +163,22 @@ def test_a_rank_that_never_came_is_awaited_before_those_that_are_behind():
     assert Observation(beats, frozenset()).awaited([0, 1]) == [1]
     assert Observation(beats, frozenset({0})).awaited([0, 1, 2]) == [0]
     assert Observation({0: beat(0, 7), 1: beat(1, 7)}, frozenset()).awaited([0, 1]) == []
+
+
+def test_no_rank_ends_before_rank_0_has_recorded_that_bits_were_wrong():
+    done = []
+
+    def record(*_, **values):
+        time.sleep(0.1)
+        done.append(values["wrong"])
+
+    def decide(group):
+        run = SimpleNamespace(group=group, runtime=SimpleNamespace(on_wrong_bits="stop"))
+        reporter = SimpleNamespace(record=record if group.rank == 0 else lambda *_, **__: None)
+        with pytest.raises(WrongBits):
+            difference = ShardsDiffer(5, 1, {1: 7, 2: 8})
+            Auditor(run, None, reporter).decide(Position(1, 5), difference, ShardHashes([8, 7, 8]))
+        done.append("ended")
+
+    on_all_ranks(3, decide)
+    assert done == [1, "ended", "ended", "ended"]
