@@ -197,7 +197,8 @@ def test_hosts_end_with_the_test_run_that_made_them(hosts, tmp_path):
     """Also where it cannot clean up."""
     process = start([sys.executable, "-c", MADE, str(tmp_path)], tmp_path, PYTHONPATH=PATH)
     processes = [f"/proc/{pid}" for pid in process.stdout.readline().split()]
-    assert len(processes) >= 6 and all(map(os.path.exists, processes))  # of each host the first one, and two sshd
+    # Of each host the first one, and two sshd; those that were there for a moment only have ended.
+    assert sum(map(os.path.exists, processes)) >= 6
     process.kill()
     process.communicate()
     wait_for(lambda: not any(map(os.path.exists, processes)), 10)
