@@ -167,6 +167,10 @@ def test_offset_is_within_its_error(seed, difference):
     assert found.error_ns < 1_000_000
 
 
+def test_same_clock_has_no_offset():
+    assert offset(RoundTimes("a", [1], [2]), RoundTimes("a", [5], [9])) == Offset(0, 0)
+
+
 def test_drift_between_two_readings_is_corrected():
     before = ClockReading(1000, [Offset(0, 0), Offset(500, 10)], [])
     after = ClockReading(2000, [Offset(0, 0), Offset(700, 20)], [])
