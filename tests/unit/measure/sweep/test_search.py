@@ -8,7 +8,7 @@ import pytest
 from support.run_folders import write_task_run
 
 from hvdtrain.errors import UserError
-from hvdtrain.measure.sweep.search import EarlyEnd, Rules, Search
+from hvdtrain.measure.sweep.search import EarlyEnd, Rules, Search, corners
 from hvdtrain.measure.sweep.trials import Trial, parse_settings
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.runs.run import Run
@@ -152,3 +152,10 @@ def test_without_optuna_it_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="a search needs Optuna") as raised:
         opened(tmp_path)
     assert "hvdtrain[sweep]" in raised.value.remedy
+
+
+def test_corners_have_the_ends_of_all_ranges():
+    assert corners(SETTINGS) == [
+        Trial({"lr": 0.001, "optimizer": "sgd", "set.width": "4"}, 0),
+        Trial({"lr": 1.0, "optimizer": "adam", "set.width": "64"}, 0),
+    ]

@@ -236,6 +236,7 @@ def test_texts_that_are_no_ranges_are_values(text):
         ("float:1:1", "ends at or below its beginning"),
         ("float:0:inf", "not finite"),
         ("int:1:3:0", "a step that is not possible"),
+        ("int:1:3:1:1", "a step that is not possible"),
         ("log:1:2:1", "a step that is not possible"),
     ],
 )
