@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import textwrap
@@ -400,3 +401,16 @@ def test_a_row_that_depends_on_its_batch_is_a_warning():
     (warning,) = augmented(lambda self, rows, generators: (rows[0] - rows[0].mean(0), rows[1])).dataset.train.advice
     assert "augment() gives a row values that depend on the other rows of its batch" in warning
     assert augmented().dataset.train.advice == ()
+
+
+def test_large_integers_that_differ_by_one_are_different():
+    calls = itertools.count()
+    with pytest.raises(UserError, match="returned other values when it was called again"):
+        augmented(lambda self, rows, generators: (rows[0], rows[1] + 10**9 + next(calls)))
+
+
+def test_rows_of_other_shapes_are_named():
+    task = augmented(lambda self, rows, generators: (rows[0][:, : 4 if rows[1][0] < 4 else 3], rows[1]))
+    text = r"returned float32 \(3,\) and int64 \(\), but float32 \(4,\) and int64 \(\) for the first rows"
+    with pytest.raises(UserError, match=text):
+        task.dataset.train[np.array([9])]
