@@ -18,7 +18,7 @@ ifneq ($(wildcard ../shared/data/.),)
 export HVDTRAIN_DATA ?= $(CURDIR)/../shared/data
 endif
 export VENV
-# horovodrun imports TensorFlow to find out whether it is installed; this hides its informational messages.
+# Hides the informational messages of TensorFlow.
 export TF_CPP_MIN_LOG_LEVEL ?= 1
 # The user's setting is overridden: with it, each process would compile the modules of the checkout again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -252,7 +252,7 @@ for variable in $VARIABLES; do
     set_variable "hvdtrain_${variable%%=*}" "${variable%%=*}" "\"${variable#*=}\""
 done
 [[ -z $system_torch ]] || test_system_torch
-# While Horovod is built; and its own modules then. Set-up ends it where it fails itself.
+# In the background while Horovod is built, and once more for the modules of Horovod. If set-up fails, it ends this.
 (compile_modules) >/dev/null 2>&1 &
 compiling=$!
 trap 'kill "$compiling" 2>/dev/null; wait "$compiling"' EXIT

@@ -17,7 +17,7 @@ from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.findings import Finding, warn
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system.rank_info import RankInfo, host_name
-from hvdtrain.system.resources import cpu_quota
+from hvdtrain.system.resources import within_quota
 
 if TYPE_CHECKING:
     from hvdtrain.doctor.connected_job import ConnectedJob
@@ -35,11 +35,6 @@ BUDGET_S = 150
 
 class DeadlineReached(Exception):
     """No subprocess is started any more."""
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    return min(len(os.sched_getaffinity(0)), cpu_quota() or 1 << 16)
 
 
 Row = dict[str, Any]
@@ -66,7 +61,9 @@ class CheckContext:
     _answers: dict[str, Any] = field(default_factory=dict)
     _asking: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
     """Locks of those answers, since checks run side by side."""
-    _cores: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_cores()))
+    _cores: threading.Semaphore = field(
+        default_factory=lambda: threading.Semaphore(within_quota(len(os.sched_getaffinity(0))))
+    )
     """Held while a subprocess runs: as many as there are cores import frameworks, so that none is late."""
 
     @property

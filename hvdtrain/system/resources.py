@@ -80,6 +80,11 @@ def cpu_quota() -> int:
     return 0
 
 
+def within_quota(cores: int) -> int:
+    """Of this number of cores, as many as the innermost limit grants."""
+    return min(cores, cpu_quota() or cores)
+
+
 def memory_limit() -> tuple[int, int]:
     """Limit and current use, in bytes, of the cgroup with the least memory left; 0, 0 without a limit."""
     return min(_memory_limits(), key=lambda limit: limit[0] - limit[1], default=(0, 0))
@@ -173,7 +178,7 @@ def cores_of_rank() -> int:
     count = len(binding.after)
     if binding.after == binding.before and not _is_bound(binding.after):
         count //= rank_info.local_size()
-    return max(min(count, cpu_quota() or count), 1)
+    return max(within_quota(count), 1)
 
 
 def core_share(cores: Sequence[Core], local_rank: int, ranks: int) -> Sequence[Core]:

@@ -15,7 +15,7 @@ from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system import resources
 from hvdtrain.system.arithmetic import SLOWER
-from hvdtrain.system.resources import cpu_quota, memory_limit
+from hvdtrain.system.resources import memory_limit, within_quota
 from hvdtrain.system.text import format_bytes
 
 SHM, MEMINFO = Path("/dev/shm"), Path("/proc/meminfo")
@@ -57,7 +57,7 @@ def check_threads(context: CheckContext) -> Iterator[Finding]:
 
 def usable_cores() -> int:
     """Cores of this host that its processes may use together: bound ranks share the host, not one core each."""
-    return min(os.cpu_count() or 1, cpu_quota() or 1 << 16)
+    return within_quota(os.cpu_count() or 1)
 
 
 @check("machine", "alone")
