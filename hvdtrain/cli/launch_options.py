@@ -10,6 +10,7 @@ from typing import Any
 from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.launchers import LAUNCHERS
 from hvdtrain.jobs.slurm import sbatch
+from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, joined
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 
@@ -61,7 +62,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def _add_command(commands: Any, name: str, about: str, positional: str) -> argparse.ArgumentParser:
     usage = f"python -m hvdtrain launch {name} [OPTIONS] {positional}"
-    return commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=usage)
+    return commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=usage,
+                               replacements=removed.LAUNCH)  # fmt: skip
 
 
 def _add_job_options(command: argparse.ArgumentParser, groups: Sequence[str]) -> None:

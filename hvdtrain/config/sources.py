@@ -17,6 +17,7 @@ from hvdtrain.config.option import OptionParser, as_json, key, option
 from hvdtrain.config.options import RECIPES, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.config.score import CHOICE
 from hvdtrain.errors import UserError
+from hvdtrain.system import removed
 from hvdtrain.system.checkpoint_folder import run_of_best
 from hvdtrain.system.files import read_json, read_toml
 from hvdtrain.system.python_files import class_remedy, is_reference, is_script
@@ -44,6 +45,8 @@ def find(written: str, where: str) -> str:
     """
     name = written.replace("-", "_")
     if name not in KINDS:
+        if replacement := removed.TRAIN.get(f"--{key(name)}"):
+            raise removed.error(f"{where}: --{key(name)}", replacement)
         hint = did_you_mean(key(name), map(key, KINDS))
         raise UserError(f"{where}: training has no option {written!r}{hint}", "hvdtrain train --help lists all")
     return name
@@ -287,7 +290,8 @@ class CommandLine:
 
 def training_parser(program: str, defaults: Config | None = None) -> OptionParser:
     """The parser of a training command line. defaults: those that --help shows."""
-    parser = OptionParser(program, SCRIPT if is_script(program) else PROGRAM, add_help=False)
+    about = SCRIPT if is_script(program) else PROGRAM
+    parser = OptionParser(program, about, add_help=False, replacements=removed.TRAIN)
     if not is_script(program):
         parser.usage = f"{program} [FILE.py:CLASS] [OPTIONS]"
     hidden = NOT_FOR_SCRIPTS if is_script(program) else ()

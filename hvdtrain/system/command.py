@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, UserError
-from hvdtrain.system import agent_pipe
+from hvdtrain.system import agent_pipe, removed
 from hvdtrain.system.files import NOT_LOCAL, is_url
 from hvdtrain.system.rank_info import LAUNCH, VARIABLES
 from hvdtrain.system.run_end import Failure
@@ -30,8 +30,10 @@ class Parser(argparse.ArgumentParser):
 
     _given: Sequence[str] = ()
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, replacements: Mapping[str, str] | None = None, **settings: Any) -> None:
+        """replacements: what to use in place of options that the command no longer has (`removed`)."""
         super().__init__(allow_abbrev=False, **settings)
+        self._replacements = replacements or {}
         self.register("type", Path, _local_path)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -42,6 +44,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = list(args or ())
+        for name in self._replacements.keys() - self._option_string_actions.keys():
+            self.add_argument(name, nargs="?", action=RemovedOption, const=self._replacements[name])
         return super().parse_known_args(args, namespace)
 
     def print_help(self, file: Any = None) -> None:
@@ -76,10 +80,21 @@ class Parser(argparse.ArgumentParser):
     def _options(self) -> Iterator[str]:
         """The options of this parser, and of the commands below it."""
         for action in self._actions:
-            yield from action.option_strings
+            yield from () if isinstance(action, RemovedOption) else action.option_strings
             if isinstance(action, argparse._SubParsersAction):
                 for command in action.choices.values():
                     yield from command._options()
+
+
+class RemovedOption(argparse.Action):
+    """An option that the command no longer has: where it is given, UserError says what to use (`const`)."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.default = self.help = argparse.SUPPRESS
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
+        raise removed.error(str(option_string), str(self.const))
 
 
 def joined(words: list[str], option: str) -> list[str]:
