@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdtrain.datasets.built_in import PUBLISHED, digits, load_published, synthetic
-from hvdtrain.datasets.division import Division
-from hvdtrain.datasets.formats.image_files import ImageRows
+from hvdtrain.datasets.division import Division, labels_of
 from hvdtrain.datasets.formats.reading import ImageSize
 from hvdtrain.datasets.formats.tables import Columns, check_no_columns
 from hvdtrain.datasets.rows import ArraySource, LoadedArrays, LoadedSources
@@ -67,9 +66,8 @@ def load_dataset(
         if image_size:
             raise UserError(f"--image-size: {name} is not resized", "leave it out")
     sources = loaded if isinstance(loaded, LoadedSources) else _in_memory(name, loaded)
-    train, test, validated = Division(split, validation, seed).of(name, sources.train, sources.test, sources.labels)
-    if sources.test is None and isinstance(sources.train, ImageRows):  # of two parts, their reader has done it
-        sources.train.take_colors_of_first(sources.train)
+    labels = labels_of(sources.train, 1)
+    train, test, validated = Division(split, validation, seed).of(name, sources.train, sources.test, labels)
     if as_images:
         if not sources.classes:
             reason = f"{name}: its labels are numbers with fractions, and a network as data tells classes apart"

@@ -215,11 +215,6 @@ class CheckedRows(RowReader):
     @abc.abstractmethod
     def fingerprint(self) -> str: ...
 
-    @property
-    def state(self) -> str:
-        """Text that changes when a file does, without reading it: what a worker process compares."""
-        return ""
-
     @abc.abstractmethod
     def read_row(self, row: int) -> Any:
         """A row, in any form that the checks take. May raise any exception."""
@@ -340,8 +335,6 @@ class LoadedSources(NamedTuple):
     test: Source | None
     """None for data that is not divided into parts."""
     classes: tuple[str, ...]
-    labels: np.ndarray | None = None
-    """Those of `train`, integers (n,), where they are known without reading all rows."""
 
 
 class LoadedArrays(NamedTuple):

@@ -65,11 +65,6 @@ class Subset(RowReader):
         """That of the source, and of the rows' numbers."""
         return f"{self._source.fingerprint} {hashlib.sha256(self._rows.astype('<i8').tobytes()).hexdigest()}"
 
-    @property
-    def state(self) -> str:
-        """That of the source (`rows.CheckedRows.state`)."""
-        return getattr(self._source, "state", "")
-
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         return read_rows(self._source, self._rows[rows], draw)
 

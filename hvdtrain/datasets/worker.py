@@ -53,18 +53,17 @@ class WorkerProcess:
     """One process, as the rank sees it.
 
     loader_spec: the arguments of a function that returns a `Dataset`, as JSON has them, and as `loader` its name, by
-    default LOAD_DATASET. states: of the sources' files, by part, which must be what the process finds.
+    default LOAD_DATASET.
     Create it in the main thread: the kernel ends the process when the thread that started it ends.
     """
 
-    def __init__(self, loader_spec: dict[str, Any], states: dict[str, str]) -> None:
+    def __init__(self, loader_spec: dict[str, Any]) -> None:
         # A new program by exec, not a fork of this process: after MPI_Init a fork shares memory that is registered
         # with the network, and copies the locks of threads of Horovod and of the framework in whatever state they are.
         self._connection, theirs = Pipe()
         what = {
             "path": sys.path,
             "loader_spec": loader_spec,
-            "states": states,
             "fd": theirs.fileno(),
             "parent": os.getpid(),
         }
@@ -140,13 +139,7 @@ def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
         dataset = pkgutil.resolve_name(arguments.pop("loader"))(**arguments)
     except Exception as error:
         return {}, error
-    sources = dataset.parts
-    for part, state in what["states"].items():
-        state_here = getattr(sources[part], "state", "")
-        if state_here != state:
-            reason = f"--data {dataset.name}: {part}: the file changed while the job started: {state_here}"
-            return {}, DataChanged(reason)
-    return sources, None
+    return dataset.parts, None
 
 
 def _read(source: Any, rows: list[int], draw: Draw) -> Rows | Exception:

@@ -16,8 +16,14 @@ from typing import BinaryIO
 
 import numpy as np
 
-from hvdtrain.datasets.formats import reading
-from hvdtrain.datasets.formats.reading import Arrays, Malformed, compare_sha256, decompressed, wrap_errors
+from hvdtrain.datasets.formats.reading import (
+    Arrays,
+    Malformed,
+    check_size,
+    compare_sha256,
+    decompressed,
+    wrap_errors,
+)
 
 CIFAR_ARCHIVE, CIFAR_FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 CIFAR_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
@@ -80,9 +86,7 @@ def read_npz(path: Path, names: Iterable[str], missing: bool = False) -> Arrays:
     """
     with wrap_errors(path, "save numeric arrays there with numpy.savez"):
         with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > reading.MEMORY:
-            raise Malformed(f"unpacks to {size / 2**30:,.0f} GiB, more than this machine's memory allows")
+            check_size(sum(member.file_size for member in archive.infolist()))
         with np.load(path, allow_pickle=False) as arrays:
             return tuple(_array(arrays, name) for name in names if name in arrays.files or not missing)
 

@@ -170,8 +170,7 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
     names = _class_names(name, train, data[2] if len(data) == 3 else None)
     train_source = _source(f"{name}: train", train, len(names), skip)
     test_source = None if test is None else _source(f"{name}: test", test, len(names), skip)
-    labels = getattr(train_source, "labels", None) if test is None else None
-    return LoadedSources(train_source, test_source, names, labels)
+    return LoadedSources(train_source, test_source, names)
 
 
 class Pairs:

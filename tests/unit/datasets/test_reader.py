@@ -151,15 +151,6 @@ def test_process_that_is_killed_ends_training_with_a_reason(tmp_path: Path) -> N
     assert not any(map(running, pids))
 
 
-def test_process_that_finds_another_file_says_so(tmp_path: Path) -> None:
-    path = Path(str(WRITERS["chunks"](tmp_path / "data"))) / "data.h5"
-    loader_spec = {"data": str(path)}
-    dataset = load_dataset(**loader_spec)
-    os.utime(path, (1, 1))
-    with Reader(dataset, 1, loader_spec) as reader, pytest.raises(Exception, match="changed while the job started"):
-        reader.wait_until_loaded()
-
-
 PARENT = """
 import sys, time
 import numpy as np
