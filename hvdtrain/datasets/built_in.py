@@ -1,10 +1,9 @@
 """Built-in data sets: published ones, which are found on this machine or downloaded once to the user's cache; and
-those that need no download, scikit-learn's digits and synthetic images.
+those that need no download, handwritten digits and synthetic images.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -150,20 +149,14 @@ def _remedy(path: Path) -> str:
 
 
 def digits() -> Arrays:
-    """scikit-learn's 1797 handwritten digits of 8x8 pixels, as 28x28 bytes: 1437 to train, 360 to test.
+    """1797 handwritten digits of 8x8 pixels (digits-LICENSE.txt), as 28x28 bytes: 1437 to train, 360 to test.
 
     Values 0 to 16 become 0 to 255. Each pixel is repeated 3x3 times within a border of two zeros, so nothing is
     interpolated. In the order of labels, every fifth image is a test image.
     """
-    # Importing scikit-learn, and with it SciPy, would add 0.6 s of CPU time to the start of each rank.
-    package = importlib.util.find_spec("sklearn")
-    if package is None or not package.origin:
-        raise UserError("--data digits: scikit-learn is not installed", "run: make setup")
-    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    with wrap_errors(path, "install scikit-learn again, by: make setup"):
-        rows = np.loadtxt(path, delimiter=",")
-    values, labels = rows[:, :-1], rows[:, -1].astype(np.int64)
-    pixels = np.rint(values.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    with np.load(Path(__file__).with_name("digits.npz")) as rows:
+        values, labels = rows["values"], rows["labels"].astype(np.int64)
+    pixels = np.rint(values * (255 / 16)).astype(np.uint8)
     images = np.pad(pixels.repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2)))
     test = np.zeros(len(labels), bool)
     test[np.argsort(labels, kind="stable")[::5]] = True

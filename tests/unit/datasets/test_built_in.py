@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import io
 import socket
 import subprocess
@@ -32,7 +31,6 @@ from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED
 from hvdtrain.datasets.formats import in_memory, reading
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.validation import suspicious
-from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
 
 
@@ -100,18 +98,6 @@ def test_damaged_file_in_the_users_folder_or_the_cache(
 def test_file_that_unpacks_to_more_than_memory(mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MEMORY", 1000)
     rejected("mnist", str(mnist / "train-images-idx3-ubyte.gz"), "more than this machine's memory")
-
-
-def test_digits_need_no_import_of_scikit_learn() -> None:
-    """With SciPy it would add 0.6 s to the start of each rank."""
-    program = "import sys; from hvdtrain.datasets.built_in import digits; digits(); print('sklearn' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"False\n"
-
-
-def test_digits_without_scikit_learn_are_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="--data digits: scikit-learn is not installed; run: make setup"):
-        load_dataset("digits")
 
 
 @pytest.mark.parametrize(
