@@ -7,8 +7,8 @@ In two processes, by MultiWorkerMirroredStrategy:
     hvdtrain launch local -n 2 -- python -m hvdtrain train examples/keras_regression.py:Friedman \
         --framework tensorflow --strategy multiworker --optimizer adam --lr 0.05 --epochs 20
 
-Both end with the same weights, and a mean squared error of 1.57 on the test rows; that of the noise is 1, and that of
-a linear regression 6.7.
+Both end with the same weights, and a mean squared error of 1.20 on the test rows; that of the noise is 1, and that of
+a linear regression 6.9.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from hvdtrain.datasets.formats.in_memory import CIFAR_ARCHIVE, CIFAR_FILES, cifa
 from hvdtrain.datasets.formats.reading import Arrays, check_sha256, wrap_errors
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
+from hvdtrain.system.files import user_cache
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
            "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")  # fmt: skip
@@ -120,15 +121,8 @@ def _locate(name: str, offline: bool) -> dict[str, Path]:
 
 def _folders(name: str) -> list[Path]:
     """Where a published data set may be: in the user's folder, and last in the cache."""
-    roots = [os.environ.get("HVDTRAIN_DATA"), _cache()]
+    roots = [os.environ.get("HVDTRAIN_DATA"), user_cache()]
     return [Path(os.path.expanduser(root), name) for root in roots if root]
-
-
-def _cache() -> Path:
-    """The user's cache."""
-    import pooch  # with what it downloads by, 0.1 s that digits do not need
-
-    return Path(pooch.os_cache("hvdtrain"))
 
 
 def find_file(folders: list[Path], file: str) -> Path | None:
@@ -143,7 +137,7 @@ def _spellings(file: str) -> tuple[str, ...]:
 
 
 def _remedy(path: Path) -> str:
-    if _cache() in path.parents:
+    if user_cache() in path.parents:
         return "delete it, and it is downloaded again (not with --offline)"
     return "replace it with the published file, or unset HVDTRAIN_DATA to download it"
 
@@ -154,7 +148,8 @@ def digits() -> Arrays:
     Values 0 to 16 become 0 to 255. Each pixel is repeated 3x3 times within a border of two zeros, so nothing is
     interpolated. In the order of labels, every fifth image is a test image.
     """
-    with np.load(Path(__file__).with_name("digits.npz")) as rows:
+    path = Path(__file__).with_name("digits.npz")
+    with np.load(path, allow_pickle=False) as rows:
         values, labels = rows["values"], rows["labels"].astype(np.int64)
     pixels = np.rint(values * (255 / 16)).astype(np.uint8)
     images = np.pad(pixels.repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2)))
