@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import zipfile
 from pathlib import Path
@@ -34,7 +33,7 @@ def load_path(
 ) -> LoadedSources | LoadedArrays:
     """The data at a path, in one of FORMATS.
 
-    name: of the data in messages. skip, resized: see `RowSource` and `ImageFolder`. columns: of a table. Raises
+    name: of the data in messages. skip, resized: see `CheckedRows` and `ImageFolder`. columns: of a table. Raises
     UserError if the path has none of the formats, or several, or a file is damaged.
     """
     kind = _format(name, path)
@@ -97,12 +96,10 @@ def _no_format(name: str, path: Path, names: list[str]) -> UserError:
     if len(archives) > 1:
         remedy = "name them train.npz and test.npz, or give the path of one that has all arrays"
         return UserError(f"{name}: holds {len(archives)} .npz files ({_listed(archives)})", remedy)
-    suffixes = collections.Counter(Path(file).suffix.lower() for file in shown if (path / file).is_file())
-    if any(suffix in SUFFIXES for suffix in suffixes):
-        held = " and ".join(f"{count:,} {suffix} file(s)" for suffix, count in suffixes.most_common(2))
-        remedy = f"put the images of each class into a folder with its name, or {OWN_READER}"
-        return UserError(f"{name}: holds {held}, but nothing says of which class an image is", remedy)
     held = _listed(shown) or "it is empty"
+    if any(file.lower().endswith(SUFFIXES) for file in shown):
+        remedy = f"put the images of each class into a folder with its name, or {OWN_READER}"
+        return UserError(f"{name}: holds images ({held}), but nothing says of which class one is", remedy)
     if len(tables := _tables(path)) > 1:
         return UserError(f"{name}: holds {len(tables)} tables ({held})", "name two of them train and test, or give one")
     return UserError(f"{name}: holds no data of a known format ({held})", f"give {FORMATS}; or {OWN_READER}")

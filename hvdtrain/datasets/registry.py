@@ -44,7 +44,7 @@ def load_dataset(
 
     image_shape: (channels, height, width) that the network takes, if it takes only one; synthetic images get it.
     offline: do not download. image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace
-    rows that cannot be read (`RowSource`). name: of the data in messages, by default `data`. split: share of the rows
+    rows that cannot be read (`CheckedRows`). name: of the data in messages, by default `data`. split: share of the rows
     to train with, of data that has no test part; validation: share of these that is kept apart; seed: decides which.
     label, columns: names of columns of a table, as --label and --columns. as_images: give rows of n numbers the shape
     (1, 1, n), as networks take it. Raises UserError, which names the file or option, the problem and the remedy.

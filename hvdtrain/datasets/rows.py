@@ -297,28 +297,6 @@ class CheckedRows(RowReader):
         return RowError(f"{self._place(row)}: {reason}", FIX_OR_SKIP)
 
 
-class RowSource(CheckedRows):
-    """Images and labels (see `interfaces.Source`). classes: number of classes, above all labels."""
-
-    labels: np.ndarray | None = None
-    """The labels of all rows, integers (n,); None if they are not known without reading all rows."""
-    labels_seen: np.ndarray | None = None
-    """The labels that occur, in order; None if that is not known without reading all rows."""
-    other_shape = "give all images one shape, or use --on-bad-row skip"
-
-    def __init__(self, name: str, length: int, classes: int, skip: bool) -> None:
-        super().__init__(name, length, skip, ImagesAndLabels(classes))
-
-    @property
-    def form(self) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of all images."""
-        return self.forms[0]
-
-    @abc.abstractmethod
-    def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        """The image of a row, in any form that `valid_images` takes, and its label. May raise any exception."""
-
-
 def _forms_of_row(arrays: tuple[np.ndarray, ...]) -> Forms:
     return tuple((array.shape, array.dtype) for array in arrays)
 

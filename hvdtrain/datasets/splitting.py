@@ -55,7 +55,6 @@ class Subset(RowReader):
         self.advice: tuple[str, ...] = getattr(source, "advice", ())
         labels = getattr(source, "labels", None)
         self.labels = labels[rows] if isinstance(labels, np.ndarray) else None
-        self.labels_seen = getattr(source, "labels_seen", None) if self.labels is None else np.unique(self.labels)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -136,7 +136,7 @@ def _sample(source: Source) -> tuple[np.ndarray, np.ndarray | None]:
     in_memory = getattr(source, "in_memory", False)
     rows = np.linspace(0, len(source) - 1, MAX_SAMPLED if in_memory else MAX_READ).astype(np.int64)
     images, labels = source[np.unique(rows)]
-    return images, labels if in_memory else getattr(source, "labels_seen", None)
+    return images, labels if in_memory else getattr(source, "labels", None)
 
 
 def _many_channels(shape: tuple[int, ...]) -> str:

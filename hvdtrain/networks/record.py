@@ -36,8 +36,8 @@ def _layer_record(layer: Layer) -> Any:
         return layer
     record: dict[str, Any] = {"type": layer.kind}
     for name, default in _fields(type(layer)).items():
-        value = _plain(getattr(layer, name))
-        if value != (list(default) if isinstance(default, tuple) else default):
+        if (value := getattr(layer, name)) != default:
+            value = _plain(value)
             record[name] = [_layer_record(inner) for inner in value] if isinstance(value, list) else value
     return record
 

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from hvdtrain.datasets.formats.reading import READABLE, ImageSize, Malformed, check_unchanged, fingerprint, wrap_errors
-from hvdtrain.datasets.rows import LoadedSources, RowSource
+from hvdtrain.datasets.rows import CheckedRows, ImagesAndLabels, LoadedSources
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape, text
 from hvdtrain.system.text import printable
@@ -88,23 +88,20 @@ def _without_alpha(image: Image.Image, background: int) -> Image.Image:
     return Image.alpha_composite(opaque, image.convert("RGBA"))
 
 
-class ImageFolder(RowSource):
+class ImageFolder(CheckedRows):
     """Images in folders of classes: rows by class, in the order of the file names.
 
     part: the folder of the folders. resized: (channels, height, width) that all images get; without channels those of
     the first image, and without anything also its size.
     """
 
-    labels: np.ndarray
-
     def __init__(self, name: str, part: Path, found: Sequence[ClassFolder], skip: bool, resized: ImageSize) -> None:
         counts = [len(one.paths) for one in found]
-        super().__init__(name, sum(counts), len(found), skip)
+        super().__init__(name, sum(counts), skip, ImagesAndLabels(len(found)))
         self._part, self._resized, self._in_color = os.fsencode(part), resized, False
         # Arrays, as a million names and numbers take a tenth of the memory of a list.
         self._paths, self._sizes, self._mtimes_ns = map(np.concatenate, zip(*(one[:3] for one in found), strict=True))
         self.labels = np.repeat(np.arange(len(found), dtype=np.min_scalar_type(len(found))), counts)
-        self.labels_seen = np.flatnonzero(counts)
         if ignored := sum(one.ignored for one in found):
             self.advice = (
                 f"{name}: {ignored} file(s) are ignored, whose names end with none of {', '.join(SUFFIXES)}",
@@ -118,7 +115,7 @@ class ImageFolder(RowSource):
 
     def take_colors_of_first(self, *others: ImageFolder) -> None:
         """Give gray images three channels, also in other parts, if the first image of these rows is in color."""
-        is_color = self.form[0][0] == 3
+        is_color = self.forms[0][0][0] == 3
         for part in (self, *others):
             part._in_color = is_color
 
@@ -160,7 +157,7 @@ class ClassFolder(NamedTuple):
 def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
     """train/CLASS/*.png and test/CLASS/*.png, or val instead of test; labels number the sorted names of the classes.
 
-    name: of the data in messages. skip, resized: see `RowSource` and `ImageRows`. Raises UserError if the parts do not
+    name: of the data in messages. skip, resized: see `CheckedRows`, `ImageFolder`. Raises UserError if the parts do not
     have the same classes, or a class of train has no image.
     """
     test = next((folder / part for part in TEST_FOLDERS if (folder / part).is_dir()), None)

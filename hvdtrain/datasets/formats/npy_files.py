@@ -18,7 +18,7 @@ from hvdtrain.datasets.formats.reading import (
     wrap_errors,
 )
 from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.rows import LoadedSources, Rows, RowSource
+from hvdtrain.datasets.rows import CheckedRows, ImagesAndLabels, LoadedSources, Rows, forms_of
 from hvdtrain.datasets.validation import (
     check_image_shape,
     compact_labels,
@@ -54,17 +54,13 @@ class NpyFile:
                 raise Malformed(f"is truncated: it holds {self._status.st_size} bytes, its header says {end}")
 
     def _read_header(self) -> tuple[tuple[int, ...], np.dtype]:
-        version = np.lib.format.read_magic(self._file)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if version not in readers:
-            raise Malformed(f"has version {version[0]}.{version[1]} of the format")
-        shape, fortran_order, dtype = readers[version](self._file)
+        of_version_1 = np.lib.format.read_magic(self._file) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if of_version_1 else np.lib.format.read_array_header_2_0
+        shape, fortran_order, dtype = read(self._file)
         if dtype.hasobject:
             raise Malformed("holds pickled objects, which are never loaded")
         if fortran_order and len(shape) > 1:
-            raise Malformed(
-                "is in Fortran order, in which a row is not in one piece; save numpy.ascontiguousarray of it"
-            )
+            raise Malformed("is in Fortran order, with no row in one piece; save numpy.ascontiguousarray of it")
         return shape, dtype
 
     @property
@@ -95,15 +91,12 @@ class NpyFile:
             offset, buffer = offset + count, buffer[count:]
 
 
-class NpyRows(RowSource):
+class NpyRows(CheckedRows):
     """Images in a file, and their labels in memory."""
 
-    labels: np.ndarray
-
     def __init__(self, name: str, images: NpyFile, labels: np.ndarray, classes: int, skip: bool) -> None:
-        super().__init__(name, len(labels), classes, skip)
+        super().__init__(name, len(labels), skip, ImagesAndLabels(classes))
         self._images, self.labels = images, labels
-        self.labels_seen = np.unique(labels)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -118,19 +111,18 @@ class NpyRows(RowSource):
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         """These rows at once; one by one where something is wrong with them."""
-        shape, dtype = self.form
         try:
             images = valid_images(self.name, self._images[rows])
         except (UserError, Malformed, OSError):
             return super().read(rows, draw)
-        assert images.shape[1:] == shape and images.dtype == dtype  # by the file's header
+        assert forms_of((images,)) == self.forms[:1]  # by the file's header
         return Rows((images, self.labels[rows].astype(np.int64)))
 
 
 def load_npy(name: str, folder: Path, skip: bool) -> LoadedSources:
     """The data in NPY_FILES in this folder, with the names of the classes in classes.txt if it is there.
 
-    name: of the data in messages. skip: see `RowSource`. Raises UserError for a file that is missing or not valid.
+    name: of the data in messages. skip: see `CheckedRows`. Raises UserError for a file that is missing or not valid.
     """
     for file in NPY_FILES:
         if not (folder / file).exists():

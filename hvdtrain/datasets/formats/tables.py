@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -167,15 +166,6 @@ class _Table:
             sentences.append(f"{self.path}: leaves out {len(self) - rows:,} of {len(self):,} rows, which lack a value")
         return tuple(sentences)
 
-    def class_names(self, label: str) -> list[str] | None:
-        """The names of the numbers in a column, as Hugging Face's files have them; None if they have none."""
-        try:
-            features = json.loads((self._table.schema.metadata or {})[b"huggingface"])["info"]["features"]
-            names = features[label]["names"]
-        except (KeyError, TypeError, ValueError):
-            return None
-        return list(map(str, names)) if isinstance(names, list) else None
-
 
 def _labels(tables: list[_Table], label: str, rows: list[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """The labels of these rows of each table, and the classes: the values that occur in the first, in their order.
@@ -188,33 +178,25 @@ def _labels(tables: list[_Table], label: str, rows: list[np.ndarray]) -> tuple[l
     for table, taken in zip(tables, rows, strict=True):
         column = table.column(label)
         kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-        if not (_is_numeric(kind) or _is_text(kind)):
+        if not (_is_numeric(kind) or types.is_string(kind) or types.is_large_string(kind)):
             raise UserError(f"{table.path}: the labels in column {label} are {kind}", "give texts or numbers")
-        cells = np.array(column.to_pylist(), object)[taken]
-        if empty := [row for row, cell in zip(taken.tolist(), cells.tolist(), strict=True) if cell is None]:
-            raise UserError(f"{table.path}: row {empty[0]} has no label in column {label}", "correct it, or remove it")
-        values.append(cells)
-    kinds = {type(cell) for cells in values for cell in cells}
-    if kinds in ({float}, {float, int}):
+        values.append(np.array(column.to_pylist(), object)[taken])
+    if {type(cell) for cells in values for cell in cells} in ({float}, {float, int}):
         floats = [cells.astype(np.float64) for cells in values]
         if any((part != np.rint(part)).any() for part in floats):
             return [part.astype(np.float32) for part in floats], ()
         values = [part.astype(np.int64).astype(object) for part in floats]
-    names = tables[0].class_names(label)
-    known = list(range(len(names))) if names else sorted(set(values[0].tolist()))
-    if not names and len({type(value) for value in known}) > 1:
-        raise UserError(f"{tables[0].path}: the labels in column {label} are of several types", "give texts or numbers")
-    if len(known) > MAX_CLASSES:
-        reason = f"{tables[0].path}: column {printable(label)} has {len(known):,} different labels"
+    number_of = {value: number for number, value in enumerate(sorted(set(values[0])))}
+    if len(number_of) > MAX_CLASSES:
+        reason = f"{tables[0].path}: column {printable(label)} has {len(number_of):,} different labels"
         raise UserError(reason, f"there may be {MAX_CLASSES:,} classes: give another column, or numbers with fractions")
-    number_of = {value: number for number, value in enumerate(known)}
     for table, cells, taken in zip(tables, values, rows, strict=True):
-        if new := [row for row, cell in zip(taken.tolist(), cells.tolist(), strict=True) if cell not in number_of]:
-            text = printable(str(cells[taken.tolist().index(new[0])]))
-            reason = f"{table.path}: the label of row {new[0]}, {text}, is not among those of training"
+        if new := [place for place, cell in enumerate(cells) if cell not in number_of]:
+            row, text = taken[new[0]], printable(str(cells[new[0]]))
+            reason = f"{table.path}: the label of row {row}, {text}, is not among those of training"
             raise UserError(reason, "correct it, or add training rows with it")
-    numbers = [np.array([number_of[cell] for cell in cells.tolist()], np.int64) for cells in values]
-    return numbers, tuple(names or map(printable, map(str, known)))
+    numbers = [np.array([number_of[cell] for cell in cells], np.int64) for cells in values]
+    return numbers, tuple(map(printable, map(str, number_of)))
 
 
 def read_table(path: Path) -> pyarrow.Table:
@@ -252,12 +234,6 @@ def _is_numeric(kind: Any) -> bool:
     import pyarrow.types as types
 
     return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return types.is_string(kind) or types.is_large_string(kind)
 
 
 def _shown(names: list[str]) -> str:

@@ -20,18 +20,18 @@ from support.row_data import WRITERS, write_python
 
 from hvdtrain.datasets.reader import AHEAD, Reader
 from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.datasets.rows import ArraySource, RowError, RowSource
+from hvdtrain.datasets.rows import ArraySource, CheckedRows, ImagesAndLabels, RowError
 from hvdtrain.errors import TrainingError
 from hvdtrain.interfaces import Dataset
 
 
-class Numbers(RowSource):
+class Numbers(CheckedRows):
     """Rows that are drawn from their numbers, some of them bad, read after a random time."""
 
     fingerprint = "numbers"
 
     def __init__(self, length: int, bad: frozenset[int], skip: bool = True) -> None:
-        super().__init__("numbers", length, 1000, skip)
+        super().__init__("numbers", length, skip, ImagesAndLabels(1000))
         self._bad = bad
         self.taken = 0
 

@@ -1,6 +1,5 @@
 """Tables of numbers, whole and with whatever may be wrong with them."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -125,14 +124,6 @@ def test_any_cells_load_or_are_one_line(tmp_path_factory, rows):
         assert "\n" not in str(error) and error.remedy
 
 
-def test_names_of_classes_as_hugging_face_writes_them(tmp_path):
-    features = {"label": {"names": ["cat", "dog", "cow"], "_type": "ClassLabel"}}
-    table = pyarrow.table({"height": [1, 2, 3, 4], "label": [0, 1, 0, 1]})
-    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-    pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
-    assert load_dataset(str(tmp_path), split=0.5).classes == ("cat", "dog", "cow")
-
-
 def test_tables_of_images_are_for_a_function(tmp_path):
     write(tmp_path / "list.csv", {"file": ["0.png", "1.png"], "label": ["a", "b"]})
     rejected(tmp_path, "holds numbers (file: string)", "FILE.py:NAME", split=0.5)
@@ -142,7 +133,7 @@ def test_loose_photos_say_what_is_missing(tmp_path):
     for i in range(3):
         (tmp_path / f"{i}.jpg").touch()
     rejected(
-        tmp_path, "holds 3 .jpg file(s), but nothing says of which class an image is; put the images of each class"
+        tmp_path, "holds images (0.jpg, 1.jpg, 2.jpg), but nothing says of which class", "put the images of each class"
     )
 
 
