@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.datasets.formats.in_memory import CIFAR_ARCHIVE, CIFAR_FILES, cifar_members, parse_cifar10, read_idx
+from hvdtrain.datasets.formats.in_memory import CIFAR_ARCHIVE, cifar_members, parse_cifar10, read_idx
 from hvdtrain.datasets.formats.reading import Arrays, check_sha256, wrap_errors
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
@@ -78,23 +78,13 @@ def load_published(name: str, offline: bool) -> Arrays:
 
     Raises UserError if it is in neither and cannot be downloaded, or is damaged.
     """
-    if name == "cifar10":
-        return _load_cifar10(offline)
-    paths = _locate(name, offline)
-    return tuple(read_idx(path, _remedy(path), PUBLISHED[name].sha256[file]) for file, path in paths.items())
-
-
-def _load_cifar10(offline: bool) -> Arrays:
-    """From the six extracted files if a folder has them all, else from the archive."""
-    for folder in _folders("cifar10"):
-        files = [folder / file for file in CIFAR_FILES]
-        if all(map(os.path.isfile, files)):
-            with wrap_errors(folder, _remedy(folder)):
-                return parse_cifar10((path.name, path.read_bytes()) for path in files)
-    path = _locate("cifar10", offline)[CIFAR_ARCHIVE]
-    with wrap_errors(path, _remedy(path)), open(path, "rb") as file:
-        check_sha256(file, CIFAR_ARCHIVE, PUBLISHED["cifar10"].sha256[CIFAR_ARCHIVE])
-        return parse_cifar10(cifar_members(file))
+    paths, sums = _locate(name, offline), PUBLISHED[name].sha256
+    if name != "cifar10":
+        return tuple(read_idx(path, _remedy(path), sums[file]) for file, path in paths.items())
+    path = paths[CIFAR_ARCHIVE]
+    with wrap_errors(path, _remedy(path)), open(path, "rb") as archive:
+        check_sha256(archive, CIFAR_ARCHIVE, sums[CIFAR_ARCHIVE])
+        return parse_cifar10(cifar_members(archive))
 
 
 def _locate(name: str, offline: bool) -> dict[str, Path]:

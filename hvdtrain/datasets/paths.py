@@ -14,7 +14,7 @@ from hvdtrain.datasets.formats.in_memory import read_idx, read_npz
 from hvdtrain.datasets.formats.npy_files import NPY_FILES, load_npy
 from hvdtrain.datasets.formats.reading import READABLE, ImageSize, Malformed, wrap_errors
 from hvdtrain.datasets.formats.tables import NO_COLUMNS, TABLE_SUFFIXES, Columns, check_no_columns, load_tables
-from hvdtrain.datasets.rows import LoadedArrays, LoadedSources
+from hvdtrain.datasets.rows import LoadedSources
 from hvdtrain.errors import UserError
 from hvdtrain.system.text import printable
 
@@ -30,7 +30,7 @@ FORMATS = (
 
 def load_path(
     name: str, path: Path, skip: bool = False, resized: ImageSize = None, columns: Columns = NO_COLUMNS
-) -> LoadedSources | LoadedArrays:
+) -> LoadedSources:
     """The data at a path, in one of FORMATS.
 
     name: of the data in messages. skip, resized: see `CheckedRows` and `ImageFolder`. columns: of a table. Raises
@@ -50,8 +50,8 @@ def load_path(
     if kind == "npy":
         return load_npy(name, path, skip)
     if kind == "idx":
-        return LoadedArrays(tuple(_read_idx(path, file) for file in IDX_FILES))
-    return _load_npz(path)
+        return LoadedSources.of_arrays(name, tuple(_read_idx(path, file) for file in IDX_FILES))
+    return _load_npz(name, path)
 
 
 def _format(name: str, path: Path) -> str:
@@ -126,7 +126,7 @@ def _holds_images(path: Path) -> bool:
         return False
 
 
-def _load_npz(path: Path) -> LoadedArrays:
+def _load_npz(name: str, path: Path) -> LoadedSources:
     if path.is_dir() and any(os.path.exists(path / name) for name in ("train.npz", "test.npz")):
         files = [(path / name, ["images", "labels"]) for name in ("train.npz", "test.npz")]
     else:
@@ -135,11 +135,11 @@ def _load_npz(path: Path) -> LoadedArrays:
     arrays = tuple(array for file, names in files for array in read_npz(file, names))
     names = read_npz(files[0][0], ("classes",), missing=True)
     if not names:
-        return LoadedArrays(arrays)
+        return LoadedSources.of_arrays(name, arrays)
     with wrap_errors(files[0][0], "save classes as strings, one for each class"):
         if names[0].dtype.kind != "U" or names[0].ndim != 1:
             raise Malformed(f"holds classes of type {names[0].dtype} and shape {names[0].shape}")
-    return LoadedArrays(arrays, tuple(names[0].tolist()))
+    return LoadedSources.of_arrays(name, arrays, tuple(names[0].tolist()))
 
 
 def _read_idx(folder: Path, file: str) -> np.ndarray:

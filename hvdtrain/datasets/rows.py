@@ -13,7 +13,7 @@ import numpy as np
 
 from hvdtrain.datasets.formats.reading import Arrays, DataChanged, Malformed, one_line
 from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.validation import valid_images, valid_labels
+from hvdtrain.datasets.validation import names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
 from hvdtrain.networks.layers import text
@@ -314,10 +314,11 @@ class LoadedSources(NamedTuple):
     """None for data that is not divided into parts."""
     classes: tuple[str, ...]
 
-
-class LoadedArrays(NamedTuple):
-    """Data that is read into memory."""
-
-    arrays: Arrays
-    classes: tuple[str, ...] = ()
-    """Names of the classes; empty if they are not known."""
+    @classmethod
+    def of_arrays(cls, name: str, arrays: Arrays, classes: tuple[str, ...] = ()) -> LoadedSources:
+        """Arrays in memory, which are all checked. classes: empty if their names are not known."""
+        images, test_images = (valid_images(f"{name}: {part}", arrays[i]) for part, i in (("train", 0), ("test", 2)))
+        labels = valid_labels(f"{name}: train", arrays[1], len(images), len(classes) or None)
+        classes = names_or_numbers(f"{name}: classes", classes, labels)
+        test_labels = valid_labels(f"{name}: test", arrays[3], len(test_images), len(classes))
+        return cls(ArraySource(images, labels), ArraySource(test_images, test_labels), classes)

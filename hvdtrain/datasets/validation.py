@@ -97,15 +97,10 @@ def names_or_numbers(where: str, names: tuple[str, ...], labels: np.ndarray) -> 
 
     Raises UserError for a name that is empty or occurs twice.
     """
-    first: dict[str, int] = {}
-    for number, name in enumerate(names):
-        if not name.strip():
-            raise UserError(f"{where}: the name of class {number} is empty", "give each class a name")
-        if first.setdefault(name, number) != number:
-            raise UserError(
-                f"{where}: the class name {name!r} occurs twice, as class {first[name]} and {number}",
-                "give each class a name of its own",
-            )
+    if not all(map(str.strip, names)) or len(set(names)) < len(names):
+        wrong = next(name for name in names if not name.strip() or names.count(name) > 1)
+        problem = f"is {wrong!r}" + " more than once" * bool(wrong.strip())
+        raise UserError(f"{where}: the name of a class {problem}", "give each class a name of its own")
     return names or tuple(map(str, range(int(labels.max()) + 1)))
 
 

@@ -36,8 +36,8 @@ SAVE_AGAIN = "save it again with numpy.save"
 class NpyFile:
     """The array in an .npy file, as it was when training began: rows are read into memory when they are asked for.
 
-    It reads instead of mapping the file into memory: a file that is cut while it is mapped kills the process. Raises
-    UserError if the file cannot be read, or is too short.
+    Rows are not mapped into memory: a file that is cut while it is mapped kills the process. Raises UserError if the
+    file cannot be read, or is too short.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,22 +46,11 @@ class NpyFile:
             self._file = FileIO(path)  # unbuffered, for several threads, at offsets
             self._status = os.fstat(self._file.fileno())
         with wrap_errors(path, SAVE_AGAIN):
-            self.shape, self.dtype = self._read_header()
-            self._offset = self._file.tell()
+            mapped = np.lib.format.open_memmap(path, mode="r")
+            if not mapped.flags.c_contiguous:
+                raise Malformed("is in Fortran order, with no row in one piece; save numpy.ascontiguousarray of it")
+            self.shape, self.dtype, self._offset = mapped.shape, mapped.dtype, mapped.offset
             self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
-            end = self._offset + self.shape[0] * self._row_bytes
-            if self._status.st_size < end:
-                raise Malformed(f"is truncated: it holds {self._status.st_size} bytes, its header says {end}")
-
-    def _read_header(self) -> tuple[tuple[int, ...], np.dtype]:
-        of_version_1 = np.lib.format.read_magic(self._file) == (1, 0)
-        read = np.lib.format.read_array_header_1_0 if of_version_1 else np.lib.format.read_array_header_2_0
-        shape, fortran_order, dtype = read(self._file)
-        if dtype.hasobject:
-            raise Malformed("holds pickled objects, which are never loaded")
-        if fortran_order and len(shape) > 1:
-            raise Malformed("is in Fortran order, with no row in one piece; save numpy.ascontiguousarray of it")
-        return shape, dtype
 
     @property
     def fingerprint(self) -> str:

@@ -118,12 +118,8 @@ def test_generated_bytes_never_change(name: str, shape: Shape | None, fingerprin
     assert suspicious(made) == []
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_cifar10(cifar_folder: Path, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if packed:
-        cifar_archive(cifar_folder, dict(reversed(CIFAR.items())), monkeypatch)
-    else:
-        write_files(cifar_folder, CIFAR, packed=False)
+def test_cifar10(cifar_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cifar_archive(cifar_folder, dict(reversed(CIFAR.items())), monkeypatch)
     before = sorted(cifar_folder.parent.rglob("*"))
     found = load_dataset("cifar10", offline=True)
     assert found.train.arrays[0].shape == (10, 3, 32, 32) and found.test.arrays[0].shape == (2, 3, 32, 32)
@@ -152,9 +148,6 @@ def test_cifar10_damaged(
     rejected("cifar10", str(path), *texts)
     path.write_bytes(path.read_bytes()[:-20])
     rejected("cifar10", str(path), "is corrupt")
-    if len(parts) == 6:
-        write_files(cifar_folder, parts, packed=False)
-        rejected("cifar10", str(cifar_folder), *texts)
 
 
 def test_files_are_downloaded_once(mirrors: tuple[Mirror, Mirror], cached: Path) -> None:

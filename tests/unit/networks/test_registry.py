@@ -98,7 +98,7 @@ def test_unknown_names(model, problem, tmp_path, monkeypatch):
     ("content", "problem"),
     [
         (b"x = " + b"[" * 5000, "is not valid TOML"),
-        (b"", "has no list of layers; correct the file"),
+        (b"", "has no list of layers; correct the network"),
         (
             b'[[layers]]\ntype = "conv"\noutputs = 0x' + b"f" * 9000 + b"\nkernel = 3",
             "'outputs' is larger than 2147483648",
