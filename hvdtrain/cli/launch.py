@@ -1,4 +1,4 @@
-"""python -m hvdtrain launch: from options to a job and its exit status, or to what Slurm is asked.
+"""python -m hvdtrain launch: from options to a job and its exit status, or to a batch script.
 
 It imports no framework and no NumPy, so that it starts at once.
 """
@@ -12,12 +12,10 @@ import sys
 import time
 from collections.abc import Mapping
 
-from hvdtrain.cli import launch_jobs
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.cli.launch_options import parser as parser
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import horovod_options, series
-from hvdtrain.jobs.discovery import discover
+from hvdtrain.jobs import series
 from hvdtrain.jobs.hosts import Host, check_access, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.jobs.job import Job, RestartPolicy, Survival, check_job, check_policy, python_programs_first
 from hvdtrain.jobs.launchers import LAUNCHERS, build
@@ -33,8 +31,7 @@ def main(argv: list[str]) -> None:
     """Run the job; exits with its exit status."""
     options = parse(argv)
     sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # paths of any bytes
-    commands = {"sbatch": batch, "status": launch_jobs.status, "cancel": launch_jobs.cancel}
-    sys.exit(commands.get(options.launcher, launch)(options))
+    sys.exit((batch if options.launcher == "sbatch" else launch)(options))
 
 
 def batch(options: argparse.Namespace) -> int:
@@ -53,9 +50,8 @@ def _print(message: object) -> None:
 
 def launch(options: argparse.Namespace) -> int:
     """Run the job that the options describe; its exit status. Raises UserError if it cannot start."""
-    if not options.survive and (options.max_np or options.host_discovery_script):
-        reason = "--max-np and --host-discovery-script have no effect without --survive"
-        raise UserError(reason, "give --survive as well, or omit them")
+    if options.max_np and not options.survive:
+        raise UserError("--max-np has no effect without --survive", "give --survive as well, or omit it")
     if options.survive and (options.launcher == "mpirun" or options.controller == "mpi" or options.mpi):
         options.survive, options.restarts = False, options.restarts or MPI_RESTARTS
         _print(f"--survive: a lost process ends an MPI job, so it is restarted instead (--restarts {options.restarts})")
@@ -97,7 +93,7 @@ def describe(options: argparse.Namespace) -> Job:
         ssh=check_access(options.ssh_port, options.ssh_key),
         allocation=slurm_allocation(options.ranks, how == "spread", os.environ) if how in ("filled", "spread") else (),
         interface=options.interface or ("lo" if options.launcher == "local" else None),
-        environment={**resuming, **horovod_options.variables(options), **requested_variables(options.env, os.environ)},
+        environment={**resuming, **requested_variables(options.env, os.environ)},
         controller=options.controller,
         mpi=options.mpi,
         nodes=options.nodes,
@@ -125,8 +121,6 @@ def _hosts(options: argparse.Namespace, of_allocation: bool) -> tuple[Host, ...]
         return parse_hosts(options.hosts)
     if options.hostfile:
         return read_hostfile(options.hostfile)
-    if options.survive and options.host_discovery_script and options.launcher != "local":
-        return discover(options.host_discovery_script)
     return slurm_hosts(os.environ) if of_allocation and "SLURM_JOB_NODELIST" in os.environ else ()
 
 
@@ -135,7 +129,6 @@ def _survival(options: argparse.Namespace) -> Survival:
         min_ranks=options.min_ranks or 1,
         max_ranks=options.max_np,
         hostfile=options.hostfile,
-        host_discovery_script=options.host_discovery_script,
         allocation=slurm_hosts(os.environ) if options.launcher == "srun" and "SLURM_JOB_NODELIST" in os.environ else (),
     )
 

@@ -31,8 +31,6 @@ class Survival:
     """More than the job begins with: it grows where hosts have slots. 0: it does not."""
     hostfile: Path | None = None
     """The hosts and their slots, read again when it changes."""
-    host_discovery_script: Path | None = None
-    """Prints them, a line of name:slots for each host, whenever it is run."""
     allocation: tuple[Host, ...] = ()
     """With srun: all slots of the Slurm allocation, of which those where no rank begins are spare."""
 
@@ -51,7 +49,7 @@ class Job:
     """Network interface between the hosts."""
     ssh: SshAccess = DEFAULT_ACCESS
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the user asked for: --env, and Horovod's own settings."""
+    """Variables that the user asked for by --env."""
     controller: str = "gloo"
     """What Horovod coordinates its ranks with: gloo or mpi."""
     mpi: str = ""

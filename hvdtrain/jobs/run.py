@@ -14,7 +14,6 @@ import os
 import secrets
 import signal
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -31,7 +30,6 @@ from hvdtrain.jobs.job import Job, RestartPolicy, passed_on, python_programs_fir
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.signals import HANDLED, Signals, interrupted_status, signal_during, signal_within
-from hvdtrain.jobs.slurm import submissions
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.jobs.surviving import SurvivingSupervisor
 from hvdtrain.system import rank_info, run_end
@@ -221,8 +219,6 @@ class Restarts:
     def _opened(self, run: OpenedRun) -> None:
         """Rank 0 says which run this attempt trains."""
         self._run = run
-        # A home folder that does not answer must not hold up the supervisor.
-        threading.Thread(target=submissions.add_run, args=(run.folder,), daemon=True).start()
 
     async def _run_attempts(self) -> RunEnd:
         while True:

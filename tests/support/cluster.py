@@ -261,7 +261,7 @@ class Slurm:
         self.hosts, self.folder = hosts, folder
         *self.nodes, self.head = hosts.names
         # Submitted jobs are recorded in the second one, and not below this machine's home folder.
-        self._variables = {"SLURM_CONF": str(folder / "slurm.conf"), "XDG_STATE_HOME": str(folder / "state-home")}
+        self._variables = {"SLURM_CONF": str(folder / "slurm.conf")}
 
     def up(self) -> None:
         for name in ("state", "munge", *(f"{kind}.{node}" for node in self.nodes for kind in ("spool", "tmp"))):

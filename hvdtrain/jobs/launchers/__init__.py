@@ -76,19 +76,19 @@ LAUNCHERS = {
     "horovodrun": Launcher(
         horovodrun.build,
         "Horovod's launcher, with Gloo or MPI, on this host or on hosts reached by ssh",
-        ("hosts", "survival", "controller", "ssh"),
+        ("hosts", "survival", "growth", "controller", "ssh"),
         in_allocation="named",
     ),
     "mpirun": Launcher(
         mpirun.build,
         "Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation",
-        ("hosts", "survival", "container", "ssh"),
+        ("hosts", "survival", "growth", "container", "ssh"),
         in_allocation="filled",
     ),
     "srun": Launcher(
         build_srun,
         "Slurm's launcher, in an allocation or in one of its own: with Gloo, or with MPI by --mpi",
-        ("survival", "container", "slurm"),
+        ("survival", "growth", "container", "slurm"),
         in_allocation="spread",
     ),
 }

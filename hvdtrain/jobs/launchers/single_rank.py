@@ -58,9 +58,6 @@ def check_survival(launcher: str, job: Job, environment: Mapping[str, str]) -> N
     if not 1 <= survival.min_ranks <= job.ranks <= job.max_ranks or survival.max_ranks not in (0, job.max_ranks):
         limits = f"--min-np {survival.min_ranks} --max-np {survival.max_ranks or job.ranks}"
         raise UserError(f"{limits}: -n {job.ranks} is not between them", "correct one of them")
-    script = survival.host_discovery_script
-    if script and not os.access(script, os.X_OK):
-        raise UserError(f"--host-discovery-script {script} cannot be executed", f"chmod +x {script}")
     if launcher == "srun" and "SLURM_JOB_ID" not in environment:
         reason = "launch srun --survive starts a step for each rank, which needs an allocation"
         raise UserError(reason, "start it in one of salloc --no-kill, or with launch sbatch")

@@ -35,8 +35,7 @@ JOBS = {
     "horovodrun-ssh": [*("horovodrun", "-n", "2", "-H", "node1:1,node2:1", "--interface", "eth0"), *SSH],
     "mpirun-ssh": ["mpirun", "-n", "2", "-H", "node1:1,node2:1", *SSH],
     "horovodrun-settings": [
-        *("horovodrun", "-n", "2", "--timeline", "/tmp/a b.json", "--timeline-mark-cycles", "--autotune"),
-        *("--fusion-threshold-mb", "32", "--cycle-time-ms", "0.5", "--no-stall-check", "--log-level", "INFO"),
+        *("horovodrun", "-n", "2", "--env", "HOROVOD_TIMELINE=/tmp/a b.json", "--env", "HOROVOD_CYCLE_TIME=0.5"),
     ],
     "mpirun": ["mpirun", "-n", "2"],
     "mpirun-hosts": ["mpirun", "-n", "3", "-H", "node1:2,node2:2", "--env", "EXTRA=1"],
