@@ -17,7 +17,7 @@ from hvdtrain.doctor.check import Topic
 from hvdtrain.doctor.examination import CHECKS, detect_rank, examine
 from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.hosts import check_access
+from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.text import format_ranks, to_json
@@ -38,14 +38,13 @@ def parser() -> Parser:
         description="Find out what is wrong with the installation, this machine, or the job in which it is started.",
         epilog=f"checks:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        replacements=removed.SSH,
     )
     names = [check.name for check in CHECKS]
     made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     made.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON object to FILE")
     made.add_argument("--only", nargs="+", default=[], choices=names, metavar="NAME", help="run only these checks")
     made.add_argument("--hosts", default="", metavar="A,B", help="also check these hosts, over ssh")
-    made.add_argument("--ssh-port", type=int, default=0, metavar="N", help="port of sshd on these hosts")
-    made.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to these hosts")
     made.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks planned on this host; default: 2")
     made.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs; default: runs")
     return made
@@ -66,8 +65,7 @@ def _run(options: argparse.Namespace) -> int:
         require_writable(options.output.parent, "--output")
         if options.output.is_dir():
             raise UserError(f"--output {options.output} is a folder", "give a file")
-    ssh = check_access(options.ssh_port, options.ssh_key)
-    report = examine(options.only, options.ranks, hosts, options.runs, ssh)
+    report = examine(options.only, options.ranks, hosts, options.runs)
     if rank != 0:
         for finding in report["findings"]:
             if finding["check"] == "meeting" and finding["status"] == "fail":

@@ -16,7 +16,7 @@ from hvdtrain.cli.launch_options import parse
 from hvdtrain.cli.launch_options import parser as parser
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import series
-from hvdtrain.jobs.hosts import Host, check_access, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
+from hvdtrain.jobs.hosts import Host, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.jobs.job import Job, RestartPolicy, Survival, check_job, check_policy, python_programs_first
 from hvdtrain.jobs.launchers import LAUNCHERS, build
 from hvdtrain.jobs.launchers.mpirun import installation_folder
@@ -90,7 +90,6 @@ def describe(options: argparse.Namespace) -> Job:
         program=tuple(options.program),
         ranks=options.ranks,
         hosts=_hosts(options, how == "named"),
-        ssh=check_access(options.ssh_port, options.ssh_key),
         allocation=slurm_allocation(options.ranks, how == "spread", os.environ) if how in ("filled", "spread") else (),
         interface=options.interface or ("lo" if options.launcher == "local" else None),
         environment={**resuming, **requested_variables(options.env, os.environ)},

@@ -99,12 +99,6 @@ def _add_slurm_options(command: argparse.ArgumentParser) -> None:
     add("--mpi", default="", metavar="TYPE", help="pmix or pmi2, if srun --mpi=list shows it")
 
 
-def _add_ssh_options(command: argparse.ArgumentParser) -> None:
-    add = _group(command, HOSTS)
-    add("--ssh-port", type=int, default=0, metavar="N", help="port of sshd on the other hosts")
-    add("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to the other hosts")
-
-
 def _add_survive(command: argparse.ArgumentParser) -> None:
     add = _group(command, FAILURES)
     add("--survive", action="store_true",
@@ -126,13 +120,12 @@ GROUPS = {
     "controller": _add_controller_options,
     "container": _add_container_options,
     "slurm": _add_slurm_options,
-    "ssh": _add_ssh_options,
 }
 """Options that some launchers have, by the names in their entries of LAUNCHERS."""
 DEFAULTS = {
-    **dict.fromkeys(("hosts", "hostfile", "ssh_key")),
+    **dict.fromkeys(("hosts", "hostfile")),
     **dict.fromkeys(("oversubscribe", "survive"), False),
-    **dict.fromkeys(("min_ranks", "max_np", "nodes", "ssh_port"), 0),
+    **dict.fromkeys(("min_ranks", "max_np", "nodes"), 0),
     **{"controller": "gloo", "container": "", "mpi": ""},
 }
 """What these options are for the other launchers."""
@@ -188,5 +181,4 @@ def _add_batch_options(command: argparse.ArgumentParser) -> None:
     add("--sbatch", action="append", default=[], metavar="OPTION",
         help='any other option of sbatch, such as --sbatch "--qos=high"; may be given several times')  # fmt: skip
     add("--submit", action="store_true", help="submit the script (default: print it)")
-    _add_ssh_options(command)
     _add_common_options(command)

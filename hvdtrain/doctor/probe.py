@@ -56,13 +56,6 @@ def _import_as_in_training(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def products(name: str) -> None:
-    """Multiply matrices in a framework in both precisions; report the seconds of each, by its name in --precision."""
-    arithmetic = importlib.import_module("hvdtrain.frameworks.arithmetic")
-    for precision in ("fp32", "bf16"):
-        send(**{precision: arithmetic.product_s(name, precision)})
-
-
 def _describe(error: BaseException) -> str:
     """An exception in one line, with its cause."""
     cause = f"; {_describe(error.__cause__)}" if error.__cause__ else ""
@@ -213,21 +206,6 @@ def exists(path: str, wait_s: str) -> None:
         send(exists=True)
 
 
-def data() -> None:
-    """Read every published data set on this host, with its checksums; nothing is downloaded."""
-    from hvdtrain.datasets.built_in import PUBLISHED, NotOnThisHost
-    from hvdtrain.datasets.registry import load_dataset
-    from hvdtrain.errors import UserError
-
-    for name in PUBLISHED:
-        try:
-            send(**{name: {"images": len(load_dataset(name, offline=True).train)}})
-        except NotOnThisHost:
-            send(**{name: {"missing": True}})
-        except UserError as error:
-            send(**{name: {"damaged": error.reason, "remedy": error.remedy}})
-
-
 def resolve(name: str) -> None:
     """The IPv4 addresses of a host name, and the seconds that the lookup took."""
     began = time.monotonic()
@@ -239,7 +217,7 @@ def resolve(name: str) -> None:
 
 
 PARTS: dict[str, Callable[..., None]] = {
-    part.__name__: part for part in (framework, products, mpi4py, collective, mpi, folder, exists, data, resolve)
+    part.__name__: part for part in (framework, mpi4py, collective, mpi, folder, exists, resolve)
 }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.hosts import DEFAULT_ACCESS, Host, HostCheck, SshAccess, placed
+from hvdtrain.jobs.hosts import Host, HostCheck, placed
 from hvdtrain.system import credentials
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 
@@ -47,7 +47,6 @@ class Job:
     """Without `hosts`: the batch system's hosts, and how many ranks it would start on each; empty: this host."""
     interface: str | None = None
     """Network interface between the hosts."""
-    ssh: SshAccess = DEFAULT_ACCESS
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the user asked for by --env."""
     controller: str = "gloo"

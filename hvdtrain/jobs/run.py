@@ -62,7 +62,7 @@ def _run(
     launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, str]
 ) -> tuple[RunEnd, RunEnd, Path | None]:
     """How the job ended, the same as its run records it, and the folder of its run; None if no rank has opened one."""
-    hosts.check_hosts(hosts.other_hosts(job.hosts), job.ssh)
+    hosts.check_hosts(hosts.other_hosts(job.hosts))
     if job.output_dir:
         _make_folder(job.output_dir)
     inherited = environment if launcher == "local" else {**passed_on(environment), **job.environment}
@@ -333,7 +333,7 @@ class Restarts:
 
     async def _check_hosts(self) -> int:
         """Find out which hosts respond now; the signal that asked for the end of the job meanwhile, or 0."""
-        self._checked = in_thread(hosts.inspect, hosts.other_hosts(self._job.hosts), self._job.ssh)
+        self._checked = in_thread(hosts.inspect, hosts.other_hosts(self._job.hosts))
         return await signal_during(self._signals, self._checked)
 
     def _given_up(self, why: str, last: RunEnd) -> RunEnd:

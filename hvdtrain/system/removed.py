@@ -48,7 +48,13 @@ _HOROVOD = {
     "--timeline-mark-cycles": "TIMELINE_MARK_CYCLES=1",
     "--torus-allreduce": "TORUS_ALLREDUCE=1",
 }
+SSH = {
+    "--ssh-key": "name the key as IdentityFile in ~/.ssh/config",
+    "--ssh-port": "name the port as Port in ~/.ssh/config",
+}
+"""Of ssh to other hosts."""
 LAUNCH = {
+    **SSH,
     **{option: f"use --env HOROVOD_{setting}" for option, setting in _HOROVOD.items()},
     "--config-file": "set Horovod's variables by --env HOROVOD_NAME=VALUE",
     "--cpus-per-rank": "use --sbatch --cpus-per-task=N",

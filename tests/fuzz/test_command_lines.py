@@ -90,7 +90,7 @@ LAUNCH_OPTIONS = ("--interface", "--env", "--output-dir", "--time-limit", "--sta
                   "--mpi")  # fmt: skip
 SBATCH_OPTIONS = ("--nodes", "--ranks-per-node", "--signal-before", "--time",
                   "--gpus-per-node", "--partition", "--account", "--job-name", "--container", "--mpi", "--via",
-                  "--array", "--sbatch", "--ssh-port", "--ssh-key",
+                  "--array", "--sbatch",
                   *LAUNCH_OPTIONS)  # fmt: skip
 ARGUMENTS = [*VALUES, *NUMBER_TEXTS, "node1:2,node2", "1:30", "A=b", "64G", "1-2:3:4", "srun", "mpirun", "#SBATCH",
              "$(x)", "a\nb"]  # fmt: skip

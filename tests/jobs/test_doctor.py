@@ -50,7 +50,6 @@ def test_working_installation(working):
         if importlib.util.find_spec(name):
             working.has("frameworks", "ok", f"{name} {framework_version(name)}")
             working.has("horovod", "ok", f"for {name}")
-    working.has("precision", "ok", "ms in fp32", "ms in bf16")
     assert len(working.text) < 8000
     assert working.text.splitlines()[-1].startswith(("ok: ", "warn: "))
     for by in ("horovodrun --gloo", "mpirun"):
@@ -83,13 +82,12 @@ JOBS = {
 
 @pytest.mark.parametrize("by", cases(JOBS, short={"mpirun"}))
 def test_working_job(by, tmp_path):
-    names = ("meeting", "identical", "clocks", "shared-folder", "horovod-size", "limits", "threads", "variables")
+    names = ("meeting", "identical", "shared-folder", "horovod-size", "limits", "threads", "variables")
     result = doctor(tmp_path, "--only", *names, by=JOBS[by])
     assert result.status == 0, result.text
     assert (result.report["launcher"], result.report["ranks"], len(result.report["hosts"])) == (by, 2, 1)
     result.has("meeting", "ok", "2 ranks on 1 host(s)")
     result.has("identical", "ok", "identical versions on all ranks")
-    result.has("clocks", "ok", "clocks agree within")
     result.has("shared-folder", "ok", "all ranks see")
     assert all(finding["ranks"] in ([0], [0, 1]) for finding in result.report["findings"])
     assert result.findings_of("limits")[0]["ranks"] == [0, 1]  # once, for both
@@ -135,19 +133,17 @@ def test_all_ranks_bound_to_one_core(tmp_path):
     result.has("binding", "warn", "bound to core 0 only", remedy="taskset")
 
 
-def test_ranks_with_different_versions_options_limits_and_clocks(tmp_path):
-    """Rank 1 has another NumPy, one more option, fewer open files and a clock that is 90 s ahead."""
+def test_ranks_with_different_versions_options_and_limits(tmp_path):
+    """Rank 1 has another NumPy, one more option and fewer open files."""
     fake = tmp_path / "fake"
     (fake / "numpy-1.22.4.dist-info").mkdir(parents=True)
     (fake / "numpy-1.22.4.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.22.4\n")
-    (fake / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 90\n")
     code = f"export PYTHONPATH={fake}${{PYTHONPATH:+:$PYTHONPATH}} HOROVOD_CYCLE_TIME=5; ulimit -n 64"
-    result = doctor(tmp_path, "--only", "identical", "clocks", "limits", by=in_rank_1(code))
+    result = doctor(tmp_path, "--only", "identical", "limits", by=in_rank_1(code))
     result.has("identical", "fail", "numpy differs", "1.22.4 (rank 1)", "(rank 0)", remedy="make setup on all hosts")
     result.has(
         "identical", "warn", "HOROVOD_CYCLE_TIME differs", "none (rank 0)", "5 (rank 1)", remedy="the same value"
     )
-    result.has("clocks", "warn", "rank 1", "+90.0 s", "±", remedy="NTP")
     assert result.has("limits", "fail", "64 files", remedy="ulimit -n")["ranks"] == [1]
     assert "rank 1 (" in result.text
 
@@ -231,16 +227,8 @@ def on_hosts(made, folder, *checks) -> DoctorResult:
     return DoctorResult(0, "", file)
 
 
-def test_a_slow_link_is_what_steps_wait_for(two_hosts, tmp_path):
-    """At 10 Mbit/s, where Horovod's large allreduces, which would take minutes, are left out."""
+def test_large_allreduces_are_left_out_on_a_slow_link(two_hosts, tmp_path):
+    """At 10 Mbit/s, where they would take minutes."""
     two_hosts.set_speed(Speed(10))
-    result = on_hosts(two_hosts, tmp_path, "link", "horovod-size")
-    link = result.has("link", "warn", "the link, not the cores, is what a step waits for", remedy="--compression auto")
-    assert 5 < float(re.search(r"\((\d+) Mbit/s\)", link["text"])[1]) <= 10
-    assert "powersgd:2 or --sync-every 8" in link["remedy"]
+    result = on_hosts(two_hosts, tmp_path, "horovod-size")
     result.has("horovod-size", "ok", "an allreduce over 2 processes is correct", "64 KiB at 0.00")
-
-
-@pytest.mark.matrix
-def test_a_fast_link_is_not_blamed(two_hosts, tmp_path):
-    on_hosts(two_hosts, tmp_path, "link").has("link", "ok", "over 2 ranks, an allreduce takes")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdtrain.config.options import TITLES
 from hvdtrain.doctor.check import CheckContext, check
@@ -25,9 +25,6 @@ from hvdtrain.system.stacks import (
     is_system_s,
     public_version,
 )
-
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
 
 FRAMEWORKS = tuple(DISTRIBUTIONS)
 """In the order in which a check tries them."""
@@ -228,7 +225,7 @@ def _import_remedy(name: str, error: str) -> str:
 
 @check("software", "host")
 def check_requirements(context: CheckContext) -> Iterator[Finding]:
-    """packages that are too new or too old for a framework, by what its own metadata requires"""
+    """the packages that a framework requires, in the versions that its own metadata asks for"""
     names = [name for names in DISTRIBUTIONS.values() for name in names if installed_version(name)]
     try:
         problems = [problem for name in names for problem in unmet(name)]
@@ -239,7 +236,6 @@ def check_requirements(context: CheckContext) -> Iterator[Finding]:
         yield warn(problem, stacks.repair_command())
     if names and not problems:
         yield ok(f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} the packages that they require")
-    yield from _tensorboard()
 
 
 def unmet(distribution: str) -> Iterator[str]:
@@ -252,38 +248,8 @@ def unmet(distribution: str) -> Iterator[str]:
             continue
         version = installed_version(requirement.name)
         if version and not requirement.specifier.contains(version, prereleases=True):
-            needs = f"{requirement.name}{requirement.specifier}"
             by = f"{distribution} {installed_version(distribution)}"
-            yield f"{requirement.name} {version} is too {_age(requirement.specifier, version)}: {by} requires {needs}"
-
-
-def _age(specifiers: SpecifierSet, version: str) -> str:
-    """`old` for a version below all limits that it violates, else `new`."""
-    from packaging.version import Version
-
-    violated = [specifier for specifier in specifiers if not specifier.contains(version, prereleases=True)]
-    limits = [Version(specifier.version.removesuffix(".*")) for specifier in violated]
-    return "old" if all(Version(version) < limit for limit in limits) else "new"
-
-
-def _tensorboard() -> Iterator[Finding]:
-    """TensorBoard without pkg_resources, which new versions of setuptools no longer have."""
-    board, tools = installed_version("tensorboard"), installed_version("setuptools")
-    if not board or has_module("pkg_resources") or not _uses_pkg_resources():
-        return
-    text = (
-        f"setuptools {tools} is too new for TensorBoard {board}, which imports pkg_resources"
-        if tools
-        else f"setuptools is not installed, and TensorBoard {board} imports its pkg_resources"
-    )
-    yield warn(text, "pip install 'setuptools<81'")
-
-
-def _uses_pkg_resources() -> bool:
-    spec = importlib.util.find_spec("tensorboard")
-    folders = spec.submodule_search_locations if spec else None
-    path = Path(folders[0], "default.py") if folders else None
-    return bool(path and path.is_file() and "import pkg_resources" in path.read_text(errors="replace"))
+            yield f"{by} requires {requirement.name}{requirement.specifier}, but {version} is installed"
 
 
 @check("software", "host")

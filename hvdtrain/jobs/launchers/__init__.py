@@ -76,13 +76,13 @@ LAUNCHERS = {
     "horovodrun": Launcher(
         horovodrun.build,
         "Horovod's launcher, with Gloo or MPI, on this host or on hosts reached by ssh",
-        ("hosts", "survival", "growth", "controller", "ssh"),
+        ("hosts", "survival", "growth", "controller"),
         in_allocation="named",
     ),
     "mpirun": Launcher(
         mpirun.build,
         "Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation",
-        ("hosts", "survival", "growth", "container", "ssh"),
+        ("hosts", "survival", "growth", "container"),
         in_allocation="filled",
     ),
     "srun": Launcher(

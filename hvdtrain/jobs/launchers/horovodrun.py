@@ -51,6 +51,4 @@ def base_command(job: Job) -> list[str]:
     """horovodrun with the options that all jobs need."""
     # Its cache keeps for an hour what it found on hosts, and hides that one can no longer be reached.
     command = ["horovodrun", "--disable-cache", f"--{job.controller}", "-np", str(job.ranks)]
-    command += ["--start-timeout", f"{job.start_timeout_s:.0f}"]
-    command += ["--ssh-port", str(job.ssh.port)] if job.ssh.port else []
-    return [*command, *(["--ssh-identity-file", job.ssh.key] if job.ssh.key else [])]
+    return [*command, "--start-timeout", f"{job.start_timeout_s:.0f}"]

@@ -33,7 +33,7 @@ def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
     command += ["-H", listed(job.hosts)] if job.hosts else []
     command += ["--oversubscribe"] if job.oversubscribe or (not job.hosts and job.crowded) else []
     command += ["--bind-to", "none", "--map-by", "slot", *yielding(job), *prefix(job)]
-    return [*command, *ssh_access(job), *rank_interfaces(job), *daemon_interfaces(job)]
+    return [*command, *rank_interfaces(job), *daemon_interfaces(job)]
 
 
 def mpirun_here(ranks: int) -> list[str]:
@@ -89,11 +89,6 @@ def without_ssh(job: Job, environment: Mapping[str, str]) -> list[str]:
     on_other_hosts = other_hosts(job.hosts) if job.hosts else "SLURM_JOB_ID" in environment
     has_ssh = any(shutil.which(name, path=environment.get("PATH")) for name in ("ssh", "rsh"))
     return [] if on_other_hosts or has_ssh else ["--mca", "plm", "isolated"]
-
-
-def ssh_access(job: Job) -> list[str]:
-    """How Open MPI's ssh reaches the other hosts."""
-    return ["--mca", "plm_rsh_args", " ".join(job.ssh.arguments)] if job.hosts and job.ssh.arguments else []
 
 
 def listed(hosts: Sequence[Host]) -> str:

@@ -24,7 +24,7 @@ def build_rank(
     if launcher == "srun":
         return here._replace(command=[*_srun(job, place.host), *here.command])
     if other_hosts([Host(place.host, 1)]):
-        return here._replace(command=ssh(place.host, "sh", job.ssh), remote=tuple(here.command))
+        return here._replace(command=ssh(place.host, "sh"), remote=tuple(here.command))
     return here
 
 

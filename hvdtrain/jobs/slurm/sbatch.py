@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.hosts import check_access
 from hvdtrain.jobs.launchers import LAUNCHERS, check_length
 from hvdtrain.jobs.series import joined, sweep_program
 from hvdtrain.jobs.slurm.script import batch_script
@@ -107,9 +106,6 @@ def _launch_command(options: argparse.Namespace, only_required: bool = False) ->
     if only_required:
         return command
     command += ["--mpi", options.mpi] if options.mpi else []
-    access = check_access(options.ssh_port, options.ssh_key)
-    command += ["--ssh-port", str(access.port)] if access.port else []
-    command += ["--ssh-key", access.key] if access.key else []
     command += ["--container", options.container] if options.container else []
     command += ["--interface", options.interface] if options.interface else []
     command += ["--output-dir", str(options.output_dir)] if options.output_dir else []
@@ -155,8 +151,6 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(reason, "let the command read them from a file that only you can read")
     if options.mpi and "slurm" not in LAUNCHERS[options.via].options:
         raise UserError(f"--mpi {options.mpi} is for srun only", f"omit it with --via {options.via}")
-    if (options.ssh_port or options.ssh_key) and LAUNCHERS[options.via].in_allocation != "named":
-        raise UserError("--ssh-port and --ssh-key are for horovodrun only", f"omit them with --via {options.via}")
     for name in ("gpus_per_node", "partition", "account", "job_name", "mpi"):
         value = getattr(options, name)
         if value and not WORD.fullmatch(value):

@@ -14,7 +14,7 @@ from support.golden import ODD_ARGUMENTS, assert_recorded
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import job
-from hvdtrain.jobs.hosts import Host, SshAccess
+from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.launchers import build, horovodrun
 
 ENVIRONMENT = {
@@ -24,7 +24,6 @@ ENVIRONMENT = {
     "HOROVOD_CYCLE_TIME": "2",
     "AWS_SECRET_ACCESS_KEY": "not passed on",
 }
-SSH = ["--ssh-port", "2222", "--ssh-key", "/srv/keys/job"]
 JOBS = {
     "local": ["local", "-n", "2"],
     "local-odd": ["local", "-n", "1", "--env", "WORD=a b\nc"],
@@ -32,8 +31,6 @@ JOBS = {
     "horovodrun": ["horovodrun", "-n", "2"],
     "horovodrun-hosts": ["horovodrun", "-np", "4", "-H", "node1:2,node2:2", "--interface", "eth0"],
     "horovodrun-mpi": ["horovodrun", "--mpi", "-n", "4", "-H", "node1:2,node2:2"],
-    "horovodrun-ssh": [*("horovodrun", "-n", "2", "-H", "node1:1,node2:1", "--interface", "eth0"), *SSH],
-    "mpirun-ssh": ["mpirun", "-n", "2", "-H", "node1:1,node2:1", *SSH],
     "horovodrun-settings": [
         *("horovodrun", "-n", "2", "--env", "HOROVOD_TIMELINE=/tmp/a b.json", "--env", "HOROVOD_CYCLE_TIME=0.5"),
     ],
@@ -56,7 +53,6 @@ def test_command_lines_equal_the_recorded_ones(name, monkeypatch):
     monkeypatch.setattr(os, "getcwd", lambda: "/srv/my job")
     monkeypatch.setenv("HVDTRAIN_RUN_NAME", "job")  # by default the time
     program = ODD_ARGUMENTS if "odd" in name else ["python", "-m", "hvdtrain.mxnet_lenet"]
-    monkeypatch.setattr(launch, "check_access", lambda port, key: SshAccess(port, str(key or "")))  # there is no key
     options = launch.parse([*JOBS[name], "--", *program])
     described = replace(launch.describe(options), cores=4, as_root="mpi" in name, mpi_prefix="/opt/venv")
     specs = build(options.launcher, described, ENVIRONMENT)

@@ -25,7 +25,7 @@ BATCHES = {
     "sbatch-mpirun": ["--nodes", "2", "--ranks-per-node", "2", "--via", "mpirun", "--no-requeue"],
     "sbatch-survive": ["--nodes", "3", "--ranks-per-node", "2", "--survive", "--min-np", "4"],
     "sbatch-on-end": ["--nodes", "1", "--ranks-per-node", "2", "--on-end", "./notify.sh 'a job'"],
-    "sbatch-horovodrun": ["--nodes", "2", "--ranks-per-node", "2", "--via", "horovodrun", "--ssh-port", "2222"],
+    "sbatch-horovodrun": ["--nodes", "2", "--ranks-per-node", "2", "--via", "horovodrun"],
     "sbatch-array": [
         *("--nodes", "1", "--ranks-per-node", "2", "--array", "0-9%2"),
         *("--sbatch", "--qos=high", "--sbatch", "--constraint a100&nvlink", "--sbatch", "-x 'node[1-2]'"),
@@ -136,7 +136,6 @@ def test_a_job_is_submitted_only_where_slurm_can_write_its_log(tmp_path, monkeyp
         ([], (*SWEEP, "bench"), "-- sweep: it has no command to run"),
         (["--restarts", "2"], (*SWEEP, "launch", "local", "--", *TRAINING), "the sweep's own command starts the ranks"),
         (["--via", "mpirun"], ("train", *["y" * 1023] * 140), "launch mpirun: .* KiB"),
-        (["--ssh-port", "1"], TRAINING, "--ssh-port and --ssh-key are for horovodrun only; omit them with --via srun"),
     ],
 )
 def test_programs_that_no_script_can_start(options, program, message):
