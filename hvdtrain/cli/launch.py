@@ -100,7 +100,6 @@ def describe(options: argparse.Namespace) -> Job:
         container=options.container,
         oversubscribe=options.oversubscribe,
         start_timeout_s=options.start_timeout,
-        time_limit_s=seconds(options.time_limit) if options.time_limit else None,
         output_dir=options.output_dir,
         survival=_survival(options) if options.survive else None,
     )
@@ -143,13 +142,3 @@ def requested_variables(given: list[str], environment: Mapping[str, str]) -> dic
             raise UserError(f"--env {name}: the variable is not set on this host", f"write --env {name}=VALUE")
         variables[name] = value if sign else environment[name]
     return variables
-
-
-def seconds(text: str) -> float:
-    """Seconds of `90`, `1:30` or `1:00:00`. Raises UserError if the text is not a time."""
-    match = re.fullmatch(r"(?:(?:(\d+):)?(\d+):)?(\d+(?:\.\d+)?)", text)
-    if not match or len(text) > 20 or not any(float(part) for part in match.groups() if part):
-        reason = f"--time-limit {text!r} is not a time"
-        raise UserError(reason, "give seconds, minutes:seconds or hours:minutes:seconds")
-    hours, minutes, rest = (float(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + rest

@@ -148,7 +148,6 @@ def _add_common_options(command: argparse.ArgumentParser) -> None:
     add("--start-timeout", type=positive, default=START_TIMEOUT_S, metavar="S",
         help=f"seconds to wait until all ranks have registered, and then until their library connects them "
              f"(default: {START_TIMEOUT_S:g})")  # fmt: skip
-    add("--time-limit", metavar="TIME", help="stop with a checkpoint after seconds, M:S or H:M:S")
     add = _group(command, ENVIRONMENT)
     add("--env", action="append", default=[], metavar="NAME[=VALUE]",
         help="set a variable for the ranks, or pass it on")  # fmt: skip

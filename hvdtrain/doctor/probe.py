@@ -24,12 +24,10 @@ from typing import Any
 
 from hvdtrain.doctor.subprocesses import send
 
-SMALL_BYTES, MEDIUM_BYTES, LARGE_BYTES = 8, 1 << 16, 16 << 20
-REPEATS = {SMALL_BYTES: 20, MEDIUM_BYTES: 5, LARGE_BYTES: 5}
-"""Of allreduces, by size."""
+SMALL_BYTES = 8
+REPEATS = {SMALL_BYTES: 20, 1 << 20: 5}
+"""Of allreduces, by size in bytes: also a slow link transfers the large ones in time."""
 WARM_UPS = 2
-LARGE_S = 10.0
-"""Longest time for those of LARGE_BYTES, which on slow links would be ended by the limit: there they are left out."""
 
 
 def framework(name: str) -> None:
@@ -128,10 +126,8 @@ def collective(name: str) -> None:
     send(rank=rank, size=size, local_rank=hvd.local_rank(), pid=os.getpid())
     measured: dict[str, float] = {}
     correct = True
-    for size_bytes in (SMALL_BYTES, MEDIUM_BYTES, LARGE_BYTES):
-        if size_bytes == LARGE_BYTES and not _is_short(name, module, hvd, measured[str(MEDIUM_BYTES)]):
-            break
-        seconds, is_sum = _measure_allreduce(name, module, hvd, size_bytes, REPEATS[size_bytes])
+    for size_bytes, repeats in REPEATS.items():
+        seconds, is_sum = _measure_allreduce(name, module, hvd, size_bytes, repeats)
         measured[str(size_bytes)] = seconds
         correct = correct and is_sum
     send(correct=correct, seconds=measured, rank=rank, size=size)
@@ -153,16 +149,6 @@ def _measure_allreduce(name: str, module: Any, hvd: Any, size_bytes: int, repeat
         seconds.append(time.perf_counter() - began)
         correct = correct and bool((total == expected).all())
     return median(seconds[WARM_UPS:]), correct
-
-
-def _is_short(name: str, module: Any, hvd: Any, medium_s: float) -> bool:
-    """Whether the large allreduces do not take too long: the same on all ranks, from the mean of their seconds."""
-    import numpy as np
-
-    tensor = _to_tensor(name, module)(np.full(1, medium_s, np.float32))
-    result = hvd.allreduce(tensor, name="doctor.seconds", op=hvd.Sum)
-    mean_s = float(np.asarray(result.asnumpy() if name == "mxnet" else result)[0]) / hvd.size()
-    return mean_s * LARGE_BYTES / MEDIUM_BYTES * (WARM_UPS + REPEATS[LARGE_BYTES]) < LARGE_S
 
 
 def _to_tensor(name: str, module: Any) -> Callable[[Any], Any]:

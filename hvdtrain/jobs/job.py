@@ -65,7 +65,6 @@ class Job:
     as_root: bool = field(default_factory=lambda: os.geteuid() == 0)
     start_timeout_s: float = START_TIMEOUT_S
     """Between the registration of the first rank and that of the last one; then until all have initialized Horovod."""
-    time_limit_s: float | None = None
     output_dir: Path | None = None
     survival: Survival | None = None
 

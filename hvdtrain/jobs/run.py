@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import secrets
@@ -188,7 +187,6 @@ class Restarts:
         self.recorded: RunEnd | None = None
         """What the run's folder says of a failure; None without one, or where the folder does not respond."""
         self._attempts: list[Attempt] = []
-        self._began = time.monotonic()
         self._files = Files(lambda: say(f"{self.folder} does not respond; its records of this job are incomplete"))
 
     async def run(self) -> RunEnd:
@@ -259,12 +257,7 @@ class Restarts:
         trained = any(attempt.trained for attempt in self._attempts)
         if folder and trained and await self._files.call(os.path.isdir, folder) is False:
             raise UserError(f"{folder} is missing, so that training would start from the beginning", "restore it")
-        job = reduced(self._job, await self._checked, self._policy.min_ranks or self._job.ranks, self._say)
-        return dataclasses.replace(job, time_limit_s=self._time_left())
-
-    def _time_left(self) -> float | None:
-        limit = self._job.time_limit_s
-        return max(limit - (time.monotonic() - self._began), 0.1) if limit else None
+        return reduced(self._job, await self._checked, self._policy.min_ranks or self._job.ranks, self._say)
 
     def _close(self, attempt: Attempt) -> None:
         """Complete the record of an attempt, and write it to the run's folder."""

@@ -64,6 +64,7 @@ LAUNCH = {
     "--mail-user": "use --sbatch --mail-user=ADDRESS",
     "--mem": "use --sbatch --mem=SIZE",
     "--script": "redirect the output: launch sbatch OPTIONS > FILE",
+    "--time-limit": "start it by timeout --preserve-status TIME hvdtrain launch ..., which asks the ranks to stop",
 }
 LAUNCH_COMMANDS = {
     "cancel": "use scancel --batch --signal=TERM JOB, which leaves time for a checkpoint, or scancel if it waits",

@@ -5,7 +5,6 @@ Processes: it compares the ranks of real jobs, and Horovod's allreduce between t
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -15,7 +14,6 @@ import pytest
 from support.doctor import (
     DOCTOR,
     DoctorResult,
-    as_root,
     doctor,
     hvdtrain_launch,
     in_rank_1,
@@ -30,9 +28,6 @@ from support.stack import FASTEST, cases
 
 from hvdtrain.doctor.checks.software import FRAMEWORKS
 from hvdtrain.doctor.quick import QUICK
-from hvdtrain.errors import UserError
-from hvdtrain.measure.bench.host_jobs import HostJob
-from hvdtrain.measure.bench.hosts import Speed, hosts
 from hvdtrain.system.network import free_port
 from hvdtrain.system.stacks import framework_version
 
@@ -54,13 +49,6 @@ def test_working_installation(working):
     assert working.text.splitlines()[-1].startswith(("ok: ", "warn: "))
     for by in ("horovodrun --gloo", "mpirun"):
         working.has("allreduce", "ok", f"{by}: an allreduce over 2 processes is correct", "8 bytes in", "GB/s")
-
-
-@as_root
-def test_mpirun_refuses_root(working):
-    if os.environ.get("OMPI_ALLOW_RUN_AS_ROOT"):
-        pytest.skip("OMPI_ALLOW_RUN_AS_ROOT is set")
-    working.has("root", "warn", "refuses to run as root", remedy="--allow-run-as-root")
 
 
 def test_docs_list_the_json_fields(working):
@@ -206,29 +194,3 @@ def test_more_threads_than_cores_and_more_ranks_than_gpus(tmp_path):
     result = doctor(tmp_path, "--only", "threads", "gpu-per-rank", by=launcher("local", 2), **variables)
     result.has("threads", "warn", f"2 rank(s) times {cores + 1} threads on {cores} core(s)", remedy="OMP_NUM_THREADS=")
     result.has("gpu-per-rank", "fail", "2 ranks on this host", "1 visible GPU", remedy="at most 1 rank")
-
-
-@pytest.fixture
-def two_hosts():
-    """Two network namespaces, whose link may be limited."""
-    with contextlib.ExitStack() as stack:
-        try:
-            made = stack.enter_context(hosts(2))
-        except UserError as error:
-            pytest.skip(str(error))
-        yield made
-
-
-def on_hosts(made, folder, *checks) -> DoctorResult:
-    """The doctor in a job with one rank on each host."""
-    file = folder / "doctor.json"
-    command = ["python", "-m", "hvdtrain", "doctor", "--only", *checks, "--output", str(file)]
-    HostJob("doctor", command, True, folder, limit_s=120).run(made.spaces)
-    return DoctorResult(0, "", file)
-
-
-def test_large_allreduces_are_left_out_on_a_slow_link(two_hosts, tmp_path):
-    """At 10 Mbit/s, where they would take minutes."""
-    two_hosts.set_speed(Speed(10))
-    result = on_hosts(two_hosts, tmp_path, "horovod-size")
-    result.has("horovod-size", "ok", "an allreduce over 2 processes is correct", "64 KiB at 0.00")

@@ -21,33 +21,8 @@ from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.system import stacks
 
 
-@check("jobs", "alone")
-def check_root(context: CheckContext) -> Iterator[Finding]:
-    """mpirun starts programs for this user: Open MPI refuses to run as root"""
-    mpirun = shutil.which("mpirun")
-    if os.geteuid() != 0 or not mpirun:
-        return
-    completed = context.run([mpirun, "-np", "1", "true"], 20)
-    if completed.status and _refuses_root(completed):
-        remedy = (
-            "mpirun --allow-run-as-root, horovodrun --mpi --mpi-args=--allow-run-as-root, "
-            "or export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
-        )
-        yield warn("the user is root, and mpirun refuses to run as root", remedy)
-    elif completed.status != 0:
-        yield fail(f"mpirun cannot start a program ({completed.reason()})", _mpirun_remedy(completed))
-    else:
-        yield ok("mpirun runs as root")
-
-
 def _refuses_root(completed: Completed) -> bool:
     return bool(re.search(r"as\s+root", completed.text))
-
-
-def _mpirun_remedy(completed: Completed) -> str:
-    if "shmem" in completed.text or "session" in completed.text.lower():
-        return "check that /tmp and /dev/shm are writable and have free space; export TMPDIR=/another/folder"
-    return f"run mpirun -np 1 hostname and read its output; for an MPI in this environment: {stacks.repair_command()}"
 
 
 @check("jobs", "alone")

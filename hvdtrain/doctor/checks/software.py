@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import TITLES
@@ -28,14 +27,8 @@ from hvdtrain.system.stacks import (
 
 FRAMEWORKS = tuple(DISTRIBUTIONS)
 """In the order in which a check tries them."""
-PINS = Path(__file__).parents[3] / "setup" / "stacks"
-"""Folder with the pinned versions of each stack; a checkout has it, an installed package does not."""
-MACHINE_PINS = ".hvdtrain-constraints"
-"""File of an environment with the machine's own PyTorch: the pins of its other packages."""
 NUMPY_LIMIT = (1, 24)
 """MXNet 1.9.1 uses numpy.bool, which this version removed."""
-MAX_LISTED = 6
-"""Packages that one sentence lists."""
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 """Environment variable by which TensorFlow uses tf-keras, with the interface of Keras 2, as tf.keras."""
 
@@ -112,50 +105,6 @@ def check_python(context: CheckContext) -> Iterator[Finding]:
     what = f"for the stack {stack.name}, which" if stack else "for all stacks: hvdtrain"
     text = f"Python {version} is too {age} {what} needs Python {stacks.listed(supported)}"
     yield fail(text, stacks.setup_command(stacks.stack_for_this_python()))
-
-
-@check("software", "host")
-def check_versions(context: CheckContext) -> Iterator[Finding]:
-    """versions of packages against setup/stacks/STACK/constraints.txt"""
-    stack = stacks.installed_stack()
-    if stack is None:
-        yield ok("versions were not compared: this environment is none of the stacks")
-        return
-    file = Path(sys.prefix, MACHINE_PINS)
-    if not file.exists():
-        file = PINS / stack.name / "constraints.txt"
-    try:
-        pins = read_pins(file.read_text())
-    except OSError:
-        missing = f"setup/stacks/{stack.name}/constraints.txt"
-        yield ok(f"versions were not compared: there is no {missing} next to the package")
-        return
-    versions = {name: version for name in pins if (version := installed_version(name))}
-    others = [
-        f"{name} {version} (pinned {pins[name]})"
-        for name, version in versions.items()
-        if version.split("+")[0] != pins[name].split("+")[0]
-    ]
-    if others:
-        more = f" and {len(others) - MAX_LISTED} more" if len(others) > MAX_LISTED else ""
-        text = f"versions differ from those of the stack {stack.name}: {', '.join(others[:MAX_LISTED])}{more}"
-        yield warn(text, stacks.repair_command())
-    else:
-        yield ok(f"all {len(versions)} packages have the versions of the stack {stack.name}")
-
-
-def read_pins(text: str) -> dict[str, str]:
-    """Name and version of each `name==version` line, and of each `name==version ; condition` that is true here."""
-    lines = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;#]+)[ \t]*(?:;([^#\n]*))?", text, re.MULTILINE)
-    return {name: version for name, version, condition in lines if not condition or _is_true(condition)}
-
-
-def _is_true(condition: str) -> bool:
-    try:
-        from packaging.markers import Marker
-    except ImportError:  # the check `requirements` reports it
-        return False
-    return Marker(condition).evaluate()
 
 
 @check("software", "host")

@@ -109,7 +109,6 @@ def _launch_command(options: argparse.Namespace, only_required: bool = False) ->
     command += ["--container", options.container] if options.container else []
     command += ["--interface", options.interface] if options.interface else []
     command += ["--output-dir", str(options.output_dir)] if options.output_dir else []
-    command += ["--time-limit", options.time_limit] if options.time_limit else []
     command += ["--restarts", str(options.restarts)] if options.restarts else []
     command += ["--survive"] if options.survive else []
     command += ["--min-np", str(options.min_ranks)] if options.min_ranks else []

@@ -37,7 +37,6 @@ SBATCH = "sbatch --nodes 1 --ranks-per-node 1"
         ("local -n 1 --env 'A B' -- true", "is not the name of a variable"),
         ("local -n 1 --env NOT_SET_HERE -- true", "the variable is not set on this host"),
         ("local -n 1 --interface none0 -- true", "no such interface is up on this host"),
-        ("local -n 1 --time-limit soon -- true", "--time-limit 'soon' is not a time; give seconds"),
         ("local -n 1 --fusion-threshold-mb 32 -- true", "use --env HOROVOD_FUSION_THRESHOLD=BYTES"),
         (f"{SBATCH} --mem=64G -- true", "--mem is no longer an option; use --sbatch --mem=SIZE"),
         ("status", "launch status is no longer a command; use squeue --me"),

@@ -146,7 +146,7 @@ def test_a_job_is_watched_while_it_runs_and_its_end_may_be_excused(tmp_path, cap
     assert "no end within 0.2 s" in reason
 
 
-HANDLERS = ["_register_rank", "_on_message", "_on_disconnect", "_on_time_limit"]
+HANDLERS = ["_register_rank", "_on_message", "_on_disconnect"]
 BROKEN = """
 import sys
 from unittest import mock
@@ -155,8 +155,7 @@ from hvdtrain.jobs.run import run
 from hvdtrain.jobs.supervisor import Supervisor
 
 for handler in sys.argv[1:]:
-    limit_s = 0.1 if handler == "_on_time_limit" else None
-    job = Job(("sleep", "0.3"), 1, interface="lo", time_limit_s=limit_s)
+    job = Job(("sleep", "0.3"), 1, interface="lo")
     with mock.patch.object(Supervisor, handler, side_effect=LookupError(handler)):
         print(handler, run("local", job, RestartPolicy()).exit_status, flush=True)
 """

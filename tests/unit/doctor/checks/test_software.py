@@ -150,30 +150,6 @@ def test_numpy_that_torch_cannot_use(environment):
     assert (finding.status, finding.remedy) == ("fail", "make setup STACK=pytorch")
 
 
-def test_versions_against_the_pins_of_the_stack(environment, tmp_path, monkeypatch):
-    monkeypatch.setattr(software, "PINS", tmp_path / "stacks")
-    (tmp_path / "stacks" / "pytorch").mkdir(parents=True)
-    (tmp_path / "stacks" / "pytorch" / "constraints.txt").write_text(
-        'numpy==2.5.5\ntorch==2.15.0  # why\nrich==14;python_version<"3"\nrich==15.0 ; python_version >= "3.2"  # why\n'
-    )
-    environment.install("torch==2.15.0+cpu", "numpy==2.5.5")
-    text = "all 2 packages have the versions of the stack pytorch"
-    assert environment.finding(software.check_versions) == ("ok", text, "")
-    environment.install("rich==14.0")
-    differ = environment.finding(software.check_versions)
-    assert differ.text == "versions differ from those of the stack pytorch: rich 14.0 (pinned 15.0)"
-    assert differ.remedy == "make setup STACK=pytorch"
-    # With USE_SYSTEM_TORCH=1 set-up links the machine's PyTorch in a folder of this name, and writes other pins.
-    folder = tmp_path / "site" / "hvdtrain-system-torch"
-    folder.mkdir()
-    metadata = next((tmp_path / "site").glob("torch-*"))
-    metadata.rename(folder / metadata.name)
-    sys.path.insert(0, str(folder))
-    environment.write(".hvdtrain-constraints", "numpy==2.5.5\n")
-    assert environment.finding(software.check_versions).text == "all 1 packages have the versions of the stack pytorch"
-    assert "PyTorch 2.15.0+cpu of the machine, NumPy" in environment.finding(software.check_stack).text
-
-
 def test_packages_in_versions_that_a_framework_does_not_allow(environment):
     assert packaging.requirements and packaging.specifiers and packaging.version  # loaded: they are not in this one
     needs = ("numpy>=1.26.0", "protobuf<8.0.0,>=6.31.1", "wrapt>=1.11", "h5py<3.15; extra == 'x'")
