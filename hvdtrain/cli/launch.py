@@ -52,7 +52,7 @@ def launch(options: argparse.Namespace) -> int:
     """Run the job that the options describe; its exit status. Raises UserError if it cannot start."""
     if options.max_np and not options.survive:
         raise UserError("--max-np has no effect without --survive", "give --survive as well, or omit it")
-    if options.survive and (options.launcher == "mpirun" or options.controller == "mpi" or options.mpi):
+    if options.survive and (options.launcher == "mpirun" or options.mpi):
         options.survive, options.restarts = False, options.restarts or MPI_RESTARTS
         _print(f"--survive: a lost process ends an MPI job, so it is restarted instead (--restarts {options.restarts})")
     job, policy = describe(options), restart_policy(options)
@@ -93,12 +93,10 @@ def describe(options: argparse.Namespace) -> Job:
         allocation=slurm_allocation(options.ranks, how == "spread", os.environ) if how in ("filled", "spread") else (),
         interface=options.interface or ("lo" if options.launcher == "local" else None),
         environment={**resuming, **requested_variables(options.env, os.environ)},
-        controller=options.controller,
         mpi=options.mpi,
         nodes=options.nodes,
         mpi_prefix=installation_folder(python_programs_first(os.environ)),
         container=options.container,
-        oversubscribe=options.oversubscribe,
         start_timeout_s=options.start_timeout,
         output_dir=options.output_dir,
         survival=_survival(options) if options.survive else None,

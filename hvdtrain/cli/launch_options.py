@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,78 +57,24 @@ def _add_command(commands: Any, name: str, about: str) -> argparse.ArgumentParse
                                replacements=removed.LAUNCH)  # fmt: skip
 
 
-def _add_job_options(command: argparse.ArgumentParser, groups: Sequence[str]) -> None:
-    """The options of one launcher. groups: those of GROUPS that it has; of the others it has the defaults."""
-    command.set_defaults(**DEFAULTS)
-    _group(command, HOSTS)("-n", "-np", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
-    for group in groups:
-        GROUPS[group](command)
+def _add_job_options(command: argparse.ArgumentParser, kinds: Sequence[str]) -> None:
+    """The options of one launcher. kinds: those that it has beyond the common ones, as in its entry of LAUNCHERS."""
+    command.set_defaults(hosts=None, hostfile=None, max_np=0, nodes=0, container="", mpi="")  # of other launchers
+    add = command.add_argument_group(HOSTS).add_argument
+    add("-n", "-np", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
+    if "hosts" in kinds:
+        add("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots, reached by ssh")
+        add("--hostfile", type=Path, metavar="FILE", help="file with a line for each host: name slots=N")
+    if "slurm" in kinds:
+        add("--nodes", type=int, default=0, metavar="N", help="number of nodes to run on")
+        add("--mpi", default="", metavar="TYPE", help="pmix or pmi2, if srun --mpi=list shows it")
+    if "container" in kinds:
+        add("--container", default="", metavar="IMAGE",
+            help="a .sif file (Apptainer), or with srun an image for pyxis")  # fmt: skip
+    if "growth" in kinds:
+        add("--max-np", type=int, default=0, metavar="N",
+            help="with --survive: grow up to N ranks where hosts have slots (default: -n)")  # fmt: skip
     _add_common_options(command)
-
-
-def _group(command: argparse.ArgumentParser, title: str) -> Callable[..., Any]:
-    """What adds an option to the group of this title."""
-    return _titled(command, title).add_argument
-
-
-def _titled(command: argparse.ArgumentParser, title: str) -> Any:
-    known = [group for group in command._action_groups if group.title == title]
-    return known[0] if known else command.add_argument_group(title)
-
-
-def _add_host_options(command: argparse.ArgumentParser) -> None:
-    add = _group(command, HOSTS)
-    add("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots, reached by ssh")
-    add("--hostfile", type=Path, metavar="FILE", help="file with a line for each host: name slots=N")
-    add("--oversubscribe", action="store_true", help="allow more ranks than slots")
-
-
-def _add_controller_options(command: argparse.ArgumentParser) -> None:
-    _group(command, HOSTS)("--mpi", dest="controller", action="store_const", const="mpi", default="gloo",
-                           help="coordinate the ranks with MPI; horovodrun then calls mpirun")  # fmt: skip
-
-
-def _add_container_options(command: argparse.ArgumentParser) -> None:
-    _group(command, HOSTS)("--container", default="", metavar="IMAGE",
-                           help="a .sif file (Apptainer), or with srun an image for pyxis")  # fmt: skip
-
-
-def _add_slurm_options(command: argparse.ArgumentParser) -> None:
-    add = _group(command, HOSTS)
-    add("--nodes", type=int, default=0, metavar="N", help="number of nodes to run on")
-    add("--mpi", default="", metavar="TYPE", help="pmix or pmi2, if srun --mpi=list shows it")
-
-
-def _add_survive(command: argparse.ArgumentParser) -> None:
-    add = _group(command, FAILURES)
-    add("--survive", action="store_true",
-        help="go on in memory when ranks are lost, start them again, and take new ones; needs --shards of training "
-             "(see docs/launch.md)")  # fmt: skip
-    add("--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
-        help="end, or restart, with fewer ranks (default: 1 with --survive, all with --restarts)")  # fmt: skip
-
-
-def _add_growth(command: argparse.ArgumentParser) -> None:
-    _group(command, FAILURES)("--max-np", type=int, default=0, metavar="N",
-        help="with --survive: grow up to N ranks where hosts have slots (default: -n)")  # fmt: skip
-
-
-GROUPS = {
-    "hosts": _add_host_options,
-    "survival": _add_survive,
-    "growth": _add_growth,
-    "controller": _add_controller_options,
-    "container": _add_container_options,
-    "slurm": _add_slurm_options,
-}
-"""Options that some launchers have, by the names in their entries of LAUNCHERS."""
-DEFAULTS = {
-    **dict.fromkeys(("hosts", "hostfile")),
-    **dict.fromkeys(("oversubscribe", "survive"), False),
-    **dict.fromkeys(("min_ranks", "max_np", "nodes"), 0),
-    **{"controller": "gloo", "container": "", "mpi": ""},
-}
-"""What these options are for the other launchers."""
 
 
 def positive(text: str) -> float:
@@ -141,14 +87,19 @@ def positive(text: str) -> float:
 
 def _add_common_options(command: argparse.ArgumentParser) -> None:
     """Options of all launchers and of sbatch."""
-    _group(command, HOSTS)("--interface", metavar="NAME", help="network interface between the hosts, such as eth0")
-    add = _group(command, FAILURES)
+    add = command.add_argument_group(FAILURES).add_argument
+    add("--survive", action="store_true",
+        help="go on in memory when ranks are lost, start them again, and take new ones; needs --shards of training "
+             "(see docs/launch.md)")  # fmt: skip
     add("--restarts", type=int, default=0, metavar="N",
         help="restart the job up to N times after failures (default: 0)")  # fmt: skip
+    add("--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
+        help="end, or restart, with fewer ranks (default: 1 with --survive, all with --restarts)")  # fmt: skip
     add("--start-timeout", type=positive, default=START_TIMEOUT_S, metavar="S",
         help=f"seconds to wait until all ranks have registered, and then until their library connects them "
              f"(default: {START_TIMEOUT_S:g})")  # fmt: skip
-    add = _group(command, ENVIRONMENT)
+    add = command.add_argument_group(ENVIRONMENT).add_argument
+    add("--interface", metavar="NAME", help="network interface between the hosts, such as eth0")
     add("--env", action="append", default=[], metavar="NAME[=VALUE]",
         help="set a variable for the ranks, or pass it on")  # fmt: skip
     add("--output-dir", type=Path, metavar="DIR", help="also write each rank's output to files")
@@ -159,7 +110,7 @@ def _add_common_options(command: argparse.ArgumentParser) -> None:
 
 
 def _add_batch_options(command: argparse.ArgumentParser) -> None:
-    add = _group(command, SLURM)
+    add = command.add_argument_group(SLURM).add_argument
     add("--nodes", type=int, required=True, metavar="N", help="number of nodes")
     add("--ranks-per-node", type=int, required=True, metavar="N", help="with GPUs: one rank per GPU")
     add("--time", default="1:00:00", metavar="D-H:M:S", help="time limit (default: 1:00:00)")
@@ -169,11 +120,10 @@ def _add_batch_options(command: argparse.ArgumentParser) -> None:
     add("--partition", default="", metavar="NAME", help="partition (queue)")
     add("--account", default="", metavar="NAME", help="account to charge")
     add("--job-name", default="hvdtrain", metavar="NAME", help="name in squeue (default: hvdtrain)")
-    add("--container", metavar="IMAGE", help="a .sif file (Apptainer), or an image for pyxis")
+    add("--container", default="", metavar="IMAGE", help="a .sif file (Apptainer), or an image for pyxis")
     add("--signal-before", type=int, default=120, metavar="S",
         help="seconds before the time limit at which the ranks write a last checkpoint (default: 120)")  # fmt: skip
     add("--no-requeue", action="store_true", help="do not resume after the time limit or the loss of a node")
-    _add_survive(command)
     add("--array", default="", metavar="0-9",
         help="one task for each number, such as 0-9, 0-9%%2 (two at a time) or 1,3,5; of a sweep, each trains "
              "the trial of its number")  # fmt: skip

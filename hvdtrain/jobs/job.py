@@ -49,8 +49,6 @@ class Job:
     """Network interface between the hosts."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the user asked for by --env."""
-    controller: str = "gloo"
-    """What Horovod coordinates its ranks with: gloo or mpi."""
     mpi: str = ""
     """srun's --mpi."""
     nodes: int = 0
@@ -59,7 +57,6 @@ class Job:
     """The folder of Open MPI on all hosts; empty where it is the system's."""
     container: str = ""
     """Image in which the ranks run: a .sif file for Apptainer, else a name for Slurm's pyxis."""
-    oversubscribe: bool = False
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     """Cores of this host; other hosts are assumed to have as many."""
     as_root: bool = field(default_factory=lambda: os.geteuid() == 0)
@@ -109,10 +106,10 @@ def check_job(job: Job) -> list[str]:
         raise UserError("no program to start", "write it after --, such as -- python -m hvdtrain.torch_lenet")
     hosts = job.hosts or job.allocation
     slots = sum(host.slots for host in hosts)
-    if hosts and job.ranks > slots and not job.oversubscribe:
+    if hosts and job.ranks > slots:
         listed = ", ".join(f"{name}:{count}" for name, count in hosts)
         reason = f"{job.ranks} ranks, but {slots} slot(s) ({listed})"
-        raise UserError(reason, "name more slots or hosts, or give --oversubscribe")
+        raise UserError(reason, "name more slots or hosts")
     if job.crowded:
         return [f"{job.ranks_per_host} ranks share {job.cores} core(s): the job runs, but slower than with {job.cores}"]
     return []
@@ -139,7 +136,7 @@ def reduced(job: Job, checked: list[HostCheck], min_ranks: int, say: Callable[[o
     unusable = {check.host: check.problem for check in checked if check.problem}
     left = tuple(host for host in job.hosts if host.name not in unusable)
     slots = sum(host.slots for host in left)
-    ranks = min(job.ranks, job.ranks if job.oversubscribe and left else slots)
+    ranks = min(job.ranks, slots)
     if ranks < min_ranks:
         listed = "; ".join(f"{name}: {problem}" for name, problem in unusable.items())
         reason = f"{slots} slot(s) are left for {min_ranks} ranks ({listed})"

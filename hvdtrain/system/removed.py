@@ -63,6 +63,8 @@ LAUNCH = {
     "--mail-type": "use --sbatch --mail-type=EVENTS",
     "--mail-user": "use --sbatch --mail-user=ADDRESS",
     "--mem": "use --sbatch --mem=SIZE",
+    "--mpi": "use launch mpirun",
+    "--oversubscribe": "name as many slots as there are ranks, such as -H node1:4",
     "--script": "redirect the output: launch sbatch OPTIONS > FILE",
     "--time-limit": "start it by timeout --preserve-status TIME hvdtrain launch ..., which asks the ranks to stop",
 }

@@ -21,7 +21,6 @@ PATH = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
 HOSTS = [
     ("mxnet", ["horovodrun", "--interface", "eth0"], "host1:1,host2:1", ()),
     pytest.param("torch", ["mpirun"], "host1:1,host2:1,host3:1", (), marks=MATRIX),
-    pytest.param("tensorflow", ["horovodrun", "--mpi", "--interface", "eth0"], "host1:1,host2:1", (), marks=MATRIX),
     pytest.param("torch", ["mpirun", "--interface", "eth0"], "host3:2,host2:1", ("--strategy", "ring"), marks=MATRIX),
 ]
 
@@ -42,7 +41,7 @@ def test_training_on_hosts_by_ssh_equals_one_process(hosts, tmp_path, one_proces
 @pytest.mark.guarantee("killed-rank")
 @pytest.mark.parametrize(
     "by",
-    [["horovodrun", "--interface", "eth0"], ["mpirun"], pytest.param(["horovodrun", "--mpi"], marks=MATRIX)],
+    [["horovodrun", "--interface", "eth0"], ["mpirun"]],
 )
 def test_a_killed_rank_on_another_host(hosts, tmp_path, by):
     """The job ends at once on all hosts, the message names the rank, and no process stays behind."""

@@ -1,7 +1,4 @@
-"""launch mpirun: Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation.
-
-horovodrun --mpi passes some of its options on to mpirun.
-"""
+"""launch mpirun: Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
     """mpirun and its options, before the program."""
     command = ["mpirun", *as_root(job), *without_ssh(job, environment), "-np", str(job.ranks)]
     command += ["-H", listed(job.hosts)] if job.hosts else []
-    command += ["--oversubscribe"] if job.oversubscribe or (not job.hosts and job.crowded) else []
+    command += ["--oversubscribe"] if not job.hosts and job.crowded else []
     command += ["--bind-to", "none", "--map-by", "slot", *yielding(job), *prefix(job)]
     return [*command, *rank_interfaces(job), *daemon_interfaces(job)]
 
@@ -51,7 +48,7 @@ def as_root(job: Job) -> list[str]:
 
 def yielding(job: Job) -> list[str]:
     """Ranks of Open MPI spin while they wait; where they share cores, they must yield to each other."""
-    return ["--mca", "mpi_yield_when_idle", "1"] if job.crowded or job.oversubscribe or job.threads == 1 else []
+    return ["--mca", "mpi_yield_when_idle", "1"] if job.crowded or job.threads == 1 else []
 
 
 def prefix(job: Job) -> list[str]:
@@ -63,7 +60,7 @@ def prefix(job: Job) -> list[str]:
         raise UserError(
             f"Open MPI is installed in {job.mpi_prefix!r}, and cannot start itself on other hosts in a folder with a "
             "space",
-            "make setup VENV=/a/folder/without, or launch horovodrun without --mpi",
+            "make setup VENV=/a/folder/without, or launch horovodrun",
         )
     return ["--prefix", job.mpi_prefix] if job.hosts and job.mpi_prefix else []
 

@@ -13,11 +13,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.launchers import LAUNCHERS, check_length
+from hvdtrain.jobs.launchers import LAUNCHERS
 from hvdtrain.jobs.series import joined, sweep_program
 from hvdtrain.jobs.slurm.script import batch_script
 from hvdtrain.system import credentials
@@ -38,12 +36,6 @@ MAX_TASK = 4_000_000
 """Slurm's limit of MaxArraySize."""
 VIAS = tuple(name for name, launcher in LAUNCHERS.items() if launcher.in_allocation)
 """Launchers that a batch script can start the ranks with."""
-
-
-def _names_its_run(program: Sequence[str]) -> bool:
-    """Whether a training program of hvdtrain's has --name: an early word, as each task says so only when it starts."""
-    trains = any(Path(word).name == "hvdtrain" or "_lenet" in word for word in program)
-    return trains and not sweep_program(program) and any(word.partition("=")[0] == "--name" for word in program)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -138,13 +130,6 @@ def _check(options: argparse.Namespace) -> None:
         reason = f"--time {options.time!r} is not a time limit"
         raise UserError(reason, "write minutes, H:M:S or D-H:M:S, as for sbatch")
     _check_variables(options.env)
-    check_length(options.via, options.program, {})  # before the job waits for hours
-    if options.array and _names_its_run(options.program):
-        raise UserError(
-            "--array with --name: all tasks would train the same run",
-            "omit --name: each task then has a run of its own",
-            option="name",
-        )
     if credentials.holds("", options.on_end):
         reason = "--on-end: the command holds credentials, which the script would show"
         raise UserError(reason, "let the command read them from a file that only you can read")

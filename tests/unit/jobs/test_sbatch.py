@@ -132,10 +132,8 @@ def test_a_job_is_submitted_only_where_slurm_can_write_its_log(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("options", "program", "message"),
     [
-        (["--array", "0-1"], (*TRAINING, "--name", "a"), "--array with --name: all tasks would train the same run"),
         ([], (*SWEEP, "bench"), "-- sweep: it has no command to run"),
         (["--restarts", "2"], (*SWEEP, "launch", "local", "--", *TRAINING), "the sweep's own command starts the ranks"),
-        (["--via", "mpirun"], ("train", *["y" * 1023] * 140), "launch mpirun: .* KiB"),
     ],
 )
 def test_programs_that_no_script_can_start(options, program, message):
