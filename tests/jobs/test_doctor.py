@@ -117,8 +117,8 @@ def test_all_ranks_bound_to_one_core(tmp_path):
     result = doctor(tmp_path, "--only", "bound", by=["taskset", "-c", "0", *launcher("local", 2)])
     result.has("bound", "fail", "all 2 ranks", "are bound to core 0", remedy="--bind-to none")
     assert result.status == 1
-    result = doctor(tmp_path, "--only", "binding", by=["taskset", "-c", "0"])
-    result.has("binding", "warn", "bound to core 0 only", remedy="taskset")
+    result = doctor(tmp_path, "--only", "slots", by=["taskset", "-c", "0"])
+    result.has("slots", "warn", "2 ranks on 1 core(s)", remedy="taskset")
 
 
 def test_ranks_with_different_versions_options_and_limits(tmp_path):

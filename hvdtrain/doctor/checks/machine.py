@@ -12,7 +12,6 @@ from typing import Any
 from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.doctor.subprocesses import Completed
-from hvdtrain.system import resources
 from hvdtrain.system.resources import memory_limit, within_quota
 from hvdtrain.system.text import format_bytes
 
@@ -54,17 +53,6 @@ def check_threads(context: CheckContext) -> Iterator[Finding]:
 def usable_cores() -> int:
     """Cores of this host that its processes may use together: bound ranks share the host, not one core each."""
     return within_quota(os.cpu_count() or 1)
-
-
-@check("machine", "alone")
-def check_binding(context: CheckContext) -> Iterator[Finding]:
-    """the cores that this process is bound to"""
-    bound, all_cores = sorted(resources.core_binding().before), os.cpu_count() or 1
-    if context.ranks > 1 and len(bound) == 1 and all_cores > 1:
-        text = f"bound to core {bound[0]} only, of {all_cores}: all ranks started from here share it"
-        yield warn(text, "start without taskset, or request more cores for the batch job (--cpus-per-task)")
-    else:
-        yield ok(f"may use {len(bound)} of {all_cores} cores")
 
 
 @check("machine", "host")

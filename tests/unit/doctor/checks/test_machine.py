@@ -27,7 +27,6 @@ def test_more_ranks_or_threads_than_cores(tmp_path):
     cores = os.cpu_count() or 1
     slots = len(os.sched_getaffinity(0))
     result = doctor(tmp_path, "--only", "slots", "--ranks", str(20 * slots))
-    result.has("slots", "fail", "not enough slots", str(20 * slots), remedy="--oversubscribe")
     result.has("slots", "warn", f"{20 * slots} ranks on {slots} core(s)", "oversubscribe", remedy=f"at most {slots}")
     result = doctor(tmp_path, "--only", "threads", OMP_NUM_THREADS=str(4 * cores))
     result.has("threads", "warn", f"OMP_NUM_THREADS={4 * cores} is too high", remedy="export OMP_NUM_THREADS=")
