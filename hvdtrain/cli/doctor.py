@@ -7,6 +7,7 @@ rank 0 prints the report. It imports no framework: whatever may crash or hang ru
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.text import format_ranks, to_json
 
-COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
+BOLD, COLORS = "1", {"ok": "32", "warn": "33", "fail": "31"}
+"""For terminals (ECMA-48, SGR)."""
 
 
 @exit_status()
@@ -86,37 +88,23 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(to_json(report))
         return
-    console = _console()
-    for style, text in _lines(report):
-        if console:
-            console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(text)
-
-
-def _console() -> Any:
-    """rich's console on a terminal; None elsewhere, or if rich is not installed."""
-    if not sys.stdout.isatty():
-        return None
-    try:
-        from rich.console import Console
-    except ImportError:
-        return None
-    return Console()
+    colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for color, text in _lines(report):
+        print(f"\x1b[{color}m{text}\x1b[0m" if colored and color else text)
 
 
 def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Style and text of each line."""
+    """Color and text of each line."""
     findings = report["findings"]
     for topic in get_args(Topic):
         of_topic = [finding for finding in findings if finding["topic"] == topic]
         if of_topic:
-            yield "bold", topic
+            yield BOLD, topic
         for finding in of_topic:
             ranks, hosts = format_ranks(finding["ranks"]), ", ".join(finding["hosts"])
             where = "" if finding["everywhere"] else f"rank {ranks} ({hosts}): "
-            style = "" if finding["status"] == "ok" else COLORS[finding["status"]]
-            yield style, f"  {finding['status']:4} {finding['check']}: {where}{finding['text']}"
+            color = "" if finding["status"] == "ok" else COLORS[finding["status"]]
+            yield color, f"  {finding['status']:4} {finding['check']}: {where}{finding['text']}"
             if finding["remedy"]:
                 yield "", f"       -> {finding['remedy']}"
     counts = Counter(finding["status"] for finding in findings)

@@ -70,7 +70,6 @@ def _gpus(name: str, module: Any) -> dict[str, Any]:
                 "cuda": module.version.cuda,
                 "gpus": module.cuda.device_count() if available else 0,
                 "nccl": nccl,
-                "architectures": list(getattr(module.cuda, "get_arch_list", list)()) if available else [],
             }
         if name == "mxnet":
             return {
@@ -82,7 +81,6 @@ def _gpus(name: str, module: Any) -> dict[str, Any]:
             return {
                 "cuda": built.get("cuda_version"),
                 "gpus": len(module.config.list_physical_devices("GPU")),
-                "architectures": list(built.get("cuda_compute_capabilities", [])),
             }
     return {}
 
