@@ -44,7 +44,7 @@ def parser() -> Parser:
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options; exits with status 2 where they are invalid."""
     if argv and argv[0] in removed.LAUNCH_COMMANDS:
-        raise removed.command_error(f"launch {argv[0]}", removed.LAUNCH_COMMANDS[argv[0]])
+        raise removed.error(f"launch {argv[0]}", removed.LAUNCH_COMMANDS[argv[0]], "a command")
     end = argv.index("--") if "--" in argv else len(argv)
     options = parser().parse_args([*joined(argv[:end], "--sbatch"), *argv[end:]])
     options.program = options.program[1:] if options.program[:1] == ["--"] else options.program

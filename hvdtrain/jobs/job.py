@@ -221,12 +221,10 @@ def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
     return {**values, **job.environment}
 
 
-def agent_command(job: Job, *flags: str, python: str = sys.executable) -> list[str]:
+def agent_command(job: Job, *flags: str) -> list[str]:
     """The command line that runs the job's program under a rank's agent (see `hvdtrain.jobs.agent`)."""
-    inside = []
-    if job.container:
-        python = "python"  # the image's own
-        inside = ["apptainer", "exec", "--nv", job.container] if job.container.endswith(".sif") else []
+    python = "python" if job.container else sys.executable  # the image's own
+    inside = ["apptainer", "exec", "--nv", job.container] if job.container.endswith(".sif") else []
     interface = ["--interface", job.interface] if job.interface else []
     timeout = ["--start-timeout", f"{job.start_timeout_s:g}"]
     return [*inside, python, "-m", "hvdtrain.jobs.agent", *flags, *interface, *timeout, "--", *job.program]

@@ -74,11 +74,6 @@ LAUNCH_COMMANDS = {
 }
 
 
-def error(option: str, replacement: str) -> UserError:
-    """The error of an option that is given, though it went."""
-    return UserError(f"{option} is no longer an option", replacement)
-
-
-def command_error(command: str, replacement: str) -> UserError:
-    """The error of a command that is given, though it went."""
-    return UserError(f"{command} is no longer a command", replacement)
+def error(name: str, replacement: str, what: str = "an option") -> UserError:
+    """The error of an option, or something else, that is given, though it went."""
+    return UserError(f"{name} is no longer {what}", replacement)

@@ -5,7 +5,6 @@ Each makes command lines from a `Job`, and never strings for a shell.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -16,20 +15,16 @@ from hvdtrain.jobs.places import Place, Places
 from hvdtrain.system.rank_info import host_name
 
 
-def build_local(
-    job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
-) -> list[LaunchSpec]:
+def build_local(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """launch local: one process for each rank, without MPI or horovodrun.
 
     It inherits all variables, so `control` needs no option.
     """
     places = (Place(rank, host_name(), rank) for rank in range(job.ranks))
-    return [build_here(job, environment, place, on_terminal=True, python=python) for place in places]
+    return [build_here(job, environment, place, on_terminal=True) for place in places]
 
 
-def build_srun(
-    job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
-) -> list[LaunchSpec]:
+def build_srun(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """launch srun: one srun for all ranks, with Gloo alone or with an MPI that Slurm starts (--mpi pmix).
 
     It passes on all variables itself, so `control` needs no option.
@@ -42,7 +37,7 @@ def build_srun(
         command += ["--cpus-per-task", environment[CORES_PER_TASK]]
     command += in_container(job)
     gloo = () if job.mpi else ("--gloo",)
-    return [LaunchSpec([*command, *agent_command(job, *gloo, python=python)], variables(job, environment))]
+    return [LaunchSpec([*command, *agent_command(job, *gloo)], variables(job, environment))]
 
 
 class Launcher(NamedTuple):

@@ -12,17 +12,15 @@ from hvdtrain.jobs.job import Job, LaunchSpec, agent_command, variables
 from hvdtrain.jobs.launchers.mpirun import listed
 
 
-def build(
-    job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
-) -> list[LaunchSpec]:
+def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """One horovodrun for all ranks; it passes on all variables itself, so `control` needs no option.
 
     Raises UserError for a Python whose folder it cannot pass on.
     """
     if job.interface and job.hosts and not other_hosts(job.hosts):
         job = dataclasses.replace(job, interface="lo")  # the only one that it accepts where all hosts are this one
-    if job.hosts and not job.interface and any(sign.isspace() for sign in python):
-        reason = f"horovodrun cannot query the interfaces of other hosts with {python!r}, as its folder has a space"
+    if job.hosts and not job.interface and any(sign.isspace() for sign in sys.executable):
+        reason = f"horovodrun cannot query other hosts' interfaces with {sys.executable!r}, as its folder has a space"
         raise UserError(reason, "name the interface with --interface, or make setup VENV=/a/folder/without")
     # Its cache keeps for an hour what it found on hosts, and hides that one can no longer be reached.
     command = ["horovodrun", "--disable-cache", "--gloo", "-np", str(job.ranks)]
@@ -34,4 +32,4 @@ def build(
     given = variables(job, environment)
     if job.interface:
         given.setdefault("HOROVOD_GLOO_IFACE", job.interface)
-    return [LaunchSpec([*command, *agent_command(job, python=python)], given, shows_variables=True)]
+    return [LaunchSpec([*command, *agent_command(job)], given, shows_variables=True)]

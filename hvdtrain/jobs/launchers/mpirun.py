@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 
 from hvdtrain.errors import UserError
@@ -12,16 +11,14 @@ from hvdtrain.jobs.hosts import Host, other_hosts
 from hvdtrain.jobs.job import OF_HOST, Job, LaunchSpec, agent_command, passed_on, variables
 
 
-def build(
-    job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
-) -> list[LaunchSpec]:
+def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread also has one."""
     given = variables(job, environment)
     on_other_hosts = job.hosts or "SLURM_JOB_ID" in environment
     names = sorted({*passed_on(environment), *given}) if on_other_hosts else []
     names = [*(name for name in names if not OF_HOST.fullmatch(name) and name not in control), *control]
     exported = [argument for name in names for argument in ("-x", name)]
-    return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job, python=python)], given)]
+    return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job)], given)]
 
 
 def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:

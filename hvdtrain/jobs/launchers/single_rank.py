@@ -6,7 +6,6 @@ horovodrun and mpirun would end all ranks with the first that is lost.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 
 from hvdtrain.errors import UserError
@@ -16,11 +15,9 @@ from hvdtrain.jobs.places import Place
 from hvdtrain.system import rank_info
 
 
-def build_rank(
-    launcher: str, job: Job, environment: Mapping[str, str], place: Place, python: str = sys.executable
-) -> LaunchSpec:
+def build_rank(launcher: str, job: Job, environment: Mapping[str, str], place: Place) -> LaunchSpec:
     """What starts the agent of a rank at its place."""
-    here = build_here(job, environment, place, on_terminal=launcher == "local", python=python)
+    here = build_here(job, environment, place, on_terminal=launcher == "local")
     if launcher == "srun":
         return here._replace(command=[*_srun(job, place.host), *here.command])
     if other_hosts([Host(place.host, 1)]):
@@ -28,9 +25,7 @@ def build_rank(
     return here
 
 
-def build_here(
-    job: Job, environment: Mapping[str, str], place: Place, on_terminal: bool, python: str = sys.executable
-) -> LaunchSpec:
+def build_here(job: Job, environment: Mapping[str, str], place: Place, on_terminal: bool) -> LaunchSpec:
     """The agent of a rank on this host. on_terminal: whether rank 0 has the terminal, where there is one."""
     # Rank 0 shows a progress bar, which needs the terminal itself.
     terminal = place.rank == 0 and on_terminal and not job.output_dir and os.isatty(1) and os.isatty(2)
@@ -38,7 +33,7 @@ def build_here(
     values = map(str, (place.rank, job.max_ranks, place.local_rank))
     identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], values, strict=True))
     given = {**variables(job, environment), **identity}
-    return LaunchSpec(agent_command(job, *flags, python=python), given, place.rank, terminal)
+    return LaunchSpec(agent_command(job, *flags), given, place.rank, terminal)
 
 
 def _srun(job: Job, node: str) -> list[str]:

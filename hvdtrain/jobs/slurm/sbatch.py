@@ -77,7 +77,7 @@ def _submit(text: str) -> int:
     return 0
 
 
-def script(options: argparse.Namespace, python: str = sys.executable) -> str:
+def script(options: argparse.Namespace) -> str:
     """The script that the options describe. Raises UserError for what Slurm or the shell would misread."""
     _check(options)
     sweep, launcher = sweep_program(options.program), _launch_command(options)
@@ -86,7 +86,7 @@ def script(options: argparse.Namespace, python: str = sys.executable) -> str:
     if sweep and sweep.command[0] == "launch" and launcher != _launch_command(options, only_required=True):
         reason = "-- sweep ... -- launch: the sweep's own command starts the ranks, so other options have no effect"
         raise UserError(reason, "write sweep ... -- train OPTIONS, or give the launcher's options after launch")
-    path = shlex.quote(os.path.dirname(python)) if sys.prefix != sys.base_prefix else ""
+    path = shlex.quote(os.path.dirname(sys.executable)) if sys.prefix != sys.base_prefix else ""
     program = sweep.command_line(launcher, bool(options.array)) if sweep else joined(options.program)
     return batch_script(options, path, program, "" if sweep else shlex.join(launcher))
 

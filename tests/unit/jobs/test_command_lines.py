@@ -111,15 +111,16 @@ def test_open_mpi_needs_no_ssh_on_one_host(hosts, variables, has_ssh, expected, 
     assert ("--mca plm isolated" in " ".join(spec.command)) is expected
 
 
-def test_open_mpi_in_a_folder_with_a_space():
+def test_open_mpi_in_a_folder_with_a_space(monkeypatch):
     """Open MPI does not quote its own command line for ssh: no other host would start, and the message is unclear."""
     options = launch.parse(["mpirun", "-n", "2", "-H", "node1:1,node2:1", "--", "true"])
     described = replace(launch.describe(options), mpi_prefix="/opt/my venv")
     with pytest.raises(UserError, match="cannot start itself on other hosts in a folder with a space"):
         build("mpirun", described, ENVIRONMENT)
     assert build("mpirun", replace(described, hosts=()), ENVIRONMENT)
+    monkeypatch.setattr(sys, "executable", "/opt/my venv/bin/python")
     with pytest.raises(UserError, match="name the interface with --interface"):
-        horovodrun.build(described, ENVIRONMENT, python="/opt/my venv/bin/python")
+        horovodrun.build(described, ENVIRONMENT)
 
 
 @pytest.mark.parametrize(
