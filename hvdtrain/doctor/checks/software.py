@@ -56,12 +56,6 @@ def built(context: CheckContext) -> dict[str, Any]:
     return dict(context.framework(name)["built"]) if name else {}
 
 
-def build_parts(context: CheckContext) -> list[str]:
-    """What Horovod was built with, as labels; empty if it does not load."""
-    has = built(context)
-    return [label for label, what in (("Gloo", "gloo"), ("MPI", "mpi"), ("NCCL", "nccl")) if has and has[what]]
-
-
 @check("software", "host")
 def check_stack(context: CheckContext) -> Iterator[Finding]:
     """the stack that this environment is, and its versions in one line"""
@@ -85,7 +79,8 @@ def _contents(context: CheckContext, frameworks: tuple[str, ...]) -> Iterator[st
     if version := installed_version("numpy"):
         yield f"NumPy {version}"
     if version := public_version("horovod"):
-        parts = build_parts(context)
+        has = built(context)
+        parts = [label for label, what in (("Gloo", "gloo"), ("MPI", "mpi"), ("NCCL", "nccl")) if has and has[what]]
         yield f"Horovod {version}" + (f" ({', '.join(parts)})" if parts else "")
     else:
         yield "no Horovod"
