@@ -55,7 +55,8 @@ def launch(options: argparse.Namespace) -> int:
     if options.survive and (options.launcher == "mpirun" or options.mpi):
         options.survive, options.restarts = False, options.restarts or MPI_RESTARTS
         _print(f"--survive: a lost process ends an MPI job, so it is restarted instead (--restarts {options.restarts})")
-    job, policy = describe(options), restart_policy(options)
+    job = describe(options)
+    policy = RestartPolicy(options.restarts, options.min_ranks or int(options.survive))  # a few survivors are enough
     for warning in check_job(job):
         _print(warning)
     check_policy(policy, job)
@@ -75,11 +76,6 @@ def launch(options: argparse.Namespace) -> int:
 
 MPI_RESTARTS = 1000
 """With --survive, of a job that MPI starts."""
-
-
-def restart_policy(options: argparse.Namespace) -> RestartPolicy:
-    """How the job is restarted. With --survive a few ranks are enough for that as well."""
-    return RestartPolicy(options.restarts, options.min_ranks or int(options.survive))
 
 
 def describe(options: argparse.Namespace) -> Job:

@@ -34,11 +34,6 @@ class Gpus(NamedTuple):
     capabilities: tuple[int, ...] = ()
     """Of each GPU, such as 90 for sm_90; empty if unknown."""
 
-    def title(self, capability: int) -> str:
-        """A GPU of this compute capability, such as `NVIDIA H100 (sm_90)`."""
-        names = dict(zip(self.capabilities, self.names, strict=False))
-        return f"{names.get(capability, 'this GPU')} (sm_{capability})"
-
 
 def gpus(context: CheckContext) -> Gpus | None:
     """This host's GPUs; None without nvidia-smi."""
@@ -110,9 +105,10 @@ def _framework_cuda(name: str, answer: dict[str, Any], host: Gpus) -> Iterator[F
     if "framework_error" in answer or "cuda" not in answer:
         return
     cuda = answer["cuda"]
-    if name == "mxnet" and any(capability > MAX_CAPABILITY_OF_MXNET for capability in host.capabilities):
-        text = f"MXNet {answer['version']} was never built for {host.title(max(host.capabilities))}"
-        yield warn(text, _pytorch())
+    newest, model = max(zip(host.capabilities, host.names, strict=False), default=(0, ""))
+    if name == "mxnet" and newest > MAX_CAPABILITY_OF_MXNET:
+        text = f"MXNet {answer['version']} was never built for {model} (sm_{newest})"
+        yield warn(text, stacks.setup_command(stacks.STACKS["pytorch"]))
         return
     if cuda is None:
         text = f"{name} {answer['version']} is built for CPUs and will not use the GPUs"
@@ -121,19 +117,14 @@ def _framework_cuda(name: str, answer: dict[str, Any], host: Gpus) -> Iterator[F
     version = tuple(int(number) for number in re.findall(r"\d+", cuda)[:2])
     # Within a major version of CUDA, newer programs run on older drivers.
     if version and host.cuda > (0, 0) and version[0] > host.cuda[0]:
-        newest = ".".join(map(str, host.cuda))
-        text = f"{name} is built for CUDA {cuda}, but driver {host.driver} supports CUDA up to {newest}"
+        supported = ".".join(map(str, host.cuda))
+        text = f"{name} is built for CUDA {cuda}, but driver {host.driver} supports CUDA up to {supported}"
         yield fail(text, f"update the driver, or install {DISTRIBUTIONS[name][0]} built for CUDA {host.cuda[0]}")
     elif not answer.get("gpus") and os.environ.get(VISIBLE) not in ("", "-1"):
         text = f"{name} is built for CUDA{f' {cuda}' if cuda else ''} but sees no GPU, although nvidia-smi does"
         yield fail(text, "check the versions of the driver and the CUDA libraries, and LD_LIBRARY_PATH")
     else:
         yield ok(f"{name} sees {answer['gpus']} GPU(s)")
-
-
-def _pytorch() -> str:
-    """The command for the newest PyTorch, which knows the newest GPUs."""
-    return stacks.setup_command(stacks.STACKS["pytorch"])
 
 
 def _for_cuda(name: str, version: str) -> str:

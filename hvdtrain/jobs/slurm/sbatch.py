@@ -109,17 +109,6 @@ def _launch_command(options: argparse.Namespace, only_required: bool = False) ->
     return [*command, *(word for variable in options.env for word in ("--env", variable))]
 
 
-def _check_variables(given: list[str]) -> None:
-    """Raise UserError for a value that other users must not read: they can read the script."""
-    for variable in given:
-        name, sign, value = variable.partition("=")
-        if sign and credentials.holds(name, value):
-            raise UserError(
-                f"--env {name}: its value holds credentials, which the script would show",
-                f"export {name} in the shell that submits the script, and give --env {name}: Slurm passes it on",
-            )
-
-
 def _check(options: argparse.Namespace) -> None:
     if not options.program:
         raise UserError("no program to start", "write it after --, such as -- python -m hvdtrain.torch_lenet")
@@ -127,9 +116,16 @@ def _check(options: argparse.Namespace) -> None:
         if getattr(options, name) < 1:
             raise UserError(f"--{name.replace('_', '-')} {getattr(options, name)} is invalid", "give 1 or more")
     if not TIME.fullmatch(options.time):
-        reason = f"--time {options.time!r} is not a time limit"
-        raise UserError(reason, "write minutes, H:M:S or D-H:M:S, as for sbatch")
-    _check_variables(options.env)
+        raise UserError(
+            f"--time {options.time!r} is not a time limit", "write minutes, H:M:S or D-H:M:S, as for sbatch"
+        )
+    for variable in options.env:
+        name, sign, value = variable.partition("=")
+        if sign and credentials.holds(name, value):  # other users can read the script
+            raise UserError(
+                f"--env {name}: its value holds credentials, which the script would show",
+                f"export {name} in the shell that submits the script, and give --env {name}: Slurm passes it on",
+            )
     if credentials.holds("", options.on_end):
         reason = "--on-end: the command holds credentials, which the script would show"
         raise UserError(reason, "let the command read them from a file that only you can read")

@@ -110,10 +110,13 @@ def test_layout_with_different_numbers_of_tasks_per_node():
         gloo.layout(rank_info.RankInfo("srun", 3, 6, 1), variables)
 
 
-def test_help_imports_no_large_packages():
+@pytest.mark.parametrize("words", ["--help", f"{SBATCH} -- true", "local -n 1 --dry-run -- true"])
+def test_the_launcher_imports_no_package(words):
+    """So it starts at once, and needs none that training may need."""
     code = (
         "import sys; from hvdtrain.__main__ import main\n"
-        "try: main(['launch', '--help'])\nexcept SystemExit: print(*sys.modules)"
+        f"try: main(['launch', *{words.split()}])\nexcept SystemExit: print(*sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    assert not {"torch", "mxnet", "tensorflow", "numpy"} & set(output.split("\n")[-2].split())
+    packages = {"torch", "mxnet", "tensorflow", "numpy", "rich", "jinja2", "yaml", "msgspec", "matplotlib", "shtab"}
+    assert not packages & set(output.split("\n")[-2].split())

@@ -13,7 +13,7 @@ import pytest
 from support.jobs import ROOT, wait_for
 
 from hvdtrain.jobs.series import JobSeries, SeriesJob
-from hvdtrain.jobs.signals import Request, Signals, StopRequests, signal_within
+from hvdtrain.jobs.signals import Signals, StopRequests, signal_within
 
 
 def job(tmp_path, name, code):
@@ -171,13 +171,13 @@ def test_a_handler_that_fails_ends_the_job():
 
 def test_repeated_signals():
     requests = StopRequests()
-    assert requests.judge(signal.SIGTERM, 10) == Request.NEW
-    assert requests.judge(signal.SIGTERM, 12.9) == Request.SAME
-    assert requests.judge(signal.SIGINT, 13) == Request.NEW
-    assert requests.judge(signal.SIGINT, 13.1) == Request.SAME
-    assert requests.judge(signal.SIGINT, 13.3) == Request.REPEATED
-    assert requests.judge(signal.SIGTERM, 13.1) == Request.REPEATED
-    assert [requests.judge(signal.SIGUSR1, 10 + seconds) for seconds in (0, 1, 9)] == [Request.NEW] * 3
+    assert requests.repeats(signal.SIGTERM, 10) is False
+    assert requests.repeats(signal.SIGTERM, 12.9) is None
+    assert requests.repeats(signal.SIGINT, 13) is False
+    assert requests.repeats(signal.SIGINT, 13.1) is None
+    assert requests.repeats(signal.SIGINT, 13.3) is True
+    assert requests.repeats(signal.SIGTERM, 13.1) is True
+    assert [requests.repeats(signal.SIGUSR1, 10 + seconds) for seconds in (0, 1, 9)] == [False] * 3
 
 
 def test_a_signal_between_attempts_is_not_lost():
