@@ -45,9 +45,7 @@ exit "$status"
 def _settings(options: argparse.Namespace) -> list[tuple[str, str]]:
     """Options of sbatch, each with a comment; those that are empty have no line."""
     nodes = f"--nodes={options.nodes} --ntasks-per-node={options.ranks_per_node}"
-    signal = f"--signal=B:USR1@{options.signal_before}"
     signaled = "This many seconds before the limit, this script gets SIGUSR1: the ranks write a last checkpoint."
-    gpus = f"--gpus-per-node={options.gpus_per_node}" if options.gpus_per_node else ""
     numbers = "One task for each number, which the program has as SLURM_ARRAY_TASK_ID."
     lost = "After the loss of a node, the job is not queued again."
     if not options.no_requeue:
@@ -59,9 +57,9 @@ def _settings(options: argparse.Namespace) -> list[tuple[str, str]]:
     return [
         (f"--job-name={options.job_name}", "The name in squeue."),
         (nodes, "Number of nodes, and of ranks on each node: with GPUs, one rank per GPU."),
-        (gpus, "GPUs of each node."),
+        (f"--gpus-per-node={options.gpus_per_node}" if options.gpus_per_node else "", "GPUs of each node."),
         (f"--time={options.time}", "Time limit, after which Slurm ends the job."),
-        (signal, signaled),
+        (f"--signal=B:USR1@{options.signal_before}", signaled),
         (f"--partition={options.partition}" if options.partition else "", "Partition (queue)."),
         (f"--account={options.account}" if options.account else "", "Account to charge."),
         (f"--array={options.array}" if options.array else "", numbers),
