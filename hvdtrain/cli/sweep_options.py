@@ -11,7 +11,7 @@ from pathlib import Path
 from hvdtrain.cli.training_program import training_program
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.series import SWEEP, without_program
-from hvdtrain.jobs.slurm.submissions import array_tasks
+from hvdtrain.jobs.slurm.sbatch import last_task
 from hvdtrain.measure.sweep.ranges import Range
 from hvdtrain.measure.sweep.search import PRUNERS, SAMPLERS, Rules
 from hvdtrain.measure.sweep.trials import RANKS, Settings, parse_ranks, parse_settings, written
@@ -168,7 +168,7 @@ def check_trials(words: list[str], command: list[str], array: str) -> None:
             raise UserError(reason, "leave it out; the same command may run in several jobs at once")
         return
     count = options.seeds * math.prod(map(len, given.values()))
-    if array and options.trial is None and (last := array_tasks(array).last) >= count:
+    if array and options.trial is None and (last := last_task(array)) >= count:
         raise UserError(f"--array {array}: task {last} has no trial, as {_range(count)}", f"give --array 0-{count - 1}")
 
 

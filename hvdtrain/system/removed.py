@@ -43,20 +43,37 @@ _HOROVOD = {
     "--num-nccl-streams": "NUM_NCCL_STREAMS=N",
     "--stall-check-shutdown-time-seconds": "STALL_SHUTDOWN_TIME_SECONDS=N",
     "--stall-check-warning-time-seconds": "STALL_CHECK_TIME_SECONDS=N",
-    "--thread-affinity": "THREAD_AFFINITY=CORE",
+    "--thread-affinity": "THREAD_AFFINITY=CORE,CORE, one for each rank of a host",
     "--timeline": "TIMELINE=FILE",
     "--timeline-mark-cycles": "TIMELINE_MARK_CYCLES=1",
     "--torus-allreduce": "TORUS_ALLREDUCE=1",
 }
+SSH = {
+    "--ssh-key": "name the key as IdentityFile in ~/.ssh/config",
+    "--ssh-port": "name the port as Port in ~/.ssh/config",
+}
+"""Of ssh to other hosts."""
 LAUNCH = {
+    **SSH,
     **{option: f"use --env HOROVOD_{setting}" for option, setting in _HOROVOD.items()},
     "--config-file": "set Horovod's variables by --env HOROVOD_NAME=VALUE",
+    "--cpus-per-rank": "use --sbatch --cpus-per-task=N",
+    "--gloo": "leave it out: ranks are coordinated with Gloo unless --mpi is given",
+    "--host-discovery-script": "use --hostfile FILE, which is read again when it changes, with launch horovodrun",
     "--mail-type": "use --sbatch --mail-type=EVENTS",
     "--mail-user": "use --sbatch --mail-user=ADDRESS",
     "--mem": "use --sbatch --mem=SIZE",
+    "--mpi": "use launch mpirun",
+    "--oversubscribe": "name as many slots as there are ranks, such as -H node1:4",
+    "--script": "redirect the output: launch sbatch OPTIONS > FILE",
+    "--time-limit": "start it by timeout --preserve-status TIME hvdtrain launch ..., which asks the ranks to stop",
+}
+LAUNCH_COMMANDS = {
+    "cancel": "use scancel --batch --signal=TERM JOB, which leaves time for a checkpoint, or scancel if it waits",
+    "status": "use squeue --me for the jobs, and hvdtrain runs for their training",
 }
 
 
-def error(option: str, replacement: str) -> UserError:
-    """The error of an option that is given, though it went."""
-    return UserError(f"{option} is no longer an option", replacement)
+def error(name: str, replacement: str, what: str = "an option") -> UserError:
+    """The error of an option, or something else, that is given, though it went."""
+    return UserError(f"{name} is no longer {what}", replacement)

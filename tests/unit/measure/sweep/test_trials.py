@@ -120,7 +120,6 @@ INVALID = [
     ([*LAUNCH, "python", "-m", "hvdtrain.torch_lenet", "--seed", "3"], "-- launch ... --seed: a sweep sets that"),
     ([*LAUNCH, "python", "-m", "hvdtrain.torch_lenet", "--framework", "mxnet"], "--framework mxnet: python -m"),
     (["--", "launch", "sbatch", "--nodes", "2", "--ranks-per-node", "1", "--", "x"], "it only submits a job"),
-    (["--", "launch", "status"], "-- launch status: it starts no job; give one of local, "),
     (["--set", "--hidden=1,2", *TRAIN], "training has no option 'hidden'"),
     (["--set", "batch-size=1", "--set", "--batch-size=2", *FOREIGN], "has values already"),
     (["--set", "lr=log:1e-3:1", *TRAIN], "--set lr=log:0.001:1: a range is for a search; give --trials N"),
