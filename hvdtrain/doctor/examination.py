@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.doctor.check import BUDGET_S, Check, CheckContext, Row, rows_of, run_check
-from hvdtrain.doctor.checks import gpu, horovod, job, launchers, machine, mpi, network, software, variables
+from hvdtrain.doctor.checks import gpu, horovod, job, launchers, link, machine, mpi, network, software, variables
 from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
 from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.doctor.quick import QUICK
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.system import rank_info
 
-MODULES = (software, horovod, mpi, launchers, gpu, machine, network, variables, job)
+MODULES = (software, horovod, mpi, launchers, gpu, machine, network, variables, job, link)
 """In the order in which checks run and are listed; those of the whole job come last."""
 CHECKS = tuple(check for module in MODULES for check in vars(module).values() if isinstance(check, Check))
 HELPER_LIMIT_S = 120

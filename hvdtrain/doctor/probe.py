@@ -54,6 +54,13 @@ def _import_as_in_training(name: str) -> Any:
     return importlib.import_module(name)
 
 
+def products(name: str) -> None:
+    """Multiply matrices in a framework in both precisions; report the seconds of each, by its name in --precision."""
+    arithmetic = importlib.import_module("hvdtrain.frameworks.arithmetic")
+    for precision in ("fp32", "bf16"):
+        send(**{precision: arithmetic.product_s(name, precision)})
+
+
 def _describe(error: BaseException) -> str:
     """An exception in one line, with its cause."""
     cause = f"; {_describe(error.__cause__)}" if error.__cause__ else ""
@@ -70,6 +77,7 @@ def _gpus(name: str, module: Any) -> dict[str, Any]:
                 "cuda": module.version.cuda,
                 "gpus": module.cuda.device_count() if available else 0,
                 "nccl": nccl,
+                "architectures": list(getattr(module.cuda, "get_arch_list", list)()) if available else [],
             }
         if name == "mxnet":
             return {
@@ -81,6 +89,7 @@ def _gpus(name: str, module: Any) -> dict[str, Any]:
             return {
                 "cuda": built.get("cuda_version"),
                 "gpus": len(module.config.list_physical_devices("GPU")),
+                "architectures": list(built.get("cuda_compute_capabilities", [])),
             }
     return {}
 
@@ -201,7 +210,7 @@ def resolve(name: str) -> None:
 
 
 PARTS: dict[str, Callable[..., None]] = {
-    part.__name__: part for part in (framework, mpi4py, collective, mpi, folder, exists, resolve)
+    part.__name__: part for part in (framework, products, mpi4py, collective, mpi, folder, exists, resolve)
 }
 
 

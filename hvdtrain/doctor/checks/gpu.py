@@ -125,6 +125,41 @@ def _framework_cuda(name: str, answer: dict[str, Any], host: Gpus) -> Iterator[F
         yield fail(text, "check the versions of the driver and the CUDA libraries, and LD_LIBRARY_PATH")
     else:
         yield ok(f"{name} sees {answer['gpus']} GPU(s)")
+        yield from _architectures(name, answer, host)
+
+
+def _architectures(name: str, answer: dict[str, Any], host: Gpus) -> Iterator[Finding]:
+    """GPUs that are too new or too old for the code that a framework has."""
+    code = answer.get("architectures") or []
+    for capability, model in sorted(dict(zip(host.capabilities, host.names, strict=False)).items()):
+        if code and not runs_on(code, capability):
+            oldest = min(numbers for _, numbers in map(_parse, code))
+            age = "old" if capability < oldest else "new"
+            built_for = f"{name} {answer['version']}, built for {', '.join(code)}"
+            older = f"install an older {DISTRIBUTIONS[name][0]} that was built for sm_{capability}"
+            text = f"{model} (sm_{capability}) is too {age} for {built_for}"
+            yield fail(text, older if age == "old" else stacks.setup_command(stacks.STACKS["pytorch"]))
+
+
+def runs_on(code: list[str], capability: int) -> bool:
+    """Whether code for these architectures runs on a GPU of this compute capability.
+
+    Machine code (`sm_80`) runs on later GPUs of its major version (8.6, but not 9.0), that of one GPU alone (`sm_90a`)
+    on no other; PTX (`compute_90`) is compiled by the driver for any later GPU.
+    """
+    for kind, number in map(_parse, code):
+        later = kind == "compute" or (kind == "sm" and number // 10 == capability // 10)
+        if number == capability or (later and number < capability):
+            return True
+    return False
+
+
+def _parse(architecture: str) -> tuple[str, int]:
+    """`sm` and 80 of `sm_80`; the kind ends with `a` for code that runs on that GPU alone."""
+    kind, _, number = architecture.partition("_")
+    digits = re.match(r"\d+", number)
+    suffix = "a" if number.endswith("a") else ""
+    return kind + suffix, int(digits.group()) if digits else 0
 
 
 def _for_cuda(name: str, version: str) -> str:

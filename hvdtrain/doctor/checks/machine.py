@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.doctor.check import CheckContext, check
+from hvdtrain.doctor.checks.software import has_module
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.doctor.subprocesses import Completed
+from hvdtrain.system.arithmetic import SLOWER
 from hvdtrain.system.resources import memory_limit, within_quota
 from hvdtrain.system.text import format_bytes
 
@@ -20,6 +22,8 @@ SHM_MIN, SHM_PER_RANK = 32 << 20, 64 << 20
 """Bytes of shared memory below which jobs die, and that a rank with MPI or NCCL should have."""
 MEMORY_PER_RANK = 1 << 30
 """Bytes of memory that a rank takes with a framework and a small data set."""
+PRECISION_FRAMEWORKS = ("torch", "tensorflow")
+"""Frameworks whose products are measured, the quickest to import first."""
 FILES_MIN, FILES = 256, 1024
 PROCESSES = 1024
 FREE_MIN, FREE = 100 << 20, 1 << 30
@@ -117,6 +121,24 @@ def _meminfo() -> dict[str, int]:
         return {}
     found = (re.match(r"(\w+):\s*([0-9]{1,18}) kB", line) for line in lines)
     return {match[1]: int(match[2]) * 1024 for match in found if match}
+
+
+@check("machine", "host", measures=True)
+def check_precision(context: CheckContext) -> Iterator[Finding]:
+    """whether this processor is faster in fp32 or in bf16"""
+    name = next((name for name in PRECISION_FRAMEWORKS if has_module(name)), "")
+    if not name:
+        return
+    answer, completed = context.probe("products", name, limit_s=30)
+    if not answer.keys() >= {"fp32", "bf16"}:
+        yield warn(f"{name} cannot multiply matrices in both precisions ({completed.reason()})", "train in fp32")
+        return
+    full, reduced = 1000 * answer["fp32"], 1000 * answer["bf16"]
+    ratio = full / reduced
+    faster = "as fast in fp32 as in bf16" if 1 / SLOWER < ratio < SLOWER else "faster in fp32"
+    faster = "faster in bf16 (--precision bf16)" if ratio >= SLOWER else faster
+    times = f"a product in {name} takes {full:.2g} ms in fp32 and {reduced:.2g} ms in bf16"
+    yield ok(f"without a GPU, this machine is {faster}: {times}")
 
 
 @check("machine", "rank")

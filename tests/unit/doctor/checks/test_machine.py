@@ -6,6 +6,7 @@ Processes: with limits, mounts and network namespaces of their own.
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import pytest
@@ -14,6 +15,7 @@ from support.doctor import as_root, doctor, path_with, requires, script, unshare
 from hvdtrain.doctor.check import CheckContext
 from hvdtrain.doctor.checks import machine
 from hvdtrain.doctor.checks.machine import check_memory, check_shm
+from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system import resources
 from hvdtrain.system.rank_info import RankInfo
 
@@ -120,6 +122,23 @@ def test_memory_that_the_system_does_not_tell(tmp_path, monkeypatch, content):
     monkeypatch.setattr(machine, "memory_limit", lambda: (16 << 30, 1 << 30))
     (finding,) = check_memory(context)
     assert finding.status == "ok" and "15.0 GiB left of the cgroup's 16.0 GiB" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "text"),
+    [
+        ({"fp32": 2e-3, "bf16": 3.5e-3}, "ok", "faster in fp32: a product in torch takes 2 ms in fp32 and 3.5 ms"),
+        ({"fp32": 3.1e-3, "bf16": 1.2e-3}, "ok", "faster in bf16"),
+        ({"fp32": 2e-3, "bf16": 2e-3}, "ok", "as fast in fp32 as in bf16"),
+        ({"fp32": 2e-3}, "warn", "cannot multiply matrices in both precisions (killed by SIGILL)"),
+    ],
+)
+def test_the_faster_precision(answer, status, text, monkeypatch):
+    monkeypatch.setattr(machine, "has_module", lambda name: name == "torch")
+    completed = Completed(-signal.SIGILL, "", "", 30)
+    monkeypatch.setattr(CheckContext, "probe", lambda *_, **__: (answer, completed))
+    (finding,) = machine.check_precision(two_ranks())
+    assert finding.status == status and text in finding.text
 
 
 @as_root
