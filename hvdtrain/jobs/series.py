@@ -204,7 +204,7 @@ class SweepProgram(NamedTuple):
         folder = SWEEP
         for option, following in zip(self.options, [*self.options[1:], ""], strict=True):
             name, sign, value = option.partition("=")
-            if name in ("--output", "--out"):
+            if name == "--output":
                 folder = value if sign else following
         return folder
 

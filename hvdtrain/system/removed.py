@@ -55,6 +55,11 @@ LAUNCH = {
     "--mail-user": "use --sbatch --mail-user=ADDRESS",
     "--mem": "use --sbatch --mem=SIZE",
 }
+SWEEP = {
+    "--np": "use --set ranks=N1,N2",
+    "--out": "use --output",
+    "--sampler-seed": "leave it out: the same search draws the same combinations in each folder",
+}
 
 
 def error(option: str, replacement: str) -> UserError:
