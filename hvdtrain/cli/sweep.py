@@ -20,8 +20,7 @@ from hvdtrain.measure.sweep.study import Proposal, SweepStudy, exclusive, is_pru
 from hvdtrain.measure.sweep.trials import Trial, corners, has_result, plan
 from hvdtrain.runs.run import Run
 from hvdtrain.system.command import exit_status
-from hvdtrain.system.files import require_writable, write_outputs
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.files import write_outputs
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.views.report.bits import bit_sentences
 from hvdtrain.views.table import paragraph
@@ -55,7 +54,6 @@ def main(argv: list[str]) -> None:
         return
     if number is not None:
         print(f"trial {number} of 0 to {len(planned) - 1}: {printable(chosen[0].name)}", file=sys.stderr, flush=True)
-    require_writable(options.output, "--output")
     study = SweepStudy(options, command, settings)
     if chosen:
         study.add(planned, chosen)
@@ -129,7 +127,7 @@ def _write_tables(study: SweepStudy, failures: dict[str, str], plot: bool = Fals
         if not trials:
             return []
         rows = combinations(trials, study.folder)
-        known = {trial.name: _failure(study.folder / trial.name) for trial in trials} | failures
+        known = {trial.name: _failure(trial, study.folder) for trial in trials} | failures
         lines = [f"{name}: {reason}" for name, reason in known.items() if reason]
         page = pages.markdown_page(rows, study.command, lines, _sentences(rows))
         contents: dict[str, str | bytes] = {"sweep.md": page, "sweep.csv": pages.csv_page(rows)}
@@ -147,10 +145,10 @@ def _drawn(rows: list[Combination], study: SweepStudy) -> bytes | None:
         return None
 
 
-def _failure(run: Path) -> str:
-    """Why the run of a trial failed, as its folder says; empty where it did not, or does not say."""
-    end = RunEnd.read(run)
-    failed = end and end.status in ("failed", "hung") and not (run / "result.json").is_file()
+def _failure(trial: Trial, folder: Path) -> str:
+    """Why the trial failed, as the folder of its run says; empty where it did not, or does not say."""
+    end = Run(folder / trial.name).end
+    failed = end and end.status in ("failed", "hung") and not has_result(trial, folder)
     return printable(end.reason) if end and failed else ""
 
 

@@ -23,6 +23,7 @@ from hvdtrain.measure.sweep.options import SweepOptions
 from hvdtrain.measure.sweep.ranges import import_optuna, text_of
 from hvdtrain.measure.sweep.trials import Settings, Trial, from_text, has_result, shown
 from hvdtrain.runs.run import Run
+from hvdtrain.system.files import require_writable
 
 if TYPE_CHECKING:
     import optuna
@@ -37,8 +38,6 @@ STARTUP_TRIALS, FIRST_EVALUATION = 4, 2
 """Complete trials before `median` ends another one, and from which evaluation on: the first says little."""
 LOCKS = ".locks"
 """In the sweep's folder; each is held while a process runs the trial."""
-LOCK_S = 60.0
-"""How long a process waits for another one that writes the record or the tables."""
 
 
 class Proposal(NamedTuple):
@@ -64,6 +63,7 @@ class SweepStudy:
         self._attempted: set[int] = set()
         if not command and not (self.folder / FILE).is_file():
             raise UserError(f"--output {self.folder} holds no sweep", "name the folder of one with --output")
+        require_writable(self.folder, "--output")
         (self.folder / LOCKS).mkdir(exist_ok=True)
         try:
             with exclusive(self.folder):
@@ -73,8 +73,7 @@ class SweepStudy:
             reason = f"{self.folder / FILE}: no valid record of a sweep ({error})"
             raise UserError(reason, "remove it, or give another --output") from None
         if command and (self.command, known) != (command, options.search):
-            recorded = f"{known or 'all combinations'} -- {shlex.join(self.command)}"
-            reason = f"{self.folder} holds another sweep: {recorded}"
+            reason = f"{self.folder} holds another sweep: {known or 'all combinations'} -- {shlex.join(self.command)}"
             raise UserError(reason, "repeat that command, or give another --output")
 
     def _opened(self, command: list[str]) -> optuna.Study:
@@ -84,8 +83,8 @@ class SweepStudy:
         self._storage = JournalStorage(JournalFileBackend(str(self.folder / FILE)))
         if command and not self._storage.get_all_studies():
             study = self._optuna.create_study(storage=self._storage, study_name=NAME, direction="maximize")
-            values = {"command": command, "search": self.options.search, "seeds": self.options.seeds}
-            for name, value in values.items():
+            recorded = {"command": command, "search": self.options.search, "seeds": self.options.seeds}
+            for name, value in recorded.items():
                 study.set_user_attr(name, value)
         pruners = self._optuna.pruners
         median = pruners.MedianPruner(STARTUP_TRIALS, n_warmup_steps=FIRST_EVALUATION)
@@ -118,6 +117,7 @@ class SweepStudy:
         """
         self._chosen = {trial.name for trial in chosen}
         choices: Settings = {**self._settings, SEED: sorted({trial.seed for trial in planned})}
+        distributions = self._distributions(choices)
         create, state = self._optuna.trial.create_trial, self._optuna.trial.TrialState.WAITING
         with exclusive(self.folder):
             known = {
@@ -129,9 +129,7 @@ class SweepStudy:
             for trial in planned:
                 if trial.name not in known:
                     values = {name: _choice(value) for name, value in {**trial.options, SEED: trial.seed}.items()}
-                    self._study.add_trial(
-                        create(state=state, params=values, distributions=self._distributions(choices))
-                    )
+                    self._study.add_trial(create(state=state, params=values, distributions=distributions))
 
     def _distributions(self, settings: Settings) -> dict[str, BaseDistribution]:
         choices = self._optuna.distributions.CategoricalDistribution
@@ -218,11 +216,16 @@ def is_pruned(run: Run) -> bool:
 
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Only one process at a time writes the sweep's record and tables: those of an array run at once."""
-    lock = FileLock(folder / LOCKS / "tables", timeout=LOCK_S)
-    with contextlib.suppress(OSError, NotImplementedError, Timeout):  # a shared folder may have no locks
-        lock.acquire()
+    """Only one process at a time writes the sweep's record and tables: those of an array run at once.
+
+    By a lock of Optuna's, which shared folders without locks of files have too; that of a killed process ends in 30 s.
+    """
+    from optuna.storages.journal import JournalFileOpenLock
+
+    lock = JournalFileOpenLock(str(folder / LOCKS / "tables"))
+    lock.acquire()
     try:
         yield
     finally:
-        lock.release()
+        with contextlib.suppress(RuntimeError):  # another process has taken it after this time
+            lock.release()
