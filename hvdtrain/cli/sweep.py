@@ -13,10 +13,9 @@ from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
 from hvdtrain.cli.sweep_settings import parser as parser
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.jobs.series import JobSeries, SeriesJob, without_program
-from hvdtrain.measure.sweep import pages
-from hvdtrain.measure.sweep.early_end import EarlyEnd
-from hvdtrain.measure.sweep.outcomes import Combination, combinations, score_of
-from hvdtrain.measure.sweep.study import Proposal, SweepStudy, exclusive, is_pruned
+from hvdtrain.measure.sweep import comparison
+from hvdtrain.measure.sweep.comparison import Combination
+from hvdtrain.measure.sweep.study import EarlyEnd, Proposal, SweepStudy, exclusive, is_pruned
 from hvdtrain.measure.sweep.trials import Trial, corners, has_result, plan
 from hvdtrain.runs.run import Run
 from hvdtrain.system.command import exit_status
@@ -126,11 +125,11 @@ def _write_tables(study: SweepStudy, failures: dict[str, str], plot: bool = Fals
         trials = study.trials
         if not trials:
             return []
-        rows = combinations(trials, study.folder)
+        rows = comparison.combinations(trials, study.folder)
         known = {trial.name: _failure(trial, study.folder) for trial in trials} | failures
         lines = [f"{name}: {reason}" for name, reason in known.items() if reason]
-        page = pages.markdown_page(rows, study.command, lines, _sentences(rows))
-        contents: dict[str, str | bytes] = {"sweep.md": page, "sweep.csv": pages.csv_page(rows)}
+        page = comparison.markdown_page(rows, study.command, lines, _sentences(rows))
+        contents: dict[str, str | bytes] = {"sweep.md": page, "sweep.csv": comparison.csv_page(rows)}
         if plot and (drawn := _drawn(rows, study)):
             contents[PLOT] = drawn
         write_outputs(study.folder, "--output", contents)
@@ -139,7 +138,7 @@ def _write_tables(study: SweepStudy, failures: dict[str, str], plot: bool = Fals
 
 def _drawn(rows: list[Combination], study: SweepStudy) -> bytes | None:
     try:
-        return pages.draw(study, score_of(rows))
+        return comparison.draw(study, comparison.score_of(rows))
     except ImportError as error:
         print(f"no {PLOT}, which needs Matplotlib ({error}): pip install matplotlib", file=sys.stderr, flush=True)
         return None
@@ -159,8 +158,10 @@ def _sentences(rows: list[Combination]) -> list[str]:
 
 def _show(rows: list[Combination], study: SweepStudy) -> None:
     """Print the table."""
-    print(pages.terminal_table(rows))
+    print(comparison.terminal_table(rows))
     for sentence in _sentences(rows):
         print(f"\n{paragraph(sentence)}")
     written = ["sweep.md", "sweep.csv", *([PLOT] if (study.folder / PLOT).is_file() else [])]
-    print(f"\n{paragraph(pages.definition(rows))}\nwritten to {printable(str(study.folder))}: {', '.join(written)}")
+    print(
+        f"\n{paragraph(comparison.definition(rows))}\nwritten to {printable(str(study.folder))}: {', '.join(written)}"
+    )

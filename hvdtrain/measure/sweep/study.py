@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from hvdtrain.config.score import Score
-from hvdtrain.errors import UserError
+from hvdtrain.errors import Stopped, UserError
 from hvdtrain.measure.sweep.options import SweepOptions
 from hvdtrain.measure.sweep.ranges import import_optuna, text_of
 from hvdtrain.measure.sweep.trials import Settings, Trial, from_text, has_result, shown
+from hvdtrain.runs import metrics
+from hvdtrain.runs.metrics import EVALUATIONS, MetricsReader, metrics_of
 from hvdtrain.runs.run import Run
 from hvdtrain.system.files import require_writable
+from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.system.text import finite_number
 
 if TYPE_CHECKING:
     import optuna
@@ -36,6 +40,8 @@ SEED = "seed"
 """The parameter of a grid's trials beside their options; a trial of a search has all seeds."""
 STARTUP_TRIALS, FIRST_EVALUATION = 4, 2
 """Complete trials before `median` ends another one, and from which evaluation on: the first says little."""
+STOP = "STOP"
+"""In a run's folder, the file that asks it to stop."""
 LOCKS = ".locks"
 """In the sweep's folder; each is held while a process runs the trial."""
 
@@ -195,6 +201,44 @@ class SweepStudy:
         elif all(has_result(trial, self.folder) for trial in proposal.trials):
             value = statistics.median(signed(run.score) for run in runs)
             self._study.tell(proposal.trial, value, skip_if_finished=True)
+
+
+class EarlyEnd:
+    """Watches the run of a trial while it trains, and asks it to stop when its scores are worse than others."""
+
+    def __init__(self, trial: optuna.Trial, folder: Path) -> None:
+        """folder: of the run."""
+        self._trial, self._folder = trial, folder
+        self._reported = len(trial.storage.get_trial(trial._trial_id).intermediate_values)
+        self._reader = MetricsReader(folder / metrics.NAME, only=EVALUATIONS)
+        self._reason = ""
+
+    def look(self) -> None:
+        """Report the evaluations since the last look; ask the run to stop if it is to end."""
+        if self._reason:
+            return
+        run = Run(self._folder)
+        records = self._reader.read().of_kind(self._reader.part)
+        scores = [run.score_of(finite_number(record.get("loss")), metrics_of(record)) for record in records]
+        for number in range(self._reported + 1, len(scores) + 1):
+            self._reported, score = number, scores[number - 1]
+            self._trial.report(signed(score), number)
+            if self._trial.should_prune():
+                shown_score = f"{score.title} {score.value:.4g}" if score else "no finite score"
+                self._reason = f"after evaluation {number}: {shown_score} is worse than that of other trials"
+                with contextlib.suppress(OSError):  # it then trains to its end
+                    (self._folder / STOP).touch()
+                return
+
+    def excuse(self) -> str:
+        """Why the run ended early, which is then recorded in its folder; empty where it did not for this reason."""
+        with contextlib.suppress(OSError):
+            (self._folder / STOP).unlink(missing_ok=True)  # of a run that had ended already
+        end = RunEnd.read(self._folder)
+        if not self._reason or not end or end.status != "stopped":
+            return ""
+        RunEnd("pruned", Stopped.exit_status, Failure(self._reason, stands_alone=True)).write(self._folder)
+        return f"pruned {self._reason}"
 
 
 def _choice(value: Any) -> Any:

@@ -9,9 +9,9 @@ import pytest
 from support.run_folders import write_task_run
 
 from hvdtrain.cli import sweep
-from hvdtrain.measure.sweep import pages
+from hvdtrain.measure.sweep import comparison
+from hvdtrain.measure.sweep.comparison import combinations, score_of
 from hvdtrain.measure.sweep.options import SweepOptions
-from hvdtrain.measure.sweep.outcomes import combinations, score_of
 from hvdtrain.measure.sweep.study import SweepStudy
 from hvdtrain.measure.sweep.trials import Trial, plan
 from hvdtrain.system.run_end import RunEnd
@@ -34,7 +34,7 @@ def drawn(folder, settings, trials):
     study.add(trials, trials)
     for proposal in study.proposals():
         study.ended(proposal)
-    return pages.draw(study, score_of(combinations(study.trials, folder)))
+    return comparison.draw(study, score_of(combinations(study.trials, folder)))
 
 
 def test_best_accuracy_is_first_then_lowest_loss(tmp_path, monkeypatch):
@@ -47,7 +47,7 @@ def test_best_accuracy_is_first_then_lowest_loss(tmp_path, monkeypatch):
     assert [one.options["lr"] for one in found] == ["0.3", "0.2", "0.1", "0.4"]
     assert [one.seeds for one in found] == ["1 of 2", "2", "2", "0 of 2"]
     monkeypatch.setenv("COLUMNS", "60")
-    text = pages.terminal_table(found)
+    text = comparison.terminal_table(found)
     assert text.index("lr 0.3") < text.index("lr 0.2")
     assert "0.9000 (0.9000 to 0.9000)" in text and max(map(len, text.splitlines())) <= 60
 
@@ -59,9 +59,9 @@ def test_hashes_of_a_combination_are_those_of_its_seeds(tmp_path):
             parameters = f"{trial.options['lr']}-{trial.seed if trial.options['lr'] == 0.1 else 'same'}"
             write(tmp_path, trial, trial.options["lr"], parameters=parameters)
     same, different, none = combinations([*trials, Trial({"lr": 0.2}, 0)], tmp_path)[:3]
-    rows = list(csv.DictReader(io.StringIO(pages.csv_page([same, different, none]))))
+    rows = list(csv.DictReader(io.StringIO(comparison.csv_page([same, different, none]))))
     assert [row["parameters"] for row in rows] == ["0.2-same", "0.1-0 0.1-1", ""]
-    text = pages.markdown_page([same, different, none], COMMAND, [], [])
+    text = comparison.markdown_page([same, different, none], COMMAND, [], [])
     assert "| 0.2-same |" in text and "| 2 hashes |" in text
 
 
@@ -71,11 +71,11 @@ def test_missing_figures_and_special_characters(tmp_path):
     write(tmp_path, trials[0], 0.5, None, 0.0)
     write(tmp_path, trials[1], 0.7, None, 0.0)
     found = combinations(trials, tmp_path)
-    page = pages.markdown_page(found, COMMAND, ["name_: <why>"], ["One <hash>."])
+    page = comparison.markdown_page(found, COMMAND, ["name_: <why>"], ["One <hash>."])
     assert "| =a\\|b\\\\x1b\\$ | 2 | 0.6000 (0.5000 to 0.7000) | – | – | ab |\n\nOne &lt;hash&gt;.\n" in page
     assert "    hvdtrain train --data 'a b'\n" in page
     assert "## Failed trials\n\n- name\\_: &lt;why&gt;\n" in page
-    (row,) = csv.DictReader(io.StringIO(pages.csv_page(found)))
+    (row,) = csv.DictReader(io.StringIO(comparison.csv_page(found)))
     assert (row["data"], row["seeds"], row["loss_mean"]) == ("'=a|b\\x1b$", "2", "")
     assert float(row["accuracy_mean"]) == pytest.approx(0.6)
 
@@ -96,10 +96,10 @@ def test_a_regression_is_sorted_by_its_score(tmp_path, choice, order, column):
                        {"r2": 0.8, "error": 2.0}, loss=10 * (1 - trial.options["lr"]), score=choice)  # fmt: skip
     found = combinations(trials, tmp_path)
     assert [one.options["lr"] for one in found] == order
-    page = pages.markdown_page(found, COMMAND, [], [])
+    page = comparison.markdown_page(found, COMMAND, [], [])
     (header,) = (line for line in page.splitlines() if line.startswith("| lr"))
     assert header.split(" | ")[2] == column and "rows/s" in header and "accuracy" not in page
-    (best, other) = csv.DictReader(io.StringIO(pages.csv_page(found)))
+    (best, other) = csv.DictReader(io.StringIO(comparison.csv_page(found)))
     assert (best["lr"], other["lr"]) == tuple(order) and float(best["r2_mean"]) in (0.8, 0.9)
     figure = drawn(tmp_path, settings, trials)
     assert figure.startswith(b"\x89PNG") and figure == drawn(tmp_path, settings, trials)
@@ -115,11 +115,11 @@ def test_trials_that_ended_early_are_last(tmp_path):
     found = combinations(trials, tmp_path)
     assert [one.options["lr"] for one in found] == ["0.2", "0.1", "0.05", "0.02", "0.01", "0.001", "0.5", "1.0"]
     assert [one.seeds for one in found] == ["1"] * 6 + ["pruned"] * 2
-    page = pages.markdown_page(found, COMMAND, [], [])
+    page = comparison.markdown_page(found, COMMAND, [], [])
     assert "| 0.5 | pruned | – | – | – | – |" in page and "2 of 8 combinations ended early (pruned)." in page
-    rows = list(csv.DictReader(io.StringIO(pages.csv_page(found))))
+    rows = list(csv.DictReader(io.StringIO(comparison.csv_page(found))))
     assert [row["pruned"] for row in rows] == ["0"] * 6 + ["1"] * 2
-    assert "pruned" in pages.terminal_table(combinations(trials[6:], tmp_path))
+    assert "pruned" in comparison.terminal_table(combinations(trials[6:], tmp_path))
 
 
 def test_runs_with_validation_data_are_compared_by_it(tmp_path):
@@ -133,7 +133,7 @@ def test_runs_with_validation_data_are_compared_by_it(tmp_path):
         (run / "result.json").write_text(json.dumps({**result, "best": {"validation": validation}}))
     found = combinations(trials, tmp_path)
     assert [(one.options["lr"], *one.rank) for one in found] == [("0.2", 2.0, 0.25), ("0.1", 3.0, 0.25)]
-    page = pages.markdown_page(found, COMMAND, [], [])
+    page = comparison.markdown_page(found, COMMAND, [], [])
     assert "lowest validation perplexity first" in page
     assert "| lr | seeds | validation perplexity | validation loss | rows/s | hash of weights |" in page
 
