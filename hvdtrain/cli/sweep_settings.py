@@ -32,7 +32,7 @@ from hvdtrain.system.python_files import class_arguments, is_reference
 from hvdtrain.system.text import did_you_mean
 
 PROGRAM = "python -m hvdtrain sweep"
-RANK_OPTIONS = ("-n", "-np", "--ranks")
+RANK_OPTIONS = {"-n", "-np", "--ranks"}
 """The option of `launch`."""
 TASK = "SLURM_ARRAY_TASK_ID"
 OWN_OPTION = re.compile(r"--[A-Za-z][\w.-]*")
@@ -71,8 +71,10 @@ def parse_settings(options: SweepOptions, command: list[str]) -> Settings:
         settings[name] = _values(name, [part.strip() for part in values.split(",")], where)
         if options.trials is None and not isinstance(settings[name], list):
             raise UserError(f"{where}: a range is for a search", "give --trials N, the number of combinations to draw")
-    if RANKS in settings and command:
-        _check_ranks(command)
+    launcher = command[: command.index("--")] if command[:1] == ["launch"] and "--" in command else []
+    if RANKS in settings and command and (not launcher or {word.partition("=")[0] for word in launcher} & RANK_OPTIONS):
+        reason = f"--set {RANKS}: the command has no launch without a number of ranks, or no -- before its program"
+        raise UserError(reason, "write -- launch local -- python -m hvdtrain.torch_lenet OPTIONS")
     return settings
 
 
@@ -120,16 +122,6 @@ def _task(command: list[str]) -> str:
     """The task in the command; empty where it names none."""
     words = (word.removeprefix("--model=") for word in command)
     return next((word for word in words if is_reference(word)), "")
-
-
-def _check_ranks(command: list[str]) -> None:
-    """Raise UserError for a command that starts no ranks, or has a number of them."""
-    where = f"--set {RANKS}=..."
-    if command[0] != "launch" or "--" not in command:
-        reason = f"{where}: only a command with launch has a number of ranks, and -- before its program"
-        raise UserError(reason, "write -- launch local -- python -m hvdtrain.torch_lenet OPTIONS")
-    if any(word.partition("=")[0] in RANK_OPTIONS for word in command[: command.index("--")]):
-        raise UserError(f"{where}: launch has a number of ranks already", "leave out its -n")
 
 
 def trial_number(options: SweepOptions, count: int, environment: Mapping[str, str] = os.environ) -> int | None:
