@@ -50,19 +50,14 @@ def ratio_lines(path: Path) -> Iterator[list[str]]:
 
 
 def allreduce_lines(path: Path) -> Iterator[list[str]]:
-    """Time of an allreduce and idle cost, with those of Horovod as it is shipped and of MPI without Horovod.
-
-    How far apart the cores were around the jobs explains times that differ: see `bench allreduce`.
-    """
+    """Time of an allreduce and idle cost, with those of Horovod as it is shipped and of MPI without Horovod."""
     content = read(path, {"rows": [], "idle": []})
     times = {(row["library"], row["bytes"]): [1e6 * run for run in row["runs"]] for row in content["rows"]}
-    cores = {row["library"]: [1e9 * one for run in row["runs"] for one in run] for row in content.get("cores", [])}
     for (library, size), limit in ALLREDUCE_US.items():
         runs = times.get((library, size), [])
         others = [
             middle("as shipped ", times.get((library + AS_SHIPPED, size), []), ",.0f"),
             middle("`MPI.Allreduce` ", times.get((BY_HAND, size), []) if library.endswith("MPI") else [], ",.0f"),
-            middle("core to core, ns: ", cores.get(library, []), ",.0f"),
         ]
         goal = f"allreduce of {size:,} bytes, {library}, us"
         reached = bool(runs) and median(runs) <= limit

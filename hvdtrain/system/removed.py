@@ -72,6 +72,11 @@ LAUNCH_COMMANDS = {
     "cancel": "use scancel --batch --signal=TERM JOB, which leaves time for a checkpoint, or scancel if it waits",
     "status": "use squeue --me for the jobs, and hvdtrain runs for their training",
 }
+SWEEP = {
+    "--np": "use --set ranks=N1,N2",
+    "--out": "use --output",
+    "--sampler-seed": "leave it out: the same search draws the same combinations in each folder",
+}
 
 
 def error(name: str, replacement: str, what: str = "an option") -> UserError:

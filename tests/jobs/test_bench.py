@@ -168,8 +168,7 @@ def test_allreduce_of_every_library(tmp_path):
     assert status == 0, output
     table = (tmp_path / "made" / "allreduce.md").read_text()
     horovods = [f"horovod over {by}{end}" for by in ("MPI", "Gloo") for end in ("", ", as shipped")]
-    times = table[: table.index("Round trip of a value")] if "Round trip of a value" in table else table
-    times, idle = times.split("CPU time that a rank takes")[0], table[table.index("CPU time that a rank takes") :]
+    times, idle = table.split("CPU time that a rank takes")
     for library in ("gloo", "ring", "mpi", "mpi by hand", *horovods):
         assert times.count(f"| {library} |") == 2
         assert idle.count(f"| {library} |") == (library in horovods)
@@ -188,6 +187,5 @@ def test_allreduce_and_idle_cost_of_chosen_libraries(tmp_path):
     assert all(row["seconds"] == row["runs"][0] > 0 for row in written["rows"])
     assert set(read_table(tmp_path / "made" / "allreduce.json").libraries) == {"ring", horovod}
     assert [row["library"] for row in written["idle"]] == [horovod]
-    assert {row["library"] for row in written["cores"]} == {"ring", horovod}
     (idle,) = written["idle"][0]["runs"]
     assert len(idle) == 2 and min(idle) > 0

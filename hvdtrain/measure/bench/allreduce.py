@@ -21,7 +21,6 @@ from hvdtrain.config.validity import check_ranges
 from hvdtrain.doctor import subprocesses
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
-from hvdtrain.measure.bench.core_to_core import round_trip_s
 from hvdtrain.measure.bench.strategies import AS_SHIPPED, JOB_TIMEOUT_S, environment, launched_here
 from hvdtrain.measure.scale.communication import to_table
 from hvdtrain.system import stacks
@@ -67,8 +66,6 @@ class Measured(NamedTuple):
     """Of an allreduce, by number of bytes."""
     idle: list[float]
     """CPU seconds per second of each rank that has started the library and does nothing else."""
-    core_round_trips: list[float] = []  # noqa: RUF012  (a NamedTuple's default is never written to)
-    """Seconds of `round_trip_s` before and after the job, those that could be measured."""
 
 
 Repeats = dict[str, list[Measured]]
@@ -147,7 +144,6 @@ def measure(name: str, options: AllreduceBenchOptions) -> Measured:
     idle_s = options.idle_seconds if has_own_thread(name) else 0.0
     program = [sys.executable, "-m", "hvdtrain.frameworks.allreduce_benchmark", library.method, str(idle_s)]
     command = [*library.launcher(options.np), *program, *map(str, options.sizes)]
-    before = round_trip_s()
     done = subprocesses.run(command, JOB_TIMEOUT_S + idle_s, {**environment(), **library.environment})
     line = next((line for line in done.out.splitlines() if '{"' in line), None)
     if done.status == subprocesses.NO_PROGRAM:
@@ -157,32 +153,23 @@ def measure(name: str, options: AllreduceBenchOptions) -> Measured:
         raise TrainingError(f"the allreduce by {name} failed: {done.reason()}")
     result = json.loads(line[line.index("{") : line.rindex("}") + 1])  # the launcher may put a label before it
     seconds = {int(size): seconds for size, seconds in result["seconds"].items()}
-    return Measured(seconds, result["idle"], [trip for trip in (before, round_trip_s()) if trip is not None])
+    return Measured(seconds, result["idle"])
 
 
 def _record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object]:
-    """The content of `allreduce.json`: a table for `scale`, and by library each repeat's results other than times.
-
-    `idle`: shares of a core, by rank. `cores`: seconds of `round_trip_s` before and after the job.
-    """
+    """The content of `allreduce.json`: a table for `scale`, and by library each repeat's idle cost: shares by rank."""
     seconds = {name: [job.seconds for job in jobs] for name, jobs in repeats.items()}
     idle = [
         {"library": name, "runs": [job.idle for job in jobs]}
         for name, jobs in repeats.items()
         if options.idle_seconds and has_own_thread(name)
     ]
-    cores = [{"library": name, "runs": [job.core_round_trips for job in jobs]} for name, jobs in repeats.items()]
-    return {**to_table(options.np, 1, seconds), "idle": idle, "cores": cores}
+    return {**to_table(options.np, 1, seconds), "idle": idle}
 
 
 def _tables(repeats: Repeats, ranks: int, sizes: Sequence[int], idle: bool) -> list[Table]:
     """All tables that have rows. idle: whether ranks were measured that do nothing."""
-    tables = (
-        _times(repeats, ranks, sizes),
-        _cores(repeats),
-        _idle(repeats if idle else {}),
-        _comparison(repeats, sizes),
-    )
+    tables = (_times(repeats, ranks, sizes), _idle(repeats if idle else {}), _comparison(repeats, sizes))
     return [table for table in tables if table.sections[0].rows]
 
 
@@ -214,18 +201,6 @@ def _times(repeats: Repeats, ranks: int, sizes: Sequence[int]) -> Table:
             figures = (f"{seconds * 1e6:,.1f}", span, *(f"{bandwidth:.3f}" for bandwidth in bandwidths))
             rows.append([f"{size:,}", name, *figures])
     caption = f"Allreduce of float32 over {ranks} processes on one machine; median of {runs} runs."
-    return Table(columns, [Section(rows)], caption=caption)
-
-
-def _cores(repeats: Repeats) -> Table:
-    """How far apart two cores were around the jobs of each library."""
-    trips = {name: [1e9 * trip for job in jobs for trip in job.core_round_trips] for name, jobs in repeats.items()}
-    rows = [[name, spread(measured, ",.0f")] for name, measured in trips.items() if measured]
-    caption = (
-        "Round trip of a value between two cores, before and after each job. Where it changes, the host of a virtual "
-        "machine has moved its cores, and an allreduce through shared memory takes longer or shorter."
-    )
-    columns = [text_column("library"), Column("time, ns (minimum to maximum)")]
     return Table(columns, [Section(rows)], caption=caption)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import hvdtrain
 from hvdtrain.__main__ import main
-from hvdtrain.cli import bench, sweep_options
+from hvdtrain.cli import bench, sweep_settings
 from hvdtrain.config.option import read_arguments
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.measure.bench import strategies
@@ -82,9 +82,9 @@ def finished(tmp_path_factory):
 def _trials():
     """The command lines that the sweep runs."""
     words = SWEEP.index("--")
-    options = sweep_options.parse([*SWEEP[:words]])
-    for trial in trials.plan(sweep_options.settings(options, [*SWEEP[words + 1 :]]), options.seeds):
-        yield trial.command([*SWEEP[words + 1 :]], options.output)
+    options, command = sweep_settings.parse([*SWEEP[:words]]), [*SWEEP[words + 1 :]]
+    for trial in trials.plan(sweep_settings.parse_settings(options, command), options.seeds):
+        yield trial.command(command, options.output)
 
 
 def _jobs():
