@@ -225,7 +225,7 @@ class Mean(Protocol):
 
     @property
     def method(self) -> Method:
-        """The method; never `auto`."""
+        """The method."""
         ...
 
     def average(self, values: np.ndarray, shapes: Shapes) -> None:
@@ -285,8 +285,6 @@ class Strategy:
     """What --cuda-graph captures; the update only where it needs no other rank."""
     mean: Mean | None = None
     """What combines the gradients, where that is not the framework or its library."""
-    choice: str = ""
-    """Of --compression auto: what was chosen, and why."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
         """group: the processes that train together. devices: copies of the network in this process."""
@@ -372,8 +370,6 @@ class Learner(abc.ABC):
     """Number of updates skipped because gradients were not finite; the same on every rank."""
     mean: Mean | None = None
     """What combines gradients, or with --sync-every weights; its state belongs to checkpoints."""
-    choice: str = ""
-    """See `Strategy.choice`."""
     _averages: Any = None
     """A framework's `Averages`, with --ema."""
     between_steps: ClassVar[Phase] = LOOP

@@ -173,8 +173,7 @@ class Config:
     )
     """Horovod's reduction operation for gradients."""
     compression: str = option("none", GRADIENTS, affects_speed=True, only_distributes=True)
-    """How ranks send gradients: none, bf16, fp16, int8, or powersgd:R, of rank R; auto takes none, bf16 or int8, by
-    what is fastest between these ranks."""
+    """How ranks send gradients: none, bf16, fp16, int8, or powersgd:R, of rank R."""
     groups: int | Literal["auto"] = option("auto", GRADIENTS, above=0, strategy="horovod", only_distributes=True)
     """Messages in which Horovod sends the gradients; auto chooses by the size of the network."""
     sync_every: int = option(1, LOCAL_STEPS, minimum=1, affects_speed=True)

@@ -12,7 +12,6 @@ from typing import Any
 
 from hvdtrain.config import option as values
 from hvdtrain.config import validity
-from hvdtrain.config.compression import AUTO, CHOICES
 from hvdtrain.config.option import OptionParser, as_json, key, option
 from hvdtrain.config.options import RECIPES, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.config.score import CHOICE
@@ -125,8 +124,6 @@ def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:
         remedy = "remove the folder, or give another --output"
         raise UserError(f"{folder}: no valid config.json of a run there ({error})", remedy) from None
     for name, value in expected.items():
-        if name == "compression" and value == AUTO and options.get(name) in [str(method) for method in CHOICES]:
-            continue  # the record has what it chose
         if options.get(name, value) != value:
             reason = f"{folder} was run with --{key(name)} {options[name]}, not {value}"
             raise UserError(reason, "give another --output", option=name)

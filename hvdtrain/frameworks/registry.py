@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from hvdtrain.collectives import compression, ring, surviving
+from hvdtrain.collectives import ring, surviving
 from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import MPIGroup, single_process
@@ -17,7 +16,7 @@ from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.limits import limited_start
 from hvdtrain.collectives.surviving import Connect, SurvivingGroup
 from hvdtrain.config import validity
-from hvdtrain.config.compression import AUTO, NONE
+from hvdtrain.config.compression import NONE
 from hvdtrain.config.options import STYLES, Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.arithmetic import settle
@@ -179,18 +178,15 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
     """
     _prepare(config, runtime)
     entry = check_request(config, target, runtime)
-    elements = sum(array.size for array in weights.values()) if weights else None
-    strategy = _start(entry, config, runtime, elements)
+    strategy = _start(entry, config, runtime)
     learner = entry.learner(target, weights, strategy)
-    learner.mean, learner.choice = strategy.mean, strategy.choice
+    learner.mean = strategy.mean
     share_arrays(learner, learner.shared_statistics)  # strategies share the parameters, and not all of them these
     return learner
 
 
-def _start(
-    entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions, elements: int | None = None
-) -> AnyStrategy:
-    """The strategy, with the processes that train together. elements: of all gradients, if that is known."""
+def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> AnyStrategy:
+    """The strategy, with the processes that train together."""
     settle(config, runtime)
     if surviving.is_requested():
         return _start_surviving(entry, config, runtime)
@@ -198,17 +194,10 @@ def _start(
     with limited_start():
         strategy = entry.start(config, runtime)
     validity.check_shards(config, strategy.group.size)
-    group, choice = strategy.group, ""
-    if config.compression == AUTO:
-        folder = runtime.runs / runtime.name if runtime.auto_resume else None
-        chosen = compression.choose(cast(AllreduceGroup, group), elements, folder)
-        config = strategy.config = dataclasses.replace(config, compression=str(chosen.method))
-        choice = chosen.why
     if config.sync_every > 1:
-        strategy = _of_local_steps(entry, config, runtime, group)
-    elif strategy.mean or not (config.by_horovod or config.compression == NONE):  # its mean is that of the choice
-        strategy = _by_group(config).strategy(config, runtime, group)
-    strategy.choice = choice
+        return _of_local_steps(entry, config, runtime, strategy.group)
+    if not (strategy.mean or config.by_horovod or config.compression == NONE):
+        return _by_group(config).strategy(config, runtime, strategy.group)
     return strategy
 
 
@@ -268,7 +257,7 @@ def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) 
     strategy = _start(entry, config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
     learner: UserLearner = getattr(module, USER_LOOPS[config.framework])(strategy)
-    learner.mean, learner.choice = strategy.mean, strategy.choice
+    learner.mean = strategy.mean
     return learner
 
 

@@ -208,21 +208,6 @@ def test_a_gradient_that_is_not_finite(tmp_path, framework, method):
     assert all(np.isfinite(array).all() for array in newest(tmp_path / "runs" / "run").optimizer.arrays.values())
 
 
-@pytest.mark.parametrize("framework", cases(FRAMEWORKS, {FASTEST}))
-def test_auto_records_its_choice_and_a_restarted_run_keeps_it(tmp_path, framework):
-    """A restarted job has the option once more; whatever the first one chose holds."""
-    given = ("--strategy", "ring", "--compression", "auto", "--name", "run", "--max-steps")
-    command = [*launcher("local", 2), "python", str(PROGRAMS), "several", framework, *given, "3"]
-    status, output = run([*command, "--then", *given, "5", "--auto-resume"], tmp_path)
-    assert status == 0, output[-4000:]
-    folder = tmp_path / "runs" / "run"
-    chosen = json.loads((folder / "config.json").read_text())["config"]["compression"]
-    assert chosen in ("none", "bf16", "int8")
-    assert f"--compression auto is {chosen}: the mean of 129068 values takes none " in output
-    assert f"--compression auto is {chosen}, as in the run that is resumed" in output
-    assert newest(folder).position.step == 5
-
-
 # --sync-every.
 
 

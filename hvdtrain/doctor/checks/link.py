@@ -111,6 +111,6 @@ def _remedy(times: LinkTimes) -> str:
     if times.small_s >= LATENCY_SHARE * times.gradient_s:
         return "exchange less often: --sync-every 8 (docs/links.md), or larger batches; fewer bytes would not help"
     return (
-        "--compression auto, which only rounds, or powersgd:2 or --sync-every 8, which change the algorithm "
+        "--compression int8, which only rounds, or powersgd:2 or --sync-every 8, which change the algorithm "
         "(docs/links.md); python -m hvdtrain scale --compare-compression says what each gains"
     )
