@@ -258,10 +258,6 @@ class Unsupported(NamedTuple):
 DEVICES_NORMALIZE = Unsupported("batch_norm", ("local",), "each device of a process normalizes its own rows")
 
 
-CapturedPart = Literal["", "gradients", "step"]
-"""What a CUDA graph has: nothing, forward and backward, or also the update."""
-
-
 class Strategy:
     """How the gradients of ranks or devices are combined.
 
@@ -281,8 +277,6 @@ class Strategy:
     """Whether the group sums the gradients of shards (--shards), and the strategy leaves them alone then."""
     state_by_rank: bool = False
     """See `Learner.state_by_rank`."""
-    captures: ClassVar[CapturedPart] = ""
-    """What --cuda-graph captures; the update only where it needs no other rank."""
     mean: Mean | None = None
     """What combines the gradients, where that is not the framework or its library."""
 

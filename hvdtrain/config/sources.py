@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config import option as values
-from hvdtrain.config import validity
 from hvdtrain.config.option import OptionParser, as_json, key, option
 from hvdtrain.config.options import RECIPES, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.config.score import CHOICE
@@ -31,7 +30,7 @@ PROGRAM = (
     "--model FILE.py:CLASS."
 )
 SCRIPT = "Train with data parallelism by the loop of this script."
-NOT_FOR_SCRIPTS = {"model", *validity.NOT_IN_SCRIPTS, *(name for name, about in FACTS.items() if about.by_script)}
+NOT_FOR_SCRIPTS = {"model", *(name for name, about in FACTS.items() if about.by_script)}
 """Options that a script with a loop of its own rejects."""
 REMEDY = "give a folder under runs/, or one of its checkpoints"
 Options = Config | RuntimeOptions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -12,7 +11,6 @@ from hvdtrain.collectives import ring, surviving
 from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import MPIGroup, single_process
-from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.limits import limited_start
 from hvdtrain.collectives.surviving import Connect, SurvivingGroup
 from hvdtrain.config import validity
@@ -226,19 +224,11 @@ def _start_surviving(entry: StrategyEntry[AnyStrategy], config: Config, runtime:
     return _by_group(config).strategy(config, runtime, SurvivingGroup(entry.connect))
 
 
-KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
-"""PyTorch's profiler prints a line when it starts and stops, at any level up to 5."""
-
-
 def _prepare(config: Config, runtime: RuntimeOptions) -> None:
     """What must be set before a framework starts."""
     arithmetic.hold(config.threads, config.isa, config.shards)  # again, for programs that call `train` by themselves
     set_environment()
     keep_freed_memory()
-    if runtime.timeline and config.strategy == "horovod":
-        allow_timeline()
-    if runtime.framework_profiler:
-        os.environ.setdefault(KINETO_LOG_LEVEL, "99")
 
 
 USER_LOOPS = {"torch": "TorchUserLearner", "mxnet": "MXNetUserLearner"}

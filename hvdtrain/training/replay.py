@@ -36,7 +36,7 @@ from hvdtrain.training.observer import Observer
 from hvdtrain.training.run import Run
 from hvdtrain.training.start import start_run
 
-KEPT = ("device", "devices", "workers", "offline", "cuda_graph")
+KEPT = ("device", "devices", "workers", "offline")
 """Runtime options of the run that hold in its replay; the others say where it is, and what it shows."""
 PREFIX = "hvdtrain-replay-"
 MAX_REASONS = 4

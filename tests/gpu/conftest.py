@@ -1,7 +1,7 @@
 """Tests that need a GPU, and the report of what they found.
 
-Without a GPU they are skipped, before PyTorch is imported. GPU_REHEARSAL=1 runs them on the CPU, where recorded
-operations stand for CUDA graphs: that proves nothing about GPUs, but that the tests themselves work.
+Without a GPU they are skipped, before PyTorch is imported. GPU_REHEARSAL=1 runs them on the CPU: that proves nothing
+about GPUs, but that the tests themselves work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Images per second and memory of hvdtrain's step, against PyTorch's own; the report says whether goals are met."""
+"""Images per second and memory of hvdtrain's step, against PyTorch's own; the report says whether the goal is met."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from support.jobs import ROOT, finish
 
 PROGRAM = ROOT / "tests" / "support" / "gpu_speed.py"
 BATCH = 256
-GOALS = {"of_graph": (0.9, "a bare loop with a CUDA graph"), "of_eager": (5.0, "eager PyTorch")}
+GOAL = 0.9
+"""Images per second of hvdtrain, of those of the bare loop."""
 
 
 @pytest.mark.parametrize("log_every", [20, 100])
@@ -29,6 +30,5 @@ def test_images_per_second_and_memory(jobs, measured, log_every):
         measured[f"{what}: images/s, {name}"] = text
     for name, size in found["memory_mb"].items():
         measured[f"{what}: largest GPU memory, {name}"] = f"{size:.0f} MB"
-    for name, (goal, other) in GOALS.items():
-        met = "met" if found[name] >= goal else "not met"
-        measured[f"{what}: hvdtrain / {other}"] = f"{found[name]:.2f} (goal {goal:g}: {met})"
+    met = "met" if found["of_bare"] >= GOAL else "not met"
+    measured[f"{what}: hvdtrain / a bare loop"] = f"{found['of_bare']:.2f} (goal {GOAL:g}: {met})"

@@ -1,8 +1,7 @@
-"""hvdtrain's step on a GPU against a bare PyTorch loop with a CUDA graph and against eager PyTorch, in one process.
+"""hvdtrain's step on a GPU against a bare PyTorch loop, in one process.
 
-hvdtrain trains as always, with its loop, records and logging steps. Between blocks of its steps, the other two make as
-many steps of their own, so that all three see the same machine. Prints one JSON object. On a CPU, recorded operations
-stand for graphs, which only shows that this program works.
+hvdtrain trains as always, with its loop, records and logging steps. Between blocks of its steps, the other makes as
+many steps of its own, so that both see the same machine. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from torch import nn
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.frameworks.torch import step_graph
 from hvdtrain.interfaces import Dataset
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.tasks.target import NetworkTarget
@@ -42,25 +39,17 @@ def lenet() -> nn.Module:
 
 
 class Rival:
-    """A loop without hvdtrain, whose data is on the device. graph: steps are one CUDA graph."""
+    """A loop without hvdtrain, whose data is on the device."""
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, batch: int, device: str, graph: bool) -> None:
+    def __init__(self, images: np.ndarray, labels: np.ndarray, batch: int, device: str) -> None:
         self._device, self._batch, self._samples = device, batch, len(images)
         self._images, self._labels = (torch.from_numpy(one).to(device) for one in (images, labels))
         self._model = lenet().to(device)
-        fused = {"fused": True} if graph else {}
-        self._optimizer = torch.optim.SGD(self._model.parameters(), LR, MOMENTUM, **fused)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), LR, MOMENTUM)
         self._rows = torch.zeros(batch, dtype=torch.int64, device=device)
         pinned = device != "cpu"
         self._slots = [torch.zeros(batch, dtype=torch.int64, pin_memory=pinned) for _ in range(8)]
         self._copied = [torch.cuda.Event() if pinned else None for _ in self._slots]
-        self.step: Callable[[], Any] = self._step
-        if graph:
-            capture = step_graph.CAPTURES[device](device)
-            for _ in range(3):
-                capture.warm_up(self._step)
-            self._graph = capture.capture(self._step)
-            self.step = self._graph.replay
 
     def _step(self) -> torch.Tensor:
         images = self._images.index_select(0, self._rows).float().div_(255)
@@ -83,18 +72,18 @@ class Rival:
             self._rows.copy_(self._slots[slot], non_blocking=True)
             if event:
                 event.record()
-            self.step()
+            self._step()
 
 
 class Measurement:
-    """Interleaves blocks of hvdtrain's steps with those of the rivals."""
+    """Interleaves blocks of hvdtrain's steps with those of the bare loop."""
 
     def __init__(self, device: str, blocks: int, steps: int, batch: int, log_every: int) -> None:
         self._device, self._blocks, self._steps, self._batch, self._log_every = device, blocks, steps, batch, log_every
         self._per_epoch = 2 * steps + 10
-        self.seconds: dict[str, list[float]] = {"hvdtrain": [], "bare graph": [], "eager": []}
+        self.seconds: dict[str, list[float]] = {"hvdtrain": [], "bare": []}
         self.memory: dict[str, float] = {}
-        self._rivals: dict[str, Rival] = {}
+        self._rival: Rival | None = None
         self._began: float | None = None
         random = np.random.default_rng(0)
         self._images = random.integers(0, 256, (self._per_epoch * batch, *SHAPE), np.uint8)
@@ -110,9 +99,7 @@ class Measurement:
         epochs = -(-self._blocks // 2) + 1
         config = Config(strategy="single", batch_size=self._batch, epochs=epochs, lr=LR, schedule="constant")
         with tempfile.TemporaryDirectory() as folder:
-            runtime = RuntimeOptions(
-                runs=Path(folder), cuda_graph=True, quiet=True, checkpoint_seconds=0, log_every=self._log_every
-            )
+            runtime = RuntimeOptions(runs=Path(folder), quiet=True, checkpoint_seconds=0, log_every=self._log_every)
             training.train(config, runtime, list)
 
     def _build(self, *arguments: Any) -> Any:
@@ -129,31 +116,28 @@ class Measurement:
         return learner
 
     def _between(self, last: bool) -> None:
-        """End hvdtrain's block, if one began, let the rivals run, and begin the next one unless it was the last."""
+        """End hvdtrain's block, if one began, let the rival run, and begin the next one unless it was the last."""
         self._wait()
         if self._began is not None:
             self.seconds["hvdtrain"].append(time.perf_counter() - self._began)
-        if not self._rivals:
-            self._make_rivals()
-        for name, rival in self._rivals.items():
-            rival.block(5)
-            self._wait()
-            began = time.perf_counter()
-            rival.block(self._steps)
-            self._wait()
-            self.seconds[name].append(time.perf_counter() - began)
+        rival = self._rival = self._rival or self._make_rival()
+        rival.block(5)
+        self._wait()
+        began = time.perf_counter()
+        rival.block(self._steps)
+        self._wait()
+        self.seconds["bare"].append(time.perf_counter() - began)
         self._began = None if last else time.perf_counter()
 
-    def _make_rivals(self) -> None:
+    def _make_rival(self) -> Rival:
         self.memory["hvdtrain"] = self._peak()
-        for name in ("bare graph", "eager"):
-            before = torch.cuda.memory_allocated() if self._is_cuda else 0
-            if self._is_cuda:
-                torch.cuda.reset_peak_memory_stats()
-            rival = Rival(self._images, self._labels, self._batch, self._device, name == "bare graph")
-            rival.block(20)
-            self.memory[name] = self._peak() - before / 1e6
-            self._rivals[name] = rival
+        before = torch.cuda.memory_allocated() if self._is_cuda else 0
+        if self._is_cuda:
+            torch.cuda.reset_peak_memory_stats()
+        rival = Rival(self._images, self._labels, self._batch, self._device)
+        rival.block(20)
+        self.memory["bare"] = self._peak() - before / 1e6
+        return rival
 
     @property
     def _is_cuda(self) -> bool:
@@ -167,16 +151,14 @@ class Measurement:
             torch.cuda.synchronize()
 
     def result(self) -> dict[str, Any]:
-        """Images per second and MB of each, and hvdtrain's speed relative to the others', medians over blocks."""
+        """Images per second and MB of each, and hvdtrain's speed relative to the other's, medians over blocks."""
         rates = {name: self._steps * self._batch / statistics.median(seconds) for name, seconds in self.seconds.items()}
         spread = {name: [min(seconds), max(seconds)] for name, seconds in self.seconds.items()}
-        blocks = list(zip(*(self.seconds[name] for name in ("hvdtrain", "bare graph", "eager")), strict=False))
         return {
             "images_per_s": rates,
             "block_s": spread,
-            "blocks": len(blocks),
-            "of_graph": rates["hvdtrain"] / rates["bare graph"],
-            "of_eager": rates["hvdtrain"] / rates["eager"],
+            "blocks": min(map(len, self.seconds.values())),
+            "of_bare": rates["hvdtrain"] / rates["bare"],
             "memory_mb": self.memory,
         }
 
@@ -185,10 +167,6 @@ def main() -> None:
     """Arguments: blocks, steps of a block, rows of a batch, steps between logging steps."""
     blocks, steps, batch, log_every = map(int, sys.argv[1:])
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu":
-        from support.recorded_operations import RecordedOperations
-
-        step_graph.CAPTURES["cpu"] = RecordedOperations
     measurement = Measurement(device, blocks, steps, batch, log_every)
     measurement.run()
     print(json.dumps(measurement.result()))

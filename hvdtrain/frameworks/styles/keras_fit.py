@@ -63,10 +63,6 @@ class KerasHorovod(KerasStrategy, TensorFlowHorovod):
     """Horovod for Keras: DistributedOptimizer in model.compile, and Horovod's callbacks in model.fit."""
 
     requires = ("horovod.tensorflow.keras",)
-    unsupported = (
-        *KerasStrategy.unsupported,
-        Unsupported("op", ("average", "sum"), "Horovod's optimizer for Keras has no Adasum, choose --api loop"),
-    )
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         super().__init__(config, runtime)
@@ -77,7 +73,7 @@ class KerasHorovod(KerasStrategy, TensorFlowHorovod):
 
     def wrap_optimizer(self, optimizer: KerasSGD, variables: list[tf.Variable]) -> KerasSGD:
         return self._keras.DistributedOptimizer(
-            optimizer, compression=self._compression, op=self._op, groups=self._groups(variables)
+            optimizer, compression=self._compression, groups=self._groups(variables)
         )
 
     def callbacks(self, feed: KerasFeed, steps: int) -> list[tf.keras.callbacks.Callback]:

@@ -65,7 +65,6 @@ class ModuleHorovod(ModuleStrategy, MXNetHorovod):
     unsupported = (
         *ModuleStrategy.unsupported,
         Unsupported("compression", ("none",), "Module's allreduce does not compress, choose --api gluon"),
-        Unsupported("op", ("average",), "Module's allreduce averages, choose --api gluon"),
     )
 
     def wrap_optimizer(

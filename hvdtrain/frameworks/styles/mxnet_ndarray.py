@@ -70,7 +70,6 @@ class NDArrayHorovod(NDArrayStrategy):
     unsupported = (
         *NDArrayStrategy.unsupported,
         Unsupported("compression", ("none",), "the hand-written allreduce does not compress"),
-        Unsupported("op", ("average",), "the hand-written allreduce averages"),
     )
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:

@@ -109,7 +109,6 @@ class TorchDataParallel(TorchStrategy):
     )
     many_devices = True
     sums_shards = False
-    captures = ""
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         gpus = torch.cuda.device_count() if runtime.device != "cpu" else 0

@@ -36,7 +36,6 @@ from hvdtrain.frameworks.torch.network import (
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, StepInputs, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.state_dicts import freeze
-from hvdtrain.frameworks.torch.step_graph import CAPTURES, GraphedStep
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer
 from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, ShardLoss, StepLoss
@@ -98,9 +97,6 @@ class TorchSteps(Learner):
                         f"{self._how_to_allow_unused}, or use --strategy horovod",
                     )
                 parameter.grad = torch.zeros_like(parameter)
-        self._update()
-
-    def _update(self) -> None:
         if self._strategy.waits:
             phases.begin(GRADIENTS)
         self._strategy.reduce(self._optimizer)
@@ -108,12 +104,11 @@ class TorchSteps(Learner):
 
     def _apply(self) -> None:
         """Update the parameters from the combined gradients."""
-        strategy, optimizer = self._strategy, self._optimizer
         phases.begin(UPDATE)
-        self._scaler.unscale_(optimizer)
+        self._scaler.unscale_(self._optimizer)
         is_finite = self._clip()
         if is_finite:
-            strategy.update(optimizer, self._scaler)
+            self._scaler.step(self._optimizer)
         is_skipped = self._rescale() or not is_finite
         self.skipped += is_skipped
         if self._averages and not is_skipped:
@@ -223,23 +218,6 @@ class TorchLearner(TorchSteps):
         self._prepare_shards()
         if config.ema:
             self._averages = Averages(config.ema, self._model, self._parameters)
-        self._graphed = self._make_graphed() if strategy.runtime.cuda_graph else None
-
-    def _make_graphed(self) -> GraphedStep:
-        """Raises UserError where there are no graphs."""
-        if self._device_type not in CAPTURES:
-            raise UserError(f"--cuda-graph: this rank trains on {self.device}", "leave it out, or train on a GPU")
-        return GraphedStep(
-            self._strategy,
-            self.device,
-            list(self._parameters.values()),
-            self._optimizer,
-            self._scaler,
-            self._inputs,
-            lambda tensors: self._losses(self._model, tensors),
-            self._update,
-            sets_lr=not self._own,
-        )
 
     def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
         return self._inputs.keep(arrays)
@@ -272,12 +250,6 @@ class TorchLearner(TorchSteps):
     def train_step(self, batch: Batch) -> StepLoss:
         phases.begin(FORWARD)
         self._step = batch.step
-        if self._graphed:
-            self._objective.seed_step(batch.step, batch.part)
-            loss = self._graphed.train_step(self._inputs.host_arrays(batch), batch.lr)
-            if self._averages and self._graphed.whole:
-                self._averages.update(batch.step)
-            return loss
         for group in () if self._own else self._optimizer.param_groups:
             group["lr"] = batch.lr
         self._optimizer.zero_grad()

@@ -295,8 +295,6 @@ class StepInputs:
         self._objective, self._parts, self._device = objective, parts, device
         self._kept: list[torch.Tensor] = []
         """The arrays of all training rows on the device, if it keeps them."""
-        self._columns: tuple[int, ...] = ()
-        """Where the objective wants them, by their number; -1 for an array that comes from the host."""
 
     def keep(self, arrays: tuple[np.ndarray, ...]) -> bool:
         """Keep these arrays of all training rows on the device, if there is a device and they fit."""
@@ -305,31 +303,23 @@ class StepInputs:
         self._kept = [torch.from_numpy(np.ascontiguousarray(array)).to(self._device) for array in arrays]
         return True
 
-    def host_arrays(self, batch: Batch) -> tuple[np.ndarray, ...]:
-        """What a step copies to the device: the rows' weights, and all their arrays or the rows' numbers."""
-        if not self._kept or batch.arrays:
-            self._columns = ()
-            return pad_rows(self._parts, *self._objective.rows(batch))
-        markers: Any = tuple(map(_Column, range(len(self._kept))))
-        weights, *arrays = self._objective.rows(batch._replace(arrays=markers))
-        self._columns = tuple(array.number if isinstance(array, _Column) else -1 for array in arrays)
-        others = (array for array in arrays if not isinstance(array, _Column))
-        return pad_rows(self._parts, weights, batch.rows, *others)
-
-    def on_device(self, copied: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Weights, inputs and targets, from the arrays of the latest `host_arrays` on the device."""
-        if not self._columns:
-            return copied
-        weights, rows, *rest = copied
-        others = iter(rest)
-        gathered = (
-            self._kept[number].index_select(0, rows) if number >= 0 else next(others) for number in self._columns
-        )
-        return [weights, *gathered]
-
     def tensors(self, batch: Batch) -> list[torch.Tensor]:
         """Weights, inputs and targets of a batch."""
-        return self.on_device([to_tensor(array, self._device) for array in self.host_arrays(batch)])
+        if not self._kept or batch.arrays:
+            return self._copied(*self._objective.rows(batch))
+        markers: Any = tuple(map(_Column, range(len(self._kept))))
+        weights, *columns = self._objective.rows(batch._replace(arrays=markers))
+        others = (array for array in columns if not isinstance(array, _Column))
+        tensor, rows, *rest = self._copied(weights, batch.rows, *others)
+        from_host = iter(rest)
+        kept = (
+            self._kept[column.number].index_select(0, rows) if isinstance(column, _Column) else next(from_host)
+            for column in columns
+        )
+        return [tensor, *kept]
+
+    def _copied(self, *arrays: np.ndarray) -> list[torch.Tensor]:
+        return [to_tensor(array, self._device) for array in pad_rows(self._parts, *arrays)]
 
     def parts(self, tensors: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
         """The tensors of each part of a step."""

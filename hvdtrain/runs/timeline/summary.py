@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hvdtrain.runs.timeline.horovod_events import Message, RankSteps
+from hvdtrain.runs.timeline.trace_file import RankSteps
 from hvdtrain.system.phases import (
     BACKWARD,
     CHECKPOINT,
@@ -53,8 +53,6 @@ JOINT = {GRADIENTS.name, LOGGING.name, EVALUATION.name}
 """Parts in which ranks wait for each other."""
 NOTABLE_SHARE, NOTABLE_PART = 0.05, 0.6
 """Of the time that the others wait for a rank, and of all waiting that it causes, from which on it is named."""
-LONG = 1.5
-"""Multiple of the median step from which on a step is mentioned."""
 
 
 class Late(NamedTuple):
@@ -66,28 +64,16 @@ class Late(NamedTuple):
     """How long the other ranks waited for it, their mean."""
 
 
-def summary(
-    ranks: Sequence[RankSteps], messages: Sequence[Message] = (), normal_s: float | None = None, error_s: float = 0.0
-) -> list[str]:
-    """Sentences about the steps of all ranks.
-
-    normal_s: how long steps take that are not recorded; None if that is not known. error_s: how exact the ranks' clocks
-    are known.
-    """
+def summary(ranks: Sequence[RankSteps], error_s: float = 0.0) -> list[str]:
+    """Sentences about the steps of all ranks. error_s: how exact the ranks' clocks are known."""
     steps = _common_steps(ranks)
     if not steps:
         return ["no step was recorded"]
-    times = [statistics.fmean(_s(of_rank.end - of_rank.begin) for of_rank in step) for step in steps]
-    first, last, mean = steps[0][0].step, steps[-1][0].step, statistics.fmean(times)
+    mean = statistics.fmean(_s(of_rank.end - of_rank.begin) for step in steps for of_rank in step)
+    first, last = steps[0][0].step, steps[-1][0].step
     which = f"steps {first} to {last} took {_time(mean)} each" if last > first else f"step {first} took {_time(mean)}"
-    late = _late(steps, error_s) if len(ranks) > 1 else []
-    lines = [f"{which}: {_shares(steps, late)}"]
-    if len(ranks) > 1:
-        lines.append(_about_last(ranks, steps, late, mean))
-    lines += _about_longest(ranks, steps, times) + _about_messages(messages, len(steps))
-    if normal_s:
-        lines.append(f"steps before, which were not recorded, took {_time(normal_s)} each")
-    return lines
+    about_last = [_about_last(ranks, steps, _late(steps, error_s), mean)] if len(ranks) > 1 else []
+    return [f"{which}: {_shares(steps)}", *about_last]
 
 
 def _common_steps(ranks: Sequence[RankSteps]) -> list[list[StepSpans]]:
@@ -138,34 +124,15 @@ def _late(steps: list[list[StepSpans]], error_s: float) -> list[Late | None]:
     return late
 
 
-def _shares(steps: list[list[StepSpans]], late: list[Late | None]) -> str:
+def _shares(steps: list[list[StepSpans]]) -> str:
     """The parts and their shares of the time, over all ranks, the longest first."""
     lengths: Counter[str] = Counter()
     for of_rank in itertools.chain(*steps):
         for part in of_rank.parts:
             lengths[part.name] += part.end - part.begin
     total = sum(lengths.values()) or 1
-    texts = []
-    for name, length in lengths.most_common():
-        if length / total < MIN_SHARE:
-            continue
-        text = f"{WORDS.get(name, name)} {length / total:.0%}"
-        if name == GRADIENTS.name and any(late):
-            waited = _waited_for_last(steps) / total
-            text += f" ({waited:.0%} until the last rank had its own)"
-        texts.append(text)
-    return ", ".join(texts)
-
-
-def _waited_for_last(steps: list[list[StepSpans]]) -> int:
-    """Nanoseconds, of all ranks, in which they waited for gradients that the last rank had not computed yet."""
-    waited = 0
-    for step in steps:
-        last = max((_arrival(of_rank, GRADIENTS.name) or of_rank.begin for of_rank in step), default=0)
-        for of_rank in step:
-            waits = [part for part in of_rank.parts if part.name == GRADIENTS.name]
-            waited += max(min(waits[-1].end, last) - waits[-1].begin, 0) if waits else 0
-    return waited
+    shares = [(name, length / total) for name, length in lengths.most_common() if length / total >= MIN_SHARE]
+    return ", ".join(f"{WORDS.get(name, name)} {share:.0%}" for name, share in shares)
 
 
 def _about_last(
@@ -204,39 +171,3 @@ def _slowest_part(place: int, steps: list[list[StepSpans]]) -> tuple[str, float,
         others = statistics.median(means[:place] + means[place + 1 :])
         excesses.append((means[place] - others, name, means[place], others))
     return max(excesses, default=(0.0, LOOP.name, 0.0, 0.0))[1:]
-
-
-def _about_longest(ranks: Sequence[RankSteps], steps: list[list[StepSpans]], times: list[float]) -> list[str]:
-    """The longest step, if it is much longer than the others, and where its time went."""
-    longest, median = max(range(len(times)), key=times.__getitem__), statistics.median(times)
-    excess = times[longest] - median
-    if len(times) < 3 or times[longest] < LONG * median:
-        return []
-    excesses: dict[tuple[str, int | None], float] = {}
-    for index, rank in enumerate(ranks):
-        for name in {part.name for part in steps[longest][index].parts}:
-            more = _length(steps[longest][index], name) - statistics.median(
-                _length(step[index], name) for step in steps
-            )
-            excesses[name, None if name in JOINT else rank.rank] = min(more, excesses.get((name, None), more))
-    (name, number), more = max(excesses.items(), key=lambda item: item[1])
-    text = f"step {steps[longest][0].step} took {_time(times[longest])}"
-    if more < excess / 2:
-        return [text]
-    where = "" if number is None or len(ranks) == 1 else f" on rank {number}"
-    return [f"{text}: {_time(more)} more than usual for {WORDS.get(name, name)}{where}"]
-
-
-def _about_messages(messages: Sequence[Message], steps: int) -> list[str]:
-    """How long Horovod's messages took."""
-    if not messages:
-        return []
-    each = len(messages) / steps
-    negotiation = statistics.median(
-        _s(message.begin - min([message.negotiation, *message.given.values()])) for message in messages
-    )
-    allreduce = statistics.median(_s(message.end - message.begin) for message in messages)
-    return [
-        f"Horovod sent {each:.3g} message(s) in each step: the negotiation, from the gradients of the first rank until "
-        f"all had theirs, took {_time(negotiation)}, the allreduce {_time(allreduce)} (medians)"
-    ]

@@ -122,7 +122,6 @@ def test_a_state_belongs_to_an_optimizer_and_schedules_of_these_classes():
     [
         ({"lr": 0.5}, "--lr: the task's optimizer() decides it"),
         ({"strategy": "manual"}, "--strategy manual makes its updates without the task's optimizer()"),
-        ({"strategy": "horovod", "op": "adasum"}, "--op"),
         ({"framework": "mxnet"}, "--framework mxnet makes its updates without the task's optimizer()"),
     ],
 )
