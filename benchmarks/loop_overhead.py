@@ -19,7 +19,8 @@ import numpy as np
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.rows import ArraySource
-from hvdtrain.interfaces import Batch, Dataset, Evaluated, Learner, OptimizerState
+from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState
+from hvdtrain.interfaces.reading import Batch, Dataset
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.tasks.target import NetworkTarget

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.errors import WrongBits
-from hvdtrain.interfaces import Audit
+from hvdtrain.interfaces.reading import Audit
 
 STREAM = 6
 """Of the random numbers that choose what is audited; others belong to weights, rows and steps."""
@@ -74,7 +74,7 @@ class ShardsDiffer(WrongBits):
         self.at, self.shard, self.owner, self.by, self.hashes = step, shard, owner, by, hashes
 
 
-class Verdict(NamedTuple):
+class AuditVerdict(NamedTuple):
     """Which of two ranks computed wrong bits."""
 
     wrong: int | None
@@ -83,7 +83,7 @@ class Verdict(NamedTuple):
     """Whether its second result was wrong as well."""
 
 
-def judge(first: dict[int, int], again: Sequence[int]) -> Verdict:
+def judge(first: dict[int, int], again: Sequence[int]) -> AuditVerdict:
     """Who was wrong. first: the hashes of the two ranks, which differ. again: those of all ranks, computed again.
 
     With more ranks, the others decide. If there are none, or they do not agree with one of the two: a rank whose two
@@ -99,5 +99,5 @@ def judge(first: dict[int, int], again: Sequence[int]) -> Verdict:
         (wrong,) = changed
         right = two if wrong == one else one
     else:
-        return Verdict(None)
-    return Verdict(wrong, again[wrong] != first[right])
+        return AuditVerdict(None)
+    return AuditVerdict(wrong, again[wrong] != first[right])

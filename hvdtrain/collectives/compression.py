@@ -12,7 +12,7 @@ from hvdtrain.collectives.packing import packing_of
 from hvdtrain.collectives.powersgd import LowRankMean, is_low_rank
 from hvdtrain.config.compression import NONE, PACKED, POWERSGD, Method, parse_method
 from hvdtrain.config.options import Config
-from hvdtrain.interfaces import AllreduceGroup, Mean, Shapes
+from hvdtrain.interfaces.strategy import AllreduceGroup, Mean, Shapes
 
 
 def make_mean(config: Config, group: AllreduceGroup) -> Mean:

@@ -16,7 +16,9 @@ from hvdtrain.collectives import audits
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.exact_sum import sum_over_shards
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces import Audit, Batch, Group, ShardLoss
+from hvdtrain.interfaces.learner import ShardLoss
+from hvdtrain.interfaces.reading import Audit, Batch
+from hvdtrain.interfaces.strategy import Group
 
 
 class Combined(NamedTuple):

@@ -20,7 +20,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.arithmetic import settle
 from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_environment
 from hvdtrain.frameworks.user_code import UserLearner
-from hvdtrain.interfaces import AllreduceGroup, Group, Learner, Strategy
+from hvdtrain.interfaces.learner import Learner
+from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import arithmetic, rank_info
 from hvdtrain.system.text import did_you_mean
@@ -31,7 +32,7 @@ AnyStrategy = TypeVar("AnyStrategy", bound=Strategy)
 
 
 @dataclass(frozen=True)
-class Connection:
+class GroupEntry:
     """A group of processes that is the same in every framework, for strategies without one of their own."""
 
     start: Callable[[Config, RuntimeOptions], Group]
@@ -44,16 +45,16 @@ class Connection:
     """Connects the members of a job that survives lost ranks; None where that is impossible."""
 
 
-SINGLE = Connection(
+SINGLE = GroupEntry(
     lambda config, runtime: single_process(config.strategy),
     "One process on one device; gradients are not combined.",
 )
-RING = Connection(
+RING = GroupEntry(
     lambda config, runtime: ring.start(runtime.hang_timeout),
     "hvdtrain's ring allreduce over TCP, on one buffer of all gradients.",
     connect=ring.connect,
 )
-MPI = Connection(
+MPI = GroupEntry(
     lambda config, runtime: MPIGroup(),
     "MPI.Allreduce through mpi4py, on one buffer of all gradients.",
     ("mpi4py.MPI",),
@@ -71,7 +72,7 @@ class StrategyEntry(Generic[AnyStrategy]):
     strategy: type[AnyStrategy]
     learner: Callable[[Any, Any, AnyStrategy], Learner]
     """Called with what is trained, the initial weights (None if its model has its own), and the strategy."""
-    connection: Connection | None = None
+    connection: GroupEntry | None = None
     """The group that the strategy is made with; None for one that makes its own."""
 
     @property

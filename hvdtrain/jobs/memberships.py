@@ -8,7 +8,7 @@ from __future__ import annotations
 from hvdtrain.system.membership import Member, Membership
 
 
-class Memberships:
+class MembershipLedger:
     """The memberships of one attempt. ranks: how many train in the first one. min_ranks: with fewer the job ends."""
 
     def __init__(self, ranks: int, min_ranks: int) -> None:

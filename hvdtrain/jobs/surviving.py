@@ -19,7 +19,7 @@ from hvdtrain.jobs.hosts import Host, other_hosts
 from hvdtrain.jobs.job import Job
 from hvdtrain.jobs.job_processes import LauncherProcess
 from hvdtrain.jobs.launchers.single_rank import build_rank
-from hvdtrain.jobs.memberships import Memberships
+from hvdtrain.jobs.memberships import MembershipLedger
 from hvdtrain.jobs.places import Place, Places
 from hvdtrain.jobs.protocol import Message
 from hvdtrain.jobs.rank_connection import RankConnection, conflict_of
@@ -45,7 +45,7 @@ class SurvivingSupervisor(Supervisor):
         super().__init__(launcher, job, [], *arguments)
         assert job.survival
         self._variables, self._survival = variables, job.survival
-        self._memberships = Memberships(job.ranks, job.survival.min_ranks)
+        self._memberships = MembershipLedger(job.ranks, job.survival.min_ranks)
         self._places = Places.of_job(job)
         self._started: dict[int, LauncherProcess] = {}
         """The process of each rank."""

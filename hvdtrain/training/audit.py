@@ -9,17 +9,18 @@ from __future__ import annotations
 import time
 from typing import NoReturn
 
-from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer, Verdict, judge
+from hvdtrain.collectives.audits import AuditVerdict, ShardHashes, ShardsDiffer, judge
 from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.errors import TrainingError, WrongBits
-from hvdtrain.interfaces import Audit, Batch, Position
+from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.reading import Audit, Batch
 from hvdtrain.runs.console import log
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import Excluded
 from hvdtrain.system.processes import TICK_S, RunningTime
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.observer import Observer
-from hvdtrain.training.ranks import Interval
+from hvdtrain.training.ranks import LoggedInterval
 from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import Run
 
@@ -47,7 +48,7 @@ class Auditor(Observer):
         """Count the audit of the step."""
         self._audits += self._batches.audit(at.step - 1) is not None
 
-    def joined(self, at: Position, interval: Interval) -> None:
+    def joined(self, at: Position, interval: LoggedInterval) -> None:
         """Record the audits so far."""
         if self._run.runtime.audit:
             self._reporter.record("audited", at, audits=self._audits, unequal=self._unequal)
@@ -97,13 +98,13 @@ class Auditor(Observer):
             clock.tick()
 
 
-def what_was_wrong(difference: ShardsDiffer, verdict: Verdict) -> str:
+def what_was_wrong(difference: ShardsDiffer, verdict: AuditVerdict) -> str:
     """What the wrong rank did, as the end of a sentence that begins with it."""
     again = "and again at a second try" if verdict.was_wrong_again else "and the right ones at a second try"
     return f"computed wrong bits for shard {difference.shard} of step {difference.at}, {again}"
 
 
-def explain(difference: ShardsDiffer, verdict: Verdict, names: list[str]) -> str:
+def explain(difference: ShardsDiffer, verdict: AuditVerdict, names: list[str]) -> str:
     """What was found, in a sentence. names: of the ranks, by position in the group."""
     if verdict.wrong is not None:
         return f"{names[verdict.wrong]} {what_was_wrong(difference, verdict)}"

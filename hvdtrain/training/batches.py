@@ -15,7 +15,9 @@ from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.rows import ArraySource, RowError, Rows
 from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Audit, Batch, Group, Part, Position
+from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.reading import Audit, Batch, Part
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
 from hvdtrain.training.run import Run

@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from hvdtrain.interfaces import RANK_ERROR, Checkpoint, Learner, OptimizerState
+from hvdtrain.interfaces.checkpoint import Checkpoint
+from hvdtrain.interfaces.learner import RANK_ERROR, Learner, OptimizerState
 
 
 def drops_states(saved: Checkpoint, learner: Learner) -> bool:

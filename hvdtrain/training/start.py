@@ -15,7 +15,9 @@ from hvdtrain.collectives.surviving import SurvivingGroup, rank_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import Stopped
-from hvdtrain.interfaces import Dataset, Learner, Position
+from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Learner
+from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
@@ -162,7 +164,7 @@ def start_run(
     with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as reading:
         local_steps = LocalSteps(learner) if config.sync_every > 1 else None
         run = Run(config, runtime, target, learner, dataset, Path(), lock, local_steps=local_steps)
-        learner.plan(config.epochs * run.steps_per_epoch, config.epochs)
+        learner.set_length(config.epochs * run.steps_per_epoch, config.epochs)
         if isinstance(learner.group, SurvivingGroup):
             reading.enter_context(reader)  # before the others wait for this rank
             run, start, tracking = begin_or_join(run, learner.group, reader, examine_host)

@@ -13,7 +13,8 @@ from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_learner
-from hvdtrain.interfaces import Batch, StepLoss
+from hvdtrain.interfaces.learner import StepLoss
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script

@@ -38,7 +38,7 @@ from hvdtrain.config.sources import CommandLine
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import check_request, list_strategies
-from hvdtrain.interfaces import RANK_ERROR
+from hvdtrain.interfaces.learner import RANK_ERROR
 from hvdtrain.networks.registry import find_network
 from hvdtrain.tasks.target import NetworkTarget
 

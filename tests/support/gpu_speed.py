@@ -21,7 +21,7 @@ from torch import nn
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.interfaces import Dataset
+from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import train as training

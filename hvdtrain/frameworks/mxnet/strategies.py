@@ -25,7 +25,7 @@ from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.mxnet.network import Parameters, copy_into
-from hvdtrain.interfaces import AllreduceGroup, Group, Mean, Strategy
+from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.processes import end_with_parent
 

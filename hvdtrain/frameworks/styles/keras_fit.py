@@ -25,7 +25,8 @@ from hvdtrain.frameworks.tensorflow.strategies import (
     TensorFlowMultiWorker,
     TensorFlowStrategy,
 )
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Unsupported
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FIT
 from hvdtrain.tasks.target import NetworkTarget

@@ -11,13 +11,14 @@ import tensorflow as tf
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import choose_device, device_number
-from hvdtrain.frameworks.tensorflow.averages import Averages
+from hvdtrain.frameworks.tensorflow.averages import TensorFlowAverages
 from hvdtrain.frameworks.tensorflow.network import channel_last
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.shards import ShardedSteps
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense
-from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, StepLoss
+from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState, StepLoss
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import STEP, phases
 from hvdtrain.tasks.target import Target
@@ -51,7 +52,7 @@ class TensorFlowLearner(Learner):
             self._scale = LossScale(config.precision == "fp16", self.group.size)
             self._skipped = make_counter()
             if config.ema:
-                self._averages = Averages(config.ema, self._objective)
+                self._averages = TensorFlowAverages(config.ema, self._objective)
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
         # AutoGraph translates the code of tasks. Networks have none that needs it, and it takes 0.5 s of their start.
         compiled = functools.partial(tf.function, autograph=not target.is_portable)

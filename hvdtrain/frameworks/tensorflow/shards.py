@@ -17,9 +17,11 @@ import tensorflow as tf
 
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.tensorflow.objective import Objective
+from hvdtrain.frameworks.tensorflow.objective import TensorFlowObjective
 from hvdtrain.frameworks.tensorflow.strategies import dense
-from hvdtrain.interfaces import Batch, Group, ShardLoss
+from hvdtrain.interfaces.learner import ShardLoss
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
 
 NOT_INLINED = {"_noinline": True}
@@ -42,7 +44,11 @@ class ShardedSteps:
     """
 
     def __init__(
-        self, objective: Objective, group: Group, shards: int, update: Callable[[list[tf.Tensor], tf.Tensor], None]
+        self,
+        objective: TensorFlowObjective,
+        group: Group,
+        shards: int,
+        update: Callable[[list[tf.Tensor], tf.Tensor], None],
     ) -> None:
         self._objective, self._update = objective, update
         self._variables = list(objective.parameters.values())

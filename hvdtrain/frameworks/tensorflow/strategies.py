@@ -26,7 +26,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
-from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Mean, Shapes, Strategy, Unsupported
+from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, AllreduceGroup, Group, Mean, Shapes, Strategy, Unsupported
 from hvdtrain.system import rank_info
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.rank_info import TF_CONFIG

@@ -15,8 +15,8 @@ from hvdtrain.config.options import MAX_SHARDS
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
 from hvdtrain.frameworks.torch.arithmetic import DTYPES, check_scalable
-from hvdtrain.frameworks.torch.averages import Averages
-from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
+from hvdtrain.frameworks.torch.averages import TorchAverages
+from hvdtrain.frameworks.torch.batch_norm import TorchBatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import (
     as_real,
@@ -38,7 +38,8 @@ from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, writ
 from hvdtrain.frameworks.torch.state_dicts import freeze
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer
-from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, ShardLoss, StepLoss
+from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState, ShardLoss, StepLoss
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
@@ -210,14 +211,14 @@ class TorchLearner(TorchSteps):
         optimizer = self._own.optimizer if self._own else make_optimizer(config, self._parameters)
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = self._wrap_model(self._objective.finds_unused)
-        layers = [layer for layer in self._model.modules() if isinstance(layer, BatchNormalization)]
+        layers = [layer for layer in self._model.modules() if isinstance(layer, TorchBatchNormalization)]
         self._synchronized = layers if config.batch_norm == "sync" else []
         for layer in self._synchronized:
             layer.group = self.group
         self.local_weights = buffers_by_rank(self._model, bool(self._synchronized))
         self._prepare_shards()
         if config.ema:
-            self._averages = Averages(config.ema, self._model, self._parameters)
+            self._averages = TorchAverages(config.ema, self._model, self._parameters)
 
     def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
         return self._inputs.keep(arrays)
@@ -283,9 +284,9 @@ class TorchLearner(TorchSteps):
         self._objective.seed_step(self._step, MAX_SHARDS)  # the update draws the same on any number of ranks
         self._own.update(super()._apply, self._step)
 
-    def plan(self, steps: int, epochs: int) -> None:
+    def set_length(self, steps: int, epochs: int) -> None:
         if self._own:
-            self._own.plan(steps, epochs)
+            self._own.set_length(steps, epochs)
 
     @property
     def learning_rate(self) -> float | None:
@@ -308,8 +309,8 @@ class TorchLearner(TorchSteps):
             return OptimizerState(self._own.arrays(), extra={"loss_scale": loss_scale})
         return read_state(self._optimizer, self._parameters, extra={"loss_scale": loss_scale})
 
-    def takes(self, state: OptimizerState) -> bool:
-        return self._own.takes(state.arrays) if self._own else super().takes(state)
+    def accepts_state(self, state: OptimizerState) -> bool:
+        return self._own.accepts_state(state.arrays) if self._own else super().accepts_state(state)
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         if self._own:

@@ -13,8 +13,8 @@ from torch.nn.parameter import is_lazy
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import mask_names
-from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
-from hvdtrain.interfaces import PIXEL_MAX
+from hvdtrain.frameworks.torch.batch_norm import TorchBatchNormalization
+from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights, check_weights
 
@@ -38,7 +38,7 @@ class TorchNetwork(nn.Module):
                 case kinds.Dense():
                     self._add(layer.name, nn.Linear(layer.inputs, int(layer.outputs), layer.bias))
                 case kinds.BatchNorm():
-                    self._add(layer.name, BatchNormalization(layer.inputs, layer.momentum, layer.epsilon))
+                    self._add(layer.name, TorchBatchNormalization(layer.inputs, layer.momentum, layer.epsilon))
 
     def _add(self, name: str, module: nn.Module) -> None:
         if hasattr(self, name):

@@ -26,7 +26,9 @@ from hvdtrain.frameworks.torch.network import (
     why_not_saved,
 )
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
-from hvdtrain.interfaces import Batch, Evaluated, Strategy
+from hvdtrain.interfaces.learner import Evaluated
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import UserTask
 
@@ -57,7 +59,7 @@ def _without_half(output: Any) -> Any:
     return output.float() if is_half else output
 
 
-class Objective:
+class TorchObjective:
     """A module, and what its outputs are worth. Arrays and tensors have one row each for n samples."""
 
     model: nn.Module
@@ -104,7 +106,7 @@ class Objective:
         return None
 
 
-class NetworkObjective(Objective):
+class TorchNetworkObjective(TorchObjective):
     """Classify images with a network as data. layout: the memory format of images."""
 
     eval_inputs = 1
@@ -135,7 +137,7 @@ class NetworkObjective(Objective):
         return outputs.argmax(1).cpu().numpy()
 
 
-class TaskObjective(TaskOutputs, Objective):
+class TorchTaskObjective(TaskOutputs, TorchObjective):
     """A task of the user's own. Its module is made with seeded generators, so all ranks begin with the same weights.
 
     Raises UserError for methods that do not return what they must, found out on the first rows.
@@ -261,7 +263,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def evaluate(
-    objective: Objective, outputs_of: Callable[[list[torch.Tensor]], Any], arrays: tuple[np.ndarray, ...], device: str
+    objective: TorchObjective,
+    outputs_of: Callable[[list[torch.Tensor]], Any],
+    arrays: tuple[np.ndarray, ...],
+    device: str,
 ) -> Evaluated:
     """Evaluate rows of a source. outputs_of: the module's outputs for inputs on the device."""
     tensors, count = [to_tensor(array, device) for array in arrays], objective.eval_inputs
@@ -272,9 +277,9 @@ def evaluate(
     return Evaluated(float(losses.double().sum()), sums, objective.predicted(outputs))
 
 
-OBJECTIVES: dict[str, Callable[[Any, Config, torch.memory_format], Objective]] = {
-    "network": NetworkObjective,
-    "task": TaskObjective,
+OBJECTIVES: dict[str, Callable[[Any, Config, torch.memory_format], TorchObjective]] = {
+    "network": TorchNetworkObjective,
+    "task": TorchTaskObjective,
 }
 """By kind of target; the last argument is the memory format of images."""
 
@@ -291,7 +296,7 @@ class StepInputs:
     parts: equal ones in which a step takes its rows (--accumulate), so their number is padded to a multiple of it.
     """
 
-    def __init__(self, objective: Objective, parts: int, device: str) -> None:
+    def __init__(self, objective: TorchObjective, parts: int, device: str) -> None:
         self._objective, self._parts, self._device = objective, parts, device
         self._kept: list[torch.Tensor] = []
         """The arrays of all training rows on the device, if it keeps them."""

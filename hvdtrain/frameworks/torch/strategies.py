@@ -31,7 +31,7 @@ from hvdtrain.frameworks.torch.network import (
     trained_parameters,
     unlisted_buffers,
 )
-from hvdtrain.interfaces import AllreduceGroup, Group, Mean, Strategy, Unsupported
+from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy, Unsupported
 from hvdtrain.system.membership import Membership
 
 

@@ -12,7 +12,7 @@ from hvdtrain.config.option import arguments
 from hvdtrain.config.options import from_recipe
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset, Part
+from hvdtrain.interfaces.reading import Dataset, Part
 from hvdtrain.measure.bench.strategies import default_dataset
 from hvdtrain.system.text import did_you_mean
 

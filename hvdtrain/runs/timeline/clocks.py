@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system.phases import now
 
 ROUNDS = 30

@@ -13,7 +13,7 @@ from hvdtrain.collectives.packing import BLOCK, BFloat16, Int8
 from hvdtrain.config.compression import Method, parse_method
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import ERROR
+from hvdtrain.interfaces.learner import ERROR
 
 METHODS = ["none", "bf16", "int8", "powersgd:1", "powersgd:3"]
 SHAPES = [(6, 25), (1, 6), (40, 60), (1, 40), (0, 7), (300, 3)]

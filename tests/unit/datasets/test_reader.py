@@ -22,7 +22,7 @@ from hvdtrain.datasets.reader import AHEAD, Reader
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import ArraySource, RowError, RowSource
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces import Dataset
+from hvdtrain.interfaces.reading import Dataset
 
 
 class Numbers(RowSource):

@@ -14,7 +14,7 @@ from hvdtrain.config.options import STYLES, Config, RuntimeOptions
 from hvdtrain.config.validity import check_rows
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner, check_request, find_strategy, list_strategies
-from hvdtrain.interfaces import Strategy
+from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training.process import strategy_list
 

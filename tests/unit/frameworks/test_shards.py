@@ -16,7 +16,7 @@ from support.stack import FRAMEWORKS
 
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.sharding import Cut
-from hvdtrain.interfaces import Batch
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Dropout, Flatten, Pool, Relu
 from hvdtrain.system.phases import phases

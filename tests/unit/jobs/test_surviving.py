@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvdtrain.jobs.hosts import Host
-from hvdtrain.jobs.memberships import Memberships
+from hvdtrain.jobs.memberships import MembershipLedger
 from hvdtrain.jobs.places import QUICK_S, Place, Places
 from hvdtrain.system.membership import Member
 
@@ -18,7 +18,7 @@ def member(rank):
 
 def begun(size=3, least=1):
     """Memberships after the first one."""
-    memberships = Memberships(size, least)
+    memberships = MembershipLedger(size, least)
     for rank in reversed(range(size)):
         memberships.ready(member(rank))
     return memberships
@@ -26,7 +26,7 @@ def begun(size=3, least=1):
 
 def test_the_first_membership_has_all_ranks_in_their_order():
     """Those that are lost before are awaited again."""
-    memberships = Memberships(3, 1)
+    memberships = MembershipLedger(3, 1)
     assert memberships.ready(member(2)) is memberships.ready(member(0)) is None
     assert memberships.lost(0, KILLED) is None
     assert memberships.ready(member(1)) is None
