@@ -232,8 +232,6 @@ class RuntimeOptions:
     """With --shards, auto moves shards from slow ranks to fast ones while they train, which changes no bits."""
     devices: int = option(0, MACHINE, minimum=0)
     """Devices per process, for strategies that use several; 0 for all its GPUs, or two virtual CPU devices."""
-    device_data: Literal["auto", "off"] = option("auto", DATA, per_rank=True)
-    """auto also keeps training data that is in memory on the GPU, if it takes a quarter of its free memory or less."""
     workers: int | Literal["auto"] = option("auto", DATA, minimum=0, maximum=MAX_WORKERS, per_rank=True)
     """Threads or processes that read rows ahead; auto chooses by the data and the cores of the rank, 0 reads none."""
     offline: bool = option(False, DATA, per_rank=True)

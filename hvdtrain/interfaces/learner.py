@@ -209,7 +209,3 @@ class Learner(abc.ABC):
         Raises an error of any kind if it cannot; the step is then as it was. By default there is nothing to compile.
         """
         return 0.0
-
-    def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
-        """Keep the arrays of all training rows on the device, if they fit; whether batches then need none."""
-        return False

@@ -87,8 +87,8 @@ class Audit(NamedTuple):
 class Batch(NamedTuple):
     """One rank's rows of one step.
 
-    arrays: those of the source, each of shape (n, ...), none where the learner keeps the rows; images are uint8, which
-    stands for value / PIXEL_MAX, or float32 used as it is. weights: float32 (n,), as `sharding.Slice` has them. lr:
+    arrays: those of the source, each of shape (n, ...); images are uint8, which stands for value / PIXEL_MAX, or
+    float32 used as it is. weights: float32 (n,), as `sharding.Slice` has them. lr:
     learning rate of this step. step: its number, counted from 0. rows: int64 (n,), the rows' numbers in the source.
     part: the number of this part of the global batch, which decides its random numbers: the rank, or with --shards the
     shard. shards: with --shards, this rank's shards that have rows, in the order in which they are computed; the step

@@ -11,6 +11,7 @@ TRAIN = {
     "--beta2": "use --betas BETA1:BETA2",
     "--checkpoint-seconds": "use --checkpoint-every with seconds, such as 60s",
     "--cuda-graph": "use --compile, with which PyTorch launches fewer operations",
+    "--device-data": "leave it out: each step copies its rows to the GPU",
     "--framework-profiler": "profile a script with a loop of its own, for example by torch.profiler",
     "--kvstore": "name the store by --strategy: kvstore-device, kvstore-local, kvstore-dist or kvstore-dist-device",
     "--lr-gamma": "use --schedule step:FACTOR:EPOCHS",

@@ -50,7 +50,6 @@ VARIANTS = {
     "smaller last batches": ("--remainder", "exact", "--batch-size", "600"),
     "accumulate, clip": ("--accumulate", "2", "--clip-norm", "1"),
     "on-nan skip": ("--on-nan", "skip"),
-    "rows copied": ("--device-data", "off"),
     "batch normalization": ("--model", "resnet20", "--data", "synthetic", "--max-steps", "6"),
 }
 
@@ -77,15 +76,6 @@ def test_lower_precision_trains_nearly_as_fp32(jobs, on_cpu, precision, toleranc
     assert distance(found.weights, on_cpu(*SINGLE).weights) < tolerance
     if precision == "fp16":
         assert found.optimizer.extra["loss_scale"]["scale"] > 1
-
-
-def test_training_data_lives_on_the_gpu(jobs):
-    jobs.train(*SINGLE)
-    if not REHEARSAL:
-        assert "the training data, " in jobs.log()
-        assert "is kept on cuda:0" in jobs.log()
-    jobs.train(*SINGLE, "--device-data", "off", name="off")
-    assert "is kept on" not in jobs.log("off")
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

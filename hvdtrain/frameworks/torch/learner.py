@@ -13,7 +13,7 @@ from torch import nn
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.config.options import MAX_SHARDS
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.batches import choose_device, scale_of_rows
+from hvdtrain.frameworks.batches import choose_device, pad_rows, scale_of_rows
 from hvdtrain.frameworks.torch.arithmetic import DTYPES, check_scalable
 from hvdtrain.frameworks.torch.averages import TorchAverages
 from hvdtrain.frameworks.torch.batch_norm import TorchBatchNormalization
@@ -33,7 +33,7 @@ from hvdtrain.frameworks.torch.network import (
     trained_parameters,
     unchanged,
 )
-from hvdtrain.frameworks.torch.objective import OBJECTIVES, StepInputs, evaluate, evaluating, to_tensor, widened
+from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.state_dicts import freeze
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
@@ -198,7 +198,6 @@ class TorchLearner(TorchSteps):
             choose_cache()
         self._objective = OBJECTIVES[target.kind](target, config, torch.channels_last)
         self._objective.check_copies(strategy)
-        self._inputs = StepInputs(self._objective, config.accumulate, self.device)
         self._model = self._objective.model
         if weights:
             self.load(weights)
@@ -219,9 +218,6 @@ class TorchLearner(TorchSteps):
         self._prepare_shards()
         if config.ema:
             self._averages = TorchAverages(config.ema, self._model, self._parameters)
-
-    def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
-        return self._inputs.keep(arrays)
 
     def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
         began, rows = time.perf_counter(), -(-len(arrays[0]) // self._config.accumulate)
@@ -268,7 +264,10 @@ class TorchLearner(TorchSteps):
 
     def _forward_backward(self, batch: Batch) -> Any:
         self._objective.seed_step(batch.step, batch.part)
-        return sum(self._part(*part) for part in self._inputs.parts(self._inputs.tensors(batch)))
+        count = self._config.accumulate
+        tensors = [to_tensor(array, self.device) for array in pad_rows(count, *self._objective.rows(batch))]
+        parts = zip(*(tensor.split(len(tensor) // count) for tensor in tensors), strict=True)
+        return sum(self._part(*part) for part in parts)
 
     def _part(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """Forward and backward of some rows of the step."""

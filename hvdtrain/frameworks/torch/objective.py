@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.batches import network_rows, pad_rows
+from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.torch.network import (
     TorchNetwork,
     attribute_numbers,
@@ -35,8 +35,6 @@ from hvdtrain.tasks.user import UserTask
 Tensors = tuple[torch.Tensor, ...]
 ALIGNMENT = 64
 """Bytes: addresses of tensors that PyTorch allocates on a CPU are multiples of it (c10's gAlignment)."""
-LARGEST_SHARE = 0.25
-"""Of a device's free memory, that the rows which it keeps may take: the rest is for the step."""
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -282,61 +280,3 @@ OBJECTIVES: dict[str, Callable[[Any, Config, torch.memory_format], TorchObjectiv
     "task": TorchTaskObjective,
 }
 """By kind of target; the last argument is the memory format of images."""
-
-
-class _Column(NamedTuple):
-    """Stands for an array of the source in a batch whose rows are on the device."""
-
-    number: int
-
-
-class StepInputs:
-    """The weights, inputs and targets of an objective's steps.
-
-    parts: equal ones in which a step takes its rows (--accumulate), so their number is padded to a multiple of it.
-    """
-
-    def __init__(self, objective: TorchObjective, parts: int, device: str) -> None:
-        self._objective, self._parts, self._device = objective, parts, device
-        self._kept: list[torch.Tensor] = []
-        """The arrays of all training rows on the device, if it keeps them."""
-
-    def keep(self, arrays: tuple[np.ndarray, ...]) -> bool:
-        """Keep these arrays of all training rows on the device, if there is a device and they fit."""
-        if not _fits(sum(array.nbytes for array in arrays), self._device):
-            return False
-        self._kept = [torch.from_numpy(np.ascontiguousarray(array)).to(self._device) for array in arrays]
-        return True
-
-    def tensors(self, batch: Batch) -> list[torch.Tensor]:
-        """Weights, inputs and targets of a batch."""
-        if not self._kept or batch.arrays:
-            return self._copied(*self._objective.rows(batch))
-        markers: Any = tuple(map(_Column, range(len(self._kept))))
-        weights, *columns = self._objective.rows(batch._replace(arrays=markers))
-        others = (array for array in columns if not isinstance(array, _Column))
-        tensor, rows, *rest = self._copied(weights, batch.rows, *others)
-        from_host = iter(rest)
-        kept = (
-            self._kept[column.number].index_select(0, rows) if isinstance(column, _Column) else next(from_host)
-            for column in columns
-        )
-        return [tensor, *kept]
-
-    def _copied(self, *arrays: np.ndarray) -> list[torch.Tensor]:
-        return [to_tensor(array, self._device) for array in pad_rows(self._parts, *arrays)]
-
-    def parts(self, tensors: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-        """The tensors of each part of a step."""
-        if self._parts == 1:
-            return [tuple(tensors)]
-        size = len(tensors[0]) // self._parts
-        return list(zip(*(tensor.split(size) for tensor in tensors), strict=True))
-
-
-def _fits(size: int, device: str) -> bool:
-    """Whether rows of `size` bytes are to be kept on a device; on the CPU they are in memory already."""
-    if not device.startswith("cuda"):
-        return False
-    free, _ = torch.cuda.mem_get_info(torch.device(device))
-    return size <= LARGEST_SHARE * free

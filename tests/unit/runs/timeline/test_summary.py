@@ -29,14 +29,14 @@ SLOW, FAST = {"backward": 6, "gradients": 0}, {"backward": 1, "gradients": 5}
 
 def test_parts_and_the_rank_that_others_wait_for():
     first, last = summary(job(FAST, SLOW, FAST))
-    assert first.startswith("steps 100 to 109 took 10 ms each: waiting for gradients 33%, backward 27%, forward 20%")
+    assert first.startswith("steps 100 to 109 took 10 ms each: gradients 33%, backward 27%, forward 20%")
     assert last == (
-        "rank 1 on host1 was the last with its gradients in 10 of 10 steps: the others waited 5 ms for it in each, "
+        "rank 1 on host1 was the last to begin gradients in 10 of 10 steps: the others waited 5 ms for it in each, "
         "50% of the time; backward took it 6 ms, other ranks 1 ms"
     )
     # After rank 1 was lost, ranks 0 and 2 recorded the steps: they have the numbers that the launcher gave them.
     first, second = job(FAST, SLOW)
-    assert "rank 2 on host1 was the last with" in summary([first, second._replace(rank=2)])[1]
+    assert "rank 2 on host1 was the last to" in summary([first, second._replace(rank=2)])[1]
 
 
 def test_no_rank_is_named_if_none_stands_out():
@@ -74,7 +74,7 @@ def test_strategies_that_combine_gradients_elsewhere():
     fit = renamed(job({"data": 5, "forward": 1, "backward": 1, "gradients": 2}, {}), "forward", FIT.name)
     fit = [rank._replace(steps=[one._replace(parts=[p for p in one.parts if p.name in ("data", FIT.name)]) for one in
                                 rank.steps]) for rank in fit]  # fmt: skip
-    assert "rank 0 on host0 was the last to begin it in 10 of 10 steps" in summary(fit)[1]
+    assert "rank 0 on host0 was the last to begin fit in 10 of 10 steps" in summary(fit)[1]
 
 
 def ranks(**of_rank_1):
