@@ -12,7 +12,7 @@ from typing import NoReturn
 from hvdtrain.collectives.audits import AuditVerdict, ShardHashes, ShardsDiffer, judge
 from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.errors import TrainingError, WrongBits
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Audit, Batch
 from hvdtrain.runs.console import log
 from hvdtrain.system import agent_pipe, rank_info

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hvdtrain.collectives.surviving import by_rank, ranks_of
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.training.balance import Balancer, Rebalancing
 from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import LoggedInterval

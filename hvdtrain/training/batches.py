@@ -15,7 +15,7 @@ from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.rows import RowError, Rows
 from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Audit, Batch, Part
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log_to_file

@@ -10,8 +10,7 @@ from typing import Any
 from hvdtrain.collectives.audits import ShardsDiffer
 from hvdtrain.collectives.surviving import leave_if_agreed
 from hvdtrain.config.score import Score, score_of
-from hvdtrain.interfaces.checkpoint import Position
-from hvdtrain.interfaces.learner import StepLoss
+from hvdtrain.interfaces.learner import Position, StepLoss
 from hvdtrain.interfaces.reading import Batch, EvaluatedPart
 from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training.audit import Auditor

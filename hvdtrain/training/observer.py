@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hvdtrain.collectives.surviving import RanksChange
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.training.evaluation import Evaluation
 from hvdtrain.training.ranks import LoggedInterval
 

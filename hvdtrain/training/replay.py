@@ -20,7 +20,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import BitsDiffer, Stopped, UserError
 from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console
 from hvdtrain.runs.checkpoints import Damaged

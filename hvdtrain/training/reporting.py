@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from hvdtrain.collectives.surviving import RanksChange, SurvivingGroup, by_rank, ranks_of
 from hvdtrain.config.score import AUTO, LOSS, score_of
 from hvdtrain.frameworks import arithmetic
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import EvaluatedPart
 from hvdtrain.runs.console import Display, log, log_to_file
 from hvdtrain.runs.metrics import LOGGED, MetricsWriter

@@ -16,8 +16,7 @@ from hvdtrain.config.score import Score
 from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.streams import stream_of
-from hvdtrain.interfaces.checkpoint import Checkpoint, Position
-from hvdtrain.interfaces.learner import AVERAGE, Learner
+from hvdtrain.interfaces.learner import AVERAGE, Checkpoint, Learner, Position
 from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights

@@ -15,8 +15,7 @@ from hvdtrain.collectives.surviving import SurvivingGroup, rank_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import Stopped
-from hvdtrain.interfaces.checkpoint import Position
-from hvdtrain.interfaces.learner import Learner
+from hvdtrain.interfaces.learner import Learner, Position
 from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log, log_to_file

@@ -19,8 +19,7 @@ from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
-from hvdtrain.interfaces.checkpoint import Checkpoint, Position
-from hvdtrain.interfaces.learner import IS_DELTA, MEAN, Learner
+from hvdtrain.interfaces.learner import IS_DELTA, MEAN, Checkpoint, Learner, Position
 from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights

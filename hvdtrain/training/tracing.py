@@ -8,7 +8,7 @@ from typing import Any
 from hvdtrain.collectives.surviving import ranks_of
 from hvdtrain.config.step_range import StepRange
 from hvdtrain.frameworks.tracing import waiter
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, read_clocks
 from hvdtrain.runs.timeline.summary import summary

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hvdtrain.collectives.surviving import SurvivingGroup, rank_of, ranks_of
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import NotRunning

@@ -15,7 +15,7 @@ from fuzz.inputs import TOO_DEEP, json_like, mutated
 from fuzz.properties import FUZZ, rejects_cleanly
 from hvdtrain.collectives.encoding import decode, encode
 from hvdtrain.doctor import subprocesses
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.jobs import protocol
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.agent_pipe import OpenedRun

@@ -24,7 +24,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Batch, Dataset
 from hvdtrain.networks.layers import Shape
 from hvdtrain.runs import checkpoints, metrics, plots

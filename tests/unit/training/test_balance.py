@@ -11,7 +11,7 @@ from support.stack import cases
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.sharding import Assignment
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs.step_times import StepTime
 from hvdtrain.training.balance import LENGTHS, Balancer, balanced, moved, moves_to
 from hvdtrain.training.balancing import Balancing

@@ -11,7 +11,7 @@ from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Reader
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.training.batches import Batches
 
 SHARDS, ROWS, BATCH = 4, 44, 8

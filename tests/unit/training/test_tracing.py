@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.interfaces.checkpoint import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.system.phases import LOOP, STEP, phases
 from hvdtrain.training.tracing import Tracing
 
