@@ -29,7 +29,6 @@ from hvdtrain.frameworks.torch.network import (
     load_buffers,
     load_module,
     module_weights,
-    shapes_of,
     trained_parameters,
     unchanged,
 )
@@ -135,7 +134,7 @@ class TorchSteps(Learner):
             gradients.append(host_array(as_real(gradient)))
             parameter.grad = None  # the array keeps the memory
         buffers = buffer_arrays(self._model)
-        if shapes_of(buffers) != shapes_of(self._buffers):
+        if [array.shape for array in buffers] != [array.shape for array in self._buffers]:
             raise UserError(
                 "the model makes or resizes buffers when it is called, which depends on the shard",
                 "give them their shapes before the first step, or leave out --shards",
