@@ -63,14 +63,14 @@ class ShardHashes(Exception):
 
 
 class ShardsDiffer(WrongBits):
-    """Two ranks computed other bits for the same shard. All ranks raise it, and none has made the update.
+    """Two ranks computed different bits for the same shard. All ranks raise it, and none has made the update.
 
     at: the step. owner, by: whose shard it is, and who checked it. hashes: of both, by rank.
     """
 
     def __init__(self, step: int, shard: int, hashes: dict[int, int]) -> None:
         owner, by = hashes
-        super().__init__(f"ranks {owner} and {by} computed other bits for shard {shard} of step {step}", step=step)
+        super().__init__(f"ranks {owner} and {by} computed different bits for shard {shard} of step {step}", step=step)
         self.at, self.shard, self.owner, self.by, self.hashes = step, shard, owner, by, hashes
 
 

@@ -1,4 +1,4 @@
-"""Audits of shards (`--audit`): they are counted, and when two ranks computed other bits, a third execution says who.
+"""Audits of shards (`--audit`): counted, and when two ranks computed different bits, a third execution says who.
 
 The hashes are compared in a step's first sum, by all ranks (`collectives.shard_sums`). Where they differ, no rank makes
 the update. All ranks then compute the shard again, each for itself, and the wrong rank is named, or leaves the job.
@@ -58,7 +58,7 @@ class Auditor(Observer):
         self._unequal += 1
         owner, by = (ranks_of(self._run.group)[position] for position in difference.hashes)
         what = f"shard {difference.shard} of step {difference.at}"
-        log.warning("ranks %d and %d computed other bits for %s; each rank computes it again", owner, by, what)
+        log.warning("ranks %d and %d computed different bits for %s; each rank computes it again", owner, by, what)
         return self._batches.only(difference.at, at.epoch, Audit(difference.shard, difference.by))
 
     def settle(self, at: Position, difference: ShardsDiffer) -> NoReturn:
@@ -110,4 +110,4 @@ def explain(difference: ShardsDiffer, verdict: AuditVerdict, names: list[str]) -
         return f"{names[verdict.wrong]} {what_was_wrong(difference, verdict)}"
     what = f"shard {difference.shard} of step {difference.at}"
     one, two = (names[position] for position in difference.hashes)
-    return f"{one} and {two} computed other bits for {what}, and it cannot be told which of them is wrong"
+    return f"{one} and {two} computed different bits for {what}, and it cannot be told which of them is wrong"

@@ -173,7 +173,7 @@ class UserLoop(LoopPosition):
             yield EPOCH_END
 
     def _compute_again(self, started: StartedRun, difference: ShardsDiffer) -> Iterator[tuple[Any, ...]]:
-        """One more turn of the loop, with the shard of which two ranks computed other bits."""
+        """One more turn of the loop, with the shard of which two ranks computed different bits."""
         auditor, at = started.auditor, started.training.at
         self._difference = difference
         try:

@@ -1,10 +1,10 @@
 """Steps in shards (`--shards`) in TensorFlow: gradients and statistics of each shard, and the update from their means.
 
-Each number of rows has a graph of its own: a graph for any number of rows may compute other bits, and which one a rank
-makes would depend on the numbers that it meets first. There are few: shards differ by one row, and a last batch is
-smaller. A call of a graph takes about half a ms, so one graph calls those of all shards of this rank. They are not
+Each number of rows has a graph of its own: a graph for any number of rows may compute different bits, and which one a
+rank makes would depend on the numbers that it meets first. There are few: shards differ by one row, and a last batch
+is smaller. A call of a graph takes about half a ms, so one graph calls those of all shards of this rank. They are not
 inlined, so that TensorFlow optimizes each by itself, in the same way for any number of shards. It optimizes them in
-another way than graphs that Python calls, which compute other bits: so every shard is computed in this way.
+another way than graphs that Python calls, which compute different bits: so every shard is computed in this way.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
     """The array on a device, from page-locked memory, so that the copy waits for nothing the device still has to do.
 
-    On the CPU, at an address as PyTorch's own memory has: libraries may compute other bits at other ones.
+    On the CPU, at an address as PyTorch's own memory has: libraries may compute different bits at other ones.
     """
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device == "cpu":

@@ -292,7 +292,7 @@ def test_one_bit_of_loss_gradient_or_statistic_is_found_by_all_ranks(damage):
     for found in audited(Audit(1, by=2), **damage):
         assert isinstance(found, ShardsDiffer)
         assert (found.step, found.shard, found.owner, found.by, list(found.hashes)) == (7, 1, 0, 2, [0, 2])
-        assert "ranks 0 and 2 computed other bits for shard 1 of step 7" in str(found)
+        assert "ranks 0 and 2 computed different bits for shard 1 of step 7" in str(found)
 
 
 def test_a_step_that_only_computes_it_again_gives_the_hashes_of_all_ranks():
