@@ -137,8 +137,7 @@ def plan(rows: Sequence[Row], options: LinksOptions) -> Iterator[Cell]:
     pairs = [(TASKS[name], row) for name in options.tasks for row in able if name in row.tasks]
     seeds = range(options.seeds)
     if options.part in ("all", "curves"):
-        fixed = [(task, row) for task, row in pairs if row.compression != "auto"]  # it trains as what it chooses
-        yield from (Cell("curves", task, row, seed, Speed()) for seed in seeds for task, row in fixed)
+        yield from (Cell("curves", task, row, seed, Speed()) for seed in seeds for task, row in pairs)
     if options.part in ("all", "speed"):
         yield from (Cell("speed", task, row, 0, speed) for speed in options.speeds for task, row in pairs)
     if options.part == "whole":

@@ -11,9 +11,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from hvdtrain.measure.bench.host_jobs import HostJob, Ranks
-from hvdtrain.measure.bench.links_rows import AUTO, POWERSGD_START, Row, Task, as_peer, command
+from hvdtrain.measure.bench.links_rows import POWERSGD_START, Row, Task, as_peer, command
 from hvdtrain.runs import metrics
-from hvdtrain.runs.run import Run
 
 INTERVAL, INTERVALS = 8, 5
 """Steps between two logging steps of a job for speed, and how many intervals it has; the first does not count."""
@@ -55,13 +54,11 @@ class Jobs(NamedTuple):
         folder = self._run(row, task, 0, data, name, (every * INTERVALS, every), watched)
         records = metrics.read(folder / metrics.NAME)
         speeds = [record["images_per_s"] for record in records if record["kind"] == "train"][1:]
-        result: dict[str, Any] = {
+        result = {
             "measured_ms": 1e3 * median(task.batch / speed for speed in speeds),
             "intervals_ms": [round(1e3 * task.batch / speed, 3) for speed in speeds],
             "sent_kb": watched.step_bytes(len(self.spaces)) / 1e3,
         }
-        if row.compression == AUTO:
-            result["chosen"] = str(Run(folder).options["compression"])
         shutil.rmtree(folder)
         return result
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 
-from hvdtrain.config.compression import CHOICES, parse_method
+from hvdtrain.config.compression import parse_method
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, measure
 from hvdtrain.measure.bench.hosts import Speed
-from hvdtrain.measure.bench.links_rows import AUTO, Row
+from hvdtrain.measure.bench.links_rows import Row
 from hvdtrain.measure.scale.algorithms import Link
 from hvdtrain.measure.scale.communication import Measured, fit
 from hvdtrain.measure.scale.comparison import step_on_link
@@ -43,12 +43,7 @@ def link(latency_s: float, speed: Speed) -> Link:
 
 
 def step_s(row: Row, workload: Workload, latency_s: float, speed: Speed, ranks: int) -> float:
-    """Seconds of a step. workload: of one rank alone, with as many rows as each rank has.
-
-    `auto` counts as the fastest of what it chooses from.
-    """
+    """Seconds of a step. workload: of one rank alone, with as many rows as each rank has."""
     sharing = max(ranks / len(os.sched_getaffinity(0)), 1.0)
-    methods = CHOICES if row.compression == AUTO else (parse_method(row.compression),)
-    combinings = [Combining(method, row.sync_every) for method in methods]
-    of_link, name = link(latency_s, speed), library_of(row)
-    return min(step_on_link(workload, of_link, ranks, name, how, sharing).seconds for how in combinings)
+    combining = Combining(parse_method(row.compression), row.sync_every)
+    return step_on_link(workload, link(latency_s, speed), ranks, library_of(row), combining, sharing).seconds

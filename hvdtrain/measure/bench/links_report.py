@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hvdtrain.measure.bench.hosts import Speed
-from hvdtrain.measure.bench.links_rows import AUTO, Row, Task
+from hvdtrain.measure.bench.links_rows import Row, Task
 from hvdtrain.runs import plots
 from hvdtrain.views.table import Column, Section, Table, spread, text_column
 
@@ -108,9 +108,7 @@ class Report:
         of_link = known[name].speeds.get(speed) if name in known else None
         if not of_link:
             return []
-        chosen = known[name].row.with_choice(of_link["chosen"]) if "chosen" in of_link else name
-        steps = known[chosen].steps(task.accuracy) if chosen in known else []
-        return [number * of_link["measured_ms"] / 1e3 for number in steps]
+        return [number * of_link["measured_ms"] / 1e3 for number in known[name].steps(task.accuracy)]
 
     def tables(self) -> list[Table]:
         """All that have rows."""
@@ -211,7 +209,7 @@ class Report:
         return [task.name, record["row"], record["link"], *shown, difference, f"{accuracies[-1]:.4f}"]
 
     def sentences(self) -> list[str]:
-        """How well steps were predicted, what was fastest, and what auto chose."""
+        """How well steps were predicted, and what was fastest."""
         errors = [
             abs(record["predicted_ms"] / record["measured_ms"] - 1)
             for known in self._measured.values()
@@ -220,7 +218,7 @@ class Report:
             if "predicted_ms" in record
         ]
         lines = [f"Predictions of {len(errors)} steps: median error {median(errors):.1%}."] if errors else []
-        return [*lines, *self._fastest(), *self._choices()]
+        return [*lines, *self._fastest()]
 
     def _fastest(self) -> Iterator[str]:
         """Of the methods whose final accuracy is not below the interval of fp32's, on each link."""
@@ -230,9 +228,9 @@ class Report:
             for name, measured in known.items():
                 base = known.get(measured.row.base)
                 ratio = self.ratio(task, measured.row, speed)
-                if base and ratio and len(base.curves) > 1 and (measured.final or measured.row.compression == AUTO):
+                if base and ratio and len(base.curves) > 1 and measured.final:
                     least = Interval.of(list(base.final.values()))
-                    if not measured.final or fmean(measured.final.values()) >= least.mean - least.half:
+                    if fmean(measured.final.values()) >= least.mean - least.half:
                         ratios[name] = ratio
             if ratios:
                 best = max(ratios, key=ratios.__getitem__)
@@ -240,13 +238,6 @@ class Report:
                     f"{task.name} at {speed} Mbit/s: {best} is {ratios[best]:.1f} times as fast as "
                     f"{known[best].row.base}, with a final accuracy not below its interval."
                 )
-
-    def _choices(self) -> Iterator[str]:
-        for task in self._tasks:
-            for name, measured in self._measured[task.name].items():
-                chosen = [f"{r['chosen']} at {speed}" for speed, r in measured.speeds.items() if "chosen" in r]
-                if chosen:
-                    yield f"{task.name}: {name} chose {', '.join(chosen)} Mbit/s."
 
     def plot(self) -> bytes:
         """Seconds to the accuracy against the links, for each method of the first framework; a PNG."""

@@ -12,13 +12,13 @@ from hvdtrain.config.option import arguments
 from hvdtrain.config.options import from_recipe
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset, Part
+from hvdtrain.interfaces.reading import Dataset, Part
 from hvdtrain.measure.bench.strategies import default_dataset
 from hvdtrain.system.text import did_you_mean
 
 BASE = "horovod"
 """The row of each framework that others are compared with: Horovod's float32."""
-AUTO, KVSTORE = "auto", "kvstore"
+KVSTORE = "kvstore"
 TORCH, MXNET = "links_torch.py", "links_mxnet.py"
 """Programs of peers, in the folder of benchmarks."""
 POWERSGD_START = 10
@@ -86,10 +86,6 @@ class Row(NamedTuple):
         """The row that it is compared with."""
         return f"{self.framework}/{BASE}"
 
-    def with_choice(self, chosen: str) -> str:
-        """The row of the method that `auto` chose, which trains the same bits."""
-        return self.base if chosen == "none" else f"{self.base}/{chosen}"
-
 
 def _ours(framework: str, strategy: str = "horovod", *, tasks: Sequence[str] = tuple(TASKS), **options: Any) -> Row:
     """A row of hvdtrain's: its name is made of what differs from the default."""
@@ -108,7 +104,7 @@ WINNER: dict[str, Any] = {"compression": "powersgd:4"}
 ROWS = (
     _ours("torch"),
     *(_ours("torch", compression=name, tasks=LENET) for name in ("fp16", "bf16", "powersgd:4")),
-    *(_ours("torch", compression=name) for name in ("int8", "powersgd:2", AUTO)),
+    *(_ours("torch", compression=name) for name in ("int8", "powersgd:2")),
     _ours("torch", sync_every=8, tasks=LENET),
     _ours("torch", compression="int8", sync_every=8),
     _peer("bare-ddp", "torch", TORCH),

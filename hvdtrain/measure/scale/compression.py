@@ -13,7 +13,7 @@ from hvdtrain.collectives.groups import Exchanging, SingleProcess
 from hvdtrain.collectives.mean import count
 from hvdtrain.config.compression import FP16, NONE, POWERSGD, Method
 from hvdtrain.config.options import Config
-from hvdtrain.interfaces import Shapes
+from hvdtrain.interfaces.strategy import Shapes
 
 NUMBER_BYTES = 4
 """Of a gradient's value as it is computed."""

@@ -53,7 +53,7 @@ REMEDIES = {
     "the cost of a call": "fewer messages",
     "latency of the allreduce": "fewer and larger messages, larger batches, --sync-every 8, or an algorithm with "
     "fewer steps",
-    "bandwidth of the allreduce": "a faster network, --compression auto or powersgd:2, --sync-every 8, or larger "
+    "bandwidth of the allreduce": "a faster network, --compression int8 or powersgd:2, --sync-every 8, or larger "
     "batches (--compare-compression compares them)",
     "failures and checkpoints": "faster checkpoints and restarts, or more reliable hosts",
     "the small batch of a rank": "larger batches (--scaling weak): a rank has too few images to compute efficiently",

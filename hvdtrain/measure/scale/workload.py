@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.collectives.mean import shape_of
-from hvdtrain.config.compression import AUTO, parse_method
+from hvdtrain.config.compression import parse_method
 from hvdtrain.errors import UserError
 from hvdtrain.measure.scale.algorithms import is_quantity
 from hvdtrain.measure.scale.compression import NUMBER_BYTES, Combining, count
@@ -135,7 +135,7 @@ def _combining(run: Run) -> Combining:
         method = parse_method(str(run.options["compression"]))
     except UserError:
         method = None
-    if method is None or method.name == AUTO or not isinstance(every, int) or every < 1:
+    if method is None or not isinstance(every, int) or every < 1:
         path = printable(str(run.folder / "config.json"))
         raise UserError(f"{path}: no valid compression and sync_every", "repeat the run with this version")
     return Combining(method, every)

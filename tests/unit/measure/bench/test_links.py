@@ -148,7 +148,6 @@ RECORDS = [
     speed("torch/horovod", "100", 100.0, predicted_ms=110.0),
     speed("torch/horovod/int8", "100", 25.0, predicted_ms=24.0),
     speed("torch/horovod/powersgd:2", "100", 10.0, predicted_ms=10.0),
-    speed("torch/horovod/auto", "100", 26.0, predicted_ms=24.0, chosen="int8"),
     {**speed("torch/horovod", "10", 1.0, predicted_ms=1.0), "np": 2},
     {"part": "whole", "task": "lenet", "row": "torch/horovod/int8", "np": 4, "link": "100", "seed": 0,
      "evaluations": [[64, 0.7], [128, 0.78]], "times": [2.0, 4.0]},
@@ -163,7 +162,6 @@ def test_the_tables_sentences_and_picture_of_a_report():
     rows = [row for row in ROWS if row.framework == "torch"]
     report = Report(rows, [LENET], [Speed(100), Speed(10)], 4, RECORDS)
     assert report.seconds(LENET, "torch/horovod", Speed(100)) == pytest.approx([12.8] * 3)
-    assert report.seconds(LENET, "torch/horovod/auto", Speed(100)) == pytest.approx([128 * 0.026] * 3)
     assert report.seconds(LENET, "torch/horovod", Speed(10)) == [], "of another number of ranks"
     assert report.ratio(LENET, row("torch/horovod/int8"), Speed(100)) == pytest.approx(4)
     table = cells(report.accuracies(LENET))
@@ -174,8 +172,7 @@ def test_the_tables_sentences_and_picture_of_a_report():
     assert not report.ratio(LENET, row("torch/horovod/powersgd:2"), Speed(100))
     assert cells(report.step_times(LENET))["torch/horovod"] == ["800", "100.0 / 110.0", "–"]
     sentences = report.sentences()
-    assert sentences[0] == "Predictions of 4 steps: median error 5.8%."
-    assert "lenet: torch/horovod/auto chose int8 at 100 Mbit/s." in sentences
+    assert sentences[0] == "Predictions of 3 steps: median error 4.0%."
     (best,) = [line for line in sentences if "times as fast" in line]
     assert best.startswith("lenet at 100 Mbit/s: torch/horovod/int8 is 4.0 times as fast as torch/horovod")
     (line,) = report.whole().sections[0].rows

@@ -134,7 +134,7 @@ def test_assumptions_are_said(in_folder):
         ((*COMPARE, "--model", "lenot"), "--model lenot: no such network"),
         ((*COMPARE, "--model", "lenet", "--input-shape", "3", "32", "32"), "takes images of 1x28x28"),
         ((*COMPARE, "--model", "mlp", "--input-shape", "3"), "--input-shape has not three numbers"),
-        ((*COMPARE, "--model", "lenet", "--compression", "auto"), "--compression auto: chooses among others"),
+        ((*COMPARE, "--model", "lenet", "--compression", "auto"), "--compression auto: not a method of compression"),
         ((*COMPARE, "--model", "lenet", "--sync-every", "0"), "--sync-every 0: must be 1 or more"),
         (("run", "--compression", "int8", "bf16", *BY_HAND), "several methods are given"),
         (("run", "--compression", "fp16", "--library", "ring", *BY_HAND), "--compression fp16: Horovod's own"),

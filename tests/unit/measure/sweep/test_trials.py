@@ -61,12 +61,12 @@ def test_a_run_with_other_options_is_not_the_trial(tmp_path):
     trial, options = Trial({"lr": 0.1}, 0), tmp_path / "run.toml"
     run = tmp_path / trial.name
     run.mkdir()
-    options.write_text('remainder = "drop"\nepochs = 3\ncompression = "auto"\n')
+    options.write_text('remainder = "drop"\nepochs = 3\n')
     command = ["train", "--config", str(options)]
     recorded = expected(trial, command)
     assert (recorded["remainder"], recorded["lr"], recorded["seed"]) == ("drop", 0.1, 0)
     check_trial(trial, command, tmp_path)
-    for same in ({"lr": 0.1}, {"lr": 0.1, "epochs": 3, "new": 1}, {"compression": "bf16"}):
+    for same in ({"lr": 0.1}, {"lr": 0.1, "epochs": 3, "new": 1}):
         (run / "config.json").write_text(json.dumps({"config": same, "runtime": {"keep": 3}}))
         check_trial(trial, command, tmp_path)
     (run / "config.json").write_text(json.dumps({"config": {"lr": 0.1, "epochs": 2}}))

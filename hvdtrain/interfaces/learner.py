@@ -1,22 +1,16 @@
-"""The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
-
-In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
-what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint).
-"""
+"""What trains: one framework's model and optimizer, how far they are, and what is saved of them."""
 
 from __future__ import annotations
 
 import abc
-import functools
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat
+from typing import Any, ClassVar, NamedTuple, SupportsFloat
 
 import numpy as np
 
-from hvdtrain.config.compression import Method
-from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import Group, Mean
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import LOOP, Phase
 
@@ -27,273 +21,8 @@ MEAN = "compression/"
 ERROR = "error"
 """In that state: what a rank has still to send, float32 (n,); the only array of which each rank has its own."""
 RANK_ERROR = f"{MEAN}{ERROR}"
-OF_CHANGES = "of changes"
-"""Is in that state where it belongs to changes of weights (`--sync-every`), and not to gradients."""
-PIXEL_MAX = 255
-"""Networks get uint8 pixels divided by this; each framework's `network.scale_pixels` does it."""
-
-
-Part = Literal["train", "validation", "test"]
-"""Of the data. Evaluations while a run trains are of validation data where there is some, else of test data."""
-EvaluatedPart = Literal["validation", "test"]
-
-
-class Source(Protocol):
-    """Rows of training or test data, read by their numbers."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Text that changes with the content, by which a resumed run recognizes its data."""
-        ...
-
-    def __len__(self) -> int:
-        """Number of rows, at least 1."""
-        ...
-
-    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The arrays of these rows, each of shape (n, ...), in the order of `rows`: int64 (n,).
-
-        For images: (n, channels, height, width), uint8 or float32 in [0, 1], and labels, int64 (n,), from 0 to below
-        the number of classes.
-        """
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """What a run trains on, and what it is tested on."""
-
-    name: str
-    train: Source
-    test: Source
-    classes: tuple[str, ...]
-    """Names of the classes, by label."""
-    validation: Source | None = None
-    """Rows apart from both, by which the best weights are chosen (`--validation`)."""
-
-    @property
-    def parts(self) -> dict[Part, Source]:
-        """Its sources."""
-        validation: dict[Part, Source] = {"validation": self.validation} if self.validation else {}
-        return {"train": self.train, **validation, "test": self.test}
-
-    @property
-    def evaluated(self) -> EvaluatedPart:
-        """The part that each evaluation of training is on, and by which the best checkpoint is chosen."""
-        return "validation" if self.validation else "test"
-
-    @functools.cached_property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of an image: (channels, height, width)."""
-        return self.train[np.zeros(1, np.int64)][0].shape[1:]
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the sources' fingerprints, in hexadecimal digits."""
-        sources = (self.train, self.test, *([self.validation] if self.validation else []))
-        return hashlib.sha256(" ".join(source.fingerprint for source in sources).encode()).hexdigest()
-
-
-class Audit(NamedTuple):
-    """A shard that two ranks compute, so that all can compare the bits (`--audit`)."""
-
-    shard: int
-    by: int
-    """The rank that computes it besides the one whose shard it is."""
-    only: bool = False
-    """Whether all ranks only compute that shard, without an update."""
-
-
-class Batch(NamedTuple):
-    """One rank's rows of one step.
-
-    arrays: those of the source, each of shape (n, ...), none where the learner keeps the rows; images are uint8, which
-    stands for value / PIXEL_MAX, or float32 used as it is. weights: float32 (n,), as `sharding.Slice` has them. lr:
-    learning rate of this step. step: its number, counted from 0. rows: int64 (n,), the rows' numbers in the source.
-    part: the number of this part of the global batch, which decides its random numbers: the rank, or with --shards the
-    shard. shards: with --shards, this rank's shards that have rows, in the order in which they are computed; the step
-    itself then has no rows. all_shards: with them, the numbers of the shards of all ranks that have rows. audit: that
-    of the step. is_witness: whether it is another rank's shard, which is only compared; the last of `shards`.
-    """
-
-    arrays: tuple[np.ndarray, ...]
-    weights: np.ndarray
-    lr: float
-    step: int
-    rows: np.ndarray
-    part: int = 0
-    shards: tuple[Batch, ...] | None = None
-    all_shards: tuple[int, ...] = ()
-    audit: Audit | None = None
-    is_witness: bool = False
-
-
-class Group(Protocol):
-    """The processes of a job, seen from one of them; exchanges values in host memory.
-
-    All methods are collectives: every rank calls them in the same order. They raise TrainingError or a framework's
-    error if another rank is lost.
-    """
-
-    @property
-    def rank(self) -> int:
-        """This process's number in the group."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Number of processes."""
-        ...
-
-    @property
-    def local_rank(self) -> int:
-        """Rank among the processes on this host."""
-        ...
-
-    @property
-    def controller(self) -> str:
-        """What connects Horovod's processes, `Gloo` or `MPI`; empty for groups without Horovod."""
-        ...
-
-    @property
-    def communicate_s(self) -> float | None:
-        """Seconds so far in which this rank waited for sums over all ranks: of gradients, from a step's last gradient
-        until all are combined, and each sum that is needed at once, as for batch normalization.
-
-        Transfer, and waiting for other ranks. 0 in one process; None where it cannot be told. Any thread may read it.
-        """
-        ...
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """Element-wise sum over all ranks of a float64 vector of shape (n,)."""
-        ...
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, ordered by rank, on every rank."""
-        ...
-
-    def broadcast(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
-        ...
-
-    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
-        """Replace `values` by those of rank `root`: uint8 (n,), contiguous, the same n on every rank.
-
-        For arrays, which `collectives.arrays` cuts into messages; `broadcast` is for small values.
-        """
-        ...
-
-    def close(self) -> None:
-        """Leave the job in order."""
-        ...
-
-
-class Packing(Protocol):
-    """A way to write float32 values as bytes."""
-
-    def size(self, count: int) -> int:
-        """Bytes of so many values."""
-        ...
-
-    def pack(self, values: np.ndarray) -> np.ndarray:
-        """The bytes, uint8 (size(n),), of float32 values (n,)."""
-        ...
-
-    def unpack(self, packed: np.ndarray, count: int) -> np.ndarray:
-        """The values, float32 (count,), that `pack` has written, as they were rounded."""
-        ...
-
-
-class AllreduceGroup(Group, Protocol):
-    """A group that can also sum gradients, for strategies without an allreduce of their framework."""
-
-    def allreduce(self, values: np.ndarray) -> None:
-        """Sum `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n on every rank."""
-        ...
-
-    def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
-        """`allreduce` of float32 values, which ranks send to each other as bytes: the same bits on every rank."""
-        ...
-
-
-Shapes = Sequence[tuple[int, int]]
-"""Of each array in a vector as a matrix: rows and columns; (1, n) for an array of one dimension."""
-
-
-class Mean(Protocol):
-    """What computes the mean of a vector over all ranks, of gradients or of changes of weights, by a --compression."""
-
-    @property
-    def method(self) -> Method:
-        """The method; never `auto`."""
-        ...
-
-    def average(self, values: np.ndarray, shapes: Shapes) -> None:
-        """Replace `values`, (n,), by their mean over all ranks: the same bits on each. A collective.
-
-        values: of a type of floating-point numbers, sent as float32 if they are compressed. shapes: of the arrays in
-        it, always the same. Where a value is not finite on a rank, the mean has values that are not finite.
-        """
-        ...
-
-    def arrays(self) -> Weights:
-        """The state on which the next mean depends, by name; empty where there is none."""
-        ...
-
-    def load(self, arrays: Weights) -> None:
-        """Set what `arrays` returned; of another method's state, what is of use."""
-        ...
-
-
-class Unsupported(NamedTuple):
-    """An option of which a framework or a strategy supports some values only."""
-
-    option: str
-    """Name of the field of `Config`."""
-    supported: tuple[Any, ...]
-    reason: str
-    """Why other values do not work, as the end of an error message."""
-
-
-DEVICES_NORMALIZE = Unsupported("batch_norm", ("local",), "each device of a process normalizes its own rows")
-
-
-CapturedPart = Literal["", "gradients", "step"]
-"""What a CUDA graph has: nothing, forward and backward, or also the update."""
-
-
-class Strategy:
-    """How the gradients of ranks or devices are combined.
-
-    Each framework derives from it a base class with the hooks that its learner calls, and from that one class per
-    strategy. The first line of a strategy's docstring is its line in `--strategy help`.
-    """
-
-    requires: ClassVar[tuple[str, ...]] = ()
-    """Modules that the strategy imports besides its framework."""
-    unsupported: ClassVar[tuple[Unsupported, ...]] = ()
-    """Options that the strategy does not support in full."""
-    takes_optimizer: ClassVar[bool] = False
-    """Whether it trains with the optimizer that a task brings."""
-    many_devices: ClassVar[bool] = False
-    """Whether one process can train on several devices."""
-    sums_shards: ClassVar[bool] = False
-    """Whether the group sums the gradients of shards (--shards), and the strategy leaves them alone then."""
-    state_by_rank: bool = False
-    """See `Learner.state_by_rank`."""
-    captures: ClassVar[CapturedPart] = ""
-    """What --cuda-graph captures; the update only where it needs no other rank."""
-    mean: Mean | None = None
-    """What combines the gradients, where that is not the framework or its library."""
-    choice: str = ""
-    """Of --compression auto: what was chosen, and why."""
-
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
-        """group: the processes that train together. devices: copies of the network in this process."""
-        self.config = config
-        self.runtime = runtime
-        self.group = group
-        self.devices = devices
+IS_DELTA = "of changes"
+"""In that state if it is of changes of weights (`--sync-every`), and not of gradients."""
 
 
 class OptimizerState(NamedTuple):
@@ -372,8 +101,6 @@ class Learner(abc.ABC):
     """Number of updates skipped because gradients were not finite; the same on every rank."""
     mean: Mean | None = None
     """What combines gradients, or with --sync-every weights; its state belongs to checkpoints."""
-    choice: str = ""
-    """See `Strategy.choice`."""
     _averages: Any = None
     """A framework's `Averages`, with --ema."""
     between_steps: ClassVar[Phase] = LOOP
@@ -392,7 +119,7 @@ class Learner(abc.ABC):
         """That of an optimizer whose rate a user's code sets; None where a batch has it."""
         return None
 
-    def plan(self, steps: int, epochs: int) -> None:  # noqa: B027  (only a task's own schedule needs it)
+    def set_length(self, steps: int, epochs: int) -> None:  # noqa: B027  (only a task's own schedule needs it)
         """Learn, before the first step or a state, that all epochs of the run have so many steps."""
 
     def train_step(self, batch: Batch) -> StepLoss:
@@ -440,7 +167,7 @@ class Learner(abc.ABC):
     def optimizer_state(self) -> OptimizerState:
         """The state of the optimizer; of a script's, empty before the first step."""
 
-    def takes(self, state: OptimizerState) -> bool:
+    def accepts_state(self, state: OptimizerState) -> bool:
         """Whether this may be the state of its optimizer. Raises ValueError if it is that of another network."""
         required = {name: array.shape for name, array in self.optimizer_state().arrays.items()}
         if required.keys() - state.arrays.keys():
@@ -458,7 +185,7 @@ class Learner(abc.ABC):
         """The state of `mean`, by its names in a checkpoint."""
         arrays = self.mean.arrays() if self.mean else {}
         if arrays and self.state_by_rank:
-            arrays = arrays | {OF_CHANGES: np.ones(1, np.int64)}
+            arrays = arrays | {IS_DELTA: np.ones(1, np.int64)}
         return {f"{MEAN}{name}": array for name, array in arrays.items()}
 
     @abc.abstractmethod
@@ -483,10 +210,6 @@ class Learner(abc.ABC):
         Raises an error of any kind if it cannot; the step is then as it was. By default there is nothing to compile.
         """
         return 0.0
-
-    def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
-        """Keep the arrays of all training rows on the device, if they fit; whether batches then need none."""
-        return False
 
 
 @dataclass(frozen=True)
