@@ -1,4 +1,4 @@
-"""python -m hvdtrain bench: compare all strategies; bench allreduce: allreduces; bench links: slow links."""
+"""python -m hvdtrain bench: compare all strategies; bench allreduce: allreduces."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import sys
 
 from hvdtrain.cli.report import show_report
 from hvdtrain.config.option import OptionParser, parser_of, read_arguments
-from hvdtrain.errors import TrainingError
-from hvdtrain.measure.bench import allreduce, links
+from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.measure.bench import allreduce
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
-from hvdtrain.measure.bench.links import LinksOptions
 from hvdtrain.measure.bench.strategies import (
     BenchJob,
     BenchRow,
@@ -31,7 +30,7 @@ PROG = "python -m hvdtrain bench"
 
 
 def parser() -> OptionParser:
-    """That of the strategies; `bench allreduce` and `bench links` have others."""
+    """That of the strategies; `bench allreduce` has others."""
     return parser_of(StrategyBenchOptions, PROG)
 
 
@@ -41,7 +40,7 @@ def main(argv: list[str]) -> None:
     if argv[:1] == ["allreduce"]:
         print(allreduce.run(read_arguments(AllreduceBenchOptions, f"{PROG} allreduce", argv[1:])))
     elif argv[:1] == ["links"]:
-        print(links.run(read_arguments(LinksOptions, f"{PROG} links", argv[1:])))
+        raise UserError("bench links is no longer a command", "use benchmarks/links/run.py of hvdtrain's sources")
     else:
         run(read_arguments(StrategyBenchOptions, PROG, argv))
 

@@ -122,6 +122,7 @@ def test_show_lists_strategies(benchmark):
         ),
         (("--np", "2,x"), "--np 2,x is invalid; give positive integers, for example 1,2,4"),
         (("--steps", "5"), "--steps 5: must be 20 or more"),
+        (("links",), "bench links is no longer a command; use benchmarks/links/run.py of hvdtrain's sources"),
         (("allreduce", "--sizes", "7"), "--sizes 7: float32 takes 4 bytes; give multiples of 4"),
         (("allreduce", "--idle-seconds", "nan"), "--idle-seconds nan is not valid"),
         (("allreduce", "--libraries", "rung"), "--libraries 'rung': no such library; choose from horovod over MPI"),

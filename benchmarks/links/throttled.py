@@ -1,6 +1,6 @@
 """The model of scale against jobs on slow links, measured on this machine. Run by hand; needs root, ip and tc.
 
-usage: python benchmarks/throttled.py [--rates MBIT...] [--ranks N...] [--strategies ring horovod] [--output FILE]
+usage: python benchmarks/links/throttled.py [--rates MBIT...] [--ranks N...] [--strategies ring horovod] [--output FILE]
 
 Each rank is a host of its own: a network namespace, connected to a switch by a link that `tc` limits to so few Mbit/s
 that communication takes most of a step, and this machine's cores little of it. The model does not see these jobs. It
@@ -22,9 +22,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from host_jobs import HostJob
+from hosts import Speed, hosts
+
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, measure
-from hvdtrain.measure.bench.host_jobs import HostJob
-from hvdtrain.measure.bench.hosts import Speed, hosts
 from hvdtrain.measure.bench.strategies import environment
 from hvdtrain.measure.scale.algorithms import Link
 from hvdtrain.measure.scale.communication import Fit, Measured, fit
