@@ -112,5 +112,5 @@ def _remedy(times: LinkTimes) -> str:
         return "exchange less often: --sync-every 8 (docs/links.md), or larger batches; fewer bytes would not help"
     return (
         "--compression auto, which only rounds, or powersgd:2 or --sync-every 8, which change the algorithm "
-        "(docs/links.md); python -m hvdtrain scale --compare-compression says what each gains"
+        "(docs/links.md); python -m hvdtrain scale says what each method gains"
     )

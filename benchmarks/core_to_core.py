@@ -2,6 +2,8 @@
 
 It is short for cores that share a cache and several times as long for others, and an allreduce through shared memory
 depends on it. On a virtual machine the host chooses the cores and may move them within seconds: repeated jobs differ.
+
+usage: python benchmarks/core_to_core.py
 """
 
 from __future__ import annotations
@@ -83,3 +85,8 @@ def _sees(values: memoryview, index: int, turn: int) -> bool:
 
 def _values(shared: Any) -> memoryview:
     return memoryview(shared).cast("B").cast("i")
+
+
+if __name__ == "__main__":
+    trip_s = round_trip_s()
+    print("it cannot be measured here" if trip_s is None else f"{trip_s * 1e9:,.0f} ns")
