@@ -153,11 +153,6 @@ def _record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, objec
     return {"ranks": options.np, "hosts": 1, "rows": rows}
 
 
-def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
-    """GB/s that each link carries (nccl-tests)."""
-    return size / seconds * 2 * (ranks - 1) / ranks / 1e9
-
-
 def _times(repeats: Repeats, options: AllreduceBenchOptions) -> Table:
     """Median time and bandwidths of each library at each size."""
     runs = len(next(iter(repeats.values())))
@@ -172,9 +167,9 @@ def _times(repeats: Repeats, options: AllreduceBenchOptions) -> Table:
             times = [seconds[size] for seconds in jobs]
             middle_s = median(times)
             span = f"{min(times) * 1e6:,.1f} to {max(times) * 1e6:,.1f}"
-            bandwidths = (size / middle_s / 1e9, bus_bandwidth(size, middle_s, options.np))
-            figures = (f"{middle_s * 1e6:,.1f}", span, *(f"{bandwidth:.3f}" for bandwidth in bandwidths))
-            rows.append([f"{size:,}", name, *figures])
+            gb_s = size / middle_s / 1e9
+            bus_gb_s = gb_s * 2 * (options.np - 1) / options.np
+            rows.append([f"{size:,}", name, f"{middle_s * 1e6:,.1f}", span, f"{gb_s:.3f}", f"{bus_gb_s:.3f}"])
     caption = f"Allreduce of float32 over {options.np} processes on one machine; median of {runs} runs."
     return Table(columns, [Section(rows)], caption=caption)
 

@@ -16,11 +16,9 @@ import numpy as np
 AGREEMENT_BYTES = 64
 """A bit for each gradient, and flags: Horovod's CacheCoordinator."""
 HOROVOD_EXCHANGE = 4
-"""Latencies of an all-to-all by Horovod over Gloo, besides an agreement as of an allreduce, and itself: on links with a
-delay of 10 ms each way, 2, 3, 4 and 8 ranks took 61, 62, 70 and 85 ms for 8 bytes to each."""
+"""Latencies of an all-to-all by Horovod over Gloo, besides an agreement and its own: measured (docs/scaling.md)."""
 SMALL_BYTES_OF_TWO, SMALL_BYTES = 4 << 20, 128 << 10
-"""Up to which size Horovod over Gloo uses recursive doubling, with two ranks and with more: GlooSmallAllreduce in
-setup/horovod/event-driven-gloo-small-allreduces.patch."""
+"""Of Horovod over Gloo, with two ranks and with more: GlooSmallAllreduce in setup/horovod/."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,6 @@ class Cluster:
 
     @property
     def hosts(self) -> int:
-        """The last host may have fewer ranks than the others."""
         return math.ceil(self.ranks / self.ranks_per_host)
 
     @property

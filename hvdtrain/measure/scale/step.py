@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+import timeit
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
@@ -24,10 +24,8 @@ BACKWARD_SHARE = 2 / 3
 """Backward computes two products where forward computes one: with respect to inputs, and to weights."""
 FUSION_BYTES = 128 << 20
 """HOROVOD_FUSION_THRESHOLD: the largest message that Horovod makes of several gradients."""
-MEASURED_RANKS = 1 << 8
-"""Of a job whose packing is measured, at most."""
-MEASURED_S, MEASUREMENTS = 0.2, 3
-"""Means are repeated for that long, and at least so often; the shortest counts, in which nothing else ran."""
+PACKINGS = 5
+"""Of which the shortest counts, in which nothing else ran."""
 
 
 class StepParts(NamedTuple):
@@ -76,8 +74,7 @@ class StepModel:
         """Seconds that a step waits for its gradients, with the best number of equal messages.
 
         Message k of m is ready k / m of backward after its start, and is sent when those before it are. With c
-        seconds each, the last is done max(c, m c - (m - 1) / m backward) after backward. That hides as much as can
-        be; `overlap` tells how much of it is hidden in fact.
+        seconds each, the last is done max(c, m c - (m - 1) / m backward) after backward, at best.
         """
         overlap, backward_s = self.allreduce.overlap, BACKWARD_SHARE * compute_s
         size = sum(traffic(self.method, self.workload.shapes).allreduces)
@@ -92,10 +89,7 @@ class StepModel:
 
 
 def expected_maximum(number: int) -> float:
-    """Expected maximum of independent values from the standard normal distribution; within 0.03 of the true value.
-
-    Blom, Statistical Estimates and Transformed Beta-Variables, 1958: the quantile of (N - a) / (N - 2a + 1), a = 0.375.
-    """
+    """Expected maximum of standard normal values, within 0.03: Blom, Statistical Estimates ..., 1958, a = 0.375."""
     return NormalDist().inv_cdf((number - 0.375) / (number + 0.25))
 
 
@@ -105,27 +99,16 @@ class _Mirror(Exchanging, SingleProcess):
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def allreduce(self, values: np.ndarray) -> None:
-        pass
+    def allreduce(self, values: np.ndarray) -> None: ...
 
     def exchange(self, parts: np.ndarray) -> np.ndarray:
         return parts
 
 
 def packing_s(method: Method, shapes: Shapes, ranks: int) -> float:
-    """Seconds in which this machine packs and unpacks what one of `ranks` ranks sends for one mean; measured.
-
-    The code of that mean runs, in this process alone.
-    """
+    """Seconds in which this machine packs and unpacks what one of `ranks` ranks sends, by the code that does it."""
     if method.name == NONE or ranks == 1:
         return 0.0
-    mean = make_mean(Config(compression=str(method)), _Mirror(min(ranks, MEASURED_RANKS)))
+    mean = make_mean(Config(compression=str(method)), _Mirror(min(ranks, 256)))
     values = np.random.default_rng(0).standard_normal(count(shapes), np.float32)
-    mean.average(values.copy(), shapes)
-    seconds: list[float] = []
-    while sum(seconds) < MEASURED_S or len(seconds) < MEASUREMENTS:
-        given = values.copy()
-        began = time.perf_counter()
-        mean.average(given, shapes)
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    return min(timeit.repeat(lambda: mean.average(values.copy(), shapes), number=1, repeat=PACKINGS))

@@ -138,6 +138,6 @@ def test_packing_is_measured_with_the_code_that_packs(monkeypatch):
         return make_mean(config, group)
 
     monkeypatch.setattr(module, "make_mean", recorded)
-    monkeypatch.setattr(module, "MEASURED_S", 0)
+    monkeypatch.setattr(module, "PACKINGS", 2)
     step = model("ring", "int8", 4, ((3, 5), (1, 7))).step(3, 32)
     assert step.packing > 0 and averaged == [("int8", 3)]
