@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,11 +72,14 @@ def read_runs(folders: Sequence[Path]) -> Workload:
     ways = {way for run in runs if (way := _way(run))[0]}
     if len(ways) > 1:
         raise UserError("the runs differ in strategy, compression or sync_every", "give those that agree")
-    times = [_time(run) for run in runs]
+    compute_s, input_s = np.array([_time(run) for run in runs]).T
     rows = [run.global_batch / run.replicas for run in runs]
     largest = rows.index(max(rows))
-    fixed_s, row_s = _fit_computation(rows, [compute_s for compute_s, _ in times])
-    input_row_s = times[largest][1] / rows[largest]
+    # Of one batch size, nothing is fixed.
+    row_s, fixed_s = np.polyfit(rows, compute_s, 1).tolist() if len(set(rows)) > 1 else (0.0, 0.0)
+    if fixed_s < 0 or row_s <= 0:
+        row_s, fixed_s = float(np.median(compute_s / rows)), 0.0
+    input_row_s = float(input_s[largest]) / rows[largest]
     shapes, spread, batch = _shapes(runs[largest]), _spread(runs[largest]), runs[largest].global_batch
     notes = ["the time of computation is proportional to the images of a rank"] * (not fixed_s)
     notes += ["all steps take equally long: the run has too few logging intervals to tell"] * (spread is None)
@@ -108,15 +110,6 @@ def _time(run: Run) -> tuple[float, float]:
             "give a run of one rank",
         )
     return shares.compute * seconds, shares.data * seconds
-
-
-def _fit_computation(rows: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Fixed seconds of a step's computation, and seconds per image; of one batch size, nothing is fixed."""
-    if len(set(rows)) > 1:
-        row_s, fixed_s = np.polyfit(rows, seconds, 1)
-        if fixed_s >= 0 and row_s > 0:
-            return float(fixed_s), float(row_s)
-    return 0.0, statistics.median(np.divide(seconds, rows).tolist())
 
 
 def _shapes(run: Run) -> Shapes:
