@@ -25,7 +25,7 @@ TRAIN = ("--framework", "torch", "--strategy", "single", "--model", "mlp", "--bi
 TRAIN += ("--log-every", "2", "--checkpoint-every", "2", "--data", "digits")
 SWEEP = ("--output", "all", "--set", "lr=0.05", "--", "train", *TRAIN)
 BENCH = ("--output", "bench", "--rows", "torch/single", "--repeats", "1", "--steps", "20")
-BENCH += ("--data", "digits", "--set", "model=mlp")
+BENCH += ("--set", "data=digits", "--set", "model=mlp")
 ROW = strategies.BenchRow("torch", "single", "", "", "one", "")
 ROWS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32), np.arange(30) % 2
 
@@ -105,7 +105,7 @@ DONE = {
     "bench": lambda: main(["bench", *BENCH]),
 }
 READS = {
-    "scale": lambda: main(["scale", "runs/network", "--latency-us", "50", "--bandwidth-gb-s", "1"]),
+    "scale": lambda: main(["scale", "runs/network", "--link", "50/1"]),
     "export": lambda: main(["export", "runs/network", "network.onnx", "--force"]),
     "predict": lambda: main(["predict", "runs/network", "image.png"]),
     "replay": lambda: main(["replay", "runs/network", "--quiet"]),

@@ -6,11 +6,11 @@ import pytest
 
 from hvdtrain.errors import TrainingError
 from hvdtrain.measure.bench import allreduce
-from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, Library, Measured
+from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, Library
 
 
 def test_a_benchmark_that_fails_keeps_its_whole_repeats(tmp_path, monkeypatch):
-    jobs = iter([Measured({8: 1e-5}, []), Measured({8: 2e-5}, []), Measured({8: 3e-5}, [])])
+    jobs = iter([{8: 1e-5}, {8: 2e-5}, {8: 3e-5}])
 
     def measure(name, options):
         for job in jobs:
@@ -32,13 +32,13 @@ def test_a_benchmark_that_fails_keeps_its_whole_repeats(tmp_path, monkeypatch):
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_tables_of_all_libraries_fit_the_terminal(tmp_path, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    jobs = [Measured({8: 1e-5, 1 << 20: 7e-2}, [0.5, 1.0]), Measured({8: 1e-5, 1 << 20: 5e-3}, [0.1, 0.2])]
+    jobs = [{8: 1e-5, 1 << 20: 7e-2}, {8: 1e-5, 1 << 20: 5e-3}]
     options = AllreduceBenchOptions(sizes=(8, 1 << 20), repeats=2, output=tmp_path)
     shown = allreduce.write(dict.fromkeys(allreduce.LIBRARIES, jobs), options)
     assert max(map(len, shown.splitlines())) <= width
     assert not any(line.startswith("|") for line in shown.splitlines())
-    assert "37,500.0" in shown and "60.0% (20.0% to 100.0%)" in shown
-    assert ("5,000.0 to 70,000.0" in shown) == ("30.0% (10.0% to 50.0%)" in shown) == (width >= 80)
+    assert "37,500.0" in shown
+    assert ("5,000.0 to 70,000.0" in shown) == (width >= 80)
 
 
 def programs(path, *lines):

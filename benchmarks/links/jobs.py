@@ -1,4 +1,4 @@
-"""The jobs of `bench links`: whole trainings for accuracy, short ones for speed, and what is read of their records."""
+"""The jobs of `run.py`: whole trainings for accuracy, short ones for speed, and what is read of their records."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from hvdtrain.measure.bench.host_jobs import HostJob, Ranks
-from hvdtrain.measure.bench.links_rows import POWERSGD_START, Row, Task, as_peer, command
+from host_jobs import HostJob, Ranks
+from rows import POWERSGD_START, Row, Task, as_peer, command
+
 from hvdtrain.runs import metrics
 
 INTERVAL, INTERVALS = 8, 5
 """Steps between two logging steps of a job for speed, and how many intervals it has; the first does not count."""
-SLOW_S = 0.4
-"""Of steps that take longer, an interval has half as many."""
-STARTUP = {"checkpoint_seconds": "0", "keep": "1", "hang_timeout": "600"}
+RUNTIME = {"checkpoint_every": "0", "keep": "1", "hang_timeout": "600"}
 
 
 class Jobs(NamedTuple):
-    """How jobs are started. folder: of their runs and output. peers: of the peers' programs.
+    """How jobs are started. folder: of their runs and output.
 
     end_if_asked: called all the time while a job runs; what it raises ends the job.
     """
 
     spaces: Sequence[str]
     folder: Path
-    peers: Path
     end_if_asked: Callable[[], None]
 
     def train(self, row: Row, task: Task, seed: int, data: Path, epochs: int) -> dict[str, Any]:
@@ -45,10 +43,10 @@ class Jobs(NamedTuple):
         shutil.rmtree(folder)
         return result
 
-    def time(self, row: Row, task: Task, data: Path, predicted_s: float) -> dict[str, Any]:
+    def time(self, row: Row, task: Task, data: Path) -> dict[str, Any]:
         """A short training: milliseconds of a step, and kilobytes that a host sends for it."""
         watched = Watched()
-        every = steps_of_interval(row, predicted_s)
+        every = steps_of_interval(row)
         name = f"{_name(row, task)}-speed"
         watched.path = self.folder / name / metrics.NAME
         folder = self._run(row, task, 0, data, name, (every * INTERVALS, every), watched)
@@ -78,9 +76,9 @@ class Jobs(NamedTuple):
         steps, every = map(str, lengths)
         if row.program:
             options = as_peer(row, task, seed, data)
-            program = [str(self.peers / row.program), json.dumps(options), str(folder), steps, every]
+            program = [str(Path(__file__).with_name(row.program)), json.dumps(options), str(folder), steps, every]
         else:
-            runtime = {"runs": self.folder, "name": name, "log_every": every, "max_steps": steps, **STARTUP}
+            runtime = {"runs": self.folder, "name": name, "log_every": every, "max_steps": steps, **RUNTIME}
             given = [f"--{option.replace('_', '-')}={value}" for option, value in runtime.items()]
             program = ["-m", "hvdtrain", "train", *command(row, task, seed, data), *given, "--quiet"]
         horovod = row.strategy == "horovod"
@@ -124,11 +122,10 @@ class Watched:
         return (after - before) / (last - first) / hosts
 
 
-def steps_of_interval(row: Row, predicted_s: float) -> int:
+def steps_of_interval(row: Row) -> int:
     """Steps between two logging steps of a job for speed: a multiple of the steps between two exchanges."""
-    steps = INTERVAL if predicted_s < SLOW_S else INTERVAL // 2
-    if "powersgd" in row.options.get("hook", ""):  # whose first interval has all steps that do not compress
-        steps = max(steps, POWERSGD_START)
+    # The first interval of the hook has all steps that do not compress.
+    steps = max(INTERVAL, POWERSGD_START) if "powersgd" in row.options.get("hook", "") else INTERVAL
     return -(-steps // row.sync_every) * row.sync_every
 
 

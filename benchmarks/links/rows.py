@@ -1,4 +1,4 @@
-"""What `bench links` compares: methods that send less, as rows, and what is trained with each of them."""
+"""What `run.py` compares: methods that send less, as rows, and what is trained with each of them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from hvdtrain.system.text import did_you_mean
 
 BASE = "horovod"
 """The row of each framework that others are compared with: Horovod's float32."""
-KVSTORE = "kvstore"
-TORCH, MXNET = "links_torch.py", "links_mxnet.py"
-"""Programs of peers, in the folder of benchmarks."""
+TORCH, MXNET = "peer_torch.py", "peer_mxnet.py"
+"""Programs of peers, in this folder."""
 POWERSGD_START = 10
 """The step in which the peer's PowerSGD begins to compress; those before it send everything."""
 LENET = ("lenet",)
@@ -77,11 +76,6 @@ class Row(NamedTuple):
         return int(self.options.get("sync_every", 1))
 
     @property
-    def is_modeled(self) -> bool:
-        """Whether `scale` knows how it communicates."""
-        return self.strategy != KVSTORE
-
-    @property
     def base(self) -> str:
         """The row that it is compared with."""
         return f"{self.framework}/{BASE}"
@@ -96,7 +90,7 @@ def _ours(framework: str, strategy: str = "horovod", *, tasks: Sequence[str] = t
 
 
 def _peer(name: str, framework: str, program: str, **options: Any) -> Row:
-    return Row(f"{framework}/{name}", framework, "gloo" if framework == "torch" else KVSTORE, options, program, LENET)
+    return Row(f"{framework}/{name}", framework, "", options, program, LENET)
 
 
 WINNER: dict[str, Any] = {"compression": "powersgd:4"}
@@ -125,7 +119,7 @@ def choose(rows: Sequence[Row], wanted: Sequence[str]) -> list[Row]:
     for prefix in wanted:
         if not any(_matches(row, prefix, known) for row in rows):
             raise UserError(
-                f"--rows {prefix}: no such row{did_you_mean(prefix, known)}", "bench links --show lists them"
+                f"--rows {prefix}: no such row{did_you_mean(prefix, known)}", f"choose from {', '.join(sorted(known))}"
             )
     chosen = [row for row in rows if not wanted or any(_matches(row, prefix, known) for prefix in wanted)]
     bases = {row.base for row in chosen}

@@ -1,4 +1,4 @@
-"""Statistics, tables and the plot of `bench links`, from the records of its results."""
+"""Statistics, tables and the plot of `run.py`, from the records of its results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hvdtrain.measure.bench.hosts import Speed
-from hvdtrain.measure.bench.links_rows import Row, Task
+import matplotlib
+from hosts import Speed
+from rows import Row, Task
+
 from hvdtrain.runs import plots
 from hvdtrain.views.table import Column, Section, Table, spread, text_column
 
@@ -116,12 +118,12 @@ class Report:
         return [table for table in (*made, self.whole()) if table.sections[0].rows]
 
     def markdown(self) -> str:
-        """All tables, and how well steps were predicted."""
-        return "\n".join([*(table.markdown() for table in self.tables()), *self.sentences(), ""])
+        """All tables, and what was fastest."""
+        return "\n".join([*(table.markdown() for table in self.tables()), *self.fastest(), ""])
 
     def terminal(self) -> str:
         """The same, for a terminal."""
-        return "\n\n".join([*(table.terminal() for table in self.tables()), *self.sentences()])
+        return "\n\n".join([*(table.terminal() for table in self.tables()), *self.fastest()])
 
     def accuracies(self, task: Task) -> Table:
         """Steps and seconds to the accuracy, and the final accuracy."""
@@ -165,11 +167,12 @@ class Report:
         return Interval.of(pairs).text("+") if pairs else NO_NUMBER
 
     def step_times(self, task: Task) -> Table:
-        """Milliseconds of a step, as predicted and measured, and what a host sends for it."""
+        """Milliseconds of a step, and what a host sends for it."""
         rows = []
         for name, measured in self._measured[task.name].items():
             sent = [record["sent_kb"] for record in measured.speeds.values() if record["sent_kb"] is not None]
-            figures = [_step_cell(measured.speeds.get(speed)) for speed in self._speeds]
+            of_links = [measured.speeds.get(speed) for speed in self._speeds]
+            figures = [f"{of_link['measured_ms']:,.1f}" if of_link else NO_NUMBER for of_link in of_links]
             if measured.speeds:
                 rows.append([name, f"{sent[-1]:,.0f}" if sent else NO_NUMBER, *figures])
         columns = [
@@ -177,8 +180,8 @@ class Report:
             *(Column(f"ms at {speed} Mbit/s") for speed in self._speeds),
         ]
         caption = (
-            f"{task.name}: milliseconds of a step of {task.batch} rows, measured / predicted before, and what a host "
-            "sends in it on the last of the links, with headers."
+            f"{task.name}: milliseconds of a step of {task.batch} rows, and what a host sends in it on the last of the "
+            "links, with headers."
         )
         return Table(columns, [Section(rows)], caption=caption)
 
@@ -208,20 +211,8 @@ class Report:
         shown = [f"{value:,.1f}" if value else NO_NUMBER for value in (expected, seconds)]
         return [task.name, record["row"], record["link"], *shown, difference, f"{accuracies[-1]:.4f}"]
 
-    def sentences(self) -> list[str]:
-        """How well steps were predicted, and what was fastest."""
-        errors = [
-            abs(record["predicted_ms"] / record["measured_ms"] - 1)
-            for known in self._measured.values()
-            for measured in known.values()
-            for record in measured.speeds.values()
-            if "predicted_ms" in record
-        ]
-        lines = [f"Predictions of {len(errors)} steps: median error {median(errors):.1%}."] if errors else []
-        return [*lines, *self._fastest()]
-
-    def _fastest(self) -> Iterator[str]:
-        """Of the methods whose final accuracy is not below the interval of fp32's, on each link."""
+    def fastest(self) -> Iterator[str]:
+        """The fastest of the methods whose final accuracy is not below the interval of fp32's, on each link."""
         for task, speed in itertools.product(self._tasks, self._speeds):
             known = self._measured[task.name]
             ratios = {}
@@ -241,7 +232,8 @@ class Report:
 
     def plot(self) -> bytes:
         """Seconds to the accuracy against the links, for each method of the first framework; a PNG."""
-        with plots.drawing(has_names=False):
+        # Labels of logarithmic axes are math.
+        with plots.drawing(), matplotlib.rc_context({"text.parse_math": True}):
             figure = plots.new_figure(5.5 * len(self._tasks) + 2.5, 5)
             self._draw(figure)
             return plots.encode(figure, "png")
@@ -277,10 +269,3 @@ def _spread(values: Sequence[float], form: str) -> str:
     missed = len(values) - len(finite)
     text = spread(finite, form) if not missed else f"{median(values):{form}} ({min(values):{form}} to never)"
     return f"{text}, {missed} of {len(values)} never" if missed else text
-
-
-def _step_cell(record: dict[str, Any] | None) -> str:
-    if not record:
-        return NO_NUMBER
-    predicted = f"{record['predicted_ms']:,.1f}" if "predicted_ms" in record else NO_NUMBER
-    return f"{record['measured_ms']:,.1f} / {predicted}"

@@ -1,9 +1,9 @@
 """Hosts on one machine whose links are slow: network namespaces, each with eth0 on one switch.
 
 `tc` limits what each host sends (a token bucket, tbf). Where there is a delay, the frames between the hosts pass
-through a program in the switch's namespace that holds each of them (`hvdtrain.measure.bench.delay`), as not every
-kernel has the queue that delays (netem). Everything is removed at the end; what a benchmark left that was killed is
-removed when the next one begins.
+through a program in the switch's namespace that holds each of them (`delay.py`), as not every kernel has the
+queue that delays (netem). Everything is removed at the end; what a benchmark left that was killed is removed when the
+next one begins.
 """
 
 from __future__ import annotations
@@ -189,7 +189,8 @@ def do(*words: str) -> None:
 @contextlib.contextmanager
 def _delaying(switch: str, delay_ms: float, ports: int) -> Iterator[None]:
     """The program that is the switch and delays. Raises UserError if it cannot run here."""
-    program = [sys.executable, "-m", "hvdtrain.measure.bench.delay", str(delay_ms), *map(port, range(ports))]
+    delay = Path(__file__).with_name("delay.py")
+    program = [sys.executable, str(delay), str(delay_ms), *map(port, range(ports))]
     process = subprocess.Popen(
         [*inside(switch), *program],
         stdin=subprocess.DEVNULL,

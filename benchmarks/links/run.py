@@ -1,39 +1,36 @@
-"""Seconds to an accuracy over slow links: `python -m hvdtrain bench links`.
+"""Seconds to an accuracy over slow links between hosts of this machine, by methods that send less. Run it as root.
+
+usage: python benchmarks/links/run.py [--part PART] [--rows ROW...] [--links LINK...]   (--help has all)
 
 How many steps a method needs does not depend on the link, which changes no bits. So there are two parts. `curves`: each
 row is trained once for each seed without a limit, with an evaluation after few steps. `speed`: on each link a short job
-of each row, whose step is predicted before. Seconds to the accuracy are steps times seconds of a step. `whole` trains
-chosen rows on the limited links to the end, which shows whether that adds up.
+of each row. Seconds to the accuracy are steps times seconds of a step. `whole` trains chosen rows on the limited links
+to the end, which shows whether that adds up.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from hvdtrain.config.option import arguments, invalid, option
+from hosts import Hosts, Speed, hosts
+from jobs import Jobs
+from report import Report
+from rows import ROWS, TASKS, Row, Task, choose, write_data
+
+from hvdtrain.config.option import invalid, option, read_arguments
 from hvdtrain.config.validity import check_ranges
-from hvdtrain.doctor import subprocesses
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.measure.bench import links_prediction as prediction
-from hvdtrain.measure.bench.hosts import Hosts, Speed, hosts
-from hvdtrain.measure.bench.links_jobs import Jobs
-from hvdtrain.measure.bench.links_report import Report
-from hvdtrain.measure.bench.links_rows import ROWS, TASKS, Row, Task, choose, write_data
-from hvdtrain.measure.bench.strategies import JOB_TIMEOUT_S, environment
-from hvdtrain.measure.scale.workload import Workload, read_workload
 from hvdtrain.runs.json_lines import decoded
+from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_outputs
 
 RESULTS = "results.jsonl"
-ALONE_STEPS = 60
-"""Of the job of one rank from which the model gets what a step computes."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -45,7 +42,7 @@ class LinksOptions:
     """curves trains each row without a limit, speed measures its steps on each link, whole trains on the links; all is
     the first two; report only writes the tables of what was measured."""
     rows: tuple[str, ...] = option(())
-    """Methods to measure, by the names that --show prints, or their beginnings; default: all (whole: none)."""
+    """Methods to measure, by their names in rows.py or the beginnings of these; default: all (whole: none)."""
     tasks: tuple[str, ...] = option(tuple(TASKS))
     """Networks to train."""
     links: tuple[str, ...] = option(("1000", "100", "10", "100/10ms"))
@@ -56,18 +53,11 @@ class LinksOptions:
     """Seeds of the trainings, from 0."""
     epochs: int = option(0, minimum=0)
     """Passes over the training rows; 0 for those of the network."""
-    peers: Path = option(Path("benchmarks"))
-    """Folder of the peers' programs, which is in hvdtrain's sources; without it they are not run."""
     output: Path = option(Path("runs/links"))
     """Folder for the results, links.md and links.png; what it has is not measured again."""
-    show: bool = option(False)
-    """List the methods, and exit."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        for option_name in ("tasks", "links"):
-            if not getattr(self, option_name):
-                raise UserError(f"--{option_name}: none is given", "name at least one, or leave it out for all")
         for name in self.tasks:
             if name not in TASKS:
                 raise invalid("tasks", name, "no such network", f"choose from {', '.join(TASKS)}")
@@ -86,7 +76,7 @@ class LinksOptions:
 
 
 class Cell(NamedTuple):
-    """A measurement that is made once. place: the seed of a curve, the link of a speed, both of a whole training."""
+    """A measurement that is made once: of a curve by seed, of a speed by link, of a whole training by both."""
 
     part: str
     task: Task
@@ -102,46 +92,30 @@ class Cell(NamedTuple):
         return {**given, **({"link": str(self.speed)} if self.part != "curves" else {})}
 
 
-def run(options: LinksOptions) -> str:
-    """Measure what is missing, and write the tables; returns those for the terminal.
-
-    Raises UserError where hosts cannot be made or the output cannot be written, TrainingError if jobs failed.
-    """
-    rows = choose(ROWS, options.rows)
-    if options.show:
-        return "\n".join(f"{row.name:40}{problem(row, options)}".rstrip() for row in rows)
+@exit_status()
+def main() -> None:
+    """Measure what is missing, and write and print the tables; ends the process with 1 if a job failed."""
+    options = read_arguments(LinksOptions, "python benchmarks/links/run.py", sys.argv[1:])
     require_writable(options.output, "--output")
+    rows = choose(ROWS, options.rows)
     results = Results(options.output / RESULTS)
-    cells = [cell for cell in plan(rows, options) if not results.find(cell.key(options))]
+    cells = [cell for cell in plan(rows, options) if not results.has(cell.key(options))]
     failed = Bench(options, results).run(cells) if cells else []
     report = Report(rows, [TASKS[name] for name in options.tasks], options.speeds, options.np, results.records)
     write_outputs(options.output, "--output", {"links.md": report.markdown(), "links.png": report.plot()})
-    for row in rows:
-        if reason := problem(row, options):
-            print(f"{row.name} was not run: {reason}", file=sys.stderr)
+    print(report.terminal())
     if failed:
         raise TrainingError(f"{len(failed)} job(s) failed: " + "; ".join(failed))
-    return report.terminal()
-
-
-def problem(row: Row, options: LinksOptions) -> str:
-    """Why a row cannot run here; empty if it can."""
-    if row.program and not (options.peers / row.program).is_file():
-        return f"{options.peers} has no {row.program} (--peers)"
-    return ""
 
 
 def plan(rows: Sequence[Row], options: LinksOptions) -> Iterator[Cell]:
     """All measurements of the chosen part. Rows follow each other, so that a slower machine affects all of them."""
-    able = [row for row in rows if not problem(row, options)]
-    pairs = [(TASKS[name], row) for name in options.tasks for row in able if name in row.tasks]
-    seeds = range(options.seeds)
+    pairs = [(TASKS[name], row) for name in options.tasks for row in rows if name in row.tasks]
     if options.part in ("all", "curves"):
-        yield from (Cell("curves", task, row, seed, Speed()) for seed in seeds for task, row in pairs)
-    if options.part in ("all", "speed"):
-        yield from (Cell("speed", task, row, 0, speed) for speed in options.speeds for task, row in pairs)
-    if options.part == "whole":
-        yield from (Cell("whole", task, row, 0, speed) for speed in options.speeds for task, row in pairs)
+        yield from (Cell("curves", task, row, seed, Speed()) for seed in range(options.seeds) for task, row in pairs)
+    if options.part in ("all", "speed", "whole"):
+        part = "speed" if options.part == "all" else options.part
+        yield from (Cell(part, task, row, 0, speed) for speed in options.speeds for task, row in pairs)
 
 
 class Results:
@@ -152,21 +126,15 @@ class Results:
         lines = path.read_bytes().splitlines() if path.exists() else []
         self.records: list[dict[str, Any]] = [value for line in lines if isinstance(value := decoded(line), dict)]
 
-    def find(self, key: dict[str, Any]) -> dict[str, Any] | None:
-        """The result with these values; None if there is none."""
-        same = (record for record in self.records if all(record.get(name) == value for name, value in key.items()))
-        return next(same, None)
+    def has(self, key: dict[str, Any]) -> bool:
+        """Whether there is a result with these values."""
+        return any(all(record.get(name) == value for name, value in key.items()) for record in self.records)
 
-    def add(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Append a result; returns it."""
+    def add(self, record: dict[str, Any]) -> None:
+        """Append a result."""
         self.records.append(record)
         with open(self._path, "a") as file:
             file.write(json.dumps(record) + "\n")
-        return record
-
-    def once(self, key: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The result with these values, which is made if there is none."""
-        return self.find(key) or self.add({**key, **make()})
 
 
 class Bench:
@@ -174,7 +142,6 @@ class Bench:
 
     def __init__(self, options: LinksOptions, results: Results) -> None:
         self._options, self._results = options, results
-        self._workloads: dict[tuple[str, str], Workload] = {}
         self._signals: list[int] = []
         """Those that asked for the end."""
 
@@ -203,12 +170,10 @@ class Bench:
                 seed = "" if cell.part == "speed" else f", seed {cell.seed}"
                 title = f"[{number + 1}/{len(cells)}] {cell.part}: {cell.task.name}, {cell.row.name}{where}{seed}"
                 print(title, file=sys.stderr, flush=True)
+                if cell.speed != speed:
+                    made.set_speed(cell.speed)
+                    speed = cell.speed
                 try:
-                    if cell.part == "speed":
-                        self._predict(cell)  # whose jobs take the cores, but no link
-                    if cell.speed != speed:
-                        made.set_speed(cell.speed)
-                        speed = cell.speed
                     self._measure(cell, made)
                 except TrainingError as error:
                     print(f"    failed: {error}", file=sys.stderr, flush=True)
@@ -217,45 +182,16 @@ class Bench:
 
     def _measure(self, cell: Cell, made: Hosts) -> None:
         options = self._options
-        jobs = Jobs(made.spaces, options.output, options.peers, self._end_if_asked)
+        jobs = Jobs(made.spaces, options.output, self._end_if_asked)
         data = write_data(cell.task, options.output / "data")
-        if cell.part != "speed":
+        if cell.part == "speed":
+            result = jobs.time(cell.row, cell.task, data)
+            print(f"    {result['measured_ms']:,.1f} ms", file=sys.stderr, flush=True)
+        else:
             result = jobs.train(cell.row, cell.task, cell.seed, data, options.epochs)
             print(f"    accuracy {result['evaluations'][-1][1]:.4f}", file=sys.stderr, flush=True)
-        else:
-            predicted_s = self._predict(cell)
-            predicted = {"predicted_ms": 1e3 * predicted_s} if cell.row.is_modeled else {}
-            for value in predicted.values():
-                print(f"    predicted {value:,.1f} ms", file=sys.stderr, flush=True)
-            result = {**predicted, **jobs.time(cell.row, cell.task, data, predicted_s)}
-            print(f"    measured {result['measured_ms']:,.1f} ms", file=sys.stderr, flush=True)
         self._results.add({**cell.key(options), **result})
 
-    def _predict(self, cell: Cell) -> float:
-        """Seconds of a step."""
-        name = prediction.library_of(cell.row)
-        key = {"part": "latency", "library": name}
-        known = self._results.once(key, lambda: {"latency_s": prediction.latency(name)})
-        workload = self._workload(cell.row.framework, cell.task)
-        return prediction.step_s(cell.row, workload, known["latency_s"], cell.speed, self._options.np)
 
-    def _workload(self, framework: str, task: Task) -> Workload:
-        """Of one rank that trains alone, with the rows of one of them."""
-        if (framework, task.name) not in self._workloads:
-            folder = self._options.output / f"alone-{framework}-{task.name}-{self._options.np}"
-            if not (folder / "result.json").is_file():
-                self._train_alone(framework, task, folder)
-            self._workloads[framework, task.name] = read_workload((folder,)).workload
-        return self._workloads[framework, task.name]
-
-    def _train_alone(self, framework: str, task: Task, folder: Path) -> None:
-        shutil.rmtree(folder, ignore_errors=True)  # of a benchmark that was stopped
-        data = write_data(task, self._options.output / "data")
-        own_batch = task.batch // self._options.np
-        given = {**task.options, "batch_size": own_batch, "data": str(data), "max_steps": ALONE_STEPS}
-        runtime = ("--runs", str(folder.parent), "--name", folder.name, "--log-every", "5", "--quiet")
-        start = [sys.executable, "-m", "hvdtrain", "train", "--framework", framework, "--strategy", "single"]
-        command = [*start, "--recipe", task.recipe, *arguments(given), *runtime]
-        done = subprocesses.run(command, JOB_TIMEOUT_S, environment())
-        if done.status:
-            raise TrainingError(f"the job of one rank failed: {done.reason()}")
+if __name__ == "__main__":
+    main()

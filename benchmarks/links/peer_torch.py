@@ -1,4 +1,4 @@
-"""A peer of `hvdtrain bench links`: PyTorch's DistributedDataParallel over Gloo, with its own communication hooks.
+"""A peer of this benchmark: PyTorch's DistributedDataParallel over Gloo, with its own communication hooks.
 
 Options besides those of training: hook (none, fp16 for fp16_compress_hook, powersgd for powerSGD_hook with error
 feedback and warm start), rank (matrix_approximation_rank), start (start_powerSGD_iter, at least 2).
@@ -6,17 +6,17 @@ feedback and warm start), rank (matrix_approximation_rank), start (start_powerSG
 
 import os
 
-import links_bare
+import peer
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from hvdtrain.frameworks.torch.network import TorchNetwork, load_module
 
-job = links_bare.Job()
+job = peer.Job()
 options, config = job.options, job.config
-address = f"tcp://{links_bare.MASTER}:{links_bare.PORT}"
-torch.distributed.init_process_group("gloo", address, rank=links_bare.RANK, world_size=links_bare.SIZE)
+address = f"tcp://{peer.MASTER}:{peer.PORT}"
+torch.distributed.init_process_group("gloo", address, rank=peer.RANK, world_size=peer.SIZE)
 net = TorchNetwork(job.network)
 load_module(net, job.weights)
 model = nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)

@@ -1,4 +1,4 @@
-"""A peer of `hvdtrain bench links`: MXNet's KVStore dist_sync, with its own 2-bit compression of gradients.
+"""A peer of this benchmark: MXNet's KVStore dist_sync, with its own 2-bit compression of gradients.
 
 Option besides those of training: threshold, of the 2-bit compression; without it, float32. Each host has a server, and
 the first one the scheduler. Ranks push gradients, which are compressed, pull their sum, which is not, and update their
@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 
-import links_bare
 import mxnet as mx
+import peer
 from mxnet import autograd, gluon
 
 from hvdtrain.frameworks.mxnet.network import (
@@ -23,19 +23,19 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.system.processes import end_with_parent
 
-job = links_bare.Job()
+job = peer.Job()
 config = job.config
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
-    probe.connect((links_bare.MASTER, links_bare.PORT))
+    probe.connect((peer.MASTER, peer.PORT))
     own_address = probe.getsockname()[0]
 common = {
-    "DMLC_PS_ROOT_URI": links_bare.MASTER,
-    "DMLC_PS_ROOT_PORT": str(links_bare.PORT),
-    "DMLC_NUM_WORKER": str(links_bare.SIZE),
-    "DMLC_NUM_SERVER": str(links_bare.SIZE),
+    "DMLC_PS_ROOT_URI": peer.MASTER,
+    "DMLC_PS_ROOT_PORT": str(peer.PORT),
+    "DMLC_NUM_WORKER": str(peer.SIZE),
+    "DMLC_NUM_SERVER": str(peer.SIZE),
     "DMLC_NODE_HOST": own_address,
 }
-for role in ["scheduler"] * (links_bare.RANK == 0) + ["server"]:
+for role in ["scheduler"] * (peer.RANK == 0) + ["server"]:
     subprocess.Popen(
         [sys.executable, "-c", "import mxnet"],
         env={**os.environ, **common, "DMLC_ROLE": role},
@@ -61,7 +61,7 @@ for key, parameter in enumerate(trainer._params):
 def evaluate() -> tuple[float, int]:
     """Right answers and rows of the whole test part, on rank 0."""
     right, rows = 0.0, 0
-    for images, labels in job.test_rows(0, 1) if links_bare.RANK == 0 else ():
+    for images, labels in job.test_rows(0, 1) if peer.RANK == 0 else ():
         right += float((net(mx.nd.array(images)).argmax(1).asnumpy() == labels).sum())
         rows += len(labels)
     return right, max(rows, 1)

@@ -1,6 +1,6 @@
 """A switch that holds each frame for a time: a program, which runs in the switch's network namespace.
 
-usage: python -m hvdtrain.measure.bench.delay MILLISECONDS INTERFACE INTERFACE...
+usage: python delay.py MILLISECONDS INTERFACE INTERFACE...
 
 It takes frames from packet sockets (packet(7)). A header of virtio before each frame, which is handed on with it, says
 what the kernel left for a network card to do: checksums, and cutting a packet into frames.

@@ -1,6 +1,6 @@
 """The model of scale against jobs on slow links, measured on this machine. Run by hand; needs root, ip and tc.
 
-usage: python benchmarks/throttled.py [--rates MBIT...] [--ranks N...] [--strategies ring horovod] [--output FILE]
+usage: python benchmarks/links/throttled.py [--rates MBIT...] [--ranks N...] [--strategies ring horovod] [--output FILE]
 
 Each rank is a host of its own: a network namespace, connected to a switch by a link that `tc` limits to so few Mbit/s
 that communication takes most of a step, and this machine's cores little of it. The model does not see these jobs. It
@@ -12,6 +12,7 @@ ranks / cores times where there are more ranks than cores. All namespaces are re
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import signal
@@ -22,19 +23,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, measure
-from hvdtrain.measure.bench.host_jobs import HostJob
-from hvdtrain.measure.bench.hosts import Speed, hosts
-from hvdtrain.measure.bench.strategies import environment
-from hvdtrain.measure.scale.algorithms import Link
-from hvdtrain.measure.scale.communication import Fit, Measured, fit
-from hvdtrain.measure.scale.comparison import step_on_link
-from hvdtrain.measure.scale.inputs import library
-from hvdtrain.measure.scale.step import StepTime
-from hvdtrain.measure.scale.workload import Workload, read_workload
+from host_jobs import HostJob
+from hosts import Speed, hosts
 
-LIBRARIES = {"ring": "ring", "horovod": "horovod-gloo"}
-"""The model's name of a strategy's allreduce."""
+from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, measure
+from hvdtrain.measure.bench.strategies import environment
+from hvdtrain.measure.scale.allreduce import STRATEGIES, Link
+from hvdtrain.measure.scale.measured import Workload, fit, read_runs
+from hvdtrain.measure.scale.step import StepModel, StepParts
+
+COMPARED = ("ring", "horovod")
 STEPS, LOG_EVERY = 40, 5
 SECONDS = 900
 
@@ -44,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=float, nargs="+", default=[10, 20, 50], help="Mbit/s; default: 10 20 50")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="default: 2 4 8")
-    parser.add_argument("--strategies", nargs="+", choices=[*LIBRARIES], default=[*LIBRARIES])
+    parser.add_argument("--strategies", nargs="+", choices=COMPARED, default=COMPARED)
     parser.add_argument("--batch-size", type=int, default=8, help="images of a rank; default: 8")
     parser.add_argument("--output", type=Path, default=Path("runs/throttled.jsonl"), help="file to append results to")
     options = parser.parse_args()
@@ -54,21 +52,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, hosts(max(options.ranks)) as made:
         workload = one_rank(Path(folder), options.batch_size)
         for strategy in options.strategies:
-            latency = unlimited(LIBRARIES[strategy])
+            latency_s = unlimited(strategy)
             for rate in options.rates:
                 made.set_speed(Speed(rate))
                 for ranks in options.ranks:
-                    predicted = predict(workload, strategy, latency, rate, ranks)
+                    predicted = predict(workload, strategy, latency_s, rate, ranks)
                     name = f"{strategy}-{rate:g}-{ranks}"
                     measured = train(Path(folder), name, made.spaces[:ranks], strategy, options.batch_size)
                     row = {
                         "strategy": strategy,
                         "mbit_s": rate,
                         "ranks": ranks,
-                        "predicted_ms": predicted.seconds * 1e3,
+                        "predicted_ms": sum(predicted) * 1e3,
                         "measured_ms": measured * 1e3,
-                        "error": predicted.seconds / measured - 1,
-                        "communication": 1 - predicted.compute / predicted.seconds,
+                        "error": sum(predicted) / measured - 1,
+                        "communication": 1 - predicted.compute / sum(predicted),
                     }
                     rows.append(row)
                     print(json.dumps(row), file=sys.stderr, flush=True)
@@ -81,7 +79,7 @@ def one_rank(folder: Path, batch: int) -> Workload:
     """The record of a rank that trains alone."""
     command = [sys.executable, "-m", "hvdtrain", "train", "--strategy", "single", *settings(folder, "single", batch)]
     subprocess.run(command, env=environment(), check=True, timeout=SECONDS, stdout=subprocess.DEVNULL)
-    return read_workload((folder / "single",)).workload
+    return read_runs((folder / "single",))
 
 
 def settings(folder: Path, name: str, batch: int) -> list[str]:
@@ -93,20 +91,19 @@ def settings(folder: Path, name: str, batch: int) -> list[str]:
     ]
 
 
-def unlimited(name: str) -> Fit:
-    """The library between two ranks of this machine, without a limit: its latency."""
-    options = AllreduceBenchOptions(np=2, sizes=(8, 1024, 16384), repeats=1, idle_seconds=0)
-    of = library(name)
-    times = measure(of.row, options)
-    measured = [Measured(2, size, seconds) for size, seconds in times.seconds.items()]
-    return fit(measured, of.algorithm, of.row_coordination)
+def unlimited(strategy: str) -> float:
+    """The latency of the strategy's library between two ranks of this machine, without a limit."""
+    allreduce = STRATEGIES[strategy]
+    times = measure(allreduce.library, AllreduceBenchOptions(np=2, sizes=(8, 1024, 16384), repeats=1))
+    return fit([(2, size, seconds) for size, seconds in times.items()], allreduce).latency_s
 
 
-def predict(workload: Workload, strategy: str, latency: Fit, rate: float, ranks: int) -> StepTime:
+def predict(workload: Workload, strategy: str, latency_s: float, rate: float, ranks: int) -> StepParts:
     """The step of `ranks` ranks on links of `rate` Mbit/s."""
-    link = Link(latency.link.latency_s, Speed(rate).byte_s)
+    link = Link(latency_s, Speed(rate).byte_s)
     shared = max(ranks / len(os.sched_getaffinity(0)), 1.0)
-    return step_on_link(workload, link, ranks, LIBRARIES[strategy], sharing=shared)
+    busy = dataclasses.replace(workload, fixed_s=workload.fixed_s * shared, row_s=workload.row_s * shared)
+    return StepModel(busy, STRATEGIES[strategy], link, link).step(ranks, workload.rows)
 
 
 def train(folder: Path, name: str, spaces: Sequence[str], strategy: str, batch: int) -> float:

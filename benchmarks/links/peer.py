@@ -1,6 +1,6 @@
-"""What the peers' programs of `hvdtrain bench links` share: the place of a rank, data, weights, schedule, the record.
+"""What the peers' programs of this benchmark share: the place of a rank, data, weights, schedule, the record.
 
-usage of such a program, which `bench links` starts on each host: python FILE JSON FOLDER [STEPS] [LOG_EVERY]
+usage of such a program, which `run.py` starts on each host: python FILE JSON FOLDER [STEPS] [LOG_EVERY]
 
 JSON has the options. The order of the rows, the initial weights and the learning rates are hvdtrain's own, so that only
 the loop and the communication differ. Rank 0 writes FOLDER/metrics.jsonl, with the names of hvdtrain's.

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hosts import INTERFACE, address, inside
+
 from hvdtrain.doctor.subprocesses import error_line
 from hvdtrain.errors import TrainingError
 from hvdtrain.jobs import gloo
-from hvdtrain.measure.bench.hosts import INTERFACE, address, inside
 from hvdtrain.measure.bench.strategies import environment
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import last_bytes
