@@ -37,7 +37,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.frameworks.torch.learner import TorchLearner
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.interfaces import Audit, Batch
+from hvdtrain.interfaces.reading import Audit, Batch
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Dense, Flatten, Relu
 from hvdtrain.runs import metrics

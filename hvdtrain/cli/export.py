@@ -23,7 +23,7 @@ from hvdtrain.frameworks.export import (
     export_task_saved_model,
 )
 from hvdtrain.frameworks.preparation import prepare
-from hvdtrain.interfaces import Checkpoint
+from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.networks.layers import text
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.command import exit_status

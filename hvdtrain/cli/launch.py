@@ -38,9 +38,9 @@ def batch(options: argparse.Namespace) -> int:
     """Write a batch script, and submit it; the exit status. Raises UserError."""
     sweep = series.sweep_program(options.program)
     if sweep:
-        from hvdtrain.cli.sweep_options import check_trials  # it imports the options of training
+        from hvdtrain.cli import sweep_settings  # it imports the options of training
 
-        check_trials(list(sweep.options), list(sweep.command), options.array)
+        sweep_settings.check_trials(list(sweep.options), list(sweep.command), options.array)
     return sbatch.run(options)
 
 

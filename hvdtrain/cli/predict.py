@@ -17,7 +17,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.predictions import outputs_of
 from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.interfaces import Checkpoint
+from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.command import exit_status

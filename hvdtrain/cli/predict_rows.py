@@ -12,7 +12,7 @@ from hvdtrain.datasets.formats import tables
 from hvdtrain.datasets.formats.reading import wrap_errors
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.predictions import Outputs
-from hvdtrain.interfaces import Source
+from hvdtrain.interfaces.reading import Source
 from hvdtrain.system.files import write_atomically
 from hvdtrain.tasks.user import UserTask
 

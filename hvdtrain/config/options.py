@@ -164,17 +164,8 @@ class Config:
         unsupported={"mxnet": ((1,), "Horovod for MXNet has no backward_passes_per_step")},
     )
     """Backward passes per step, each on a part of the rank's rows (gradient accumulation)."""
-    op: Literal["average", "sum", "adasum"] = option(
-        "average",
-        GRADIENTS,
-        strategy="horovod",
-        resume=Resume.STATE,
-        unsupported={"mxnet": (("average", "sum"), "Horovod for MXNet has no Adasum")},
-    )
-    """Horovod's reduction operation for gradients."""
     compression: str = option("none", GRADIENTS, affects_speed=True, only_distributes=True)
-    """How ranks send gradients: none, bf16, fp16, int8, or powersgd:R, of rank R; auto takes none, bf16 or int8, by
-    what is fastest between these ranks."""
+    """How ranks send gradients: none, bf16, fp16, int8, or powersgd:R, of rank R."""
     groups: int | Literal["auto"] = option("auto", GRADIENTS, above=0, strategy="horovod", only_distributes=True)
     """Messages in which Horovod sends the gradients; auto chooses by the size of the network."""
     sync_every: int = option(1, LOCAL_STEPS, minimum=1, affects_speed=True)
@@ -241,10 +232,6 @@ class RuntimeOptions:
     """With --shards, auto moves shards from slow ranks to fast ones while they train, which changes no bits."""
     devices: int = option(0, MACHINE, minimum=0)
     """Devices per process, for strategies that use several; 0 for all its GPUs, or two virtual CPU devices."""
-    cuda_graph: bool = option(False, MACHINE)
-    """Launch each step as one CUDA graph instead of operation by operation (PyTorch on GPUs)."""
-    device_data: Literal["auto", "off"] = option("auto", DATA, per_rank=True)
-    """auto also keeps training data that is in memory on the GPU, if it takes a quarter of its free memory or less."""
     workers: int | Literal["auto"] = option("auto", DATA, minimum=0, maximum=MAX_WORKERS, per_rank=True)
     """Threads or processes that read rows ahead; auto chooses by the data and the cores of the rank, 0 reads none."""
     offline: bool = option(False, DATA, per_rank=True)
@@ -272,8 +259,6 @@ class RuntimeOptions:
     """Steps between logging steps, which record loss and speed and check for stop requests."""
     timeline: str = option("", WATCH)
     """Steps FIRST:LAST, such as 100:110, of which to record what each rank did and waited for, in one file."""
-    framework_profiler: bool = option(False, WATCH)
-    """Also run the framework's own profiler in the steps of --timeline."""
     tracker: tuple[str, ...] = option((), WATCH, is_repeated=True, per_rank=True)
     """Where records also go: tensorboard, mlflow, wandb, prometheus, or a package's; may be given several times."""
     tensorboard: bool = option(False, WATCH, per_rank=True)

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config import option as values
-from hvdtrain.config import validity
-from hvdtrain.config.compression import AUTO, CHOICES
 from hvdtrain.config.option import OptionParser, as_json, key, option
 from hvdtrain.config.options import RECIPES, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.config.score import CHOICE
@@ -32,7 +30,7 @@ PROGRAM = (
     "--model FILE.py:CLASS."
 )
 SCRIPT = "Train with data parallelism by the loop of this script."
-NOT_FOR_SCRIPTS = {"model", *validity.NOT_IN_SCRIPTS, *(name for name, about in FACTS.items() if about.by_script)}
+NOT_FOR_SCRIPTS = {"model", *(name for name, about in FACTS.items() if about.by_script)}
 """Options that a script with a loop of its own rejects."""
 REMEDY = "give a folder under runs/, or one of its checkpoints"
 Options = Config | RuntimeOptions
@@ -125,8 +123,6 @@ def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:
         remedy = "remove the folder, or give another --output"
         raise UserError(f"{folder}: no valid config.json of a run there ({error})", remedy) from None
     for name, value in expected.items():
-        if name == "compression" and value == AUTO and options.get(name) in [str(method) for method in CHOICES]:
-            continue  # the record has what it chose
         if options.get(name, value) != value:
             reason = f"{folder} was run with --{key(name)} {options[name]}, not {value}"
             raise UserError(reason, "give another --output", option=name)

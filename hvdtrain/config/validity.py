@@ -21,10 +21,6 @@ from hvdtrain.system.rank_info import RUN_NAME
 IMAGE_SIZE = re.compile(r"([13]x)?[1-9]\d{0,4}x[1-9]\d{0,4}")
 MAX_LR_EXPONENT = 30
 """Learning rates are at most 10 to this power, so that float32 holds them."""
-CAPTURING = "--framework torch with --strategy single, horovod, ddp, ring or mpi"
-
-NOT_IN_SCRIPTS = ("cuda_graph",)
-"""Options of `RuntimeOptions` that a script with a loop of its own cannot have."""
 SCRIPT_REMEDIES = {
     "accumulate": "use --shards N, with which the loop gets each batch in N parts, or a smaller --batch-size",
     "precision": "leave it out, and compute in torch.autocast",
@@ -71,8 +67,6 @@ def check_ranges(options: Any) -> None:
 
 def check_framework(config: Any) -> None:
     """Check options that the framework does not support with any strategy."""
-    if config.framework == "torch" and config.op == "adasum":
-        _raise_first(_adasum_problems(config))
     by_framework = {name: about.unsupported.get(config.framework) for name, about in facts(type(config)).items()}
     check_supported(config, ((name, *values) for name, values in by_framework.items() if values))
     if config.framework == "mxnet" and (config.isa, config.precision) == ("avx2", "bf16"):
@@ -92,13 +86,10 @@ def check_strategy(config: Any, runtime: Any, strategy: Any, gradients: int | No
     check_supported(config, strategy.unsupported)
     if config.shards:
         lacks = "does not sum the gradients of shards exactly"
-        _raise_first(_alone_problems(config, runtime, strategy, "shards", lacks, "does not train in shards"))
+        _raise_first(_alone_problems(config, strategy, "shards", lacks))
     if config.sync_every > 1:
-        lacks, combines = "has no steps that a rank makes by itself", "combines the gradients of each step"
-        _raise_first(_alone_problems(config, runtime, strategy, "sync_every", lacks, combines))
+        _raise_first(_alone_problems(config, strategy, "sync_every", "has no steps that a rank makes by itself"))
     _raise_first(_audit_problems(config, runtime, strategy))
-    if runtime.cuda_graph:
-        _raise_first(_cuda_graph_problems(config, runtime, strategy))
     if gradients is not None:
         _raise_first(_grouping_problems(config, gradients))
     _raise_first(_device_problems(config, runtime, strategy))
@@ -151,8 +142,6 @@ def check_decided(config: Any, strategy: Any, decided: Mapping[str, str]) -> Non
         given = f"--strategy {config.strategy}" if config.framework == "torch" else f"--framework {config.framework}"
         problem, remedy = f"{given} makes its updates without the task's {method}()", "leave out that method"
         raise UserError(problem, f"{remedy}, or use another strategy", option="strategy")
-    if config.op == "adasum":
-        raise invalid("op", "adasum", f"it does not combine the updates of the task's {method}()", "use --op average")
 
 
 def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) -> None:
@@ -169,11 +158,6 @@ def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) 
         raise UserError(reason, "rename it, or start a new run", option="model")
     if config.model not in (type(config).model, script):
         raise invalid("model", config.model, f"{script} makes its model by itself", "leave it out")
-    given = {name: f"--{key(name)}" for name in NOT_IN_SCRIPTS if getattr(runtime, name)}
-    given |= {"op": "--op adasum"} if config.op == "adasum" else {}
-    for name, text in given.items():
-        reason = f"{text}: a script with its own loop cannot have it"
-        raise UserError(reason, "leave it out, or write a task", option=name)
 
 
 def check_rows(config: Any, samples: int, unit: str, ranks: int, devices: int) -> None:
@@ -239,7 +223,6 @@ WITHOUT_SHARDS = {
     "precision": (("fp32", "bf16"), "with --shards, no loss scale may depend on when gradients overflow"),
     "accumulate": (1, "shards are the parts of a step already"),
     "compile": (False, "a host without a C++ compiler would train uncompiled, and so other bits than the others"),
-    "op": ("average", "with --shards, the average over shards is exact, and no other one is"),
     "compression": ("none", "with --shards, gradients are sent as float64"),
     "groups": ("auto", "with --shards, all gradients are one message"),
 }
@@ -248,7 +231,6 @@ WITHOUT_SHARDS = {
 
 WITHOUT_LOCAL_STEPS = {
     "shards": (0, "with --sync-every, the optimizer's state of a rank would belong to its shards"),
-    "op": ("average", "with --sync-every, ranks combine weights, of which only the average has a meaning"),
     "on_nan": ("stop", "with --sync-every, ranks would skip different steps"),
     "precision": (("fp32", "bf16"), "with --sync-every, each rank would have a loss scale of its own"),
     "batch_norm": ("local", "with --sync-every, ranks exchange nothing within a step"),
@@ -282,8 +264,6 @@ def _compression_problems(config: Any) -> Iterator[UserError]:
         yield invalid("compression", FP16, problem, "use bf16, which sends as many bytes")
     if config.by_horovod:
         return
-    if config.op != "average":
-        yield invalid("op", config.op, f"with --compression {method}, it is the average", "leave it out")
     if config.groups != "auto":
         yield invalid("groups", config.groups, f"--compression {method} sends all gradients at once", "leave it out")
     if method.name == POWERSGD and config.precision == "fp16":
@@ -299,9 +279,6 @@ def check_compression(config: Any, style: str, default: str) -> None:
 
 
 def _runtime_problems(runtime: Any) -> Iterator[UserError]:
-    if runtime.framework_profiler and not runtime.timeline:
-        reason = "--framework-profiler: it needs to know for which steps"
-        yield UserError(reason, "give them by --timeline", option="framework_profiler")
     if runtime.on_wrong_bits != "stop" and not runtime.audit:
         yield invalid("on_wrong_bits", runtime.on_wrong_bits, "wrong bits are found by audits", "give --audit as well")
     if runtime.auto_resume and (runtime.resume or not (runtime.name or os.environ.get(RUN_NAME))):
@@ -309,26 +286,11 @@ def _runtime_problems(runtime: Any) -> Iterator[UserError]:
         yield UserError(reason, "give the run a --name, and no --resume", option="auto_resume")
 
 
-def _adasum_problems(config: Any) -> Iterator[UserError]:
-    if config.clip_norm or config.on_nan == "skip" or config.precision == "fp16":
-        yield UserError(
-            "--op adasum: in PyTorch, Adasum combines updates, so there is no combined gradient for --clip-norm, "
-            "--on-nan skip or --precision fp16",
-            "leave these options out",
-            option="op",
-        )
-
-
-def _alone_problems(
-    config: Any, runtime: Any, strategy: Any, name: str, lacks: str, graphed: str
-) -> Iterator[UserError]:
-    """Of an option with which ranks make steps without the others: why this strategy, and a CUDA graph, cannot."""
-    value = getattr(config, name)
+def _alone_problems(config: Any, strategy: Any, name: str, lacks: str) -> Iterator[UserError]:
+    """Of an option with which ranks make steps without the others: why this strategy cannot."""
     if not strategy.sums_shards:
         given = f"--strategy {config.strategy}" + ("" if config.api == "auto" else f" --api {config.api}")
-        yield invalid(name, value, f"{given} {lacks}", f"use {SHARDED}")
-    if runtime.cuda_graph:
-        yield invalid(name, value, f"a job with --cuda-graph {graphed}", "leave out --cuda-graph")
+        yield invalid(name, getattr(config, name), f"{given} {lacks}", f"use {SHARDED}")
 
 
 def _audit_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
@@ -340,28 +302,10 @@ def _audit_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserEr
         yield invalid("audit", runtime.audit, problem, "leave it out, or choose a strategy for several processes")
 
 
-def _cuda_graph_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
-    if not strategy.captures:
-        reason = f"--strategy {config.strategy} has no step to capture in {config.framework}"
-        remedy = CAPTURING
-    elif config.batch_norm == "sync":
-        reason, remedy = "with --batch-norm sync, ranks exchange values in the middle of a step", "--batch-norm local"
-    elif config.op == "adasum":
-        reason, remedy = "--op adasum combines the updates of ranks in their optimizers", "--op average"
-    elif runtime.device == "cpu":
-        reason, remedy = "--device cpu has no GPU to launch it on", "--device gpu"
-    else:
-        return
-    yield UserError(f"--cuda-graph: {reason}", f"leave it out, or use {remedy}", option="cuda_graph")
-
-
 def _grouping_problems(config: Any, gradients: int) -> Iterator[UserError]:
     if config.groups != "auto" and config.groups > gradients:
         problem = f"{config.model} has {gradients} gradients"
         yield invalid("groups", config.groups, problem, f"give at most {gradients}, or auto")
-    if config.groups != "auto" and config.op == "adasum":
-        problem = "Adasum combines each gradient by itself"
-        yield invalid("groups", config.groups, problem, "leave --groups at auto, or --op")
 
 
 def _device_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:

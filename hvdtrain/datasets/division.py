@@ -11,7 +11,7 @@ from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.datasets.splitting import classes_of, divide, split_rows, subset
 from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Source
+from hvdtrain.interfaces.reading import Source
 
 
 class Division(NamedTuple):

@@ -15,7 +15,7 @@ from hvdtrain.datasets.formats.tables import Columns, check_no_columns
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
 from hvdtrain.datasets.validation import check_same_shape
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset, Source
+from hvdtrain.interfaces.reading import Dataset, Source
 from hvdtrain.networks.layers import Shape
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import did_you_mean

@@ -9,7 +9,7 @@ import numpy as np
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.rows import ArraySource, RowReader, Rows, read_rows
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Source
+from hvdtrain.interfaces.reading import Source
 
 STREAM = 3
 """Separates these random numbers from others of the same seed."""

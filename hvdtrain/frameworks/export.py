@@ -19,7 +19,7 @@ from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.frameworks.preparation import require, set_environment
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.interfaces import PIXEL_MAX
+from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.layers import Shape
 from hvdtrain.system.files import replace_folder, write_atomically

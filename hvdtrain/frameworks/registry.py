@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from hvdtrain.collectives import compression, ring, surviving
+from hvdtrain.collectives import ring, surviving
 from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import MPIGroup, single_process
-from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.limits import limited_start
 from hvdtrain.collectives.surviving import Connect, SurvivingGroup
 from hvdtrain.config import validity
-from hvdtrain.config.compression import AUTO, NONE
+from hvdtrain.config.compression import NONE
 from hvdtrain.config.options import STYLES, Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.arithmetic import settle
 from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_environment
 from hvdtrain.frameworks.user_code import UserLearner
-from hvdtrain.interfaces import AllreduceGroup, Group, Learner, Strategy
+from hvdtrain.interfaces.learner import Learner
+from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import arithmetic, rank_info
 from hvdtrain.system.text import did_you_mean
@@ -34,7 +32,7 @@ AnyStrategy = TypeVar("AnyStrategy", bound=Strategy)
 
 
 @dataclass(frozen=True)
-class Connection:
+class GroupEntry:
     """A group of processes that is the same in every framework, for strategies without one of their own."""
 
     start: Callable[[Config, RuntimeOptions], Group]
@@ -47,16 +45,16 @@ class Connection:
     """Connects the members of a job that survives lost ranks; None where that is impossible."""
 
 
-SINGLE = Connection(
+SINGLE = GroupEntry(
     lambda config, runtime: single_process(config.strategy),
     "One process on one device; gradients are not combined.",
 )
-RING = Connection(
+RING = GroupEntry(
     lambda config, runtime: ring.start(runtime.hang_timeout),
     "hvdtrain's ring allreduce over TCP, on one buffer of all gradients.",
     connect=ring.connect,
 )
-MPI = Connection(
+MPI = GroupEntry(
     lambda config, runtime: MPIGroup(),
     "MPI.Allreduce through mpi4py, on one buffer of all gradients.",
     ("mpi4py.MPI",),
@@ -74,7 +72,7 @@ class StrategyEntry(Generic[AnyStrategy]):
     strategy: type[AnyStrategy]
     learner: Callable[[Any, Any, AnyStrategy], Learner]
     """Called with what is trained, the initial weights (None if its model has its own), and the strategy."""
-    connection: Connection | None = None
+    connection: GroupEntry | None = None
     """The group that the strategy is made with; None for one that makes its own."""
 
     @property
@@ -179,18 +177,15 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
     """
     _prepare(config, runtime)
     entry = check_request(config, target, runtime)
-    elements = sum(array.size for array in weights.values()) if weights else None
-    strategy = _start(entry, config, runtime, elements)
+    strategy = _start(entry, config, runtime)
     learner = entry.learner(target, weights, strategy)
-    learner.mean, learner.choice = strategy.mean, strategy.choice
+    learner.mean = strategy.mean
     share_arrays(learner, learner.shared_statistics)  # strategies share the parameters, and not all of them these
     return learner
 
 
-def _start(
-    entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions, elements: int | None = None
-) -> AnyStrategy:
-    """The strategy, with the processes that train together. elements: of all gradients, if that is known."""
+def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> AnyStrategy:
+    """The strategy, with the processes that train together."""
     settle(config, runtime)
     if surviving.is_requested():
         return _start_surviving(entry, config, runtime)
@@ -198,17 +193,10 @@ def _start(
     with limited_start():
         strategy = entry.start(config, runtime)
     validity.check_shards(config, strategy.group.size)
-    group, choice = strategy.group, ""
-    if config.compression == AUTO:
-        folder = runtime.runs / runtime.name if runtime.auto_resume else None
-        chosen = compression.choose(cast(AllreduceGroup, group), elements, folder)
-        config = strategy.config = dataclasses.replace(config, compression=str(chosen.method))
-        choice = chosen.why
     if config.sync_every > 1:
-        strategy = _of_local_steps(entry, config, runtime, group)
-    elif strategy.mean or not (config.by_horovod or config.compression == NONE):  # its mean is that of the choice
-        strategy = _by_group(config).strategy(config, runtime, group)
-    strategy.choice = choice
+        return _of_local_steps(entry, config, runtime, strategy.group)
+    if not (strategy.mean or config.by_horovod or config.compression == NONE):
+        return _by_group(config).strategy(config, runtime, strategy.group)
     return strategy
 
 
@@ -237,19 +225,11 @@ def _start_surviving(entry: StrategyEntry[AnyStrategy], config: Config, runtime:
     return _by_group(config).strategy(config, runtime, SurvivingGroup(entry.connect))
 
 
-KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
-"""PyTorch's profiler prints a line when it starts and stops, at any level up to 5."""
-
-
 def _prepare(config: Config, runtime: RuntimeOptions) -> None:
     """What must be set before a framework starts."""
     arithmetic.hold(config.threads, config.isa, config.shards)  # again, for programs that call `train` by themselves
     set_environment()
     keep_freed_memory()
-    if runtime.timeline and config.strategy == "horovod":
-        allow_timeline()
-    if runtime.framework_profiler:
-        os.environ.setdefault(KINETO_LOG_LEVEL, "99")
 
 
 USER_LOOPS = {"torch": "TorchUserLearner", "mxnet": "MXNetUserLearner"}
@@ -268,7 +248,7 @@ def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) 
     strategy = _start(entry, config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
     learner: UserLearner = getattr(module, USER_LOOPS[config.framework])(strategy)
-    learner.mean, learner.choice = strategy.mean, strategy.choice
+    learner.mean = strategy.mean
     return learner
 
 

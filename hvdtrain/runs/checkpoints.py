@@ -29,7 +29,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs import shards

@@ -39,15 +39,11 @@ MIN_ACCURACY_SPAN = 0.1
 
 
 @contextlib.contextmanager
-def drawing(salt: str = "", has_names: bool = True) -> Iterator[None]:
-    """Figures are drawn and saved within it.
-
-    salt: makes the ids in an SVG its own, and the same each time. has_names: whether users chose any text; math, which
-    labels of logarithmic axes are, is drawn only without.
-    """
+def drawing(salt: str = "") -> Iterator[None]:
+    """Figures are drawn and saved within it. salt: makes the ids in an SVG its own, and the same each time."""
     import matplotlib
 
-    more = {"svg.hashsalt": salt, "text.parse_math": not has_names}  # a dollar sign in a name is not math
+    more = {"svg.hashsalt": salt, "text.parse_math": False}  # a dollar sign in a name is not math
     with matplotlib.rc_context({**STYLE, **more}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # they are drawn as boxes
         yield

@@ -16,7 +16,7 @@ from typing import Any
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import run_folder, to_record
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Learner
+from hvdtrain.interfaces.learner import Learner
 from hvdtrain.runs import metrics
 from hvdtrain.runs.lock import trained_by_this_program
 from hvdtrain.system import arithmetic, credentials, rank_info, resources, stacks

@@ -10,8 +10,9 @@ TRAIN = {
     "--beta1": "use --betas BETA1:BETA2",
     "--beta2": "use --betas BETA1:BETA2",
     "--checkpoint-seconds": "use --checkpoint-every with seconds, such as 60s",
-    "--cuda-graph": "use --compile, by which PyTorch may launch a step as CUDA graphs",
-    "--framework-profiler": "run the framework's profiler in a script of your own, as docs/timeline.md shows",
+    "--cuda-graph": "use --compile, with which PyTorch launches fewer operations",
+    "--device-data": "leave it out: each step copies its rows to the GPU",
+    "--framework-profiler": "profile a script with a loop of its own, for example by torch.profiler",
     "--kvstore": "name the store by --strategy: kvstore-device, kvstore-local, kvstore-dist or kvstore-dist-device",
     "--lr-gamma": "use --schedule step:FACTOR:EPOCHS",
     "--lr-power": "use --schedule polynomial:POWER",
@@ -71,6 +72,39 @@ LAUNCH = {
 LAUNCH_COMMANDS = {
     "cancel": "use scancel --batch --signal=TERM JOB, which leaves time for a checkpoint, or scancel if it waits",
     "status": "use squeue --me for the jobs, and hvdtrain runs for their training",
+}
+SWEEP = {
+    "--np": "use --set ranks=N1,N2",
+    "--out": "use --output",
+    "--sampler-seed": "leave it out: the same search draws the same combinations in each folder",
+}
+
+BENCH = {
+    "--data": "use --set data=NAME",
+    "--idle-seconds": "use benchmarks/idle.py of hvdtrain's sources",
+    "--show": "leave it out: an unknown name of --rows lists all",
+}
+_NOT_PREDICTED = "leave it out: scale predicts steps, and no longer what failures, storage and hosts cost"
+SCALE = {
+    **dict.fromkeys(
+        ("--checkpoint-s", "--host-mtbf-hours", "--price-per-host-hour", "--restart-s", "--storage-images-per-s"),
+        _NOT_PREDICTED,
+    ),
+    **dict.fromkeys(("--epochs", "--images"), "divide the images of the training by the predicted images/s"),
+    **dict.fromkeys(("--algorithm", "--library"), "give a run of the --strategy to predict, such as one of one rank"),
+    **dict.fromkeys(
+        ("--classes", "--compute-ms", "--gradient-mb", "--input-shape", "--model", "--parameters"),
+        "train some steps of the network on one rank, and give the folder of that run",
+    ),
+    **dict.fromkeys(("--bandwidth-gb-s", "--latency-us"), "use --link LATENCY_US/GB_S"),
+    **dict.fromkeys(
+        ("--local-bandwidth-gb-s", "--local-latency-us"), "give a table of the ranks of one host by --allreduce"
+    ),
+    **dict.fromkeys(("--cycle-ms", "--messages"), "leave it out: Horovod's own default is predicted"),
+    "--compare-compression": "name the methods by --compression, such as none int8 powersgd:2",
+    "--overlap": "leave it out: it is 0.5 for Horovod and ddp, and 0 for ring and mpi",
+    "--spread": "leave it out: it is that of the run's steps",
+    "--sync-every": "give a run that was trained with --sync-every",
 }
 
 

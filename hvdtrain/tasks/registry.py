@@ -12,7 +12,8 @@ from hvdtrain.config.sources import REMEDY, recorded, run_folder
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint, Dataset
+from hvdtrain.interfaces.learner import Checkpoint
+from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.record import from_record
 from hvdtrain.networks.registry import find_network

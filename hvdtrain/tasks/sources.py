@@ -12,7 +12,7 @@ from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle, rows
 from hvdtrain.datasets.rows import ArraySource, RowChecks, RowReader, as_array, describe_types, has_numbers
 from hvdtrain.datasets.streams import StreamRows, is_stream
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset, Source
+from hvdtrain.interfaces.reading import Dataset, Source
 
 
 def load_parts(

@@ -27,7 +27,7 @@ from hvdtrain.datasets.rows import (
     forms_of,
 )
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.interfaces import Dataset, Part, Source
+from hvdtrain.interfaces.reading import Dataset, Part, Source
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks import methods
 from hvdtrain.tasks.rows import AugmentedRows, LabelCheck

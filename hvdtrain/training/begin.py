@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.surviving import RanksChanged, SurvivingGroup, rank_of
 from hvdtrain.datasets.reader import Reader
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.system import agent_pipe

@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 from hvdtrain.errors import HvdtrainError
-from hvdtrain.interfaces import Checkpoint
+from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.console import log
 from hvdtrain.system import checkpoint_folder

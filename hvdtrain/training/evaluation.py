@@ -16,7 +16,9 @@ from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.collectives.surviving import ranks_of
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Evaluated, EvaluatedPart, Group
+from hvdtrain.interfaces.learner import Evaluated
+from hvdtrain.interfaces.reading import EvaluatedPart
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.metrics import EVALUATION_NAMES
 from hvdtrain.runs.step_times import StepTime, slow_ranks

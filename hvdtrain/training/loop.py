@@ -10,7 +10,8 @@ from typing import Any
 from hvdtrain.collectives.audits import ShardsDiffer
 from hvdtrain.collectives.surviving import leave_if_agreed
 from hvdtrain.config.score import Score, score_of
-from hvdtrain.interfaces import Batch, EvaluatedPart, Position, StepLoss
+from hvdtrain.interfaces.learner import Position, StepLoss
+from hvdtrain.interfaces.reading import Batch, EvaluatedPart
 from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.batches import Batches

@@ -17,7 +17,8 @@ import numpy as np
 
 from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.errors import INTERRUPTED, NotFiniteError, Stopped
-from hvdtrain.interfaces import Group, Position, ShardLoss, StepLoss
+from hvdtrain.interfaces.learner import Position, ShardLoss, StepLoss
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.runs.step_times import NO_TIME, StepTime
@@ -53,7 +54,7 @@ class Losses(NamedTuple):
     """The first of the others."""
 
 
-class Interval(NamedTuple):
+class LoggedInterval(NamedTuple):
     """What all ranks computed since the last logging step."""
 
     loss: float
@@ -108,7 +109,7 @@ class Ranks:
         self._is_joined, of_steps = values or (False, [])
         self._pending = [(step, [ShardLoss(*loss) for loss in losses]) for step, losses in of_steps]
 
-    def join(self, at: Position, checkpoint_due: bool) -> Interval:
+    def join(self, at: Position, checkpoint_due: bool) -> LoggedInterval:
         """The interval over all ranks; call it on every rank at the same step.
 
         checkpoint_due: rank 0's decides. Raises NotFiniteError if a loss or a parameter is not finite.
@@ -194,7 +195,7 @@ def join(
     checkpoint_due: bool = False,
     times: StepTime = NO_TIME,
     logged: int = 0,
-) -> Interval:
+) -> LoggedInterval:
     """What all ranks computed, in a single allreduce; call it on every rank at the same step.
 
     losses: what this rank says about them: of shards, rank 0 about all. stop_requested: whether this rank was asked to
@@ -211,7 +212,7 @@ def join(
     columns[:, rank] = [times.compute, times.communicate or 0.0, times.data, times.communicate is None]
     totals, bad, stop, columns = sum_arrays(group, totals, bad, stop, columns)
     loss = float(totals[0] / totals[1]) if totals[1] else math.nan
-    return Interval(loss, _earliest(bad), _first(stop), bool(totals[2]), _times(columns), bool(totals[3]))
+    return LoggedInterval(loss, _earliest(bad), _first(stop), bool(totals[2]), _times(columns), bool(totals[3]))
 
 
 def sum_arrays(group: Group, *arrays: np.ndarray) -> list[np.ndarray]:

@@ -20,7 +20,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import BitsDiffer, Stopped, UserError
 from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console
 from hvdtrain.runs.checkpoints import Damaged
@@ -36,7 +36,7 @@ from hvdtrain.training.observer import Observer
 from hvdtrain.training.run import Run
 from hvdtrain.training.start import start_run
 
-KEPT = ("device", "devices", "workers", "offline", "cuda_graph")
+KEPT = ("device", "devices", "workers", "offline")
 """Runtime options of the run that hold in its replay; the others say where it is, and what it shows."""
 PREFIX = "hvdtrain-replay-"
 MAX_REASONS = 4

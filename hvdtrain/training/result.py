@@ -11,7 +11,7 @@ import numpy as np
 
 from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.config.score import score_of
-from hvdtrain.interfaces import EvaluatedPart
+from hvdtrain.interfaces.reading import EvaluatedPart
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.system import rank_info

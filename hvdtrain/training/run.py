@@ -16,7 +16,9 @@ from hvdtrain.config.score import Score
 from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.streams import stream_of
-from hvdtrain.interfaces import AVERAGE, Checkpoint, Dataset, Group, Learner, Position
+from hvdtrain.interfaces.learner import AVERAGE, Checkpoint, Learner, Position
+from hvdtrain.interfaces.reading import Dataset
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.target import Target

@@ -7,7 +7,7 @@ import time
 
 from hvdtrain.collectives.arrays import gather_arrays
 from hvdtrain.config.score import Score
-from hvdtrain.interfaces import Checkpoint, Position
+from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdtrain.collectives.surviving import SurvivingGroup, rank_of
-from hvdtrain.config.compression import AUTO, NONE
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import Stopped
-from hvdtrain.interfaces import Dataset, Learner, Position
+from hvdtrain.interfaces.learner import Learner, Position
+from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
@@ -160,13 +159,11 @@ def start_run(
 
     replays: see `resume`. Raises what `train` raises, and AlreadyFinished.
     """
-    if config.compression == AUTO:  # from here on, as it is recorded, what was chosen
-        config = dataclasses.replace(config, compression=str(learner.mean.method if learner.mean else NONE))
     reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
     with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as reading:
         local_steps = LocalSteps(learner) if config.sync_every > 1 else None
         run = Run(config, runtime, target, learner, dataset, Path(), lock, local_steps=local_steps)
-        learner.plan(config.epochs * run.steps_per_epoch, config.epochs)
+        learner.set_length(config.epochs * run.steps_per_epoch, config.epochs)
         if isinstance(learner.group, SurvivingGroup):
             reading.enter_context(reader)  # before the others wait for this rank
             run, start, tracking = begin_or_join(run, learner.group, reader, examine_host)
@@ -174,8 +171,6 @@ def start_run(
             run, start, tracking = begin(run, examine_host, replays)
             reading.enter_context(reader)
         started = StartedRun(run, start, tracking.log if tracking else lambda record: None, reader, examine_host)
-        if learner.choice:
-            log.info("%s", learner.choice)
         with (
             tracking.until_end() if tracking else contextlib.nullcontext(),
             started.stack,

@@ -19,15 +19,9 @@ from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
-from hvdtrain.interfaces import (
-    MEAN,
-    OF_CHANGES,
-    Checkpoint,
-    Dataset,
-    Group,
-    Learner,
-    Position,
-)
+from hvdtrain.interfaces.learner import IS_DELTA, MEAN, Checkpoint, Learner, Position
+from hvdtrain.interfaces.reading import Dataset
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
@@ -242,9 +236,9 @@ def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Chec
         state, of_mean = state._replace(extra={}), {}
         log.info("weights and optimizer state come from %s", saved.framework)
     if learner.mean:
-        learner.mean.load(of_mean if (OF_CHANGES in of_mean) == learner.state_by_rank else {})
+        learner.mean.load(of_mean if (IS_DELTA in of_mean) == learner.state_by_rank else {})
     try:
-        if not learner.takes(state):
+        if not learner.accepts_state(state):
             name = config.optimizer if learner.learning_rate is None else "this optimizer and schedule"
             log.warning("the checkpoint has no optimizer state of %s, which starts from zero", name)
             return

@@ -18,7 +18,9 @@ from hvdtrain.collectives.arrays import broadcast_from
 from hvdtrain.collectives.surviving import RanksChanged, RanksJoin, SurvivingGroup, rank_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner
+from hvdtrain.interfaces.learner import Checkpoint, Learner
+from hvdtrain.interfaces.reading import Dataset
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.agent_pipe import Excluded
 from hvdtrain.system.phases import RENEWING, phases

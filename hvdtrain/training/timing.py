@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.collectives.surviving import ranks_of
-from hvdtrain.interfaces import Group, Position
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.step_times import NO_TIME, WINDOW_S, SlowRank, StepTime, slow_ranks
 from hvdtrain.system import rank_info

@@ -13,7 +13,8 @@ from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_learner
-from hvdtrain.interfaces import Batch, StepLoss
+from hvdtrain.interfaces.learner import StepLoss
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
@@ -172,7 +173,7 @@ class UserLoop(LoopPosition):
             yield EPOCH_END
 
     def _compute_again(self, started: StartedRun, difference: ShardsDiffer) -> Iterator[tuple[Any, ...]]:
-        """One more turn of the loop, with the shard of which two ranks computed other bits."""
+        """One more turn of the loop, with the shard of which two ranks computed different bits."""
         auditor, at = started.auditor, started.training.at
         self._difference = difference
         try:

@@ -69,11 +69,9 @@ def _problems(folder, case):
     start = initial_weights(network_of(row), row.get("init", "xavier"), FEW_STEPS["seed"])
     compression = row.get("compression", "none")
     share = norm(weights, expected) / norm(expected, start)
-    # No reference: Adasum is between the sum and the average of gradients, PowerSGD still owes some of them, and local
-    # steps train something else.
+    # No reference: PowerSGD still owes some of the gradients, and local steps train something else.
     if (
-        row.get("op") != "adasum"
-        and row.get("sync_every", 1) == 1
+        row.get("sync_every", 1) == 1
         and "powersgd" not in compression
         and share > max(LIMIT[row.get("precision", "fp32")], ROUNDED[compression])
     ):

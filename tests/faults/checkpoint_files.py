@@ -12,7 +12,7 @@ from support.networks import LENET, LENET_RECORD
 
 from faults.suite import Row, Suite
 from faults.watched_job import EVERY
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder, run_end

@@ -14,11 +14,13 @@ from support.options import parse
 from fuzz.inputs import NUMBER_TEXTS, mutated, text_like
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.cli import launch
+from hvdtrain.cli.sweep_settings import parse_settings
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import CommandLine
 from hvdtrain.jobs import hosts, job
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.measure.sweep import trials
+from hvdtrain.measure.sweep.options import SweepOptions
 
 VALUES = ["digits", "book", "torch", "0", "1", "-1", "nan", "inf", "1e999", "True", "None", "x", "", "é", "\udc80",
           "\0", "--", "/"]  # fmt: skip
@@ -80,7 +82,7 @@ def test_option_file(content: bytes) -> None:
 )
 def test_sweep_settings(texts: list[str]) -> None:
     with rejects_cleanly():
-        settings = trials.parse_settings(texts)
+        settings = parse_settings(SweepOptions(set=tuple(texts)), [])
         if math.prod(map(len, settings.values())) < 100:
             planned = trials.plan(settings, 1)
             assert len({trial.name for trial in planned}) == len(planned)

@@ -23,7 +23,7 @@ from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.__main__ import main
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import from_record, recorded, to_record
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints, metrics, shards
 from hvdtrain.runs.run import Run
 from hvdtrain.runs.segment import Segment

@@ -15,7 +15,7 @@ from support.random_networks import random_network, random_weights
 from support.stack import FRAMEWORKS, INSTALLED, REFERENCE
 
 from hvdtrain.frameworks.export import random_images
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.runs import checkpoints
 

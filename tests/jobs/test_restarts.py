@@ -16,7 +16,7 @@ from support.jobs import PROGRAMS, distance, finish, newest, run, start, train_s
 from support.stack import FASTEST
 from support.untrusted import save_checkpoint
 
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.system.run_end import RunEnd
 
 OPTIONS = ("--max-steps", "12", "--lr", "0.02", "--checkpoint-every", "3", "--device", "cpu", "--shards", "4")

@@ -16,8 +16,7 @@ from support.user_loop_runs import starter
 from torch import nn
 
 from hvdtrain.errors import Stopped, UserError
-from hvdtrain.measure.sweep.outcomes import combinations
-from hvdtrain.measure.sweep.pages import markdown_page
+from hvdtrain.measure.sweep.comparison import combinations, markdown_page
 from hvdtrain.measure.sweep.trials import plan
 from hvdtrain.runs.metrics import read
 from hvdtrain.runs.run import Run

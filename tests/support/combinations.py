@@ -45,7 +45,7 @@ NUMBERS: dict[str, tuple[float | str, ...]] = {
 """Values of options that are numbers or any text; those of other options are in their types."""
 FIXED = {"recipe", "framework", "strategy", "api", "kvstore", "data", "device"}
 FIXED |= {"resume", "auto_resume", "offline", "tensorboard", "quiet", "compile", "bind", "set", "on_bad_row"}
-FIXED |= {"threads", "isa", "image_size", "workers", "tracker", "on_end", "cuda_graph", "device_data", "balance"}
+FIXED |= {"threads", "isa", "image_size", "workers", "tracker", "on_end", "balance"}
 FIXED |= {"on_wrong_bits", "freeze"}
 """Options that are not factors of their own, or do not concern strategies."""
 FEW_STEPS = {"seed": 1, "batch_size": 17, "epochs": 2, "max_steps": 4, "warmup_epochs": 0.0}

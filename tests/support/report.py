@@ -12,7 +12,7 @@ import numpy as np
 from hvdtrain.cli import report
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import to_record
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.run import finished_runs
 from hvdtrain.views.report.content import Report

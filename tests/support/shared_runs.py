@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hvdtrain.interfaces import Checkpoint
+from hvdtrain.interfaces.learner import Checkpoint
 from support.jobs import newest, run, several
 
 STARTS_ONCE = {"ddp", "multiworker", "dist_sync", "dist_device_sync"}

@@ -36,7 +36,9 @@ from hvdtrain.frameworks.mxnet.network import (
 from hvdtrain.frameworks.mxnet.shards import BlockStatistics, Statistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated
+from hvdtrain.interfaces.learner import Evaluated
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
@@ -45,7 +47,7 @@ from hvdtrain.tasks.user import UserTask
 Arrays = list[mx.nd.NDArray]
 
 
-class Objective:
+class MXNetObjective:
     """A block on all devices of a process, and what its outputs are worth."""
 
     parameters: Parameters
@@ -98,7 +100,7 @@ def evaluate(logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
     return Evaluated(float(loss.asscalar()), {"accuracy": float(np.count_nonzero(labels == predicted))}, predicted)
 
 
-class NetworkObjective(Objective):
+class MXNetNetworkObjective(MXNetObjective):
     """Classify images with a network as data. weights: the initial ones."""
 
     def __init__(
@@ -171,7 +173,7 @@ class NetworkObjective(Objective):
         self.statistics.load(weights)
 
 
-class TaskObjective(TaskOutputs, Objective):
+class MXNetTaskObjective(TaskOutputs, MXNetObjective):
     """A task of the user's own. Its block is made with seeded generators, so all ranks begin with the same weights.
 
     Raises UserError for methods that do not return what they must, found out on the first rows.
@@ -334,8 +336,8 @@ def total(values: mx.nd.NDArray) -> float:
     return float(values.asnumpy().astype(np.float64).sum())
 
 
-OBJECTIVES: dict[str, Callable[[Any, Any, MXNetStrategy, list[mx.Context]], Objective]] = {
-    "network": NetworkObjective,
-    "task": TaskObjective,
+OBJECTIVES: dict[str, Callable[[Any, Any, MXNetStrategy, list[mx.Context]], MXNetObjective]] = {
+    "network": MXNetNetworkObjective,
+    "task": MXNetTaskObjective,
 }
 """By kind of target."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.decay import without_decay
-from hvdtrain.interfaces import OptimizerState
+from hvdtrain.interfaces.learner import OptimizerState
 
 
 def make_optimizer(config: Config) -> mx.optimizer.Optimizer:

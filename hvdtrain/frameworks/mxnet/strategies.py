@@ -25,9 +25,8 @@ from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.mxnet.network import Parameters, copy_into
-from hvdtrain.interfaces import AllreduceGroup, Group, Mean, Strategy
+from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy
 from hvdtrain.system.membership import Membership
-from hvdtrain.system.phases import phases
 from hvdtrain.system.processes import end_with_parent
 
 SERVER = """
@@ -79,7 +78,6 @@ def allreduce_groups(hvd: ModuleType, gradients: dict[str, mx.nd.NDArray], group
     for i, names in enumerate(groups):
         tensors = [gradients[name] for name in names]
         name = f"{names[0]}:{names[-1]}"
-        phases.enqueued(name)
         hvd.grouped_allreduce_(tensors, op=op, name=name, priority=-i)
 
 
@@ -104,8 +102,6 @@ class MXNetHorovod(MXNetStrategy):
 
         super().__init__(config, runtime, horovod_group(hvd))
         self._hvd = hvd
-        # The trainer averages over ranks; a sum is that average times the number of ranks.
-        self.gradient_divisor = 1 / self.group.size if config.op == "sum" else 1
 
     @staticmethod
     def connect(membership: Membership, position: int, is_superseded: Callable[[], bool]) -> MembershipGroup:

@@ -25,7 +25,8 @@ from hvdtrain.frameworks.tensorflow.strategies import (
     TensorFlowMultiWorker,
     TensorFlowStrategy,
 )
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Unsupported
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FIT
 from hvdtrain.tasks.target import NetworkTarget
@@ -63,10 +64,6 @@ class KerasHorovod(KerasStrategy, TensorFlowHorovod):
     """Horovod for Keras: DistributedOptimizer in model.compile, and Horovod's callbacks in model.fit."""
 
     requires = ("horovod.tensorflow.keras",)
-    unsupported = (
-        *KerasStrategy.unsupported,
-        Unsupported("op", ("average", "sum"), "Horovod's optimizer for Keras has no Adasum, choose --api loop"),
-    )
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         super().__init__(config, runtime)
@@ -77,7 +74,7 @@ class KerasHorovod(KerasStrategy, TensorFlowHorovod):
 
     def wrap_optimizer(self, optimizer: KerasSGD, variables: list[tf.Variable]) -> KerasSGD:
         return self._keras.DistributedOptimizer(
-            optimizer, compression=self._compression, op=self._op, groups=self._groups(variables)
+            optimizer, compression=self._compression, groups=self._groups(variables)
         )
 
     def callbacks(self, feed: KerasFeed, steps: int) -> list[tf.keras.callbacks.Callback]:

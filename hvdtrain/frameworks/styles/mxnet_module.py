@@ -29,7 +29,9 @@ from hvdtrain.frameworks.mxnet.network import (
 from hvdtrain.frameworks.mxnet.objective import load_labels
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetStrategy, allreduce_groups
-from hvdtrain.interfaces import Batch, OptimizerState, Unsupported
+from hvdtrain.interfaces.learner import OptimizerState
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FIT, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import NetworkTarget
@@ -65,7 +67,6 @@ class ModuleHorovod(ModuleStrategy, MXNetHorovod):
     unsupported = (
         *ModuleStrategy.unsupported,
         Unsupported("compression", ("none",), "Module's allreduce does not compress, choose --api gluon"),
-        Unsupported("op", ("average",), "Module's allreduce averages, choose --api gluon"),
     )
 
     def wrap_optimizer(

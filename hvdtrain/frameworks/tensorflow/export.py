@@ -14,7 +14,7 @@ import tensorflow as tf
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.tensorflow.network import KerasNetwork, WeightLayout
-from hvdtrain.frameworks.tensorflow.objective import TaskObjective
+from hvdtrain.frameworks.tensorflow.objective import TensorFlowTaskObjective
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.tasks.user import UserTask
@@ -69,7 +69,7 @@ class TaskModel:
         config = Config(framework="tensorflow", strategy="single")
         self._task = task
         strategy = TensorFlowStrategy(config, RuntimeOptions(device="cpu"), single_process(config.strategy))
-        self._objective = TaskObjective(task, strategy)
+        self._objective = TensorFlowTaskObjective(task, strategy)
         try:
             self._objective.check(weights)
         except ValueError as error:

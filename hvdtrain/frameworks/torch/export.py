@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.torch.network import TorchNetwork, load_module
-from hvdtrain.frameworks.torch.objective import TaskObjective, to_tensor, widened
+from hvdtrain.frameworks.torch.objective import TorchTaskObjective, to_tensor, widened
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.tasks.user import UserTask
 
@@ -37,7 +37,7 @@ class WholeImages(nn.Module):
 
 def task_module(task: UserTask, weights: Weights) -> nn.Module:
     """The module of a task with these weights. Raises UserError if they are not its own."""
-    module = TaskObjective(task, Config()).model
+    module = TorchTaskObjective(task, Config()).model
     try:
         load_module(module, weights)
     except ValueError as error:

@@ -20,7 +20,7 @@ from torch import nn
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.frameworks.torch.network import SAVED, host_array, laid_out_as
-from hvdtrain.interfaces import OptimizerState
+from hvdtrain.interfaces.learner import OptimizerState
 from hvdtrain.networks.description import Weights
 
 CANONICAL = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "square"}

@@ -27,7 +27,7 @@ from hvdtrain.system.text import did_you_mean
 from hvdtrain.views.table import Column, Section, Table, text_column
 
 DECIDED = {
-    *("recipe", "framework", "strategy", "api", "kvstore", "shards", "data", "batch_size", "batch_scope", "max_steps"),
+    *("recipe", "framework", "strategy", "api", "kvstore", "shards", "batch_size", "batch_scope", "max_steps"),
 }
 """Options of training that each job has from its row, or from other options."""
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
@@ -43,7 +43,7 @@ class StrategyBenchOptions:
     """Compare strategies: speed, scaling, and how far the weights are from those of a single process."""
 
     rows: tuple[str, ...] = option(())
-    """Strategies to run, by the names that --show prints, or their beginnings (torch, mxnet/kvstore); default: all."""
+    """Strategies to run, by name or the beginnings of names (torch, torch/horovod); default: all."""
     np: str = option("2")
     """Numbers of ranks or devices, for example 1,2,4."""
     scaling: Literal["strong", "weak"] = option("strong")
@@ -57,13 +57,10 @@ class StrategyBenchOptions:
     shards: int = option(0, minimum=0, maximum=MAX_SHARDS)
     """Shards of each global batch: all strategies and numbers of ranks then train the same bits; 0 for none."""
     set: tuple[str, ...] = option((), is_repeated=True)
-    """NAME=VALUE for another option of training, such as model=resnet20; may be given several times."""
-    data: str = option("auto")
-    """Data set; auto uses fashion-mnist if HVDTRAIN_DATA has it, else synthetic."""
+    """NAME=VALUE for another option of training, such as model=resnet20; may be given several times. data is
+    fashion-mnist if HVDTRAIN_DATA has it, else synthetic."""
     output: Path = option(Path("runs/bench"))
     """Folder for the jobs' run folders and the report; finished jobs in it are not run again."""
-    show: bool = option(False)
-    """List the strategies, and exit."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -92,11 +89,6 @@ class StrategyBenchOptions:
                 raise UserError(f"{where}: bench decides --{key(name)} itself", "leave it out, or use sweep")
             given[name] = from_text(name, value, where)
         return given
-
-    @property
-    def dataset(self) -> str:
-        """The data set, with `auto` resolved."""
-        return default_dataset() if self.data == "auto" else self.data
 
 
 def default_dataset() -> str:
@@ -182,8 +174,10 @@ def choose(rows: list[BenchRow], wanted: tuple[str, ...]) -> list[BenchRow]:
     """
     for prefix in wanted:
         if not any(_matches(row, prefix) for row in rows):
-            hint = did_you_mean(prefix, {row.name for row in rows})
-            raise UserError(f"--rows {prefix}: no such strategy{hint}", "python -m hvdtrain bench --show lists them")
+            names = [row.name for row in rows]
+            raise UserError(
+                f"--rows {prefix}: no such strategy{did_you_mean(prefix, names)}", f"choose from {', '.join(names)}"
+            )
     chosen = [row for row in rows if not wanted or any(_matches(row, prefix) for prefix in wanted)]
     frameworks = {row.framework for row in chosen}
     return [row for row in rows if row in chosen or (row.framework in frameworks and row.name.endswith("/single"))]
@@ -223,7 +217,7 @@ def settings(job: BenchJob, options: StrategyBenchOptions) -> dict[str, Any]:
         "init": options.given.get("init", "xavier"),
         # So low that rounding errors do not grow: a larger distance from a single process then shows a mistake.
         "lr": options.given.get("lr", 0.02),
-        "data": options.dataset,
+        "data": options.given.get("data", default_dataset()),
         "batch_size": options.batch_size * replicas,
         "max_steps": options.steps,
     }

@@ -15,7 +15,7 @@ from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import FACTS
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint
+from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.run import LAYERS, Run
 from hvdtrain.views.report.rows import Row, Scaling, WeightDifference, named_layers

@@ -15,12 +15,12 @@ from hvdtrain.__main__ import main
 from hvdtrain.cli import COMMANDS, bench, doctor
 from hvdtrain.cli.export import ExportOptions
 from hvdtrain.cli.predict import PredictOptions
+from hvdtrain.cli.scale import ScaleOptions
 from hvdtrain.config.option import types
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import TrainingCommand
 from hvdtrain.errors import UserError
 from hvdtrain.measure.bench import allreduce
-from hvdtrain.measure.scale.inputs import ScaleOptions
 from hvdtrain.system.files import NOT_LOCAL
 
 
@@ -92,7 +92,7 @@ def test_another_shell_is_one_line(capsys):
         "bench allreduce --output {}",
         "doctor --output {}/file",
         "report run --output {}",
-        "scale run --latency-us 5 --bandwidth-gb-s 1 --output {}",
+        "scale run --link 5/1 --output {}",
     ],
 )
 @pytest.mark.parametrize("place", ["/proc/x", "file", "file/below"])
@@ -122,8 +122,8 @@ PATHS = [
     "sweep --output {} -- train",
     "bench --output {}",
     "bench allreduce --output {}",
-    "scale {} --latency-us 5 --bandwidth-gb-s 1",
-    "scale run --latency-us 5 --bandwidth-gb-s 1 --output {}",
+    "scale {} --link 5/1",
+    "scale run --link 5/1 --output {}",
     "scale run --allreduce {}",
     "report {}",
     "report run --output {}",

@@ -17,7 +17,7 @@ from hvdtrain.frameworks import export as frameworks_export
 from hvdtrain.frameworks import registry
 from hvdtrain.frameworks.export import Model, compare, export_onnx, random_images
 from hvdtrain.frameworks.torch.network import TorchNetwork
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks import onnx_graph
 from hvdtrain.networks.onnx_graph import to_onnx
 from hvdtrain.networks.record import shaped_to_record

@@ -16,7 +16,7 @@ from hvdtrain.cli import launch
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.jobs import background, hosts, run, signals
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job, RestartPolicy, reduced

@@ -8,7 +8,7 @@ import pytest
 from support.untrusted import save_checkpoint
 
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import best, checkpoints
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.system import checkpoint_folder, run_end

@@ -10,7 +10,7 @@ from support.networks import LENET_RECORD
 from support.run_folders import write_changes, write_run
 
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.segment import Segment
 

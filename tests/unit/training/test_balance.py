@@ -11,11 +11,11 @@ from support.stack import cases
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.sharding import Assignment
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs.step_times import StepTime
 from hvdtrain.training.balance import LENGTHS, Balancer, balanced, moved, moves_to
 from hvdtrain.training.balancing import Balancing
-from hvdtrain.training.ranks import Interval
+from hvdtrain.training.ranks import LoggedInterval
 
 STEPS = 10
 
@@ -165,7 +165,7 @@ def after(run, logging_steps, seconds, first=0):
     for number in range(1, logging_steps + 1):
         local = [10 * count * shard_s for count, shard_s in zip(run.assignment.counts, seconds, strict=True)]
         times = [StepTime(own, max(local) - own, 0.0) for own in local]
-        balancing.joined(Position(step=first + 10 * number), Interval(0.0, times=times))
+        balancing.joined(Position(step=first + 10 * number), LoggedInterval(0.0, times=times))
     return reporter
 
 
@@ -190,7 +190,7 @@ def test_shards_stay_where_nothing_can_be_won_or_nobody_asks(run):
 def test_ranks_that_changed_begin_with_equal_shares_and_are_watched_anew():
     run, reporter = Run(8, 2), Reporter()
     balancing = Balancing(run, reporter)
-    slow = Interval(0.0, times=[StepTime(1.0, 3.0, 0.0), StepTime(4.0, 0.0, 0.0)])
+    slow = LoggedInterval(0.0, times=[StepTime(1.0, 3.0, 0.0), StepTime(4.0, 0.0, 0.0)])
     for first in (0, 55):  # the last steps are done again
         balancing.started(Position(step=first))
         for number in range(1, 7):
@@ -203,5 +203,5 @@ def test_ranks_that_changed_begin_with_equal_shares_and_are_watched_anew():
     balancing.renewed(Position(step=165), None)
     assert run.assignment.counts == [2, 3, 3]
     balancing.started(Position(step=165))
-    balancing.joined(Position(step=175), Interval(0.0, times=[StepTime(1.0, 0.0, 0.0)] * 3))
+    balancing.joined(Position(step=175), LoggedInterval(0.0, times=[StepTime(1.0, 0.0, 0.0)] * 3))
     assert len(reporter.records) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import score_of
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.training.run import Run, learning_rate
 
 

@@ -14,7 +14,7 @@ from support.rank_threads import on_all_ranks
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.errors import WrongBits
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position, ShardLoss
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position, ShardLoss
 from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.heartbeats import Heartbeat, Observation

@@ -29,7 +29,7 @@ from hvdtrain.config.option import Resume, key
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import FACTS
 from hvdtrain.errors import BitsDiffer, UserError
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import Dense
 from hvdtrain.runs import checkpoints

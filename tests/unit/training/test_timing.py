@@ -16,7 +16,7 @@ from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.rows import RowError
 from hvdtrain.frameworks import arithmetic
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import metrics
 from hvdtrain.runs.console import Display
 from hvdtrain.runs.step_times import NO_TIME, StepTime
