@@ -6,6 +6,7 @@ Processes: it compares the ranks of real jobs, and Horovod's allreduce between t
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -30,8 +31,6 @@ from support.stack import FASTEST, cases
 from hvdtrain.doctor.checks.software import FRAMEWORKS
 from hvdtrain.doctor.quick import QUICK
 from hvdtrain.errors import UserError
-from hvdtrain.measure.bench.host_jobs import HostJob
-from hvdtrain.measure.bench.hosts import Speed, hosts
 from hvdtrain.system.network import free_port
 from hvdtrain.system.stacks import framework_version
 
@@ -205,11 +204,12 @@ def test_more_threads_than_cores_and_more_ranks_than_gpus(tmp_path):
 
 
 @pytest.fixture
-def two_hosts():
-    """Two network namespaces, whose link may be limited."""
+def two_hosts(monkeypatch):
+    """Two network namespaces, whose link may be limited, as a benchmark makes them."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "links")
     with contextlib.ExitStack() as stack:
         try:
-            made = stack.enter_context(hosts(2))
+            made = stack.enter_context(importlib.import_module("hosts").hosts(2))
         except UserError as error:
             pytest.skip(str(error))
         yield made
@@ -219,13 +219,13 @@ def on_hosts(made, folder, *checks) -> DoctorResult:
     """The doctor in a job with one rank on each host."""
     file = folder / "doctor.json"
     command = ["python", "-m", "hvdtrain", "doctor", "--only", *checks, "--output", str(file)]
-    HostJob("doctor", command, True, folder, limit_s=120).run(made.spaces)
+    importlib.import_module("host_jobs").HostJob("doctor", command, True, folder, limit_s=120).run(made.spaces)
     return DoctorResult(0, "", file)
 
 
 def test_a_slow_link_is_what_steps_wait_for(two_hosts, tmp_path):
     """At 10 Mbit/s, where Horovod's allreduces still end in time."""
-    two_hosts.set_speed(Speed(10))
+    two_hosts.set_speed(importlib.import_module("hosts").Speed(10))
     result = on_hosts(two_hosts, tmp_path, "link", "horovod-size")
     link = result.has("link", "warn", "the link, not the cores, is what a step waits for", remedy="--compression int8")
     assert 5 < float(re.search(r"\((\d+) Mbit/s\)", link["text"])[1]) <= 10
