@@ -17,7 +17,7 @@ pytest_plugins = ("support.slowest_files",)
 
 TOGETHER = {
     **{f"tests/contracts/test_{name}.py": "same jobs" for name in ("parity", "strategies", "networks", "tasks")},
-    **{f"tests/cluster/test_{name}.py": "same hosts" for name in ("hosts", "slurm", "survive_hosts", "survive_slurm")},
+    **{f"tests/cluster/test_{name}.py": "same hosts" for name in ("hosts", "slurm", "survive")},
 }
 """Files whose tests compare runs of the same jobs, and those whose jobs run on the same hosts."""
 

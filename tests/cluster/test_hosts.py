@@ -14,10 +14,9 @@ import time
 
 import pytest
 from support.cluster_jobs import LAUNCH, SLEEP, program, ranks_on, skip_if_the_folder_has_a_space
-from support.jobs import PROGRAMS, ROOT, distance, finish, newest, run, start, train, wait_for
+from support.jobs import PROGRAMS, ROOT, distance, finish, newest, train, wait_for
 
 MATRIX = pytest.mark.matrix
-PATH = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
 HOSTS = [
     ("mxnet", ["horovodrun", "--interface", "eth0"], "host1:1,host2:1", ()),
     pytest.param("torch", ["mpirun"], "host1:1,host2:1,host3:1", (), marks=MATRIX),
@@ -144,64 +143,3 @@ def test_a_host_that_does_not_exist_is_reported(hosts, tmp_path):
     assert status == 2
     assert "host9: no ssh without a password (ssh: Could not resolve hostname host9" in output
     assert "add host9 and its address to /etc/hosts" in output
-
-
-MADE = """
-import sys, time
-from pathlib import Path
-from support.cluster import Hosts
-hosts = Hosts(Path(sys.argv[1]), 2)
-hosts.up()
-print(*hosts.processes("host1"), *hosts.processes("host2"), flush=True)
-time.sleep(60)
-"""
-
-
-def test_hosts_end_with_the_test_run_that_made_them(hosts, tmp_path):
-    """Also where it cannot clean up."""
-    process = start([sys.executable, "-c", MADE, str(tmp_path)], tmp_path, PYTHONPATH=PATH)
-    processes = [f"/proc/{pid}" for pid in process.stdout.readline().split()]
-    # Of each host the first one, and sshd; those that were there for a moment only have ended.
-    assert sum(map(os.path.exists, processes)) >= 4
-    process.kill()
-    process.communicate()
-    wait_for(lambda: not any(map(os.path.exists, processes)), 10)
-
-
-FAILING = """
-from cluster.conftest import hosts
-from support.cluster_jobs import LAUNCH, ranks_on
-from support.jobs import pids_of, start, wait_for
-
-PROGRAM = "import os, signal, time; time.sleep(600)"
-
-
-def test_that_fails(hosts, tmp_path):
-    job = [*LAUNCH, "mpirun", "-n", "2", "-H", "host1:1,host2:1", "--", "python", "-c", PROGRAM]
-    hosts.start("host1", job, tmp_path)
-    wait_for(lambda: ranks_on(hosts, "host1") and ranks_on(hosts, "host2"), 60)
-    assert hosts.run("host1", ["ssh", "host2", "setsid sleep 1001 <&- >&- 2>&- &"], tmp_path)[0] == 0
-    start(["sh", "-c", "setsid sleep 1002 &"], tmp_path)
-    wait_for(lambda: hosts.programs("sleep 1001")["host2"] and pids_of("sleep 1002"), 10)
-    raise AssertionError("as intended")
-
-
-def test_after_it(hosts):
-    assert not any(hosts.programs("time.sleep(600)").values())
-    assert not pids_of("sleep 1001") + pids_of("sleep 1002")
-"""
-
-
-def test_a_test_that_fails_ends_what_it_started(hosts, tmp_path):
-    """The launcher, its agents and ranks on two hosts, and what no longer descends from a command of the test."""
-    skip_if_the_folder_has_a_space(["mpirun"])
-    (tmp_path / "test_failing.py").write_text(FAILING)
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "test_failing.py"]
-    _, output = run(words, tmp_path, PYTHONPATH=PATH)
-    assert "AssertionError: as intended" in output and "1 failed, 1 passed" in output, output
-
-
-def test_hosts_have_a_home_of_their_own(hosts, tmp_path):
-    """There bash reads its start-up files, at each ssh, and programs keep their settings."""
-    status, output = hosts.run("host1", ["ssh", "host2", "pwd; echo ~"], tmp_path)
-    assert (status, output.split()) == (0, [str(hosts.home)] * 2), output

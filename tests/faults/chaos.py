@@ -25,7 +25,7 @@ from typing import NamedTuple
 import pytest
 from support.stack import INSTALLED
 
-from faults import checkpoint_files, disks, lost_ranks, other_faults, survived_kills
+from faults import checkpoint_files, disks, lost_ranks, survived_kills
 from faults.suite import HEAD, SHARDS, Row, Suite
 from faults.watched_job import remaining_processes
 
@@ -47,18 +47,13 @@ FAULTS = {
     "suspend": Fault(lost_ranks.suspend),
     "skew": Fault(lost_ranks.skew),
     "cable": Fault(lost_ranks.cable, ("horovodrun",)),
-    "ask": Fault(other_faults.ask),
-    "output": Fault(other_faults.full_output),
-    "interrupt": Fault(other_faults.interrupt),
+    "ask": Fault(lost_ranks.ask),
     "flip": Fault(checkpoint_files.flip),
     "full": Fault(disks.full),
     "disk": Fault(disks.disk),
     "stall": Fault(disks.stall),
     "slow": Fault(disks.slow),
     "gone": Fault(disks.gone),
-    "nan": Fault(other_faults.nan),
-    "drift": Fault(other_faults.drift),
-    "two": Fault(other_faults.same_name),
     "ranks": Fault(lost_ranks.change),
     "write": Fault(checkpoint_files.write, ("",)),
 }

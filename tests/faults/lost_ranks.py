@@ -1,6 +1,6 @@
-"""A rank is killed, hangs or loses its network: the job names it, and its restart continues from the newest checkpoint.
+"""A rank is killed, hangs, loses its network or is asked to stop: a restart continues from the newest checkpoint.
 
-With --shards, other ranks and another strategy continue it.
+The job names the rank. With --shards, other ranks and another strategy continue it.
 """
 
 from __future__ import annotations
@@ -152,3 +152,24 @@ def change(suite: Suite, launcher: str, framework: str) -> Row:
     suite.check_weights(third)
     ways = ", ".join(f"{one.ranks} of {one.strategy}" for one in (job, second, third))
     return Row(f"SIGKILL, then SIGTERM; ranks: {ways}", launcher, framework, detected - killed, state="same hash")
+
+
+def ask(suite: Suite, launcher: str, framework: str) -> Row:
+    """A signal to the launcher or to a rank, or a file in the run's folder.
+
+    The job writes a checkpoint and exits with status 75, and the same command continues it.
+    """
+    name = suite.random.choice(["SIGTERM", "SIGINT", "SIGUSR1", "STOP"])
+    target = suite.random.choice(["launcher", "rank 0", "rank 1"])
+    job = suite.job(launcher, framework)
+    job.wait_for_step(suite.random.randrange(2, STEPS - 8))
+    if name == "STOP":
+        target = "run's folder"
+        (job.run / "STOP").touch()
+    else:
+        os.kill(job.process.pid if target == "launcher" else job.pid(int(target[-1])), getattr(signal, name))
+    asked = time.time()
+    reported = job.reported(f"was asked to stop by {'' if name == 'STOP' else name}", asked, 30)
+    job.end(75)
+    suite.check_resumes(job)
+    return Row(f"{name} to the {target}", launcher, framework, reported - asked, None, 0)

@@ -1,8 +1,8 @@
 """Run Horovod's own tests with two variants of its core, and compare: python -m horovod_suite --source DIR
 
 Needs tests/ and the checkout on PYTHONPATH, as `make horovod-test SOURCE=DIR` sets it. The results of each case and
-core stay in the output folder and are not run again, except of cores named by --again. Ends with status 1 if a test's
-outcome with another core is not that with the first core in any of three runs, and with status 2 for wrong input.
+core stay in the output folder and are not run again. Ends with status 1 if a test's outcome with another core is not
+that with the first core in any of three runs, and with status 2 for wrong input.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="cases with these parts in their names")
     parser.add_argument("--list", action="store_true", help="list the cases, and end")
     parser.add_argument("--output", type=Path, default=Path("runs/horovod-suite"), help="folder of logs and results")
-    parser.add_argument("--again", nargs="+", default=[], metavar="NAME", help="cores to run again (`all`)")
     parser.add_argument("--quiet-limit", type=float, default=Limits.quiet_s, metavar="S",
                         help="s without a test that starts or ends, after which a job counts as hung")  # fmt: skip
     parser.add_argument("--case-limit", type=float, default=Limits.case_s, metavar="S", help="s that a case may take")
@@ -66,19 +65,19 @@ class Suite:
     def __init__(self, output: Path, limits: Limits) -> None:
         self.output, self.limits, self.requirements = output.resolve(), limits, install_requirements()
 
-    def run(self, case: Case, core: Core, number: int, again: bool = False) -> Run:
+    def run(self, case: Case, core: Core, number: int) -> Run:
         """The result of a case's run of this number, from the output folder if it is there."""
         folder = self.output / core.name / case.name / f"run-{number}"
-        if (folder / "run.json").exists() and not again:
+        if (folder / "run.json").exists():
             return Run(**json.loads((folder / "run.json").read_text()))
         run = run_case(case, core, folder, self.requirements, self.limits)
         counts = ", ".join(f"{count} {name}" for name in report.COUNTED if (count := run.count(name)))
         print(f"{case.name}, {core.name}, run {number}: {counts}; {run.seconds:.0f} s", flush=True)
         return run
 
-    def compare(self, case: Case, cores: list[Core], again: list[str]) -> list[list[Run]]:
+    def compare(self, case: Case, cores: list[Core]) -> list[list[Run]]:
         """Run a case with each core; those that differ from the first again, until they agree or MAX_RUNS are done."""
-        results = [[self.run(case, core, 1, bool({core.name, "all"} & {*again}))] for core in cores]
+        results = [[self.run(case, core, 1)] for core in cores]
         for number in range(2, MAX_RUNS + 1):
             differ = [runs for runs in results[1:] if "differs" in differences(results[0], runs).values()]
             if not differ:
@@ -86,7 +85,7 @@ class Suite:
             # The reference as well: it may be the one that is flaky.
             for runs, core in zip(results, cores, strict=True):
                 if runs is results[0] or runs in differ:
-                    runs.append(self.run(case, core, number, bool({core.name, "all"} & {*again})))
+                    runs.append(self.run(case, core, number))
         return results
 
 
@@ -101,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     # One job at a time where its ranks take all cores.
     workers = max(1, (os.cpu_count() or 1) // max(*options.ranks, 2))
     with ThreadPoolExecutor(workers) as pool:
-        found = list(pool.map(lambda case: suite.compare(case, cores, options.again), chosen))
+        found = list(pool.map(lambda case: suite.compare(case, cores), chosen))
     results = {
         (case, core.name): runs
         for case, compared in zip(chosen, found, strict=True)
@@ -109,11 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     rows = list(report.different(cores, results))
     parts = {
-        "Outcomes: passed / failed / skipped tests": [
-            *report.table(cores, results),
-            "",
-            *report.builds(cores, results),
-        ],
+        "Outcomes: passed / failed / skipped tests": report.table(cores, results),
         "Differences": report.table_of_differences(cores, rows),
         "Failures": report.failures(cores, results),
     }

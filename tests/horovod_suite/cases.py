@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -113,14 +112,3 @@ def environment(case: Case, core: Core, requirements: Path, records: Path) -> di
         **core.variables,
         "PYTHONPATH": os.pathsep.join(place for place in places if place),
     }
-
-
-def build(core: Core) -> str:
-    """Identifies a build of Horovod: the start of the SHA-256 of its libraries."""
-    code = (
-        "import hashlib, pathlib, importlib.util as u\n"
-        "folder = pathlib.Path(u.find_spec('horovod').origin).parent\n"
-        "print(hashlib.sha256(b''.join(one.read_bytes() for one in sorted(folder.glob('*/*.so')))).hexdigest()[:12])"
-    )
-    variables = {**os.environ, **core.variables}
-    return subprocess.check_output([core.folder / "python", "-c", code], text=True, env=variables).strip()

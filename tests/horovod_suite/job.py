@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from horovod_suite.cases import STALL, Case, Core, build, command, environment
+from horovod_suite.cases import STALL, Case, Core, command, environment
 from horovod_suite.outcomes import Run, add_job, read_record
 
 MAX_STOPS = 8
@@ -34,7 +34,7 @@ class Limits:
 def run_case(case: Case, core: Core, folder: Path, requirements: Path, limits: Limits) -> Run:
     """Run a case in `folder`, which keeps its logs and records, and write `run.json` there."""
     shutil.rmtree(folder, ignore_errors=True)
-    run, start, stops = Run(build=build(core)), time.monotonic(), 0
+    run, start, stops = Run(), time.monotonic(), 0
     for number in itertools.count():
         job = folder / f"job-{number}"
         job.mkdir(parents=True)

@@ -19,7 +19,6 @@ class Run:
     """One run of a case with a core, of all its jobs."""
 
     seconds: float = 0.0
-    build: str = ""
     outcomes: Outcomes = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     """Of a test that did not pass, its error."""

@@ -35,14 +35,6 @@ def cell(run: Run) -> str:
     return ", ".join((" / ".join(str(run.count(name)) for name in COUNTED[:3]), *others))
 
 
-def builds(cores: list[Core], results: Results) -> Iterator[str]:
-    """The builds of Horovod and the variables that each core's results are of."""
-    for core in cores:
-        known = sorted({run.build for (_, name), runs in results.items() if name == core.name for run in runs})
-        variables = " ".join(f"{name}={value}" for name, value in core.variables.items())
-        yield f"- {core.name}: build {', '.join(known)} {variables}".rstrip()
-
-
 def different(cores: list[Core], results: Results) -> Iterator[tuple[str, ...]]:
     """Each test that is not the same with another core as with the first: its verdict, and the outcomes of all runs."""
     for case in dict.fromkeys(case for case, _ in results):

@@ -163,16 +163,6 @@ def test_mpirun_of_another_mpi_and_broken_horovodrun(tmp_path):
     result.has("allreduce", "fail", "mpirun started 2 processes, but every process is rank 0", remedy="make setup")
 
 
-@pytest.mark.matrix
-def test_mpi_controller_under_gloo(tmp_path):
-    by = [*launcher("gloo", 2), "env", "HOROVOD_CONTROLLER=mpi", "HOROVOD_CPU_OPERATIONS=mpi"]
-    result = doctor(tmp_path, "--only", "horovod-size", "variables", by=by)
-    remedy = "unset HOROVOD_CONTROLLER"
-    result.has("variables", "fail", "HOROVOD_CONTROLLER=mpi under horovodrun --gloo", remedy=remedy)
-    result.has("horovod-size", "fail", "started 2 processes, but every process is rank 0", remedy=remedy)
-    assert result.status == 1
-
-
 def test_controller_that_the_launcher_does_not_provide(tmp_path):
     """The allreduce is not tried, as it would crash."""
     by = [*hvdtrain_launch("mpirun"), "env", "HOROVOD_CONTROLLER=gloo"]

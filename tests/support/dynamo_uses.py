@@ -65,12 +65,6 @@ def compile_a_step() -> Any:
     return compiled_frames(step, network, optimizer), weights(network)
 
 
-def compile_a_model() -> Any:
-    network, optimizer = model()
-    network.compile(backend="eager")
-    return [round(step(network, optimizer).item(), 5) for _ in range(3)]
-
-
 def disable_a_function() -> Any:
     model()
     disabled = torch.compiler.disable(lambda x: x.sin().cos())
@@ -130,11 +124,6 @@ def export() -> Any:
     return torch.export.export(network, (torch.ones(4, 3),)).graph_module.code
 
 
-def explain() -> Any:
-    explained = torch._dynamo.explain(step)(*model())
-    return explained.graph_count, explained.graph_break_count, explained.op_count
-
-
 def what_pytorch_keeps() -> Any:
     """Of each method of an optimizer that is not compiled: the function that PyTorch calls for it."""
     model()
@@ -170,8 +159,8 @@ def use_in_threads() -> Any:
 USES = {
     use.__name__: use
     for use in (
-        *(compile_a_step, compile_a_model, disable_a_function, disable_with_dynamo, configure, import_a_submodule),
-        *(keep_the_module, set_an_attribute, find_the_module, export, explain, what_pytorch_keeps, use_in_threads),
+        *(compile_a_step, disable_a_function, disable_with_dynamo, configure, import_a_submodule),
+        *(keep_the_module, set_an_attribute, find_the_module, export, what_pytorch_keeps, use_in_threads),
     )
 }
 

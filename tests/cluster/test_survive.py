@@ -1,6 +1,6 @@
-"""launch --survive on several hosts: lost ranks, a host that cannot be reached, and hosts that are added.
+"""launch --survive on several hosts and in a real Slurm: lost ranks, hosts and nodes that fail or are added.
 
-It starts processes because ranks on other hosts end with their host's network or by a signal.
+It starts processes because ranks on other hosts end with their host's network or by a signal, or Slurm ends them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from support.cluster_jobs import LAUNCH
 from support.jobs import ROOT, wait_for
 
+IN_A_FILE = ["sh", "-c", 'exec "$@" > output 2>&1', "sh"]
 PROGRAM = [sys.executable, str(ROOT / "tests" / "support" / "survivor.py")]
 
 
@@ -35,7 +36,7 @@ class Output:
 def begin(hosts, folder, *options):
     """Start a job of the survivor program on host1; its process, and its output."""
     command = [*LAUNCH, "horovodrun", "--interface", "eth0", "--survive", *options, "--", *PROGRAM, str(folder)]
-    process = hosts.start("host1", ["sh", "-c", 'exec "$@" > output 2>&1', "sh", *command], folder, SECRET_TOKEN="x y")
+    process = hosts.start("host1", [*IN_A_FILE, *command], folder, SECRET_TOKEN="x y")
     return process, Output(folder / "output")
 
 
@@ -86,4 +87,22 @@ def test_a_job_grows_to_a_host_of_its_hostfile(hosts, tmp_path):
     output.until(r"\[0\] member 1 \[0\]")
     hostfile.write_text("host1 slots=1\nhost3 slots=1\n")
     output.until(r"\[1\] member 2 \[0, 1\]", "hvdtrain: rank 1 on host3 joins; 2 ranks")
+    assert end(process, tmp_path) == 0, output.text
+
+
+def test_a_killed_step_and_a_failed_node_do_not_end_the_job(slurm, tmp_path):
+    """A killed rank starts again on its node; that of the failed node where the allocation has another task."""
+    launch = [*LAUNCH, "srun", "-n", "2", "--survive", "--", *PROGRAM, str(tmp_path)]
+    allocate = ["salloc", "--no-kill", "--nodes=2", "--ntasks-per-node=2", *launch]
+    process, output = slurm.start([*IN_A_FILE, *allocate], tmp_path), Output(tmp_path / "output")
+    output.until(r"\[0\] member 1 \[0, 1\]", seconds=40)
+    steps = slurm.run(["squeue", "--steps", "--noheader", "--format=%i %N"])[1].split()
+    slurm.run(["scancel", "--signal=KILL", steps[steps.index("host2") - 1]])
+    rejoined = "hvdtrain: rank 1 on host{} joins; 2 ranks"
+    output.until(r"\[0\] member 2 \[0\]", r"\[0\] member 3 \[0, 1\]", rejoined.format(2), seconds=40)
+    assert slurm.run(["scontrol", "update", "nodename=host2", "state=down", "reason=test"])[0] == 0
+    try:
+        output.until(r"\[0\] member 4 \[0\]", r"\[0\] member 5 \[0, 1\]", rejoined.format(1), seconds=40)
+    finally:
+        slurm.run(["scontrol", "update", "nodename=host2", "state=resume"])
     assert end(process, tmp_path) == 0, output.text
