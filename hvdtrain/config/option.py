@@ -156,16 +156,21 @@ def convert(value: Any, kind: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
-def parser_of(kind: type, program: str) -> OptionParser:
-    """The parser of a program whose options are a dataclass; the docstring of this is the program's description."""
-    parser = OptionParser(program, inspect.getdoc(kind) or "")
+def parser_of(kind: type, program: str, replacements: Mapping[str, str] | None = None) -> OptionParser:
+    """The parser of a program whose options are a dataclass; the docstring of this is the program's description.
+
+    replacements: those of `Parser`.
+    """
+    parser = OptionParser(program, inspect.getdoc(kind) or "", replacements=replacements)
     parser.add(kind)
     return parser
 
 
-def read_arguments(kind: type[Kind], program: str, argv: list[str]) -> Kind:
+def read_arguments(
+    kind: type[Kind], program: str, argv: list[str], replacements: Mapping[str, str] | None = None
+) -> Kind:
     """A dataclass of options, from a command line. Raises UserError for invalid options."""
-    return kind(**parser_of(kind, program).parse(argv))
+    return kind(**parser_of(kind, program, replacements).parse(argv))
 
 
 class OptionParser(Parser):

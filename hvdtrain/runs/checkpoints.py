@@ -281,11 +281,8 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
     Raises UserError if it belongs to a task, or its weights are not those of the network.
     """
     if "task" in saved.network:
-        exported = "; hvdtrain export --model writes models of tasks" if is_reference(saved.model) else ""
-        raise UserError(
-            f"{path}: is of {saved.model!r:.80}, not of a network as data",
-            f"load its weights in code of your own{exported}",
-        )
+        remedy = f'use hvdtrain.load("{path}")' if is_reference(saved.model) else "load its weights in code of your own"
+        raise UserError(f"{path}: is of {saved.model!r:.80}, not of a network as data", remedy)
     try:
         network = shaped_from_record(saved.network, saved.model)
         network.check(saved.weights)

@@ -55,6 +55,9 @@ LAUNCH = {
     "--mail-user": "use --sbatch --mail-user=ADDRESS",
     "--mem": "use --sbatch --mem=SIZE",
 }
+_LOAD = 'use hvdtrain.load("runs/NAME"), which returns the model of a task'
+EXPORT = {"--model": _LOAD, "--set": _LOAD}
+PREDICT = {**EXPORT, "--output": _LOAD, "--test": _LOAD}
 
 
 def error(option: str, replacement: str) -> UserError:
