@@ -58,6 +58,7 @@ LAUNCH = {
 _LOAD = 'use hvdtrain.load("runs/NAME"), which returns the model of a task'
 EXPORT = {"--model": _LOAD, "--set": _LOAD}
 PREDICT = {**EXPORT, "--output": _LOAD, "--test": _LOAD}
+REPLAY = {"--quiet": "redirect standard error: standard output has only the result"}
 
 
 def error(option: str, replacement: str) -> UserError:
