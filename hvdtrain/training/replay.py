@@ -61,9 +61,9 @@ def choose(folder: Path, first: int | None = None, last: int | None = None, stra
         missing = "valid config.json of a run" if hashes else "hash of its weights"
         raise UserError(f"{folder} has no {missing}", "give the folder of a run that has written a checkpoint")
     last = [*hashes][-1] if last is None else last
-    line = checkpoint_folder.current_line(folder / "checkpoints")
+    saved = checkpoint_folder.entries(folder / "checkpoints")
     starts: dict[int, Path | None] = {} if resumed_from(known) else {0: None}
-    starts |= {entry.step: entry.path for entry in line if entry.step < last}
+    starts |= {entry.step: entry.path for entry in saved if entry.step < last}
     first = [0, *starts][-1] if first is None else first
     if last not in hashes or first not in starts:
         reason = f"{folder} has no checkpoint of step {first} before step {last} with a hash of its weights"
@@ -92,7 +92,7 @@ def choose(folder: Path, first: int | None = None, last: int | None = None, stra
     device: Any = record.table("runtime").text("device") or "auto"
     devices = record.table("runtime").count("devices") or 0
     runtime = RuntimeOptions(name="replay", resume=starts[first], device=device, devices=devices)
-    recorded = {step: saved.parameters for step, saved in hashes.items() if first <= step <= last}
+    recorded = {step: hash_.parameters for step, hash_ in hashes.items() if first <= step <= last}
     return Segment(folder, first, record, recorded, config, runtime)
 
 
