@@ -10,7 +10,6 @@ from typing import Literal
 
 from hvdtrain import __version__
 from hvdtrain.config.option import OptionParser, option, parser_of, positional, read_arguments
-from hvdtrain.config.options import Framework
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.export import (
@@ -29,8 +28,7 @@ from hvdtrain.system.text import did_you_mean, printable
 
 Format = Literal["onnx", "pt2", "saved_model"]
 NAMES: dict[Format, str] = {"onnx": "ONNX", "pt2": "a program of torch.export", "saved_model": "a SavedModel"}
-FRAMEWORKS: dict[Format, Framework] = {"pt2": "torch", "saved_model": "tensorflow"}
-"""Of the formats that belong to a framework."""
+EXPORTS = {"onnx": export_onnx, "pt2": export_program, "saved_model": export_saved_model}
 SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt2": "pt2"}
 
 
@@ -43,8 +41,6 @@ class ExportOptions:
     metric), or a checkpoint."""
     output: str = positional(is_path=True)
     """MODEL.onnx for ONNX, MODEL.pt2 for PyTorch (torch.export), FOLDER/ for TensorFlow (SavedModel)."""
-    framework: Literal["recorded", Framework] = option("recorded")
-    """Framework with whose logits an ONNX model is compared; by default the one that wrote the checkpoint."""
     force: bool = option(False)
     """Replace the file or SavedModel that is there already."""
 
@@ -67,15 +63,11 @@ def main(argv: list[str]) -> None:
 
 def _export(options: ExportOptions) -> None:
     kind, output = output_format(options.output), Path(options.output)
-    _check_framework(options, kind)
     _check_output(kind, output, options.force)
     path, saved = checkpoints.newest(options.checkpoint)
     model = _model(path, saved)
     try:
-        if kind == "onnx":
-            comparison = export_onnx(model, output, None if options.framework == "recorded" else options.framework)
-        else:
-            comparison = (export_program if kind == "pt2" else export_saved_model)(model, output)
+        comparison = EXPORTS[kind](model, output)
     except OSError as error:
         raise UserError(f"{output}: cannot be written ({error.strerror or error})", "give another output") from None
     images = text(model.network.input_shape)
@@ -95,15 +87,6 @@ def output_format(output: str) -> Format:
         f"{output!r}: no format has such a name{did_you_mean(suffix, SUFFIXES)}",
         "give MODEL.onnx, MODEL.pt2, or FOLDER/ for a SavedModel",
     )
-
-
-def _check_framework(options: ExportOptions, kind: Format) -> None:
-    required = FRAMEWORKS.get(kind, options.framework)
-    if options.framework not in ("recorded", required):
-        raise UserError(
-            f"--framework {options.framework}: {NAMES[kind]} belongs to {required}, with which it is compared",
-            "leave --framework out",
-        )
 
 
 def _check_output(kind: Format, output: Path, force: bool) -> None:

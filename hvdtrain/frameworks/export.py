@@ -100,11 +100,10 @@ class _Reference:
         return Comparison(runtime, self._framework, largest)
 
 
-def export_onnx(model: Model, path: Path, framework: Framework | None) -> Comparison:
-    """Write an ONNX model, which needs a framework only for the comparison.
+def export_onnx(model: Model, path: Path) -> Comparison:
+    """Write an ONNX model, and compare it with the framework of the checkpoint, if that is installed.
 
-    framework: to compare with; None for that of the checkpoint, if it is installed. Raises UserError if a package is
-    missing or the model too large, OSError if the file cannot be written.
+    Raises UserError if a package is missing or the model too large, OSError if the file cannot be written.
     """
     _import_package("onnx")
     from hvdtrain.networks.onnx_graph import LARGEST, to_onnx
@@ -116,16 +115,14 @@ def export_onnx(model: Model, path: Path, framework: Framework | None) -> Compar
             "export to .pt2 or to a SavedModel",
         )
     content = to_onnx(model.network, model.weights, model.metadata).SerializeToString()
-    comparison = _compare_onnx(model, content, framework)
+    comparison = _compare_onnx(model, content)
     write_atomically(path, content)
     return comparison
 
 
-def _compare_onnx(model: Model, content: bytes, framework: Framework | None) -> Comparison:
+def _compare_onnx(model: Model, content: bytes) -> Comparison:
     try:
-        runtime = _import_package("onnxruntime")
-        if framework is None:
-            framework = _recorded(model)
+        runtime, framework = _import_package("onnxruntime"), _recorded(model)
     except UserError as error:
         return Comparison(problem=str(error))
     reference = _Reference(model, framework)
@@ -140,7 +137,7 @@ def _compare_onnx(model: Model, content: bytes, framework: Framework | None) -> 
 def _recorded(model: Model) -> Framework:
     """The framework that wrote the checkpoint. Raises UserError if it is not installed, or unknown."""
     if model.framework not in get_args(Framework):
-        raise UserError(f"written by the unknown framework {model.framework!r}", "choose one with --framework")
+        raise UserError(f"written by the unknown framework {model.framework!r}", "give another run")
     framework = cast(Framework, model.framework)
     require([framework], framework)
     return framework

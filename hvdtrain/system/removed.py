@@ -56,8 +56,12 @@ LAUNCH = {
     "--mem": "use --sbatch --mem=SIZE",
 }
 _LOAD = 'use hvdtrain.load("runs/NAME"), which returns the model of a task'
-EXPORT = {"--model": _LOAD, "--set": _LOAD}
-PREDICT = {**EXPORT, "--output": _LOAD, "--test": _LOAD}
+EXPORT = {
+    "--framework": "leave it out: an ONNX model is compared with the framework that wrote the checkpoint",
+    "--model": _LOAD,
+    "--set": _LOAD,
+}
+PREDICT = {"--model": _LOAD, "--output": _LOAD, "--set": _LOAD, "--test": _LOAD}
 REPLAY = {"--quiet": "redirect standard error: standard output has only the result"}
 
 

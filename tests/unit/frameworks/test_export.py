@@ -65,7 +65,7 @@ def test_a_model_with_other_logits_is_not_written(tmp_path, monkeypatch):
     wrong = {name: array * np.float32(1.001) for name, array in model().weights.items()}
     monkeypatch.setattr(onnx_graph, "to_onnx", lambda network, weights, metadata: to_onnx(network, wrong, metadata))
     with pytest.raises(HvdtrainError, match=r"differ by .* from those of torch") as ended:
-        export_onnx(model(), tmp_path / "model.onnx", None)
+        export_onnx(model(), tmp_path / "model.onnx")
     assert ended.value.exit_status == 1
     assert not list(tmp_path.iterdir())
 
@@ -75,25 +75,25 @@ def test_logits_that_are_not_finite_are_an_error(tmp_path):
     name, _ = next(wrong.network.parameters())
     wrong.weights[name][:] = np.nan
     with pytest.raises(UserError, match="not finite"):
-        export_onnx(wrong, tmp_path / "model.onnx", None)
+        export_onnx(wrong, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_without_the_framework_or_onnxruntime_nothing_is_compared(tmp_path, monkeypatch):
-    comparison = export_onnx(dataclasses.replace(model(), framework="other"), tmp_path / "a.onnx", None)
+    comparison = export_onnx(dataclasses.replace(model(), framework="other"), tmp_path / "a.onnx")
     assert "unknown framework 'other'" in comparison.problem
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert "pip install 'hvdtrain[onnx]'" in export_onnx(model(), tmp_path / "b.onnx", None).problem
+    assert "pip install 'hvdtrain[onnx]'" in export_onnx(model(), tmp_path / "b.onnx").problem
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(UserError, match=r"onnx cannot be imported .*pip install 'hvdtrain\[onnx\]'"):
-        export_onnx(model(), tmp_path / "c.onnx", None)
+        export_onnx(model(), tmp_path / "c.onnx")
     assert sorted(os.listdir(tmp_path)) == ["a.onnx", "b.onnx"]
 
 
 def test_weights_larger_than_a_file_of_onnx(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_graph, "LARGEST", 100)
     with pytest.raises(UserError, match="more than an ONNX file can hold"):
-        export_onnx(model(), tmp_path / "model.onnx", None)
+        export_onnx(model(), tmp_path / "model.onnx")
 
 
 FORMATS = {
@@ -166,7 +166,6 @@ def test_runs_and_places_that_cannot_be(tmp_path, capsys, monkeypatch):
     assert 'no longer an option; use hvdtrain.load("runs/NAME")' in error_of(capsys, task, "x.pt2", "--set", "a=1")
     run = save(tmp_path / "run")
     assert "there is no folder" in error_of(capsys, run, tmp_path / "missing" / "model.onnx")
-    assert "--framework mxnet: " in error_of(capsys, run, tmp_path / "model.pt2", "--framework", "mxnet")
     long = tmp_path / f"{'a' * 250}.onnx"
     assert "cannot be written (File name too long)" in error_of(capsys, run, long)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
