@@ -62,7 +62,7 @@ class NotFiniteError(TrainingError):
 
 
 class BitsDiffer(TrainingError):
-    """Training again ended at other weights than those that a run recorded. A restart would end in the same way."""
+    """The replay produced different weights than the run recorded. A restart would end in the same way."""
 
     retry = False
     resumable = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hvdtrain.runs.run import finished_runs
+from hvdtrain.runs.search import finished_runs
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import write_outputs
 from hvdtrain.system.text import printable

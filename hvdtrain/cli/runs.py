@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from hvdtrain.runs.run import closed_folders, find_runs
+from hvdtrain.runs.search import closed_folders, find_runs
 from hvdtrain.system.command import Parser, exit_status, joined
 from hvdtrain.system.text import printable
 from hvdtrain.views.listing import COLUMNS, Filter, column_of, counted, metric_names, run_lines, sort_runs

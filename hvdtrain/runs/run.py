@@ -1,20 +1,16 @@
-"""A run as it is read from its folder, whatever state it and its files are in; and the search for runs."""
+"""A run as it is read from its folder, whatever state it and its files are in."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
-import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import STYLES, Config
 from hvdtrain.config.score import ACCURACY, Score, score_of
 from hvdtrain.config.sources import FACTS, to_record
-from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import History, MetricsReader
@@ -23,10 +19,6 @@ from hvdtrain.runs.step_times import NO_TIME, StepTime
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 
-RECORDS = ("config.json", "result.json")
-"""Files by which a folder is a run's for sure."""
-TRACES = (*RECORDS, "end.json", "heartbeats", metrics.NAME, "logs", "checkpoints")
-"""Files and folders by which a run's folder is recognized."""
 NOT_SETTINGS = ("framework", "strategy", "api", "kvstore", "recipe", "seed")
 """Options that are columns, names for other options, or what repetitions may change."""
 LAYERS = "layers"
@@ -300,64 +292,3 @@ def _default_style(framework: Any) -> str:
 def _ratio(value: float | None, base: float | None) -> float | None:
     """None if either was not measured, or is not positive."""
     return value / base if value and base and value > 0 and base > 0 else None
-
-
-def is_run(folder: Path) -> bool:
-    """Whether it is the folder of a run, perhaps of one that did not come far."""
-    try:
-        with os.scandir(folder) as entries:
-            return any(entry.name in TRACES or entry.name.startswith("lock-") for entry in entries)
-    except OSError:
-        return False
-
-
-def find_runs(path: Path) -> list[Path]:
-    """The run at `path`, or the runs directly below it, by name.
-
-    Raises UserError if there is no such folder, or it cannot be listed.
-    """
-    name, remedy = printable(str(path)), "give a run's folder, or one that contains runs, such as runs"
-    try:
-        with os.scandir(path) as entries:
-            names = [entry.name for entry in entries]
-    except FileNotFoundError:
-        raise UserError(f"{name}: no such folder", remedy) from None
-    except NotADirectoryError:
-        raise UserError(f"{name}: not a folder", remedy) from None
-    except OSError as error:
-        raise UserError(f"{name}: cannot be listed ({error.strerror})", "give folders that you may read") from None
-    if set(RECORDS) & set(names):
-        return [path]
-    below = sorted(child for child in names if not child.startswith(".") and is_run(path / child))
-    return [path / child for child in below] or ([path] if is_run(path) else [])
-
-
-def closed_folders(path: Path) -> list[str]:
-    """The names of the folders directly below that may not be listed: whether they are runs is not known."""
-    with contextlib.suppress(OSError), os.scandir(path) as entries:
-        return sorted(
-            printable(entry.name) for entry in entries if entry.is_dir() and not os.access(entry, os.R_OK | os.X_OK)
-        )
-    return []
-
-
-def finished_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """The runs in these folders or their direct children, and the names of unfinished ones, with the reason.
-
-    Raises UserError if there are none, or DamagedFile if one cannot be read.
-    """
-    folders: dict[Path, Path] = {}
-    unfinished: dict[Path, str] = {}
-    for path in paths:
-        for folder in find_runs(path):
-            missing = [name for name in RECORDS if not (folder / name).is_file()]
-            if not missing:
-                folders.setdefault(folder.resolve(), folder)
-            else:
-                unfinished[folder.resolve()] = f"{printable(str(folder))}: no {' and no '.join(missing)}"
-    if not folders:
-        also = f" ({len(unfinished)} did not finish: {'; '.join(unfinished.values())})" if unfinished else ""
-        given = ", ".join(printable(str(path)) for path in paths)
-        remedy = f"give run folders, which contain {' and '.join(RECORDS)}"
-        raise UserError(f"{given}: no finished run there{also}", remedy)
-    return [Run(folder).require() for folder in folders.values()], list(unfinished.values())

@@ -106,6 +106,14 @@ SCALE = {
     "--spread": "leave it out: it is that of the run's steps",
     "--sync-every": "give a run that was trained with --sync-every",
 }
+_LOAD = 'use hvdtrain.load("runs/NAME"), which returns the model of a task'
+EXPORT = {
+    "--framework": "leave it out: an ONNX model is compared with the framework that wrote the checkpoint",
+    "--model": _LOAD,
+    "--set": _LOAD,
+}
+PREDICT = {"--model": _LOAD, "--output": _LOAD, "--set": _LOAD, "--test": _LOAD}
+REPLAY = {"--quiet": "redirect standard error: standard output has only the result"}
 
 
 def error(name: str, replacement: str, what: str = "an option") -> UserError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,36 +44,26 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     return NetworkTarget(network.for_data(dataset.input_shape, len(dataset.classes), config.model), spec), dataset
 
 
-def load_task(name: str, settings: Sequence[str], config: Config) -> UserTask:
-    """The task FILE.py:CLASS with these NAME=VALUE; runs the file. Raises UserError if there is no such task.
+def load_trained(path: Path, saved: Checkpoint, task: Any) -> UserTask:
+    """The task of a checkpoint; runs its file.
 
-    config: of a run that trained it.
-    """
-    if not is_reference(name):
-        raise UserError(f"--model {name}: is not a task", "give FILE.py:CLASS")
-    return make_task(name, load_object(name, f"--model {name}"), settings, True, Division.by(config))
-
-
-def load_trained_task(path: Path, saved: Checkpoint, name: str, settings: Sequence[str]) -> UserTask:
-    """The task of a checkpoint, whose code is run only if the user names it: a checkpoint could name any file.
-
-    path: the checkpoint's. name: FILE.py:CLASS. settings: NAME=VALUE; by default those of training. Raises UserError if
-    it is another task.
+    path: the checkpoint's. task: the class, or its FILE.py:CLASS; None for the one that the checkpoint names. Raises
+    UserError if there is no such task, or it is not the one that was trained.
     """
     trained, options = saved.network["task"], saved.network.get("options")
-    if not name:
-        raise UserError(f"{path}: belongs to the task {trained}, whose code makes the model", f"give --model {trained}")
-    if not settings and isinstance(options, dict):
-        settings = [f"{option}={value!r}" for option, value in options.items()]
+    name = task if isinstance(task, str) else trained
+    if task is None or isinstance(task, str):
+        if not is_reference(name):
+            raise UserError(f"{path}: was trained by {name!r:.80}, which is no FILE.py:CLASS", "give the class as task")
+        task = load_object(name, f"{path}: task {name}")
+    settings = [f"{option}={value!r}" for option, value in options.items()] if isinstance(options, dict) else []
     has_record = (run_folder(path) / "config.json").is_file()  # a checkpoint may have been copied without it
-    task = load_task(name, settings, recorded(path) if has_record else Config())
-    if not task.is_of(saved.network):
-        raise UserError(
-            f"{path}: belongs to the task {trained} with {options!r:.80}, not to {name} with "
-            f"{dict(task.options)!r:.80}",
-            "give --model and --set as in training",
-        )
-    return task
+    division = Division.by(recorded(path) if has_record else Config())
+    made = make_task(name, task, settings, True, division)
+    if not made.is_of(saved.network):
+        reason = f"{path}: belongs to the task {trained} with {options!r:.80}, not to {name}"
+        raise UserError(reason, "give the task that was trained")
+    return made
 
 
 def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:

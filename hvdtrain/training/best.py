@@ -20,7 +20,7 @@ from hvdtrain.training.state import broadcast_checkpoint
 def best_entry(run: Run) -> Entry | None:
     """The checkpoint with the best score, as rank 0 finds it; None if there is none."""
     with contextlib.suppress(OSError):
-        best = checkpoint_folder.best_first(checkpoint_folder.current_line(run.folder / "checkpoints"))
+        best = checkpoint_folder.best_first(checkpoint_folder.entries(run.folder / "checkpoints"))
         return best[0] if best else None
     return None
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.records import shown
-from hvdtrain.runs.run import TRACES, Run
+from hvdtrain.runs.run import Run
+from hvdtrain.runs.search import TRACES
 from hvdtrain.training.heartbeats import Observation, explain
 from hvdtrain.views.rank_view import RankView
 

@@ -16,7 +16,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import HAPPENED, MAX_NAME, NAME, MetricsReader, metrics_of
 from hvdtrain.runs.records import Record, seconds_of, shown
-from hvdtrain.runs.run import Run, find_runs
+from hvdtrain.runs.run import Run
+from hvdtrain.runs.search import find_runs
 from hvdtrain.system.checkpoint_folder import run_of
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.views.rank_view import RankView, RankWatch, members_and_others, read_beats, with_remarks

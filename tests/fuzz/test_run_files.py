@@ -26,7 +26,6 @@ from hvdtrain.config.sources import from_record, recorded, to_record
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints, metrics, shards
 from hvdtrain.runs.run import Run
-from hvdtrain.runs.segment import Segment
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.training import replay
 from hvdtrain.views import run_view
@@ -195,10 +194,9 @@ def test_segment_to_replay(config: bytes, earlier: bytes, line: bytes) -> None:
     lines = b"\n".join([*(json.dumps(record).encode() for record in TRAINED), line, b""])
     files = {"config.json": config, "config-1.json": earlier, "metrics.jsonl": lines}
     with folder_of(**files) as folder, rejects_cleanly():
-        segment = Segment.choose(folder)
-        assert segment.first < segment.last.step
-        trained, runtime = replay.options(segment)
-        assert trained.max_steps == segment.last.step and not runtime.on_end and not runtime.auto_resume
+        segment = replay.choose(folder)
+        runtime = segment.runtime
+        assert segment.config.max_steps == max(segment.hashes) and not runtime.on_end and not runtime.auto_resume
 
 
 @FUZZ

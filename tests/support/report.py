@@ -14,7 +14,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.sources import to_record
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints
-from hvdtrain.runs.run import finished_runs
+from hvdtrain.runs.search import finished_runs
 from hvdtrain.views.report.content import Report
 from hvdtrain.views.report.pages import csv_page
 from support.networks import LENET_RECORD

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hvdtrain.runs.run import LAYERS, Run
-from hvdtrain.runs.segment import SAME_STEPS, resumed_from, sessions
+from hvdtrain.runs.sessions import SAME_STEPS, resumed_from, sessions
 from hvdtrain.system.text import to_json
 
 MAX_SENTENCES = 4
@@ -54,7 +54,7 @@ def _has_one_setting(run: Run) -> bool:
     """Whether it trained with the same options in all its sessions, and not from a checkpoint of another run."""
     known = sessions(run.folder)
     settings = {to_json(session.options) for session in known}
-    return len(settings) < 2 and not (known and resumed_from(run.folder))
+    return len(settings) < 2 and not (known and resumed_from(known))
 
 
 def _training(run: Run) -> tuple[Any, ...]:

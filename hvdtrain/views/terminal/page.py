@@ -129,10 +129,10 @@ def _clock(seconds: float | None) -> str:
 def _checkpoints(entries: Sequence[Entry], screen: Shown, width: int | None, plain: bool) -> list[Text]:
     if not entries:
         return []
-    line, best = entries[-1].line, next(iter(best_first([one for one in entries if one.is_on(entries[-1].line)])), None)
+    best = next(iter(best_first(entries)), None)
     shown_last = entries[-LAST_CHECKPOINTS:]
     chosen = [*([best] if best and best not in shown_last else []), *shown_last]
-    rows = [_checkpoint(entry, entry.is_on(line), entry == best, screen) for entry in chosen]
+    rows = [_checkpoint(entry, entry == best, screen) for entry in chosen]
     columns = (
         Column("checkpoint", left=True, least=14),
         Column("step", 2),
@@ -145,16 +145,15 @@ def _checkpoints(entries: Sequence[Entry], screen: Shown, width: int | None, pla
     return [*lines[:1], *([Text(f"{older} older ones", "dim")] if older else []), *lines[1:]]
 
 
-def _checkpoint(entry: Entry, is_on_line: bool, is_best: bool, screen: Shown) -> list[str]:
+def _checkpoint(entry: Entry, is_best: bool, screen: Shown) -> list[str]:
     """The cells of one checkpoint: what was measured at its step, and what it is."""
     known, score = screen.hashes.get(entry.step), screen.scores.get(entry.step)
-    notes = ["the best"] * is_best + ["not continued by the newest"] * (not is_on_line)
     return [
         shown(entry.path.name),
         str(entry.step),
-        figures.decimal(score) if is_on_line else "",
-        known.parameters if known and is_on_line else "",
-        ", ".join(notes),
+        figures.decimal(score),
+        known.parameters if known else "",
+        "the best" * is_best,
     ]
 
 

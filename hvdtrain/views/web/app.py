@@ -20,7 +20,7 @@ from waitress.channel import HTTPChannel
 from werkzeug.exceptions import HTTPException
 
 from hvdtrain.runs.records import Record, shown
-from hvdtrain.runs.run import find_runs
+from hvdtrain.runs.search import find_runs
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import format_ranks, to_json
 from hvdtrain.views.details import LOGS, STACKS, RankFiles, joined_messages, last_messages

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.errors import UserError
-from hvdtrain.runs.run import find_runs
+from hvdtrain.runs.search import find_runs
 from hvdtrain.system.text import printable
 from hvdtrain.views.rank_view import RankView
 from hvdtrain.views.run_view import RunFollower

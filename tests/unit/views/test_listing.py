@@ -7,7 +7,7 @@ from rich.console import Console
 from support.run_folders import write_beat, write_finished, write_log, write_records, write_run, write_task_run
 
 from hvdtrain.__main__ import main
-from hvdtrain.runs.run import find_runs
+from hvdtrain.runs.search import find_runs
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.listing import run_lines
 from hvdtrain.views.run_view import read_runs

@@ -4,7 +4,7 @@ import pytest
 from support.report import learning, make_run
 
 from hvdtrain.runs.plots import drawing
-from hvdtrain.runs.run import finished_runs
+from hvdtrain.runs.search import finished_runs
 from hvdtrain.views.report.charts import FRAMEWORK_COLORS, bars, lines
 from hvdtrain.views.report.comparison import make_rows
 
