@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from hvdtrain.errors import UserError
+from hvdtrain.errors import UserError, needed_by
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.views.run_view import RUNS, awaited_run, chosen_run
 
@@ -20,7 +20,8 @@ def main(argv: list[str]) -> None:
     """Show the run until it ends, then exit with its job's status, or serve the page; with 0 if the user leaves."""
     options = parse(argv)
     if options.serve:
-        from hvdtrain.views.web.app import serve
+        with needed_by("watch --serve", "web"):
+            from hvdtrain.views.web.app import serve
 
         serve(options.runs, options.serve, options.token_file, lambda line: print(line, flush=True))
         return

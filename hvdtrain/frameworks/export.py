@@ -16,7 +16,7 @@ from typing import NamedTuple, cast, get_args
 import numpy as np
 
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
-from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.errors import HvdtrainError, UserError, needed_by
 from hvdtrain.frameworks.preparation import require, set_environment
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import PIXEL_MAX
@@ -31,7 +31,6 @@ TOLERANCE = 1e-5
 BLOCKS = (1, 2, 4, 8)
 """Random images on which logits are compared: of squares of so many pixels, as averages of noise differ little."""
 TASK_REMEDY = "let the model's outputs depend on its inputs and weights only, by the framework's operations"
-EXTRA = "run: pip install 'hvdtrain[onnx]'"
 
 
 @dataclass(frozen=True)
@@ -258,8 +257,5 @@ def _first_row_and_all(inputs: tuple[np.ndarray, ...]) -> list[tuple[np.ndarray,
 
 
 def _import_package(name: str) -> ModuleType:
-    try:
+    with needed_by("export to ONNX", "onnx"):
         return importlib.import_module(name)
-    except ImportError as error:
-        reason = str(error).splitlines()[0] if str(error) else "no reason given"
-        raise UserError(f"{name} cannot be imported ({reason})", EXTRA) from None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hvdtrain.config.score import ACCURACY, score_of
+from hvdtrain.errors import needed_by
 from hvdtrain.runs import metrics
 from hvdtrain.system.text import printable
 
@@ -43,9 +44,10 @@ def drawing(salt: str = "", has_names: bool = True) -> Iterator[None]:
     """Figures are drawn and saved within it.
 
     salt: makes the ids in an SVG its own, and the same each time. has_names: whether users chose any text; math, which
-    labels of logarithmic axes are, is drawn only without.
+    labels of logarithmic axes are, is drawn only without. Raises MissingPackage without Matplotlib.
     """
-    import matplotlib
+    with needed_by("a chart", "plots"):
+        import matplotlib
 
     more = {"svg.hashsalt": salt, "text.parse_math": not has_names}  # a dollar sign in a name is not math
     with matplotlib.rc_context({**STYLE, **more}), warnings.catch_warnings():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from hvdtrain.config.score import Score
-from hvdtrain.errors import Stopped, UserError
+from hvdtrain.errors import Stopped, UserError, needed_by
 from hvdtrain.measure.sweep.outcomes import is_pruned
 from hvdtrain.measure.sweep.ranges import Range
 from hvdtrain.measure.sweep.trials import Settings, Trial, exclusive, from_text, shown, written
@@ -212,11 +212,9 @@ def _signed(score: Score | None) -> float:
 
 
 def _imported() -> Any:
-    """Optuna. Raises UserError where it is missing."""
-    try:
+    """Optuna. Raises MissingPackage where it is missing."""
+    with needed_by("a search", "sweep"):
         import optuna
-    except ImportError as error:
-        raise UserError(f"a search needs Optuna ({error})", "pip install 'hvdtrain[sweep]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtrain.config.score import ACCURACY, LOSS
+from hvdtrain.errors import MissingPackage
 from hvdtrain.runs import plots
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts.bars import (
@@ -60,8 +61,11 @@ def draw(rows: list[Row]) -> tuple[list[Chart], list[str]]:
         if not chosen:
             omitted.append(f"{kind.title}: {kind.missing}.")
             continue
-        with plots.drawing(salt=kind.title):
-            charts.append(_chart(kind, kind.draw(chosen), chosen))
+        try:
+            with plots.drawing(salt=kind.title):
+                charts.append(_chart(kind, kind.draw(chosen), chosen))
+        except MissingPackage as error:
+            return [], [f"{error}."]
     return charts, omitted
 
 

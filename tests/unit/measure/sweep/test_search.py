@@ -149,7 +149,7 @@ def test_another_search_needs_another_folder(tmp_path):
 
 def test_without_optuna_it_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(UserError, match="a search needs Optuna") as raised:
+    with pytest.raises(UserError, match="a search needs optuna") as raised:
         opened(tmp_path)
     assert "hvdtrain[sweep]" in raised.value.remedy
 
