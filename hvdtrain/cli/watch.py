@@ -37,7 +37,7 @@ def show(options: argparse.Namespace) -> int:
     if len(options.runs) > 1:
         raise UserError(f"{len(options.runs)} runs: a terminal shows one", "give one run, or --serve for a page of all")
     (run,) = options.runs
-    from hvdtrain.views.terminal.figures import Output
+    from hvdtrain.views.output import Output
     from hvdtrain.views.terminal.follow import follow
 
     return follow(awaited_run(run, _say) if options.wait else _run(run), Output())

@@ -55,6 +55,10 @@ LAUNCH = {
     "--mail-user": "use --sbatch --mail-user=ADDRESS",
     "--mem": "use --sbatch --mem=SIZE",
 }
+RUNS = {
+    "--all": "use hvdtrain runs | less, as a pipe gets all runs",
+    "--reverse": "use --sort -COLUMN, or --sort COLUMN for the least value first",
+}
 
 
 def error(option: str, replacement: str) -> UserError:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import ge, gt, le, lt
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from hvdtrain.config.score import LOSS
@@ -24,28 +25,20 @@ TEXTS = (
     *("scored_by", "best_checkpoint", "evaluated"),
 )
 NUMBERS = (
-    *(
-        "rank",
-        "ranks",
-        "ranks_now",
-        "step",
-        "last_step",
-        "epoch",
-        "loss",
-        "accuracy",
-        "validation_loss",
-        "test_loss",
-        "lr",
-    ),
-    *("score", "images_per_s", "left_s"),
+    *("rank", "ranks", "ranks_now", "step", "last_step", "epoch", "loss", "accuracy", "validation_loss", "test_loss"),
+    *("lr", "score", "images_per_s", "left_s"),
 )
 COLUMNS = (*TEXTS, *NUMBERS)
 """Names of columns: those of `RunView.values`. Metrics are columns of their names."""
 ALIASES = {"when": "started", "images/s": "images_per_s", "rows/s": "images_per_s", "time_left": "left_s"}
 FILTER = re.compile(r"([^=!<>~]*)(=|!=|<=|>=|<|>|~)(.*)", re.DOTALL)
-ORDERED: dict[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+ORDERED: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+MINUTE = 16
+"""Characters of a time up to the minute."""
+NARROW, NARROW_NAME = 100, 28
+"""In a terminal of fewer columns, names take no more than so many."""
+WHOLE = 1 << 16
+"""The least width of a column of text that is never narrowed."""
 MAX_METRICS = 6
 """Of more metrics, a terminal shows the first ones."""
 STYLES = {
@@ -135,7 +128,7 @@ def column_of(name: str, option: str, metrics: Collection[str] = ()) -> str:
     return column
 
 
-def sort_runs(views: list[RunView], column: str = "-started", reverse: bool = False) -> list[RunView]:
+def sort_runs(views: list[RunView], column: str = "-started") -> list[RunView]:
     """The runs by a column, the least value first, or with `-` before its name, the greatest; unknown values last.
 
     By `score` the best is first, whether that is the least or the greatest, and with `-` the last. Raises UserError for
@@ -145,8 +138,7 @@ def sort_runs(views: list[RunView], column: str = "-started", reverse: bool = Fa
     views = sorted(views, key=lambda view: str(view.folder))
     known = [view for view in views if value_of(view, name) not in (None, "")]
     unknown = [view for view in views if value_of(view, name) in (None, "")]
-    is_reverse = column.startswith("-") != reverse
-    return sorted(known, key=lambda view: _key(view, name), reverse=is_reverse) + unknown
+    return sorted(known, key=lambda view: _key(view, name), reverse=column.startswith("-")) + unknown
 
 
 def _key(view: RunView, column: str) -> Any:
@@ -162,50 +154,50 @@ def state_text(view: RunView) -> Text:
     return text.append(f": {view.state.reason}", "not bold") if view.state.reason else text
 
 
-def run_lines(views: Sequence[RunView], width: int | None, plain: bool = False) -> list[Text]:
-    """The table. width: of the terminal; None for lines that are not cut. plain: without characters beyond ASCII."""
+def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
+    """The table. width: of the terminal; None for lines that are not cut."""
 
-    def column(heading: str, priority: int, text: Callable[[RunView], Cell], **layout: Any) -> CellsOf:
-        return Column(heading, priority, **layout), [text(view) for view in views]
+    def column(heading: str, priority: int, text: Callable[[RunView], Cell], least: int = 0) -> CellsOf:
+        return Column(heading, priority, left=bool(least), least=least), [text(view) for view in views]
 
-    begun = None if width is None else 16  # up to the minute
-    names = metric_names(views)
-    shown = names if width is None else names[:MAX_METRICS]
+    def metric(name: str) -> CellsOf:
+        return column(name, 2 if name in scores else 10, lambda view: decimal(view.metrics.get(name)))
+
+    most, begun = (None, None) if width is None else (MAX_METRICS, MINUTE)
+    named = NARROW_NAME if width is not None and width < NARROW else None
     scores = {view.score.name for view in views if view.score}
-    metrics = [column(name, 2 if name in scores else 10, _metric(name)) for name in shown]
+    metrics = [metric(name) for name in metric_names(views)[:most]]
     parts = sorted({view.run.part for view in views}) or ["test"]
-    losses = [column(f"{' or '.join(parts)} loss", 3 if metrics else 2, lambda view: decimal(view.evaluated_loss))]
-    evaluated = [column("evaluated", 4, lambda view: view.run.part, left=True)] if parts != ["test"] else []
+    loss = column(f"{' or '.join(parts)} loss", 3 if metrics else 2, lambda view: decimal(view.evaluated_loss))
     table = Table.of_columns(
         [
-            column("name", 0, lambda view: view.name, left=True, least=28, overflow="middle"),
-            column("when", 8, lambda view: view.started[:begun], left=True),
-            column("state", 1, state_text, left=True, least=10),
-            column("framework", 9, lambda view: view.values["framework"], left=True),
-            column("strategy", 7, lambda view: view.run.strategy, left=True, least=8),
+            column("name", 0, lambda view: middle(view.name, named), WHOLE),
+            column("when", 8, lambda view: view.started[:begun], MINUTE),
+            column("state", 1, state_text, 10),
+            column("framework", 9, lambda view: view.values["framework"], 9),
+            column("strategy", 7, lambda view: view.run.strategy, 8),
             column("ranks", 6, lambda view: view.ranks_text),
             column("step", 5, steps),
             column("loss", 3, lambda view: decimal(view.loss)),
-            *(losses if _has_loss_as_score(views) else []),
+            *([loss] if LOSS in scores else []),
             *metrics,
-            *evaluated,
+            *([column("evaluated", 4, lambda view: view.run.part, 4)] if parts != ["test"] else []),
             column(f"{unit_of(views)}/s", 4, lambda view: speed(view.images_per_s)),
             column("epoch", 11, lambda view: short(view.values["epoch"])),
             column("time left", 10, lambda view: duration(view.left_s)),
-            column("best checkpoint", 14, lambda view: view.values["best_checkpoint"], left=True),
-            column("model", 12, lambda view: view.values["model"], left=True, least=8, overflow="middle"),
-            column("data", 13, lambda view: view.values["data"], left=True, least=12, overflow="middle"),
+            column("best checkpoint", 14, lambda view: view.values["best_checkpoint"], 15),
+            column("model", 12, lambda view: view.values["model"], 8),
+            column("data", 13, lambda view: view.values["data"], 12),
         ]
     )
-    return table.lines(width, plain)
+    return table.lines(width)
 
 
-def _metric(name: str) -> Callable[[RunView], str]:
-    return lambda view: decimal(view.metrics.get(name))
-
-
-def _has_loss_as_score(views: Iterable[RunView]) -> bool:
-    return any(view.score and view.score.name == LOSS for view in views)
+def middle(text: str, width: int | None) -> str:
+    """The text, without its middle if it is longer: names of runs differ at both ends."""
+    if width is None or cell_len(text) <= width:
+        return text
+    return f"{text[: width // 2 - 1]}…{text[-(width // 2) :]}"
 
 
 def unit_of(views: Iterable[RunView]) -> str:

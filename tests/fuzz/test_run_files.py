@@ -285,13 +285,13 @@ def test_runs_show_and_diff(files: dict[str, bytes]) -> None:
 
 
 @FUZZ
-@given(RUNS, st.integers(1, 250), st.integers(1, 80), st.booleans())
-def test_watch_screen(files: dict[str, bytes], width: int, height: int, plain: bool) -> None:
+@given(RUNS, st.integers(1, 250), st.integers(1, 80))
+def test_watch_screen(files: dict[str, bytes], width: int, height: int) -> None:
     with folder_of(**files) as folder, rejects_cleanly():
         follower = RunFollower(folder)
         follower.look()
         view = follower.look()
-        lines = screen_lines(Shown.read(view), width, height, plain)
+        lines = screen_lines(Shown.read(view), width, height)
         assert len(lines) <= height
         assert all(line.cell_len <= width and line.plain.isprintable() for line in lines)
         assert summary(view).isprintable()

@@ -17,9 +17,9 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs.metrics import NAME, MetricsReader
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
+from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import RunFollower, RunView
 from hvdtrain.views.terminal import figures
-from hvdtrain.views.terminal.figures import Output
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
 LOOK_S, PAUSE_S = 0.5, 0.05
@@ -114,19 +114,19 @@ def _views(follower: RunFollower, leave: Leave) -> Iterator[RunView]:
 class Screen:
     """What `rich` draws: a run in the terminal's present size."""
 
-    def __init__(self, shown: Shown, plain: bool) -> None:
-        self.shown, self._plain = shown, plain
+    def __init__(self, shown: Shown, output: Output) -> None:
+        self.shown, self._output = shown, output
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         height = options.height or console.height
-        yield Text("\n").join(screen_lines(self.shown, options.max_width, height, self._plain))
+        yield Text("\n").join(self._output.encodable(screen_lines(self.shown, options.max_width, height)))
 
 
 def _on_screen(views: Iterator[RunView], output: Output, leave: Leave) -> RunView:
     """Draw until the end; then the last screen stays in the terminal. Nothing stays if the user leaves."""
     first = next(views)
     metrics = MetricsReader(first.folder / NAME)
-    screen = Screen(Shown.read(first, metrics), output.plain)
+    screen = Screen(Shown.read(first, metrics), output)
     read_at, view = time.monotonic(), first
     with Live(screen, console=output.console, screen=True, auto_refresh=False, redirect_stderr=False) as live:
         for view in views:
@@ -138,7 +138,7 @@ def _on_screen(views: Iterator[RunView], output: Output, leave: Leave) -> RunVie
     if leave.signal:
         return view
     height = output.console.height - LINES_AFTER
-    output.print(screen_lines(Shown.read(view, metrics), output.console.width, height, output.plain))
+    output.print(screen_lines(Shown.read(view, metrics), output.console.width, height))
     return view
 
 

@@ -10,8 +10,8 @@ from hvdtrain.__main__ import main
 from hvdtrain.runs.run import find_runs
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.listing import run_lines
+from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import read_runs
-from hvdtrain.views.terminal.figures import Output
 
 LONG = "fashion-mnist-torch-horovod-np2-20260502-101010"
 
@@ -41,7 +41,7 @@ def listed(capsys, *options):
         (["--sort", "-accuracy"], ["best", "worse", "early", LONG]),
         (["--sort", "score"], ["best", "worse", "early", LONG]),
         (["--sort", "-score"], ["worse", "best", "early", LONG]),
-        (["--sort", "when", "--reverse"], ["worse", "early", LONG, "best"]),
+        (["--sort", "when"], ["best", LONG, "early", "worse"]),
         (["--sort", "images/s", "--filter", "state=finished"], ["best", "worse"]),
         (["--filter", "accuracy>=0.5", "--filter", "strategy!=single"], ["best"]),
         (["--filter", "strategy=Horovod"], [LONG]),
@@ -63,6 +63,7 @@ def test_filters_and_order(runs, capsys, options, names):
         (["--filter", "accuracy>nan"], "--filter accuracy>nan: accuracy is a number"),
         (["--filter", "ranks~2"], "--filter ranks~2: ranks is a number"),
         *((["--filter", f"name{sign}"], f"name{sign}: no comparison") for sign in ("<", "<=", ">", ">=", "~")),
+        (["--reverse"], "--reverse is no longer an option; use --sort -COLUMN"),
         (["elsewhere"], "elsewhere: no such folder; give a run's folder"),
     ],
 )
@@ -156,4 +157,4 @@ def test_of_many_runs_a_terminal_shows_the_first(tmp_path, monkeypatch, capsys, 
     output = capsys.readouterr().out
     names = [line.split()[0] for line in output.splitlines() if line.startswith("run-")]
     assert names == [f"run-{number:02}" for number in range(19, 19 - shown, -1)]
-    assert (f"{20 - shown} more with --all" in output) == (shown < 20)
+    assert (f"{20 - shown} more in a pipe" in output) == (shown < 20)
