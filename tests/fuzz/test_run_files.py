@@ -31,7 +31,7 @@ from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.training import replay
 from hvdtrain.views import run_view
 from hvdtrain.views.listing import Filter, sort_runs
-from hvdtrain.views.report.content import Report
+from hvdtrain.views.report.content import RunsReport
 from hvdtrain.views.report.pages import csv_page, markdown_page
 from hvdtrain.views.run_view import RunFollower
 from hvdtrain.views.terminal.follow import job_status, summary
@@ -179,7 +179,7 @@ RUN = {
 )
 def test_run_folder(files: dict[str, bytes]) -> None:
     with folder_of(**files) as folder, rejects_cleanly():
-        report = Report([Run(folder).require()], [])
+        report = RunsReport([Run(folder).require()], [])
         markdown_page(report)
         csv_page(report)
 

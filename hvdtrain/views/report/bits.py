@@ -60,8 +60,7 @@ def _has_one_setting(run: Run) -> bool:
 def _training(run: Run) -> tuple[Any, ...]:
     """What decides the weights at the end, whatever the number of ranks and the strategy are."""
     options = {name: str(value) for name, value in run.options.items() if name not in SAME_STEPS}
-    device = run.config.text("device").partition(":")[0]
-    data = run.config.text("data")
+    device, data = run.config.text("device").partition(":")[0], run.config.text("data")
     return (run.result.count("steps"), run.settings.get(LAYERS), device, data, *sorted(options.items()))
 
 
@@ -86,13 +85,11 @@ def bit_sentences(runs: Iterable[Run]) -> list[str]:
 
 
 def _difference(group: BitGroup) -> str:
-    (first, most), *others = group.hashes.items()
-    alone = "; ".join(f"{parameters} in {_names(runs)}" for parameters, runs in others[:MAX_NAMES])
-    more = f", and {len(others) - MAX_NAMES} more" if len(others) > MAX_NAMES else ""
-    usual = f"{first} in {_names(most)}" if len(most) == len(others[0][1]) else f"{first} in the other {len(most)}"
+    hashes = [f"{parameters} in {_names(runs)}" for parameters, runs in group.hashes.items()]
+    more = f", and {len(hashes) - MAX_NAMES} more" if len(hashes) > MAX_NAMES else ""
     changed = f"; they differ in {', '.join(group.changed[:MAX_NAMES])}" if group.changed else ""
-    found = f"{len(others) + 1} different hashes in {len(group.runs)} runs that are to be equal"
-    return f"Weights: {found}: {alone}{more}; {usual}{changed}."
+    found = f"{len(hashes)} different hashes in {len(group.runs)} runs that are to be equal"
+    return f"Weights: {found}: {'; '.join(hashes[:MAX_NAMES])}{more}{changed}."
 
 
 def _names(runs: list[Run]) -> str:

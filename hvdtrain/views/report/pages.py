@@ -14,9 +14,9 @@ from hvdtrain.errors import UserError
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts.registry import draw
-from hvdtrain.views.report.content import Report, figures
+from hvdtrain.views.report.content import RunsReport
 from hvdtrain.views.report.definitions import DEFINITIONS, NOTE
-from hvdtrain.views.report.rows import Row
+from hvdtrain.views.report.rows import ReportRow
 from hvdtrain.views.table import escape, to_csv
 
 FILES = ("report.md", "report.csv", "report.html")
@@ -32,13 +32,11 @@ def check_pages(folder: Path) -> None:
             raise UserError(f"{folder / name} is a folder, not a file", "give another --output")
 
 
-def markdown_page(report: Report) -> str:
+def markdown_page(report: RunsReport) -> str:
     """The page: what came out, the figures, the runs, and at the end what was used and what the figures mean."""
     parts = [f"# {report.title}\n", *(f"{escape(sentence)}\n" for sentence in report.findings)]
-    parts += [f"{escape(report.summary())}\n", f"## Figures\n\n{report.main_table().markdown()}"]
-    parts.append(f"## More figures\n\n{report.more_table().markdown()}")
-    if report.classes:
-        parts.append("## Test accuracy of classes\n\n" + _list(report.classes))
+    parts += [f"{escape(report.summary())}\n", f"## Figures\n\n{report.table(report.main).markdown()}"]
+    parts.append(f"## More figures\n\n{report.table(report.more).markdown()}")
     if report.changes:
         lists = [f"{_list([run])}{_list(texts, 1)}" for run, texts in report.changes]
         parts.append("## Changes of ranks\n\n" + "".join(lists))
@@ -56,7 +54,7 @@ def _list(items: Iterable[str], level: int = 0) -> str:
     return "".join(f"{'  ' * level}- {escape(item)}\n" for item in items)
 
 
-def csv_page(report: Report) -> str:
+def csv_page(report: RunsReport) -> str:
     """A header and one line per row, with numbers in full precision."""
     fastest = [group.fastest for group in report.groups]
     names = sorted({name for row in report.rows for name in row.metrics} - {ACCURACY})
@@ -68,13 +66,13 @@ def csv_page(report: Report) -> str:
     )
 
 
-def _metrics(row: Row, names: list[str]) -> dict[str, Any]:
+def _metrics(row: ReportRow, names: list[str]) -> dict[str, Any]:
     """The medians of metrics besides accuracy, by the names of their columns."""
     found = {name: row.metrics.get(name) for name in names}
     return {f"metric:{printable(name)}": value and value.median for name, value in found.items()}
 
 
-def _record(row: Row) -> dict[str, Any]:
+def _record(row: ReportRow) -> dict[str, Any]:
     run, speed, compared = row.run, row.images_per_s, row.scaling
     shares = row.shares or (None, None, None)
     accuracy = row.score if row.scored_by == ACCURACY else None
@@ -124,7 +122,7 @@ def _record(row: Row) -> dict[str, Any]:
     }
 
 
-def html_page(report: Report) -> str:
+def html_page(report: RunsReport) -> str:
     """The page."""
     charts, omitted = draw(report.rows)
     template = resources.files("hvdtrain.views.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
@@ -133,9 +131,6 @@ def html_page(report: Report) -> str:
     )
     return environment.from_string(template).render(
         report=report,
-        main=report.main,
-        more=report.more,
-        figures=figures,
         note=NOTE,
         charts=charts,
         omitted=omitted,

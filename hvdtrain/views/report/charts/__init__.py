@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hvdtrain.config.options import TITLES
 from hvdtrain.runs import plots
-from hvdtrain.views.report.rows import Row
+from hvdtrain.views.report.rows import ReportRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,12 +23,12 @@ def wrapped(label: str, width: int, lines: int) -> str:
     return "\n".join(textwrap.wrap(label.replace(" × ", "\u00a0×\u00a0"), width, max_lines=lines, placeholder=" …"))
 
 
-def color_of(row: Row) -> str:
+def color_of(row: ReportRow) -> str:
     """The color of the row's framework."""
     return FRAMEWORK_COLORS.get(row.framework, OTHER_COLOR)
 
 
-def framework_legend(figure: Figure, rows: Iterable[Row]) -> None:
+def framework_legend(figure: Figure, rows: Iterable[ReportRow]) -> None:
     """Name the colors above the chart."""
     from matplotlib.patches import Patch
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, NamedTuple
 
-from hvdtrain.config.options import TITLES
 from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import History
 from hvdtrain.runs.run import Run
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.charts import WIDTH_IN, color_of, wrapped
-from hvdtrain.views.report.rows import Row, Spread, unit_of, wilson
+from hvdtrain.views.report.charts import WIDTH_IN, wrapped
+from hvdtrain.views.report.rows import ReportRow, Spread, unit_of, wilson
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_COLORS = len(plots.COLORS)
-"""With more rows than these, lines have the colors of their frameworks."""
+MAX_ROWS = len(plots.COLORS) * len(plots.LINES)
+"""Rows that are drawn: as many as there are different lines."""
 MAX_LINES = 60
-"""With more runs than these, the first of each row is drawn, and of so many rows."""
+"""Runs that are drawn, of each row the first ones."""
 MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
 """Of a line, and of all lines: the page stays small."""
 LABEL_CHARACTERS, LABEL_LINES = 50, 4
@@ -38,21 +37,20 @@ class _Line(NamedTuple):
     run: Run
     color: str
     style: str
-    bold: bool
 
 
-def has_curve(row: Row) -> bool:
+def has_curve(row: ReportRow) -> bool:
     """Whether any run of the row recorded its losses."""
     histories = [run.history for run in row.runs]
     return any(one.train_loss or one.evaluated_loss or one.metrics or one.logged for one in histories)
 
 
-def _points(name: str, history: History) -> Points:
-    """The curve of a panel."""
+def _points(name: str, history: History, most: int = 1 << 30) -> Points:
+    """The curve of a panel, of about so many points."""
     losses = {TRAIN_LOSS: history.train_loss, f"{history.part} {LOSS}": history.evaluated_loss}
     metric = history.metrics.get(name.removeprefix(f"{history.part} "))
     curve = losses.get(name) or metric or history.logged.get(name)
-    return curve.points if curve else []
+    return curve.thinned(most).points if curve else []
 
 
 def _panels(lines: list[_Line]) -> list[str]:
@@ -65,92 +63,46 @@ def _panels(lines: list[_Line]) -> list[str]:
     return [name for name in names if any(_points(name, line.run.history) for line in lines)][:MAX_PANELS]
 
 
-def draw_curves(rows: list[Row]) -> Figure:
+def draw_curves(rows: list[ReportRow]) -> Figure:
     """A panel for each figure that was recorded; repetitions have the color of their row."""
-    labels, lines = _few(rows) if len(rows) <= MAX_COLORS else _many(rows)
+    drawn, labels, lines = rows[:MAX_ROWS], list[str](), list[_Line]()
+    for number, row in enumerate(drawn):
+        color, style = plots.COLORS[number % len(plots.COLORS)], plots.LINES[number // len(plots.COLORS)]
+        lines += [_Line(run, color, style) for run in row.runs[: MAX_LINES // len(drawn)]]
+        labels.append(wrapped(row.label, LABEL_CHARACTERS, LABEL_LINES))
     panels = _panels(lines)
-    height = 1.9 * len(panels) + 0.19 * sum(label.count("\n") + 1 for label in labels) + 0.3
-    figure = plots.new_figure(WIDTH_IN, height)
+    figure = plots.new_figure(WIDTH_IN, 1.9 * len(panels) + 0.19 * sum(label.count("\n") + 1 for label in labels) + 0.5)
     axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axis, name in zip(axes, panels, strict=True):
         is_accuracy = name in (f"validation {ACCURACY}", f"test {ACCURACY}")
-        _draw_panel(axis, lines, name, bands=is_accuracy and len(rows) <= MAX_COLORS)
+        _draw_panel(axis, lines, name, bands=is_accuracy and len(rows) <= len(plots.COLORS))
         if is_accuracy:
             axis.set_ylim(*plots.widened_limits(axis.get_ylim(), axis.dataLim.intervaly))
         axis.set_ylabel(printable(name))
-    axes[-1].set_xlabel("epoch")
-    figure.legend(
-        handles=list(map(_handle, labels.values(), labels)), loc="outside lower left", fontsize=8, frameon=False
-    )
+    left_out = f" ({MAX_ROWS} of {len(rows)} rows)" if len(rows) > MAX_ROWS else ""
+    axes[-1].set_xlabel(f"epoch{left_out}")
+    firsts = {id(line.run): line for line in lines}
+    handles = [_handle(firsts[id(row.run)], label) for row, label in zip(drawn, labels, strict=True)]
+    figure.legend(handles=handles, loc="outside lower left", fontsize=8, frameon=False)
     return figure
-
-
-Labels = dict[str, _Line]
-
-
-def _few(rows: list[Row]) -> tuple[Labels, list[_Line]]:
-    """A color for each row."""
-    labels: Labels = {}
-    lines = []
-    for number, row in enumerate(rows):
-        color, style = plots.COLORS[number], plots.LINES[number % 3]
-        drawn = [_Line(run, color, style, False) for run in row.runs[: MAX_LINES // len(rows)]]
-        label = _wrapped(row.label)
-        labels[label if label not in labels else f"{label} ({number + 1})"] = drawn[0]
-        lines += drawn
-    return labels, lines
-
-
-def _many(rows: list[Row]) -> tuple[Labels, list[_Line]]:
-    """A color for each framework; the runs that end with the lowest and the highest loss are bold and named."""
-    total = sum(len(row.runs) for row in rows)
-    chosen = (
-        [(row, run) for row in rows for run in row.runs] if total <= MAX_LINES else [(row, row.run) for row in rows]
-    )
-    chosen = chosen[:MAX_LINES]
-    labels: Labels = {}
-    lines = []
-    for row, run in chosen:
-        lines.append(_Line(run, color_of(row), "-", False))
-        labels.setdefault(TITLES.get(row.framework, row.framework), lines[-1])
-    ends = [(loss, number) for number, (_, run) in enumerate(chosen) if (loss := _last_loss(run.history)) is not None]
-    for text, color, style, (_, number) in (
-        (("lowest", "#000000", "-", min(ends)), ("highest", "#000000", ":", max(ends))) if len(ends) > 1 else ()
-    ):
-        row, run = chosen[number]
-        lines.append(_Line(run, color, style, True))
-        labels[_wrapped(f"{text} loss at the end: {row.label}")] = lines[-1]
-    if len(chosen) < total:
-        labels[_wrapped(f"({len(chosen)} of {total} runs are drawn)")] = _Line(rows[0].run, "none", "-", False)
-    return labels, lines
-
-
-def _last_loss(history: History) -> float | None:
-    curve = history.evaluated_loss or history.train_loss
-    return curve.values[-1] if curve else None
-
-
-def _wrapped(label: str) -> str:
-    return wrapped(label, LABEL_CHARACTERS, LABEL_LINES)
 
 
 def _handle(line: _Line, label: str) -> object:
     from matplotlib.lines import Line2D
 
-    width = 2.0 if line.bold else 1.3
-    return Line2D([], [], color=line.color, linestyle=line.style, linewidth=width, label=label)
+    return Line2D([], [], color=line.color, linestyle=line.style, linewidth=1.3, label=label)
 
 
 def _draw_panel(axis: Axes, lines: list[_Line], name: str, bands: bool) -> None:
     most = max(min(MAX_POINTS, MAX_ALL_POINTS // len(lines)), 2)
     for line in lines:
-        points = thinned(_points(name, line.run.history), most)
+        points = _points(name, line.run.history, most)
         if not points:
             continue
         x, y = zip(*points, strict=True)
-        width, alpha = (2.0, 1.0) if line.bold else (1.3, 0.9 if bands or len(lines) < 10 else 0.5)
+        alpha = 0.9 if bands or len(lines) < 10 else 0.5
         marker = "o" if len(points) < 2 else ""
-        axis.plot(x, y, line.style, color=line.color, linewidth=width, alpha=alpha, marker=marker, markersize=4)
+        axis.plot(x, y, line.style, color=line.color, linewidth=1.3, alpha=alpha, marker=marker, markersize=4)
         if bands:
             _band(axis, line, points)
 
@@ -167,20 +119,10 @@ def _band(axis: Axes, line: _Line, points: Points) -> None:
         axis.fill_between(epochs, low, high, color=line.color, alpha=0.15, linewidth=0)
 
 
-def thinned(curve: Points, most: int) -> Points:
-    """At most so many points: the means of neighboring ones; the last one stays as it is."""
-    if len(curve) <= most:
-        return curve
-    size = -(-len(curve) // (most - 1))
-    parts = [curve[start : start + size] for start in range(0, len(curve) - 1, size)]
-    means = [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
-    return [*means, curve[-1]]
-
-
-def draw_scaling(rows: list[Row]) -> Figure:
+def draw_scaling(rows: list[ReportRow]) -> Figure:
     """One panel per base, which defines the ideal line; one line per strategy and kind of scaling."""
-    panels: dict[str, dict[str, list[Row]]] = {}
-    bases: dict[str, Row] = {}
+    panels: dict[str, dict[str, list[ReportRow]]] = {}
+    bases: dict[str, ReportRow] = {}
     for row in rows:
         assert row.scaling
         base, run = row.scaling.base, row.run
@@ -196,7 +138,7 @@ def draw_scaling(rows: list[Row]) -> Figure:
     return figure
 
 
-def _draw_base(axis: Axes, base: Row, lines: dict[str, list[Row]]) -> None:
+def _draw_base(axis: Axes, base: ReportRow, lines: dict[str, list[ReportRow]]) -> None:
     """Whiskers from the minimum to the maximum of repetitions, side by side where lines have the same replicas."""
     assert base.images_per_s
     single = base.images_per_s.median

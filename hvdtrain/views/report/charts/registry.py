@@ -10,16 +10,9 @@ from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.errors import MissingPackage
 from hvdtrain.runs import plots
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.charts.bars import (
-    draw_difference,
-    draw_ranks,
-    draw_score,
-    draw_shares,
-    draw_speed,
-    has_ranks,
-)
+from hvdtrain.views.report.charts.bars import draw_score, draw_speed
 from hvdtrain.views.report.charts.lines import draw_curves, draw_scaling, has_curve
-from hvdtrain.views.report.rows import Row, count_of
+from hvdtrain.views.report.rows import ReportRow, count_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,9 +27,9 @@ class ChartKind(NamedTuple):
     title: str
     about: str
     """What it shows, for the alternative text."""
-    has: Callable[[Row], object]
+    has: Callable[[ReportRow], object]
     """Whether a row has something to show."""
-    draw: Callable[[list[Row]], Figure]
+    draw: Callable[[list[ReportRow]], Figure]
     missing: str
     """Why it is omitted if no row has anything to show."""
 
@@ -53,7 +46,7 @@ class Chart(NamedTuple):
     """Natural size in CSS pixels."""
 
 
-def draw(rows: list[Row]) -> tuple[list[Chart], list[str]]:
+def draw(rows: list[ReportRow]) -> tuple[list[Chart], list[str]]:
     """The charts, and the titles of those that are omitted, with the reason."""
     charts, omitted = [], []
     for kind in _kinds(rows):
@@ -69,7 +62,7 @@ def draw(rows: list[Row]) -> tuple[list[Chart], list[str]]:
     return charts, omitted
 
 
-def _kinds(rows: list[Row]) -> Iterator[ChartKind]:
+def _kinds(rows: list[ReportRow]) -> Iterator[ChartKind]:
     """Those of KINDS; that of scores once for each metric that is one."""
     names = list(dict.fromkeys(row.scored_by for row in rows if row.scored_by)) or [ACCURACY]
     for kind in KINDS:
@@ -84,7 +77,7 @@ def _of_score(kind: ChartKind, name: str) -> ChartKind:
     return kind._replace(title=title, about=about, has=lambda row: row.score and row.scored_by == name)
 
 
-def _chart(kind: ChartKind, figure: Figure, rows: list[Row]) -> Chart:
+def _chart(kind: ChartKind, figure: Figure, rows: list[ReportRow]) -> Chart:
     uri = f"data:image/svg+xml;base64,{base64.b64encode(plots.encode(figure, 'svg')).decode()}"
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
     names = "; ".join(row.label for row in rows)
@@ -121,27 +114,5 @@ KINDS: tuple[ChartKind, ...] = (
         has_curve,
         draw_curves,
         "no run has a metrics.jsonl with losses",
-    ),
-    ChartKind(
-        "Difference from a single process",
-        "Points on a logarithmic axis: the largest difference of any parameter from the run of a single process",
-        lambda row: row.difference and row.difference.largest is not None,
-        draw_difference,
-        "no run has a comparable run with strategy single and a checkpoint of its last step",
-    ),
-    ChartKind(
-        "Shares of a step",
-        "Stacked bars: the shares of a step's time for computing, communicating and waiting for rows",
-        lambda row: row.shares,
-        draw_shares,
-        "no run has a metrics.jsonl with the times of its steps",
-    ),
-    ChartKind(
-        "Time of each rank",
-        "Stacked bars, one for each rank of a run: the shares of time for computing, for communicating and waiting for "
-        "other ranks, and for waiting for rows",
-        has_ranks,
-        draw_ranks,
-        "no run of several ranks recorded the time of each",
     ),
 )

@@ -40,9 +40,8 @@ def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsy
     assert "| single | 1 × 1 | 500 | 5.0 | 10.00 | 25.0 ms: 50% / 25% / 25% | — | 550 |\n" in page
     assert "- seed: differs: 0 (2 runs), 1 (1 run)\n" in page
     output = capsys.readouterr().out.splitlines()
-    (shown,) = (line for line in output if line.startswith("  single"))
-    cells = re.sub("  +", " | ", shown.strip()).replace(" | 900 to 1,100, 3 runs", "")
-    assert cells == "single | 1 × 1 | 1,000 | base | 0.5000 | — | ab"
+    (shown,) = (line for line in output if line.startswith("single"))
+    assert re.split("  +", shown)[:4] == ["single", "1 × 1", "1,000 (900 to 1,100, 3 runs)", "base"]
     assert output[-1] == f"written to {tmp_path / 'out'}: report.md, report.csv, report.html"
 
 
@@ -126,7 +125,7 @@ def test_the_fastest_row_of_each_framework_is_marked(tmp_path, capsys):
     make_run(tmp_path / "tensorflow", framework="tensorflow")
     folder = write(tmp_path, tmp_path)
     shown, (text, page) = capsys.readouterr().out, ((folder / f"report.{end}").read_text() for end in ("md", "html"))
-    assert re.findall(r"^  (\S+) .* \* ([\d,]+) ", shown, re.M) == [("ring", "3,000"), ("ring", "1,500")]
+    assert re.findall(r"^(\S+) .* \* ([\d,]+) ", shown, re.M) == [("ring", "3,000"), ("ring", "1,500")]
     assert "* most images/s of its table" in shown
     assert re.findall(r"^\| (\S+) .*\*\*([\d,]+) ", text, re.M) == [("ring", "3,000"), ("ring", "1,500")]
     assert re.findall(r"^### (.*)$", text, re.M) == ["MXNet", "TensorFlow", "PyTorch"] * 2
@@ -144,9 +143,7 @@ def test_what_no_run_measured_is_left_out(tmp_path):
     assert (row["global_batch"], row["api"], row["epoch_s"], row["images_per_s_median"]) == ("128", "auto", "", "")
     text = (output / "report.html").read_text()
     assert "Speed: no run measured its speed." in text
-    assert "Shares of a step: no run has a metrics.jsonl" in text
     assert "Scaling: no row with several replicas" in text
-    assert "Difference from a single process: no run has" in text
     assert images(text) == 1  # accuracy
 
 
