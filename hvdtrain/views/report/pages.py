@@ -13,7 +13,7 @@ from hvdtrain.config.score import ACCURACY
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.charts.registry import draw
+from hvdtrain.views.report.charts import draw
 from hvdtrain.views.report.content import RunsReport
 from hvdtrain.views.report.definitions import DEFINITIONS, NOTE
 from hvdtrain.views.report.rows import ReportRow
