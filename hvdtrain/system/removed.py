@@ -59,6 +59,7 @@ RUNS = {
     "--all": "use hvdtrain runs | less, as a pipe gets all runs",
     "--reverse": "use --sort -COLUMN, or --sort COLUMN for the least value first",
 }
+WATCH = {"--token-file": "leave it out: the address that --serve prints has a token"}
 
 
 def error(option: str, replacement: str) -> UserError:

@@ -11,7 +11,6 @@ import numpy as np
 
 from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.config.score import score_of
-from hvdtrain.errors import MissingPackage
 from hvdtrain.interfaces import EvaluatedPart
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
@@ -131,10 +130,7 @@ def _store(run: Run, content: dict[str, Any]) -> None:
     run.lock.check()
     with must_write("the result", run.folder):
         record.write_json(run.folder / "result.json", content)
-        try:
-            plots.plot_metrics(run.folder, f"{run.title} in {run.config.framework}", run.runtime.score)
-        except MissingPackage as error:
-            log.warning("metrics.png is not drawn: %s", error)
+        plots.plot_metrics(run.folder, f"{run.title} in {run.config.framework}", run.runtime.score)
 
 
 class RankCores(NamedTuple):

@@ -260,8 +260,8 @@ def _band(axis: Axes, line: _Line, points: Points) -> None:
         axis.errorbar([epoch], [value], yerr=[[value - low], [high - value]], color=line.color, capsize=3, linewidth=1)
     elif intervals:
         epochs, _, chances = zip(*intervals, strict=True)
-        low, high = zip(*chances, strict=True)
-        axis.fill_between(epochs, low, high, color=line.color, alpha=0.15, linewidth=0)
+        lows, highs = zip(*chances, strict=True)
+        axis.fill_between(epochs, lows, highs, color=line.color, alpha=0.15, linewidth=0)
 
 
 def _draw_scaling(rows: list[ReportRow]) -> Figure:

@@ -13,10 +13,9 @@ from support.live_runs import Beats, make_run
 from support.web import serving
 
 from hvdtrain.__main__ import main
-from hvdtrain.errors import UserError
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.web import app
-from hvdtrain.views.web.access import Access, read_token
+from hvdtrain.views.web.access import Access
 
 FINISHED = RunEnd("finished", time=1.0)
 ENDPOINTS = ("run", "options", "curves")
@@ -92,7 +91,6 @@ def test_one_run_with_its_ranks_options_curves_and_log(server):
     assert ["framework", "torch"] in server.json("options", run="live")["options"]
     curves = server.json("curves", run="live")
     assert len(curves["curves"]["loss"]["values"]) == 80 == len(curves["curves"]["loss"]["steps"])
-    assert curves["spread"]["greatest"][-1] > 1.4 and curves["spread"]["greatest"][0] < 1.2
     assert server.json("log", run="live", rank=3)["lines"][0].endswith("INFO step 10: loss 2.0000")
     assert server.json("run", run="failed")["end"]["rank"] == 1
 
@@ -170,17 +168,6 @@ def test_away_from_loopback_a_token_is_needed(runs, tmp_path):
     assert answer.status_code == 200 and {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
     for known, status in ((cookie, 200), (cookie[:-1], 403), (cookie.replace("-80=", "-1="), 403)):
         assert served.get("/api/runs", headers={"Cookie": known}).status_code == status, known
-
-
-def test_token_from_a_file(tmp_path):
-    file = tmp_path / "token"
-    for mode, content, reason in (
-        (0o600, "0123456789abcdef", ""), (0o644, "0123456789abcdef", "other users"), (0o600, "short", "no token"),
-    ):  # fmt: skip
-        file.write_text(f"{content}\n")
-        file.chmod(mode)
-        with pytest.raises(UserError, match=reason) if reason else contextlib.nullcontext():
-            assert read_token(file) == content
 
 
 def test_addresses_that_cannot_be_used(runs, capsys):
