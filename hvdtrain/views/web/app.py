@@ -47,8 +47,8 @@ LOG = logging.getLogger(__name__)
 def serve(paths: list[Path], address: str, say: Callable[[str], None] = print) -> None:
     """Serve the page of the runs at or below the paths until Ctrl-C or SIGTERM.
 
-    address: `HOST:PORT`; port 0 takes a free one. On loopback clients need no token, elsewhere one that is made here. say:
-    prints the address. Raises UserError for an address that cannot be used, and for a path that is not there.
+    address: `HOST:PORT`; port 0 takes a free one. On loopback clients need no token, elsewhere one that is made here.
+    say: prints the address. Raises UserError for an address that cannot be used, and for a path that is not there.
     """
     for path in paths:
         find_runs(path)
