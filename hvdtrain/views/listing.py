@@ -1,13 +1,10 @@
-"""The table of runs: which runs it lists, by filters such as `accuracy>0.9`, in which order, and how it looks."""
+"""The table of runs: in which order it lists them, and how it looks."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from operator import ge, gt, le, lt
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -20,19 +17,13 @@ from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import Cell, CellsOf, Column, Table
 from hvdtrain.views.terminal.figures import decimal, duration, short, speed, steps
 
-TEXTS = (
+COLUMNS = (
     *("name", "folder", "id", "started", "state", "reason", "framework", "strategy", "model", "data"),
-    *("scored_by", "best_checkpoint", "evaluated"),
-)
-NUMBERS = (
     *("rank", "ranks", "ranks_now", "step", "last_step", "epoch", "loss", "accuracy", "validation_loss", "test_loss"),
-    *("lr", "score", "images_per_s", "left_s"),
+    *("lr", "score", "scored_by", "images_per_s", "left_s", "best_checkpoint", "evaluated"),
 )
-COLUMNS = (*TEXTS, *NUMBERS)
 """Names of columns: those of `RunView.values`. Metrics are columns of their names."""
 ALIASES = {"when": "started", "images/s": "images_per_s", "rows/s": "images_per_s", "time_left": "left_s"}
-FILTER = re.compile(r"([^=!<>~]*)(=|!=|<=|>=|<|>|~)(.*)", re.DOTALL)
-ORDERED: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 MINUTE = 16
 """Characters of a time up to the minute."""
 NARROW, NARROW_NAME = 100, 28
@@ -46,59 +37,6 @@ STYLES = {
     "stopped": "yellow", "pruned": "yellow", "failed": "red", "hung": "red",
 }  # fmt: skip
 """The color of each state."""
-REMEDY = "filters are COLUMN=VALUE, or with !=, <, <=, >, >=, or ~ for texts that contain VALUE"
-
-
-class Filter(NamedTuple):
-    """A condition that a listed run meets."""
-
-    column: str
-    operator: str
-    value: str
-
-    @classmethod
-    def parse(cls, given: str, metrics: Collection[str] = ()) -> Filter:
-        """From the command line. metrics: names of further columns. Raises UserError if it is none."""
-        match = FILTER.fullmatch(given)
-        if not match or (match[2] not in ("=", "!=") and not match[3].strip()):
-            raise UserError(f"--filter {printable(given)}: no comparison", REMEDY)
-        parsed = cls(column_of(match[1].strip(), "--filter", metrics), match[2], match[3].strip())
-        if parsed.is_of_numbers and parsed.value and (parsed.operator == "~" or parsed.number is None):
-            raise UserError(f"--filter {printable(given)}: {parsed.column} is a number", REMEDY)
-        return parsed
-
-    @property
-    def is_of_numbers(self) -> bool:
-        return self.column not in TEXTS
-
-    @property
-    def number(self) -> float | None:
-        """The value as a number."""
-        try:
-            value = float(self.value)
-        except ValueError:
-            return None
-        return value if math.isfinite(value) else None
-
-    def accepts(self, view: RunView) -> bool:
-        """Whether a run meets it. An unknown value equals only an empty one."""
-        actual = value_of(view, self.column)
-        if self.operator in ("=", "!="):
-            return self._equals(actual) == (self.operator == "=")
-        if actual is None or actual == "":
-            return False
-        if self.operator == "~":
-            return self.value.lower() in str(actual).lower()
-        return ORDERED[self.operator](actual, self.number if self.is_of_numbers else self.value)
-
-    def _equals(self, actual: Any) -> bool:
-        if actual is None or actual == "" or not self.value:
-            return (actual is None or actual == "") and not self.value
-        if self.is_of_numbers:
-            return bool(actual == self.number)
-        known, value = str(actual).lower(), self.value.lower()
-        # A strategy is also called without what its ranks are connected by: `horovod` for `horovod over Gloo`.
-        return value == known or (self.column == "strategy" and value == known.partition(" over ")[0])
 
 
 def value_of(view: RunView, column: str) -> Any:
@@ -113,18 +51,15 @@ def metric_names(views: Iterable[RunView]) -> list[str]:
     return sorted(counts, key=lambda name: (name not in scores, -counts[name]))
 
 
-def column_of(name: str, option: str, metrics: Collection[str] = ()) -> str:
-    """The column of that name. Raises UserError if there is none.
-
-    option: where the name was given. metrics: names of further columns.
-    """
+def column_of(name: str, metrics: Collection[str] = ()) -> str:
+    """The column of that name. Raises UserError if there is none. metrics: names of further columns."""
     if name in metrics:
         return name
     column = ALIASES.get(name.lower(), name.lower().replace("-", "_"))
     if column not in COLUMNS:
         known = list(dict.fromkeys([*COLUMNS, *metrics]))
         hint = did_you_mean(column, [*known, *ALIASES])
-        raise UserError(f"{option}: no column {printable(name)!r}{hint}", f"the columns are {', '.join(known)}")
+        raise UserError(f"--sort: no column {printable(name)!r}{hint}", f"the columns are {', '.join(known)}")
     return column
 
 
@@ -134,7 +69,7 @@ def sort_runs(views: list[RunView], column: str = "-started") -> list[RunView]:
     By `score` the best is first, whether that is the least or the greatest, and with `-` the last. Raises UserError for
     an unknown column.
     """
-    name = column_of(column.removeprefix("-"), "--sort", metric_names(views))
+    name = column_of(column.removeprefix("-"), metric_names(views))
     views = sorted(views, key=lambda view: str(view.folder))
     known = [view for view in views if value_of(view, name) not in (None, "")]
     unknown = [view for view in views if value_of(view, name) in (None, "")]

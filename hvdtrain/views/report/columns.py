@@ -76,11 +76,6 @@ def _step(row: ReportRow) -> str:
     return ": ".join(filter(None, (seconds, shares))) or NONE
 
 
-def _serial_fraction(row: ReportRow) -> str:
-    value = row.scaling.serial_fraction if row.scaling else None
-    return NONE if value is None else f"{value:.3f}"
-
-
 def _median(value: Spread | None, form: str) -> str:
     return NONE if value is None else f"{value.median:{form}}"
 
@@ -115,7 +110,6 @@ def more_columns(rows: Sequence[ReportRow]) -> tuple[FigureColumn, ...]:
         FigureColumn("GFLOP/s per core", lambda row: _median(row.gflops_per_core, ",.1f")),
         FigureColumn("epoch, s", lambda row: _median(row.epoch_s, ".2f")),
         FigureColumn("step: computing / communication / waiting for rows", _step),
-        FigureColumn("Karp–Flatt serial fraction", _serial_fraction),
         FigureColumn("peak memory, MB", lambda row: f"{row.peak_rss_mb.maximum:,.0f}" if row.peak_rss_mb else NONE),
         *(FigureColumn(title, functools.partial(_metric, name)) for title, name in _other_metrics(rows)),
     )

@@ -77,12 +77,11 @@ def scaling(row: ReportRow, rows: list[ReportRow]) -> Scaling | None:
     for weak in (weak_first, not weak_first):
         base = _base(run, rows, weak)
         if base and measured and base is row:
-            return Scaling("base", base, 1.0, 1.0, None)
+            return Scaling("base", base, 1.0, 1.0)
         if base and measured and run.replicas > 1:
             assert base.images_per_s
             speedup, replicas = measured.median / base.images_per_s.median, run.replicas
-            serial_fraction = None if weak else karp_flatt(speedup, replicas)
-            return Scaling("weak" if weak else "strong", base, speedup, speedup / replicas, serial_fraction)
+            return Scaling("weak" if weak else "strong", base, speedup, speedup / replicas)
     return None
 
 
@@ -107,14 +106,6 @@ def _preference(run: Run, base: Run) -> int | None:
     if base.options["strategy"] == "single":
         return 0 if base.options["api"] == run.options["api"] else 1 if base.options["api"] == "auto" else 2
     return 3 if base.strategy_and_style == run.strategy_and_style else None
-
-
-def karp_flatt(speedup: float, replicas: int) -> float:
-    """Experimentally determined serial fraction, (1 / S - 1 / p) / (1 - 1 / p).
-
-    Karp and Flatt, Measuring parallel processor performance, CACM 33(5), 1990.
-    """
-    return (1 / speedup - 1 / replicas) / (1 - 1 / replicas)
 
 
 class References:

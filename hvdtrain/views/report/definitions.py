@@ -48,11 +48,6 @@ DEFINITIONS = (
         "OMP_NUM_THREADS and machine. Strong: the base has the same global batch (Amdahl, AFIPS 1967). Weak, which is "
         "named: the base has the batch of one replica (Gustafson, CACM 31(5), 1988).",
     ),
-    (
-        "Karp–Flatt serial fraction",
-        "e = (1/S - 1/p) / (1 - 1/p), for strong scaling with p above 1: the part of the work that would have to be "
-        "serial to explain S. If it grows with p, communication limits the speed (Karp and Flatt, CACM 33(5), 1990).",
-    ),
     ("Peak memory", "The largest resident set of any rank, in MB of 2^20 bytes; the maximum of the runs."),
     (
         "Test accuracy, and other scores",

@@ -102,7 +102,6 @@ def _record(row: ReportRow) -> dict[str, Any]:
         "scaling_base": compared and compared.base.label,
         "speedup": compared and compared.speedup,
         "efficiency": compared and compared.efficiency,
-        "karp_flatt": compared and compared.serial_fraction,
         "peak_rss_mb": row.peak_rss_mb and row.peak_rss_mb.maximum,
         "accuracy_median": accuracy and accuracy.median,
         "accuracy_least": accuracy and accuracy.minimum,

@@ -142,8 +142,6 @@ class Scaling(NamedTuple):
     """images/s of the row divided by those of the base."""
     efficiency: float
     """Speedup divided by the number of replicas."""
-    serial_fraction: float | None
-    """Karp-Flatt metric, for strong scaling over more than one replica."""
 
 
 class WeightDifference(NamedTuple):

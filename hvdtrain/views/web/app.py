@@ -19,10 +19,11 @@ from waitress import create_server
 from waitress.channel import HTTPChannel
 from werkzeug.exceptions import HTTPException
 
-from hvdtrain.runs.records import Record, shown
-from hvdtrain.runs.run import find_runs
+from hvdtrain.runs.records import shown
+from hvdtrain.runs.run import Run, find_runs
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import format_ranks, to_json
+from hvdtrain.views import details
 from hvdtrain.views.details import LOGS, STACKS, RankFiles, joined_messages, last_messages
 from hvdtrain.views.web.access import TOKEN_BYTES, Access, Address, bound_address, is_loopback
 from hvdtrain.views.web.curves import CurveStore
@@ -67,7 +68,7 @@ def serve(paths: list[Path], address: str, say: Callable[[str], None] = print) -
             max_request_body_size=MAX_BODY_BYTES,
             clear_untrusted_proxy_headers=True,
         )
-        server.channel_class = Connection
+        server.channel_class = PageConnection
         gc.set_threshold(COLLECT_AFTER)
         before = signal.signal(signal.SIGTERM, _exit)
         try:
@@ -86,7 +87,7 @@ def _connection_limit() -> int:
     return 2 * (MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 2))
 
 
-class Connection(HTTPChannel):
+class PageConnection(HTTPChannel):
     """A connection of a client. It closes another one where there are too many."""
 
     def __init__(self, server: Any, *given: Any, **named: Any) -> None:
@@ -143,6 +144,7 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
     """The state of a run and of its ranks."""
     folder = run.folder
     end = RunEnd.read(folder)
+    facts = {"status": end.status, "exit_status": end.exit_status, "rank": end.rank, "time": end.time} if end else {}
     return {
         "run": run.values,
         "ranks": [rank.to_json() for rank in run.ranks],
@@ -152,32 +154,18 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
         ],
         "logs": LOGS.ranks(folder),
         "stacks": STACKS.ranks(folder),
-        "end": _end(end) if end else None,
-    }
-
-
-def _end(end: RunEnd) -> dict[str, Any]:
-    """How a run ended, with texts that a page can show."""
-    return {
-        "status": end.status,
-        "exit_status": end.exit_status,
-        "reason": shown(end.reason),
-        "rank": end.rank,
-        "host": shown(end.host),
-        "time": end.time,
+        "end": {**facts, "reason": shown(end.reason), "host": shown(end.host)} if end else None,
     }
 
 
 def _options(run: ListedRun) -> dict[str, Any]:
     """Options, versions and host of a run, as pairs of texts."""
-    config = Record.read(run.folder / "config.json")
-    names = {"options": "config", "versions": "versions", "host": "host"}
-    values = {title: list(config.table(name).values.items())[:MAX_OPTIONS] for title, name in names.items()}
-    return {title: [[shown(name), _text(value)] for name, value in pairs] for title, pairs in values.items()}
-
-
-def _text(value: Any) -> str:
-    return shown(value if isinstance(value, str) else json.dumps(value))
+    recorded = Run(run.folder)
+    parts = {"options": details.options, "versions": details.versions, "host": details.host}
+    return {
+        title: [[name, details.value_text(value)] for name, value in list(values(recorded).items())[:MAX_OPTIONS]]
+        for title, values in parts.items()
+    }
 
 
 def _lines(run: ListedRun, files: RankFiles) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
@@ -19,9 +20,6 @@ READ_EVERY_S = 0.5
 """Clients that ask more often get what was read last."""
 SHARE = 0.2
 """Of a slow folder, reading takes at most this share of the time."""
-SEARCH_EVERY_S = 5.0
-"""Folders of runs are searched for new ones this often, and whenever they changed in the last RECENT_S."""
-RECENT_S = 60.0
 SETTLED_S = 3.0
 """A run that is over is not read again if its files were older than this when it was read."""
 FOLDERS = ("", "heartbeats", "logs")
@@ -78,8 +76,7 @@ class Listing:
         self.session = secrets.token_hex(4)
         """Versions of another session are of another process."""
         paths = list({path.resolve(): path for path in paths}.values())
-        self._roots = dict(zip(_labels(paths), paths, strict=True))
-        self._searches = {label: FolderSearch(path) for label, path in self._roots.items()}
+        self._roots = {_label(path, paths): path for path in paths}
         self._runs: dict[str, ListedRun] = {}
         self._removed: dict[str, int] = {}
         self._version = 0
@@ -135,45 +132,21 @@ class Listing:
     def _find(self) -> dict[str, tuple[Path, Path]]:
         """The folder of each run by its name, and the folder that it was found in."""
         places: dict[str, tuple[Path, Path]] = {}
-        for label, search in self._searches.items():
-            for folder in search.runs():
-                name = printable(folder.name or folder.resolve().name)
-                places.setdefault(f"{label}/{name}" if len(self._roots) > 1 else name, (folder, search.path))
+        for label, root in self._roots.items():
+            with contextlib.suppress(UserError):  # removed, or for the moment not reachable
+                for folder in find_runs(root):
+                    name = printable(folder.name or folder.resolve().name)
+                    places.setdefault(f"{label}/{name}" if len(self._roots) > 1 else name, (folder, root))
         return places
 
 
-class FolderSearch:
-    """Finds the runs at or directly below a path, again and again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._found: list[Path] = []
-        self._changed, self._searched_s = -1, float("-inf")
-
-    def runs(self) -> list[Path]:
-        """The runs there now; a new one may be missing for SEARCH_EVERY_S in a folder that does not change."""
-        changed, now = _changed_at(self.path), time.monotonic()
-        is_recent = changed > (time.time() - RECENT_S) * 1e9
-        if changed != self._changed or is_recent or now - self._searched_s > SEARCH_EVERY_S:
-            try:
-                self._found = find_runs(self.path)
-            except UserError:  # removed, or for the moment not reachable
-                self._found = []
-            self._changed, self._searched_s = changed, now
-        return self._found
-
-
-def _labels(paths: list[Path]) -> list[str]:
-    """A short name for each path: its last parts, as many as tell it from the others."""
-    names = [[printable(part) for part in path.resolve().parts[1:]] or ["root"] for path in paths]
-    return [_label(parts, names) for parts in names]
-
-
-def _label(parts: list[str], others: list[list[str]]) -> str:
-    for count in range(1, len(parts) + 1):
-        if sum(other[-count:] == parts[-count:] for other in others) == 1:
-            return "/".join(parts[-count:])
-    return "/".join(parts)
+def _label(path: Path, others: list[Path]) -> str:
+    """A short name for a path: its last parts, as many as tell it from the others."""
+    parts = path.resolve().parts[1:] or ("root",)
+    count = 1
+    while count < len(parts) and sum(other.resolve().parts[-count:] == parts[-count:] for other in others) > 1:
+        count += 1
+    return printable("/".join(parts[-count:]))
 
 
 def leads_out(folder: Path, root: Path) -> bool:

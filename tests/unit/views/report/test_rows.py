@@ -37,7 +37,7 @@ def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsy
         "| single | 1 × 1 | 1,000 (900 to 1,100, 3 runs) | base | "
         "0.5000 (0.4500 to 0.5500; 95 %: 0.490 to 0.510) | — | ab |\n"
     ) in page
-    assert "| single | 1 × 1 | 500 | 5.0 | 10.00 | 25.0 ms: 50% / 25% / 25% | — | 550 |\n" in page
+    assert "| single | 1 × 1 | 500 | 5.0 | 10.00 | 25.0 ms: 50% / 25% / 25% | 550 |\n" in page
     assert "- seed: differs: 0 (2 runs), 1 (1 run)\n" in page
     output = capsys.readouterr().out.splitlines()
     (shown,) = (line for line in output if line.startswith("single"))
@@ -51,8 +51,8 @@ def test_communication_that_cannot_be_told_is_unknown(tmp_path):
     make_run(tmp_path / "manual", strategy="manual", devices=2, step_s=0.02, metrics=[step_times(0.8, 0.0, 0.2)])
     make_run(tmp_path / "short", framework="mxnet", without=("step_s", "cores"), metrics=[step_times(0.5, 0.25, 0.25)])
     text = markdown_page(report_of(tmp_path))
-    assert "| ddp | 2 × 1 | — | — | 2.00 | 20.0 ms: 90% / unknown / 10% | — | 400 |" in text
-    assert "| manual | 1 × 2 | — | — | 2.00 | 20.0 ms: 80% / unknown / 20% | — | 400 |" in text
+    assert "| ddp | 2 × 1 | — | — | 2.00 | 20.0 ms: 90% / unknown / 10% | 400 |" in text
+    assert "| manual | 1 × 2 | — | — | 2.00 | 20.0 ms: 80% / unknown / 20% | 400 |" in text
     assert "| single | 1 × 1 | — | — | 2.00 | 50% / 25% / 25% |" in text
     assert [row["communicate_share"] for row in rows(tmp_path)] == ["0.25", "", ""]
 
