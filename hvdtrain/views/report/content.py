@@ -19,8 +19,6 @@ HOST = ("name", "processor", "cores", "system")
 STRATEGY = "strategy"
 LEAST = 9
 """Columns of the terminal to which figures are wrapped."""
-MAX_CHANGES, MAX_RUNS = 20, 50
-"""Changes of ranks that are listed: of a run, the newest; and of how many runs."""
 
 
 class RunsReport:
@@ -35,7 +33,6 @@ class RunsReport:
         self.legend = f"* {MOST.format(unit_of(self.rows))} of its table"
         self.findings = [*bit_sentences(runs), *findings(self.groups)]
         self.unfinished = unfinished
-        self.changes = change_lines(runs)
         self._runs = runs
         self.noted = any(row.note for row in self.rows)
 
@@ -47,28 +44,17 @@ class RunsReport:
         rest = f"; {len(self.unfinished)} unfinished" if self.unfinished else ""
         return f"{count_of(len(self._runs), 'run')} in {count_of(len(self.rows), 'row')}{span}{rest}."
 
-    def machines(self) -> list[str]:
-        """One line per machine."""
-        counts = Counter(tuple(run.host.get(name) or "?" for name in HOST) for run in self._runs)
-        lines = [
-            f"{name}: {processor}, {cores} cores, {system}"
-            + (f" ({count_of(number, 'run')})" if len(counts) > 1 else "")
-            for (name, processor, cores, system), number in counts.items()
-        ]
-        if len(counts) > 1:
-            lines.append(
-                f"These are {len(counts)} machines: figures of one are not comparable with figures of another. Runs on "
-                "different processors or numbers of cores are never in one row."
-            )
-        return lines
+    def machines(self) -> list[tuple[str, str]]:
+        """(fact of the host of rank 0, value); if values differ, each with its number of runs."""
+        return [(name, _values(run.host.get(name) or "?" for run in self._runs)) for name in HOST]
 
     def versions(self) -> list[tuple[str, str]]:
-        """(package, version); if versions differ, each with its number of runs."""
+        """(package, version); as `machines`."""
         names = dict.fromkeys(name for run in self._runs for name in run.versions)
         return [(name, _values(run.versions.get(name, "none") for run in self._runs)) for name in names]
 
     def settings(self) -> list[tuple[str, str]]:
-        """(option, value); if values differ, each with its number of runs."""
+        """(option, value); as `machines`."""
         names = dict.fromkeys(name for run in self._runs for name in run.settings)
         texts = [
             (name.replace("_", "-"), _values(run.settings.get(name, "none") for run in self._runs))
@@ -124,12 +110,3 @@ def _values(values: Iterable[str]) -> str:
     if len(counts) == 1:
         return counts[0][0]
     return "differs: " + ", ".join(f"{value} ({count_of(number, 'run')})" for value, number in counts)
-
-
-def change_lines(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
-    """Of each run whose ranks changed: its name and how much happened, and the newest changes in their order."""
-    changed = [(run.name, run.changes) for run in runs if run.changes]
-    return [
-        (f"{name}: {changes.summary}", [change.text for change in changes.changes[-MAX_CHANGES:]])
-        for name, changes in changed[:MAX_RUNS]
-    ] + [(f"{len(changed) - MAX_RUNS} more runs", [])] * (len(changed) > MAX_RUNS)

@@ -37,21 +37,18 @@ def markdown_page(report: RunsReport) -> str:
     parts = [f"# {report.title}\n", *(f"{escape(sentence)}\n" for sentence in report.findings)]
     parts += [f"{escape(report.summary())}\n", f"## Figures\n\n{report.table(report.main).markdown()}"]
     parts.append(f"## More figures\n\n{report.table(report.more).markdown()}")
-    if report.changes:
-        lists = [f"{_list([run])}{_list(texts, 1)}" for run, texts in report.changes]
-        parts.append("## Changes of ranks\n\n" + "".join(lists))
     parts.append("## Runs\n\n" + _list(f"{label}: {'; '.join(runs)}" for label, runs in report.runs()))
     if report.unfinished:
         parts.append("## Unfinished runs\n\n" + _list(report.unfinished))
-    parts.append("## Machine\n\n" + _list(report.machines()))
-    for title, pairs in (("Versions", report.versions()), ("Settings", report.settings())):
+    known = {"Machine": report.machines(), "Versions": report.versions(), "Settings": report.settings()}
+    for title, pairs in known.items():
         parts.append(f"## {title}\n\n" + _list(f"{name}: {text}" for name, text in pairs))
     parts.append("## Definitions\n\n" + "".join(f"- **{name}**: {escape(text)}\n" for name, text in DEFINITIONS))
     return "\n".join(parts)
 
 
-def _list(items: Iterable[str], level: int = 0) -> str:
-    return "".join(f"{'  ' * level}- {escape(item)}\n" for item in items)
+def _list(items: Iterable[str]) -> str:
+    return "".join(f"- {escape(item)}\n" for item in items)
 
 
 def csv_page(report: RunsReport) -> str:

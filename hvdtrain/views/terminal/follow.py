@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -22,8 +22,8 @@ from hvdtrain.views.run_view import RunFollower, RunView
 from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
-LOOK_S, PAUSE_S = 0.5, 0.05
-"""A look at the heartbeats; meanwhile, a look at whether the user wants to leave."""
+LOOK_S = 0.5
+"""A look at the heartbeats this often."""
 CURVES_S = 2.0
 """A look at curves and messages, which change less often."""
 LINE_S = 10.0
@@ -36,44 +36,17 @@ LINES_AFTER = 3
 """Left free below what stays on the screen after the end, for the prompt of a shell."""
 
 
-class Leave:
-    """Whether the user wants to leave, by Ctrl-C or SIGTERM. Use it in a `with` statement.
-
-    An exception at any place of the drawing could leave the terminal in disorder. The second signal raises one.
-    """
-
-    signal = 0
-    """The signal that asked for it."""
-
-    def __enter__(self) -> Leave:
-        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, _: FrameType | None) -> None:
-        if self.signal:
-            raise KeyboardInterrupt
-        self.signal = number
-
-    def within(self, seconds: float) -> bool:
-        """Whether it was asked for before these seconds have passed."""
-        end = time.monotonic() + seconds
-        while not self.signal and time.monotonic() < end:
-            time.sleep(PAUSE_S)
-        return bool(self.signal)
-
-
 def follow(folder: Path, output: Output) -> int:
-    """Show the run in a folder until it ends or the user leaves; the exit status of its job, or of leaving."""
-    with Leave() as leave:
-        views = _views(RunFollower(folder), leave)
-        view = _on_screen(views, output, leave) if output.is_terminal else _in_lines(views, output)
-    if leave.signal:
-        return 0 if leave.signal == signal.SIGINT else 128 + leave.signal
-    return job_status(view)
+    """Show the run in a folder until it ends; the exit status of its job.
+
+    Ctrl-C raises KeyboardInterrupt, and SIGTERM SystemExit; the terminal is then as before.
+    """
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        views = _views(RunFollower(folder))
+        return job_status(_on_screen(views, output) if output.is_terminal else _in_lines(views, output))
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def job_status(view: RunView) -> int:
@@ -84,13 +57,12 @@ def job_status(view: RunView) -> int:
     return end.exit_status if end and 0 < end.exit_status < 256 else 1
 
 
-def _views(follower: RunFollower, leave: Leave) -> Iterator[RunView]:
-    """The run again and again; the last one is that of its end, unless the user leaves."""
+def _views(follower: RunFollower) -> Iterator[RunView]:
+    """The run again and again; the last one is that of its end."""
     failed_at: float | None = None
     view, began = follower.look(), time.monotonic()
     while view.state.name == "failed" and not RunEnd.read(follower.folder) and time.monotonic() - began < DOUBT_S:
-        if leave.within(LOOK_S):
-            break
+        time.sleep(LOOK_S)
         view = follower.look()
     was_over = view.state.is_over  # before anybody looked
     while True:
@@ -105,8 +77,7 @@ def _views(follower: RunFollower, leave: Leave) -> Iterator[RunView]:
         elif time.monotonic() - failed_at > RESTART_S:
             break
         yield view
-        if leave.within(LOOK_S):
-            return
+        time.sleep(LOOK_S)
         view = follower.look()
     yield view
 
@@ -122,7 +93,7 @@ class Screen:
         yield Text("\n").join(self._output.encodable(screen_lines(self.shown, options.max_width, height)))
 
 
-def _on_screen(views: Iterator[RunView], output: Output, leave: Leave) -> RunView:
+def _on_screen(views: Iterator[RunView], output: Output) -> RunView:
     """Draw until the end; then the last screen stays in the terminal. Nothing stays if the user leaves."""
     first = next(views)
     metrics = MetricsReader(first.folder / NAME)
@@ -135,8 +106,6 @@ def _on_screen(views: Iterator[RunView], output: Output, leave: Leave) -> RunVie
             else:
                 screen.shown = screen.shown._replace(view=view)
             live.update(screen, refresh=True)
-    if leave.signal:
-        return view
     height = output.console.height - LINES_AFTER
     output.print(screen_lines(Shown.read(view, metrics), output.console.width, height))
     return view

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -190,8 +189,7 @@ def test_what_stays_of_a_failed_run_has_its_headline(tmp_path, monkeypatch, size
     end.write(tmp_path / "run")
     output = Output()
     output.console = Console(file=io.StringIO(), width=size[0], height=size[1], force_terminal=True)
-    leave = SimpleNamespace(signal=0)
-    _on_screen(iter([RunFollower(tmp_path / "run").look()] * 2), output, leave)
+    _on_screen(iter([RunFollower(tmp_path / "run").look()] * 2), output)
     stays = output.console.file.getvalue().rpartition("\x1b[?1049l")[2]
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stays).splitlines()
     assert len(lines) < size[1] - 1 and lines[0].endswith("failed  run") and max(map(len, lines)) <= size[0]
