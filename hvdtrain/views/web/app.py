@@ -111,7 +111,7 @@ def make_app(paths: list[Path], access: Access) -> Flask:
     listing, store = Listing(paths), CurveStore()
     routes: dict[str, Callable[[], Response]] = {
         "/": lambda: app.send_static_file("index.html"),
-        "/api/runs": lambda: _answer(listing.changes(_since(listing.session))),
+        "/api/runs": lambda: _answer(listing.values()),
         "/api/run": lambda: _answer(_one_run(_asked(listing))),
         "/api/options": lambda: _answer(_options(_asked(listing))),
         "/api/curves": lambda: _answer(store.curves(_asked(listing).folder)),
@@ -131,13 +131,6 @@ def _asked(listing: Listing) -> ListedRun:
     if leads_out(run.folder, run.root):  # a link may have come into the folder since it was listed
         abort(404, "a link in the run's folder leads out of the folder that is served")
     return run
-
-
-def _since(session: str) -> int:
-    """The version of the listing that the client has; 0 for one that has none of this process."""
-    text = request.args.get("since", "")
-    known = request.args.get("session") == session and text.isascii() and text.isdigit() and len(text) < 16
-    return int(text) if known else 0
 
 
 def _one_run(run: ListedRun) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import threading
 import time
 from pathlib import Path
@@ -34,8 +33,6 @@ class ListedRun:
 
     def __init__(self, name: str, folder: Path, root: Path) -> None:
         self.name, self.folder, self.root = name, folder, root
-        self.version = 0
-        """Of the listing in which its values last changed."""
         self.values: dict[str, Any] = {}
         self.ranks: tuple[RankView, ...] = ()
         self.is_over = False
@@ -45,20 +42,18 @@ class ListedRun:
         self._signature: tuple[int, ...] = ()
         self._is_settled = False
 
-    def read(self) -> bool:
-        """Read it unless it is over and its files are the same. Returns whether its values are others than before."""
+    def read(self) -> None:
+        """Read it unless it is over and its files are the same."""
         signature = tuple(_changed_at(self.folder / name) for name in ("", "heartbeats", "end.json", "metrics.jsonl"))
         if self._is_settled and signature == self._signature:
-            return False
+            return
         self.is_left_out = leads_out(self.folder, self.root)
         if self.is_left_out:
-            return False
+            return
         view = self._follower.look()
-        values = {**view.values, "name": self.name}
+        self.values = {**view.values, "name": self.name}
         self.ranks, self.is_over, self._signature = view.ranks, view.state.is_over, signature
         self._is_settled = self.is_over and max(signature) < (time.time() - SETTLED_S) * 1e9
-        is_other, self.values = values != self.values, values
-        return is_other
 
 
 def _changed_at(path: Path) -> int:
@@ -73,27 +68,20 @@ class Listing:
     """The runs at or below some paths. All methods may be called by several threads."""
 
     def __init__(self, paths: list[Path]) -> None:
-        self.session = secrets.token_hex(4)
-        """Versions of another session are of another process."""
         paths = list({path.resolve(): path for path in paths}.values())
         self._roots = {_label(path, paths): path for path in paths}
         self._runs: dict[str, ListedRun] = {}
-        self._removed: dict[str, int] = {}
-        self._version = 0
         self._lock = threading.Lock()
         self._next_s = 0.0
 
-    def changes(self, since: int) -> dict[str, Any]:
-        """The runs whose values changed after that version, and those that are gone; since 0, all."""
+    def values(self) -> dict[str, Any]:
+        """All runs, and the names of those that are left out."""
         with self._lock:
             self._read()
             return {
-                "session": self.session,
-                "version": self._version,
                 "folders": [printable(str(path)) for path in self._roots.values()],
                 "left_out": [run.name for run in self._runs.values() if run.is_left_out],
-                "runs": [run.values for run in self._runs.values() if run.version > since and not run.is_left_out],
-                "removed": [name for name, version in self._removed.items() if version > since],
+                "runs": [run.values for run in self._runs.values() if not run.is_left_out],
             }
 
     def run(self, name: str) -> ListedRun | None:
@@ -111,21 +99,11 @@ class Listing:
         began = time.monotonic()
         if began < self._next_s:
             return
-        version, places = self._version + 1, self._find()
-        for name in [name for name, run in self._runs.items() if places.get(name, (None,))[0] != run.folder]:
-            del self._runs[name]
-            self._removed[name] = version
-        for name, (folder, root) in places.items():
-            run = self._runs.get(name) or ListedRun(name, folder, root)
-            was_left_out = run.is_left_out
-            if run.read() or was_left_out:
-                run.version = version
-            if run.is_left_out and not was_left_out and run.version:
-                self._removed[name] = version
-            elif not run.is_left_out:
-                self._removed.pop(name, None)
-            self._runs[name] = run
-        self._version = version
+        known, self._runs = self._runs, {}
+        for name, (folder, root) in self._find().items():
+            run = known.get(name)
+            self._runs[name] = run if run and run.folder == folder else ListedRun(name, folder, root)
+            self._runs[name].read()
         ended = time.monotonic()
         self._next_s = ended + max(READ_EVERY_S, (ended - began) * (1 / SHARE - 1))
 

@@ -60,7 +60,7 @@ def names(listing):
     return {run["name"] for run in listing["runs"]}
 
 
-def test_lists_runs_and_then_only_those_that_changed(server, runs):
+def test_lists_runs_as_they_come_change_and_go(server, runs):
     Beats(runs / "live", 4, slow=2).write()  # other tests may have taken longer than a job is silent
     first = server.json("runs")
     states = {run["name"]: run["state"] for run in first["runs"]}
@@ -69,17 +69,11 @@ def test_lists_runs_and_then_only_those_that_changed(server, runs):
     assert first["left_out"] == ["link-out", "linked-log"]
     make_run(runs / "new", 3, FINISHED)
     FINISHED._replace(status="stopped", failure=Failure("asked to")).write(runs / "finished")
-
-    def changed(since):
-        return server.json("runs", since=since, session=first["session"])
-
-    wait_for(lambda: {"new", "finished"} <= names(changed(first["version"])), 20)
-    found = {run["name"]: run for run in changed(first["version"])["runs"]}
+    wait_for(lambda: "new" in names(server.json("runs")), 20)
+    found = {run["name"]: run for run in server.json("runs")["runs"]}
     assert found["new"]["state"] == "finished" and found["finished"]["reason"] == "asked to"
-    assert "failed" not in found
     os.rename(runs / "new", runs.parent / "gone")
-    wait_for(lambda: "new" in changed(first["version"])["removed"], 20)
-    assert names(server.json("runs", since=1 << 40, session="another")) > {"finished", "failed"}
+    wait_for(lambda: "new" not in names(server.json("runs")), 20)
 
 
 def test_one_run_with_its_ranks_options_curves_and_log(server):

@@ -28,10 +28,10 @@ def test_runs_that_are_over_are_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "SHARE", 1)
     found = listing.Listing([tmp_path])
     for _ in range(3):
-        version = found.changes(0)["version"]
+        found.values()
     assert sorted(looks) == ["one", "other", "recent", "recent", "recent"]
     RunEnd("failed", 1, Failure("again")).write(tmp_path / "one")
-    assert [run["reason"] for run in found.changes(version)["runs"]] == ["again"]
+    assert [run["reason"] for run in found.values()["runs"]] == ["again", "", ""]
 
 
 def test_a_slow_folder_is_read_for_a_fifth_of_the_time(tmp_path, monkeypatch):
@@ -47,7 +47,7 @@ def test_a_slow_folder_is_read_for_a_fifth_of_the_time(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "READ_EVERY_S", 0)
     found = listing.Listing([tmp_path])
     while len(looks) < 2:
-        found.changes(0)
+        found.values()
     assert looks[1] - looks[0] >= 5 * 0.2
 
 
