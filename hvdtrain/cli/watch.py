@@ -7,12 +7,14 @@ time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status
+from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import RUNS, awaited_run, chosen_run
 
 
@@ -26,29 +28,19 @@ def main(argv: list[str]) -> None:
 
         serve(options.runs, options.serve, lambda line: print(line, flush=True))
         return
-    try:
-        status = show(options)
-    except KeyboardInterrupt:
-        return
-    sys.exit(status)
-
-
-def show(options: argparse.Namespace) -> int:
-    """The exit status of the job that was followed. Raises UserError if there is no such run."""
     if len(options.runs) > 1:
         raise UserError(f"{len(options.runs)} runs: a terminal shows one", "give one run, or --serve for a page of all")
-    (run,) = options.runs
-    from hvdtrain.views.output import Output
     from hvdtrain.views.terminal.follow import follow
 
-    return follow(awaited_run(run, _say) if options.wait else _run(run), Output())
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(follow(_run(options), Output()))
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _run(path: Path) -> Path:
+def _run(options: argparse.Namespace) -> Path:
+    """The folder of the run. Raises UserError if there is none."""
+    (path,) = options.runs
+    if options.wait:
+        return awaited_run(path, lambda line: print(line, file=sys.stderr, flush=True))
     try:
         return chosen_run(path)
     except UserError as error:

@@ -28,7 +28,7 @@ MIN_WIDTH = 6
 """Of a column in a narrow terminal."""
 
 
-class Difference(NamedTuple):
+class DifferingValue(NamedTuple):
     """A value that is not the same in all runs."""
 
     kind: str
@@ -37,7 +37,7 @@ class Difference(NamedTuple):
     """The value of each run as it is shown; of results, also how much it differs from that of the first run."""
 
 
-def differences(views: Sequence[RunView]) -> list[Difference]:
+def differences(views: Sequence[RunView]) -> list[DifferingValue]:
     """The values that differ, in the order in which the runs name them."""
     runs = [_kinds(view) for view in views]
     found = []
@@ -46,7 +46,7 @@ def differences(views: Sequence[RunView]) -> list[Difference]:
         for name in names:
             values = [run[kind].get(name) for run in runs]
             if len({_key(value) for value in values}) > 1:
-                found.append(Difference(kind, name, list(_texts(values, kind == RESULTS))))
+                found.append(DifferingValue(kind, name, list(_texts(values, kind == RESULTS))))
     return found
 
 
@@ -113,7 +113,7 @@ def relative(value: float | None, base: float) -> str:
     return f" ({percent:+.0f} %)" if abs(percent) >= 10 else f" ({percent:+.2g} %)"
 
 
-def difference_lines(names: Sequence[str], found: Sequence[Difference], width: int | None) -> list[Text]:
+def difference_lines(names: Sequence[str], found: Sequence[DifferingValue], width: int | None) -> list[Text]:
     """The table, with a color for values that differ from the first run's. names: of the runs.
 
     width: of the terminal, in which long values are wrapped; None for a file: a line for each row.

@@ -1,4 +1,4 @@
-"""The charts of a report, as SVG: speed, scaling, score and learning curves."""
+"""The charts of a report, as SVG: speed, scaling and learning curves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import History
 from hvdtrain.runs.run import Run
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.rows import ReportRow, Spread, count_of, unit_of, wilson
+from hvdtrain.views.report.rows import ReportRow, Spread, count_of, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,6 @@ class Chart(NamedTuple):
 
 def draw(rows: list[ReportRow]) -> tuple[list[Chart], list[str]]:
     """The charts, and the titles of those that are omitted, with the reason."""
-    scored = list(dict.fromkeys(row.scored_by for row in rows if row.scored_by)) or [ACCURACY]
     kinds: list[tuple[str, str, list[ReportRow], Callable[[list[ReportRow]], Figure], str]] = [
         (
             "Speed",
@@ -64,17 +63,6 @@ def draw(rows: list[ReportRow]) -> tuple[list[Chart], list[str]]:
             [row for row in rows if row.scaling and row.run.replicas > 1],
             _draw_scaling,
             "no row with several replicas has a comparable row with one replica",
-        ),
-        *(
-            (
-                _title(name),
-                f"Points: the test {printable(name)}, colored by framework, of accuracies with bars for the interval "
-                "that chance in the test rows gives, and whiskers from the minimum to the maximum of the runs",
-                [row for row in rows if row.score and row.scored_by == name],
-                _draw_score,
-                "no run measured it",
-            )
-            for name in scored
         ),
         (
             "Learning curves",
@@ -97,12 +85,6 @@ def draw(rows: list[ReportRow]) -> tuple[list[Chart], list[str]]:
     return charts, omitted
 
 
-def _title(name: str) -> str:
-    """The title of the chart of a score."""
-    shown = printable(name)
-    return "Test loss" if name == LOSS else shown[:1].upper() + shown[1:]
-
-
 def _chart(title: str, about: str, figure: Figure, rows: list[ReportRow]) -> Chart:
     uri = f"data:image/svg+xml;base64,{base64.b64encode(plots.encode(figure, 'svg')).decode()}"
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
@@ -116,27 +98,6 @@ def _wrapped(label: str, width: int) -> str:
     return "\n".join(textwrap.wrap(label.replace(" × ", "\u00a0×\u00a0"), width, max_lines=4, placeholder=" …"))
 
 
-def _color_of(row: ReportRow) -> str:
-    return FRAMEWORK_COLORS.get(row.framework, OTHER_COLOR)
-
-
-def _lanes(rows: Sequence[ReportRow]) -> tuple[Figure, Axes]:
-    """A figure with one horizontal lane for each row, the first at the top; above it, the colors of frameworks."""
-    from matplotlib.patches import Patch
-
-    labels = [_wrapped(row.label, 26) for row in rows]
-    lines = max(label.count("\n") + 1 for label in labels)
-    figure = plots.new_figure(WIDTH_IN, 1.1 + len(labels) * (0.16 + 0.15 * lines))
-    axis = figure.subplots()
-    axis.set_yticks(range(len(labels)), labels, fontsize=8)
-    axis.set_ylim(len(labels) - 0.4, -0.6)
-    axis.grid(axis="y", visible=False)
-    names = {row.framework: row for row in rows}
-    patches = [Patch(color=_color_of(row), label=TITLES.get(name, name)) for name, row in names.items()]
-    figure.legend(handles=patches, loc="outside upper center", ncols=len(patches), frameon=False)
-    return figure, axis
-
-
 def _ends(spreads: Sequence[Spread]) -> list[list[float]]:
     """Lengths of whiskers, downwards and upwards."""
     return [
@@ -145,43 +106,26 @@ def _ends(spreads: Sequence[Spread]) -> list[list[float]]:
     ]
 
 
-def _whiskers(axis: Axes, lane: int, value: Spread) -> None:
-    if value.number > 1:
-        axis.errorbar([value.median], [lane], xerr=_ends([value]), color="black", capsize=3, linewidth=1)
-
-
 def _draw_speed(rows: list[ReportRow]) -> Figure:
-    figure, axis = _lanes(rows)
+    """A bar for each row, the first at the top; above them, the colors of frameworks."""
+    labels = [_wrapped(row.label, 26) for row in rows]
+    lines = max(label.count("\n") + 1 for label in labels)
+    figure = plots.new_figure(WIDTH_IN, 1.1 + len(labels) * (0.16 + 0.15 * lines))
+    axis = figure.subplots()
+    axis.set_yticks(range(len(labels)), labels, fontsize=8)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
+    axis.grid(axis="y", visible=False)
     for lane, row in enumerate(rows):
         assert row.images_per_s
-        axis.barh(lane, row.images_per_s.median, 0.62, color=_color_of(row))
-        _whiskers(axis, lane, row.images_per_s)
+        value, color = row.images_per_s, FRAMEWORK_COLORS.get(row.framework, OTHER_COLOR)
+        axis.barh(lane, value.median, 0.62, color=color, label=TITLES.get(row.framework, row.framework))
+        if value.number > 1:
+            axis.errorbar([value.median], [lane], xerr=_ends([value]), color="black", capsize=3, linewidth=1)
     figure.supxlabel(f"{unit_of(rows)}/s (median; whiskers: minimum to maximum)", fontsize=9)
     axis.xaxis.set_major_formatter("{x:,.0f}")
     axis.locator_params(axis="x", nbins=5)
-    return figure
-
-
-def _draw_score(rows: list[ReportRow]) -> Figure:
-    """Each median; of accuracies with the interval that chance gives, so that rows which it explains overlap."""
-    figure, axis = _lanes(rows)
-    for lane, row in enumerate(rows):
-        assert row.score
-        if row.chance:
-            low, high = row.chance
-            axis.barh(lane, high - low, 0.5, low, color=_color_of(row), alpha=0.35)
-        _whiskers(axis, lane, row.score)
-        axis.plot(row.score.median, lane, "o", color=_color_of(row), markersize=5, zorder=3)
-    axis.use_sticky_edges = False
-    axis.margins(x=0.08)
-    name = rows[0].scored_by
-    if name == ACCURACY and not all(row.chance for row in rows):  # else chance looks like a difference
-        axis.set_xlim(*plots.widened_limits(axis.get_xlim(), axis.dataLim.intervalx))
-    about = "; bars: 95 % interval of chance" if any(row.chance for row in rows) else ""
-    parts = " or ".join(sorted({row.part for row in rows}))
-    text = f"{parts} {printable(name)} (median{about};\nwhiskers: minimum to maximum; not starting at 0)"
-    figure.supxlabel(text, fontsize=9)
-    axis.locator_params(axis="x", nbins=4)
+    named = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named), frameon=False)
     return figure
 
 
@@ -229,7 +173,7 @@ def draw_curves(rows: list[ReportRow]) -> Figure:
     axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axis, name in zip(axes, panels, strict=True):
         is_accuracy = name in (f"validation {ACCURACY}", f"test {ACCURACY}")
-        _draw_panel(axis, lines, name, bands=is_accuracy and len(rows) <= len(plots.COLORS))
+        _draw_panel(axis, lines, name)
         if is_accuracy:
             axis.set_ylim(*plots.widened_limits(axis.get_ylim(), axis.dataLim.intervaly))
         axis.set_ylabel(printable(name))
@@ -238,30 +182,16 @@ def draw_curves(rows: list[ReportRow]) -> Figure:
     return figure
 
 
-def _draw_panel(axis: Axes, lines: list[_Line], name: str, bands: bool) -> None:
+def _draw_panel(axis: Axes, lines: list[_Line], name: str) -> None:
     most = max(min(MAX_POINTS, MAX_ALL_POINTS // len(lines)), 2)
     for line in lines:
         points = _points(name, line.run.history, most)
         if not points:
             continue
         x, y = zip(*points, strict=True)
-        alpha = 0.9 if bands or len(lines) < 10 else 0.5
+        alpha = 0.9 if len(lines) < 10 else 0.5
         marker = "o" if len(points) < 2 else ""
         axis.plot(x, y, line.style, color=line.color, linewidth=1.3, alpha=alpha, marker=marker, markersize=4)
-        if bands:
-            _band(axis, line, points)
-
-
-def _band(axis: Axes, line: _Line, points: Points) -> None:
-    """What chance in the test rows gives around each accuracy."""
-    intervals = [(x, y, chance) for x, y in points if (chance := wilson(y, line.run.test_rows))]
-    if len(intervals) == 1:
-        ((epoch, value, (low, high)),) = intervals
-        axis.errorbar([epoch], [value], yerr=[[value - low], [high - value]], color=line.color, capsize=3, linewidth=1)
-    elif intervals:
-        epochs, _, chances = zip(*intervals, strict=True)
-        lows, highs = zip(*chances, strict=True)
-        axis.fill_between(epochs, lows, highs, color=line.color, alpha=0.15, linewidth=0)
 
 
 def _draw_scaling(rows: list[ReportRow]) -> Figure:

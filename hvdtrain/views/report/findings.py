@@ -51,7 +51,7 @@ def _speed(group: RowGroup) -> str:
         return f"{name} cannot be told apart from {base}, with {times} times its speed {spread}"
     if scaling.speedup < 1:
         return f"{name}, the nearest to {base}, has {times} times its speed {spread}"
-    return f"{name} is {times} times as fast as {base} {spread}{_also(group, best)}"
+    return f"{name} is {times} times as fast as {base} {spread}"
 
 
 def _without_base(group: RowGroup) -> str:
@@ -59,20 +59,10 @@ def _without_base(group: RowGroup) -> str:
     best = group.fastest
     if not best or not best.images_per_s:
         return ""
-    name, speed = _name(best), f"{best.images_per_s.median:,.0f}"
+    speed = f"{best.images_per_s.median:,.0f} {group.unit}/s"
     if group.mark == MOST.format(group.unit):
-        spread = _also(group, best) or f" {UNREPEATED}"
-        return f"{group.title}: of {len(group.rows)} rows {name} has the most {group.unit}/s, {speed}{spread}"
-    return f"{group.title}: {name} is the fastest of {len(group.rows)} rows, with {speed} {group.unit}/s"
-
-
-def _also(group: RowGroup, best: ReportRow) -> str:
-    """The other rows that repetitions do not tell apart from the best."""
-    names = [_short(row) for row in group.as_fast()] if best is group.fastest else []
-    if not names:
-        return ""
-    named = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    return f", with {named} within its spread"
+        return f"{group.title}: {_name(best)} has the most of {len(group.rows)} rows, {speed}, which may be chance"
+    return f"{group.title}: {_name(best)} is the fastest of {len(group.rows)} rows, with {speed}"
 
 
 def _short(row: ReportRow) -> str:

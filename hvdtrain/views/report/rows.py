@@ -201,17 +201,6 @@ class RowGroup:
             return None
         return next(row for row in self.rows if row.images_per_s and row.images_per_s.median == max(medians))
 
-    def as_fast(self) -> list[ReportRow]:
-        """Rows other than the fastest that repetitions do not tell apart from it: their ranges overlap."""
-        best = self.fastest
-        if not best or not best.images_per_s:
-            return []
-        return [
-            row
-            for row in self.rows
-            if row is not best and row.images_per_s and row.images_per_s.range.overlaps(best.images_per_s.range)
-        ]
-
 
 def group_rows(rows: list[ReportRow]) -> list[RowGroup]:
     """The groups, in the order of their first rows, each with its rows in their order."""

@@ -22,8 +22,8 @@ from hvdtrain.views.run_view import RunFollower, RunView
 from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
-LOOK_S = 0.5
-"""A look at the heartbeats this often."""
+LOOK_S, PAUSE_S = 0.5, 0.05
+"""A look at the heartbeats; meanwhile, a look at whether the user wants to leave."""
 CURVES_S = 2.0
 """A look at curves and messages, which change less often."""
 LINE_S = 10.0
@@ -37,16 +37,34 @@ LINES_AFTER = 3
 
 
 def follow(folder: Path, output: Output) -> int:
-    """Show the run in a folder until it ends; the exit status of its job.
+    """Show the run in a folder until it ends; the exit status of its job. Ctrl-C and SIGTERM raise SystemExit.
 
-    Ctrl-C raises KeyboardInterrupt, and SIGTERM SystemExit; the terminal is then as before.
+    An exception at any place of the drawing could leave the terminal in disorder, so that only a second signal raises
+    one at once.
     """
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    asked: list[int] = []
+
+    def ask(number: int, _: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        views = _views(RunFollower(folder))
+        views = _views(RunFollower(folder), asked)
         return job_status(_on_screen(views, output) if output.is_terminal else _in_lines(views, output))
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(asked: list[int]) -> None:
+    """The time between two looks. asked: gets the signal by which the user wants to leave."""
+    end = time.monotonic() + LOOK_S
+    while time.monotonic() < end:
+        time.sleep(PAUSE_S)
+        if asked:
+            sys.exit(0 if asked[0] == signal.SIGINT else 128 + asked[0])
 
 
 def job_status(view: RunView) -> int:
@@ -57,12 +75,12 @@ def job_status(view: RunView) -> int:
     return end.exit_status if end and 0 < end.exit_status < 256 else 1
 
 
-def _views(follower: RunFollower) -> Iterator[RunView]:
+def _views(follower: RunFollower, asked: list[int]) -> Iterator[RunView]:
     """The run again and again; the last one is that of its end."""
     failed_at: float | None = None
     view, began = follower.look(), time.monotonic()
     while view.state.name == "failed" and not RunEnd.read(follower.folder) and time.monotonic() - began < DOUBT_S:
-        time.sleep(LOOK_S)
+        _wait(asked)
         view = follower.look()
     was_over = view.state.is_over  # before anybody looked
     while True:
@@ -77,7 +95,7 @@ def _views(follower: RunFollower) -> Iterator[RunView]:
         elif time.monotonic() - failed_at > RESTART_S:
             break
         yield view
-        time.sleep(LOOK_S)
+        _wait(asked)
         view = follower.look()
     yield view
 
