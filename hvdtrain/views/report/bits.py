@@ -67,21 +67,16 @@ def _training(run: Run) -> tuple[Any, ...]:
 def bit_sentences(runs: Iterable[Run]) -> list[str]:
     """What is to be said of the groups; nothing without any."""
     groups = bit_groups(runs)
-    differ = [group for group in groups if len(group.hashes) > 1]
+    differ = [_difference(group) for group in groups if len(group.hashes) > 1]
+    if more := len(differ[MAX_SENTENCES:]):
+        differ[MAX_SENTENCES:] = [f"Weights: {more} more groups of runs have different hashes."]
     same = [group for group in groups if len(group.hashes) == 1]
     count = sum(len(group.runs) for group in same)
-    sentences = [_difference(group) for group in differ[:MAX_SENTENCES]]
-    if len(differ) > MAX_SENTENCES:
-        sentences.append(f"Weights: {len(differ) - MAX_SENTENCES} more groups of runs have different hashes.")
     if len(same) == 1:
-        (parameters,) = same[0].hashes
-        shards = same[0].runs[0].options["shards"]
-        sentences.append(f"Weights: the same bits in all {count} runs with --shards {shards} (hash {parameters}).")
-    elif same:
-        sentences.append(
-            f"Weights: the same bits in all runs of each of {len(same)} trainings with --shards ({count} runs)."
-        )
-    return sentences
+        shards, parameters = same[0].runs[0].options["shards"], next(iter(same[0].hashes))
+        return [*differ, f"Weights: the same bits in all {count} runs with --shards {shards} (hash {parameters})."]
+    trainings = f"all runs of each of {len(same)} trainings with --shards ({count} runs)"
+    return [*differ, *([f"Weights: the same bits in {trainings}."] if same else [])]
 
 
 def _difference(group: BitGroup) -> str:

@@ -32,16 +32,6 @@ FILE_WIDTH = 120
 LAST_MESSAGES = 10
 LAST_CHECKPOINTS = 8
 LAST_ATTEMPTS = LAST_CHANGES = 20
-ATTEMPTS = (
-    Column("attempt"),
-    Column("began", 6, left=True),
-    Column("took", 5),
-    Column("ranks", 7),
-    Column("from step", 4),
-    Column("to step", 2),
-    Column("status", 3),
-    Column("ended", 1, left=True, least=20),
-)
 
 
 def page_lines(screen: Shown, width: int | None, all_options: bool) -> list[Text]:
@@ -94,15 +84,16 @@ def _wrapped(text: str, width: int | None, style: str = "") -> list[Text]:
 
 
 def _attempts(records: Sequence[Record], width: int | None) -> list[Text]:
-    if not records:
-        return []
-    rows = []
+    lines = []
     for number, record in list(enumerate(records, 1))[-LAST_ATTEMPTS:]:
-        counts = [record.count(name) for name in ("checkpoint", "step", "status")]
-        cells = [number, _clock(record.number("began")), figures.duration(record.number("seconds"))]
-        cells += [record.count("ranks") or 0, *counts[:2], counts[2] or 0, record.text("ended")]
-        rows.append(["" if cell is None else str(cell) for cell in cells])
-    return Table(ATTEMPTS, [Section(rows)], ruled=False).lines(width)
+        facts = {
+            "": _clock(record.number("began")), "took": figures.duration(record.number("seconds")),
+            "ranks": record.count("ranks"), "from step": record.count("checkpoint"), "to step": record.count("step"),
+            "status": record.count("status"), "ended:": record.text("ended"),
+        }  # fmt: skip
+        text = ", ".join(f"{name} {value}".strip() for name, value in facts.items() if value not in (None, ""))
+        lines += _wrapped(f"{number}: {text}", width)
+    return lines
 
 
 def _clock(seconds: float | None) -> str:
