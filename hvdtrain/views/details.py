@@ -18,7 +18,6 @@ from hvdtrain.system.files import last_bytes, read_json
 
 NOT_SINGLE = ("per_class_accuracy", "metrics")
 """Results that are not single figures, or that are listed by others of their names."""
-TIMELINE = re.compile(r"timeline-[0-9]{1,12}-[0-9]{1,12}\.json")
 MAX_ENTRIES = 1000
 """Of a list or an object of a file, more are not read."""
 LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} ([A-Z]{1,10}) (.*)")
@@ -118,15 +117,6 @@ def findings(folder: Path) -> list[Record]:
     """What the doctor found on rank 0's host when training started, without what is in order."""
     known = Record.read(folder / "doctor.json").tables("findings")
     return [finding for finding in known if finding.text("status") != "ok"][:MAX_ENTRIES]
-
-
-def newest_timeline(folder: Path) -> str:
-    """The name of the newest timeline of steps; empty where there is none."""
-    try:
-        names = [entry for entry in os.scandir(folder) if TIMELINE.fullmatch(entry.name)]
-        return max(names, key=lambda entry: entry.stat().st_mtime).name if names else ""
-    except OSError:
-        return ""
 
 
 class LogMessage(NamedTuple):

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from hvdtrain.config.score import LOSS
@@ -26,10 +25,8 @@ COLUMNS = (
 ALIASES = {"when": "started", "images/s": "images_per_s", "rows/s": "images_per_s", "time_left": "left_s"}
 MINUTE = 16
 """Characters of a time up to the minute."""
-NARROW, NARROW_NAME = 100, 28
-"""In a terminal of fewer columns, names take no more than so many."""
-WHOLE = 1 << 16
-"""The least width of a column of text that is never narrowed."""
+LEAST_NAME = 28
+"""Columns of the terminal to which names of runs are wrapped at least: they differ at both ends."""
 MAX_METRICS = 6
 """Of more metrics, a terminal shows the first ones."""
 STYLES = {
@@ -99,14 +96,13 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
         return column(name, 2 if name in scores else 10, lambda view: decimal(view.metrics.get(name)))
 
     most, begun = (None, None) if width is None else (MAX_METRICS, MINUTE)
-    named = NARROW_NAME if width is not None and width < NARROW else None
     scores = {view.score.name for view in views if view.score}
     metrics = [metric(name) for name in metric_names(views)[:most]]
     parts = sorted({view.run.part for view in views}) or ["test"]
     loss = column(f"{' or '.join(parts)} loss", 3 if metrics else 2, lambda view: decimal(view.evaluated_loss))
     table = Table.of_columns(
         [
-            column("name", 0, lambda view: middle(view.name, named), WHOLE),
+            (Column("name", left=True, least=LEAST_NAME, overflow="wrap"), [view.name for view in views]),
             column("when", 8, lambda view: view.started[:begun], MINUTE),
             column("state", 1, state_text, 10),
             column("framework", 9, lambda view: view.values["framework"], 9),
@@ -126,13 +122,6 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
         ]
     )
     return table.lines(width)
-
-
-def middle(text: str, width: int | None) -> str:
-    """The text, without its middle if it is longer: names of runs differ at both ends."""
-    if width is None or cell_len(text) <= width:
-        return text
-    return f"{text[: width // 2 - 1]}…{text[-(width // 2) :]}"
 
 
 def unit_of(views: Iterable[RunView]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 
 from hvdtrain.runs.run import Run
 from hvdtrain.views.report.bits import bit_sentences
@@ -39,7 +38,7 @@ class RunsReport:
     def summary(self) -> str:
         """How many runs, and when they started."""
         times = sorted(run.started for run in self._runs if run.started)
-        first, last = (_date(time) for time in (times[0], times[-1])) if times else ("", "")
+        first, last = (_minute(time) for time in (times[0], times[-1])) if times else ("", "")
         span = f", started {first}" + (f" to {last}" if last != first else "") if times else ""
         rest = f"; {len(self.unfinished)} unfinished" if self.unfinished else ""
         return f"{count_of(len(self._runs), 'run')} in {count_of(len(self.rows), 'row')}{span}{rest}."
@@ -70,7 +69,7 @@ class RunsReport:
         return [
             (
                 row.label,
-                [f"{_folder(run, names)}{f', {_date(run.started)}' if run.started else ''}" for run in row.runs],
+                [f"{_folder(run, names)}{f', {_minute(run.started)}' if run.started else ''}" for run in row.runs],
             )
             for row in self.rows
         ]
@@ -97,12 +96,9 @@ def _folder(run: Run, names: Counter[str]) -> str:
     return run.name if names[run.name] == 1 else f"{run.folder.resolve().parent.name}/{run.name}"
 
 
-def _date(started: str) -> str:
-    """A recorded time as date, hours and minutes; another text as it is."""
-    try:
-        return datetime.strptime(started, "%Y-%m-%dT%H:%M:%S%z").strftime("%Y-%m-%d %H:%M")
-    except ValueError:
-        return started
+def _minute(started: str) -> str:
+    """A recorded time up to the minute, as date and time."""
+    return started[:16].replace("T", " ")
 
 
 def _values(values: Iterable[str]) -> str:

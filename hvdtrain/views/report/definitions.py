@@ -19,12 +19,6 @@ DEFINITIONS = (
     ),
     ("Ranks × devices", "Processes, times the devices of each; p, the number of replicas, is their product."),
     (
-        "Images/s",
-        "Training images per second (of tasks and scripts: rows/s) over all ranks: the median interval of a run. Over "
-        "several runs, the median, minimum and maximum.",
-    ),
-    ("Epoch", "Training time of one epoch in seconds, on the slowest rank; the median of the runs."),
-    (
         "Images/s per core",
         "Images/s divided by the CPU cores that the job computes with: the threads (OMP_NUM_THREADS) of all devices of "
         "all ranks, but on each host no more than the cores that its ranks may use. Not on GPUs.",
@@ -48,7 +42,6 @@ DEFINITIONS = (
         "OMP_NUM_THREADS and machine. Strong: the base has the same global batch (Amdahl, AFIPS 1967). Weak, which is "
         "named: the base has the batch of one replica (Gustafson, CACM 31(5), 1988).",
     ),
-    ("Peak memory", "The largest resident set of any rank, in MB of 2^20 bytes; the maximum of the runs."),
     (
         "Test accuracy, and other scores",
         "The score of a run is the metric that --score names, else its accuracy, else its test loss, after the last "

@@ -20,8 +20,6 @@ from hvdtrain.views.report.rows import ReportRow
 from hvdtrain.views.table import escape, to_csv
 
 FILES = ("report.md", "report.csv", "report.html")
-SHOWN_RUNS = 12
-"""The names of more runs are folded on the HTML page."""
 
 
 def check_pages(folder: Path) -> None:
@@ -72,7 +70,6 @@ def _metrics(row: ReportRow, names: list[str]) -> dict[str, Any]:
 def _record(row: ReportRow) -> dict[str, Any]:
     run, speed, compared = row.run, row.images_per_s, row.scaling
     shares = row.shares or (None, None, None)
-    accuracy = row.score if row.scored_by == ACCURACY else None
     return {
         "framework": row.framework,
         "strategy": run.options["strategy"],
@@ -100,9 +97,6 @@ def _record(row: ReportRow) -> dict[str, Any]:
         "speedup": compared and compared.speedup,
         "efficiency": compared and compared.efficiency,
         "peak_rss_mb": row.peak_rss_mb and row.peak_rss_mb.maximum,
-        "accuracy_median": accuracy and accuracy.median,
-        "accuracy_least": accuracy and accuracy.minimum,
-        "accuracy_greatest": accuracy and accuracy.maximum,
         "score": row.scored_by,
         "score_median": row.score and row.score.median,
         "score_least": row.score and row.score.minimum,
@@ -131,5 +125,4 @@ def html_page(report: RunsReport) -> str:
         charts=charts,
         omitted=omitted,
         definitions=DEFINITIONS,
-        runs_open=sum(len(runs) for _, runs in report.runs()) <= SHOWN_RUNS,
     )

@@ -151,4 +151,4 @@ def _files(screen: Shown) -> dict[str, object]:
     files: dict[str, object] = {"folder": str(folder), "id": screen.view.values["id"]}
     if ranks := STACKS.ranks(folder):
         files[f"stacks of rank {format_ranks(ranks)}:"] = "heartbeats/stacks-rank-N.txt"
-    return {name: value for name, value in {**files, "timeline": details.newest_timeline(folder)}.items() if value}
+    return {name: value for name, value in files.items() if value}

@@ -27,7 +27,7 @@ def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsy
     (row,) = table(write(tmp_path, tmp_path / "runs"))
     expected = {
         "runs": 3, "images_per_s_median": 1000, "images_per_s_least": 900, "images_per_s_greatest": 1100,
-        "epoch_s": 10, "peak_rss_mb": 550, "accuracy_median": 0.5, "accuracy_least": 0.45, "accuracy_greatest": 0.55,
+        "epoch_s": 10, "peak_rss_mb": 550, "score_median": 0.5, "score_least": 0.45, "score_greatest": 0.55,
         "compute_share": 0.5, "communicate_share": 0.25, "data_share": 0.25, "step_s": 0.025,
         "images_per_core_s": 500, "gflops_per_core": 5, "speedup": 1, "efficiency": 1,
     }  # fmt: skip

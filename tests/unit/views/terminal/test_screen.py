@@ -107,7 +107,6 @@ def test_a_page_has_all_of_a_run(tmp_path, capsys):
     findings = [finding, {**finding, "status": "ok", "text": "well"}]
     (folder / "doctor.json").write_text(json.dumps({"findings": findings}))
     write_log(folder, 1, "the loss jumped", level="WARNING")
-    (folder / "timeline-100-110.json").write_text("[]")
     for rank in range(2):
         write_beat(folder, rank, compute_s=0.0, communicate_s=0.0)  # without shares
         (folder / "heartbeats" / f"stacks-rank-{rank}.txt").write_text("Thread")
@@ -116,7 +115,7 @@ def test_a_page_has_all_of_a_run(tmp_path, capsys):
     for text in (
         *("finished  run", "step 400/400", "--lr 0.125", "--epochs 4", "accuracy 0.875", "epoch_s 5"),
         *("rank 1 was killed", "fail: /dev/shm is full; enlarge it", "rank 1: the loss jumped", "numpy 1.23.5"),
-        *("processor Z80", "timeline timeline-100-110.json", "id 0123456789abcdef", "loss  train 0.46"),
+        *("processor Z80", "id 0123456789abcdef", "loss  train 0.46"),
         "stacks of rank 0-1",
     ):
         assert text in page, text
