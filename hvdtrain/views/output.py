@@ -13,7 +13,7 @@ from rich.text import Text
 UPPER, LOWER = 0x1B, 0xE4
 """The dots in the upper and in the lower half of a Braille character, as the lowest 8 bits of its number."""
 ASCII = {0x2800 + dots: " '.:"[bool(dots & UPPER) + 2 * bool(dots & LOWER)] for dots in range(256)}
-ASCII |= dict(zip(map(ord, "●━─…▴—"), "*#-.^-", strict=True))
+ASCII |= dict(zip(map(ord, "●━─…—"), "*#-.-", strict=True))
 """What is printed where the encoding has no characters beyond ASCII."""
 
 

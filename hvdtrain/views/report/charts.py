@@ -49,33 +49,30 @@ class Chart(NamedTuple):
 
 def draw(rows: list[ReportRow]) -> tuple[list[Chart], list[str]]:
     """The charts, and the titles of those that are omitted, with the reason."""
-    kinds: list[tuple[str, str, list[ReportRow], Callable[[list[ReportRow]], Figure], str]] = [
+    kinds: list[tuple[str, str, list[ReportRow], Callable[[list[ReportRow]], Figure]]] = [
         (
             "Speed",
             "Bars: rows per second, colored by framework, with whiskers from the minimum to the maximum of the runs",
             [row for row in rows if row.images_per_s],
             _draw_speed,
-            "no run measured its speed",
         ),
         (
             "Scaling",
             "Lines: rows per second over the number of replicas, with whiskers and the ideal line",
             [row for row in rows if row.scaling and row.run.replicas > 1],
             _draw_scaling,
-            "no row with several replicas has a comparable row with one replica",
         ),
         (
             "Learning curves",
             "Lines: training loss, test loss and metrics over epochs, a line for each run",
             [row for row in rows if any(_has_curve(run.history) for run in row.runs)],
             draw_curves,
-            "no run has a metrics.jsonl with losses",
         ),
     ]
     charts, omitted = [], []
-    for title, about, shown, draw_figure, missing in kinds:
+    for title, about, shown, draw_figure in kinds:
         if not shown:
-            omitted.append(f"{title}: {missing}.")
+            omitted.append(f"{title}: no row has what it shows.")
             continue
         try:
             with plots.drawing(salt=title):

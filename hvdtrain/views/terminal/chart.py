@@ -32,11 +32,8 @@ class ChartLine(NamedTuple):
     style: str
 
 
-def chart(title: str, lines: Sequence[ChartLine], width: int, height: int, marks: Sequence[float] = ()) -> list[Text]:
-    """A title with the newest values, the curves over epochs, and the axis: `height` lines.
-
-    Empty if no curve has a point. marks: epochs that are marked on the axis.
-    """
+def chart(title: str, lines: Sequence[ChartLine], width: int, height: int) -> list[Text]:
+    """A title with the newest values, the curves over epochs, and the axis: `height` lines; empty without a point."""
     known = [line for line in lines if line.curve]
     if not known or height < MIN_HEIGHT or width < 20:
         return []
@@ -65,19 +62,9 @@ def chart(title: str, lines: Sequence[ChartLine], width: int, height: int, marks
         for dot, number in zip(of_row, style, strict=True):
             row.append(chr(EMPTY + dot) if dot else " ", known[number].style if dot else "")
     heading.truncate(width, overflow="ellipsis")
-    inside = np.array([mark for mark in marks if first <= mark <= last])
-    axis = _axis(short(first), short(last), columns, _places(inside, first, last, columns))
-    return [heading, *rows, Text(" " * room).append_text(axis)]
-
-
-def _axis(low: str, high: str, width: int, marks: Sequence[int]) -> Text:
-    """The least and the greatest epoch, and marks where they leave room."""
-    first = f"epoch {low}"
-    axis = Text(f"{first}{high:>{max(width - len(first), 0)}}"[:width], "dim")
-    for place in set(marks):
-        if axis.plain[place : place + 1] == " ":
-            axis = axis[:place].append("▴", "yellow").append_text(axis[place + 1 :])
-    return axis
+    ends = f"epoch {short(first)}", short(last)
+    axis = f"{ends[0]}{ends[1]:>{max(columns - len(ends[0]), 0)}}"[:columns]
+    return [heading, *rows, Text.assemble(" " * room, (axis, "dim"))]
 
 
 def _places(values: np.ndarray, low: float, high: float, count: int) -> list[int]:

@@ -143,13 +143,12 @@ def chart_lines(shown: Shown, width: int, height: int) -> list[Text]:
     """The charts of loss and of a metric, next to each other in a wide terminal; else that of the loss."""
     part = shown.view.run.part
     losses = [ChartLine("train", shown.loss, "cyan"), ChartLine(part, shown.evaluated_loss, "magenta")]
-    lost = [change.epoch for change in shown.changes.changes if change.kind == LOST and change.epoch is not None]
     if width < TWO_CHARTS or len(shown.score.values) < 2:
-        return chart("loss", losses, min(width, TWO_CHARTS), height, lost)
+        return chart("loss", losses, min(width, TWO_CHARTS), height)
     each = (width - 2) // 2
-    left = chart("loss", losses, each, height, lost)
+    left = chart("loss", losses, each, height)
     name = next(iter(shown.view.metrics), "")
-    right = chart(name, [ChartLine(part, shown.score, "magenta")], each, height, lost)
+    right = chart(name, [ChartLine(part, shown.score, "magenta")], each, height)
     if not left or not right:
         return left or right
     pairs = zip(left, right, strict=True)

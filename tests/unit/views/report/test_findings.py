@@ -135,12 +135,3 @@ def test_the_rank_that_others_wait_for_is_named(tmp_path):
     assert sentences(tmp_path)[-1] == (
         "Rank 2 of ring-0 takes 2.00 times as long as the median of the others, which wait for it."
     )
-
-
-def test_ranks_that_were_lost_are_told(tmp_path):
-    """In a sentence; `show` lists each change."""
-    lost = {"kind": "members", "step": 4, "epoch": 0.5, "number": 2, "ranks": [0], "hosts": ["node1"], "seconds": 0.3}
-    lost["lost"] = [{"rank": 1, "why": "was killed"}]
-    make_run(tmp_path / "one", ranks=2, strategy="ring", metrics=[lost])
-    make_run(tmp_path / "other", ranks=2, strategy="ring", seed=1)
-    assert "Ranks: in 1 run, 1 rank lost, 0 ranks joined." in report_of(tmp_path).findings

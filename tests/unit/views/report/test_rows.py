@@ -142,8 +142,8 @@ def test_what_no_run_measured_is_left_out(tmp_path):
     row = lines(folder)["torch", "horovod", "2", "1"]
     assert (row["global_batch"], row["api"], row["epoch_s"], row["images_per_s_median"]) == ("128", "auto", "", "")
     text = (output / "report.html").read_text()
-    assert "Speed: no run measured its speed." in text
-    assert "Scaling: no row with several replicas" in text
+    assert "Speed: no row has what it shows." in text
+    assert "Scaling: no row has what it shows." in text
     assert images(text) == 0
 
 
