@@ -31,6 +31,12 @@ MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
 """Of a curve, and of all: the page stays small."""
 MAX_PANELS = 8
 TRAIN_LOSS = "training loss"
+ABOUT = {
+    "Speed": "Bars: rows per second, colored by framework, with whiskers from the minimum to the maximum of the runs",
+    "Scaling": "Lines: rows per second over the number of replicas, with whiskers and the ideal line",
+    "Learning curves": "Lines: training loss, test loss and metrics over epochs, a line for each run",
+}
+"""What charts show, for the alternative text."""
 Points = list[tuple[float, float]]
 """Values over epochs."""
 
@@ -49,44 +55,29 @@ class Chart(NamedTuple):
 
 def draw(rows: list[ReportRow]) -> tuple[list[Chart], list[str]]:
     """The charts, and the titles of those that are omitted, with the reason."""
-    kinds: list[tuple[str, str, list[ReportRow], Callable[[list[ReportRow]], Figure]]] = [
-        (
-            "Speed",
-            "Bars: rows per second, colored by framework, with whiskers from the minimum to the maximum of the runs",
-            [row for row in rows if row.images_per_s],
-            _draw_speed,
-        ),
-        (
-            "Scaling",
-            "Lines: rows per second over the number of replicas, with whiskers and the ideal line",
-            [row for row in rows if row.scaling and row.run.replicas > 1],
-            _draw_scaling,
-        ),
-        (
-            "Learning curves",
-            "Lines: training loss, test loss and metrics over epochs, a line for each run",
-            [row for row in rows if any(_has_curve(run.history) for run in row.runs)],
-            draw_curves,
-        ),
-    ]
+    kinds: dict[str, tuple[Callable[[list[ReportRow]], Figure], list[ReportRow]]] = {
+        "Speed": (_draw_speed, [row for row in rows if row.images_per_s]),
+        "Scaling": (_draw_scaling, [row for row in rows if row.scaling and row.run.replicas > 1]),
+        "Learning curves": (draw_curves, [row for row in rows if any(_has_curve(run.history) for run in row.runs)]),
+    }
     charts, omitted = [], []
-    for title, about, shown, draw_figure in kinds:
+    for title, (draw_figure, shown) in kinds.items():
         if not shown:
             omitted.append(f"{title}: no row has what it shows.")
             continue
         try:
             with plots.drawing(salt=title):
-                charts.append(_chart(title, about, draw_figure(shown), shown))
+                charts.append(_chart(title, draw_figure(shown), shown))
         except MissingPackage as error:
             return [], [f"{error}."]
     return charts, omitted
 
 
-def _chart(title: str, about: str, figure: Figure, rows: list[ReportRow]) -> Chart:
+def _chart(title: str, figure: Figure, rows: list[ReportRow]) -> Chart:
     uri = f"data:image/svg+xml;base64,{base64.b64encode(plots.encode(figure, 'svg')).decode()}"
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
     names = "; ".join(row.label for row in rows)
-    alt = f"{about}, for {count_of(len(rows), 'row')}: {names}. The tables have the figures."
+    alt = f"{ABOUT[title]}, for {count_of(len(rows), 'row')}: {names}. The tables have the figures."
     return Chart(title, alt, uri, width, height)
 
 

@@ -43,25 +43,17 @@ class RunsReport:
         rest = f"; {len(self.unfinished)} unfinished" if self.unfinished else ""
         return f"{count_of(len(self._runs), 'run')} in {count_of(len(self.rows), 'row')}{span}{rest}."
 
-    def machines(self) -> list[tuple[str, str]]:
-        """(fact of the host of rank 0, value); if values differ, each with its number of runs."""
-        return [(name, _values(run.host.get(name) or "?" for run in self._runs)) for name in HOST]
-
-    def versions(self) -> list[tuple[str, str]]:
-        """(package, version); as `machines`."""
-        names = dict.fromkeys(name for run in self._runs for name in run.versions)
-        return [(name, _values(run.versions.get(name, "none") for run in self._runs)) for name in names]
-
-    def settings(self) -> list[tuple[str, str]]:
-        """(option, value); as `machines`."""
-        names = dict.fromkeys(name for run in self._runs for name in run.settings)
-        texts = [
-            (name.replace("_", "-"), _values(run.settings.get(name, "none") for run in self._runs))
-            for name in names
-            if name != "machine"
-        ]
-        texts.append(("seed", _values(str(run.options["seed"]) for run in self._runs)))
-        return texts
+    def facts(self) -> dict[str, list[tuple[str, str]]]:
+        """By title, names and values; a value that differs has the number of runs of each."""
+        versions = dict.fromkeys(name for run in self._runs for name in run.versions)
+        names = dict.fromkeys(name for run in self._runs for name in run.settings if name != "machine")
+        settings = {name: _values(run.settings.get(name, "none") for run in self._runs) for name in names}
+        settings["seed"] = _values(str(run.options["seed"]) for run in self._runs)
+        return {
+            "Machine": [(name, _values(run.host.get(name) or "?" for run in self._runs)) for name in HOST],
+            "Versions": [(name, _values(run.versions.get(name, "none") for run in self._runs)) for name in versions],
+            "Settings": [(name.replace("_", "-"), text) for name, text in settings.items()],
+        }
 
     def runs(self) -> list[tuple[str, list[str]]]:
         """Each row, and its runs: the name of the folder, and when it started."""

@@ -5,7 +5,6 @@ A difference within the ranges of repetitions is never called one.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 from hvdtrain.config.score import ACCURACY
@@ -17,8 +16,6 @@ from hvdtrain.views.report.rows import MOST, ReportRow, RowGroup, ValueRange, co
 
 MAX_GROUPS = 4
 """Groups whose speed the sentences have; the tables have all."""
-AGREE = 1e-3
-"""Parameters that differ by no more than this are said to agree."""
 UNREPEATED = "(too few runs to know the spread)"
 
 
@@ -87,17 +84,7 @@ def _agreement(rows: list[ReportRow]) -> str:
     among = row.label if len(compared) == 1 else f"the {len(compared)} rows that can be compared"
     if largest == 0:
         return f"Parameters: those of {among} are those of a single process, bit for bit."
-    if largest <= AGREE:
-        return f"Parameters: those of {among} agree with a single process within {_bound(largest)}."
-    return f"Parameters: those of {row.label} differ from a single process by up to {largest:.2g}."
-
-
-def _bound(value: float) -> str:
-    """A number with one digit that is not below `value`."""
-    value = max(value, 1e-300)
-    exponent = math.floor(math.log10(value))
-    digit = math.ceil(value / 10.0**exponent - 1e-9)
-    return f"{digit * 10.0**exponent:.0e}".replace("e-0", "e-")
+    return f"Parameters: those of {among} differ from a single process by at most {largest:.2g}."
 
 
 def _scores(rows: list[ReportRow]) -> str:

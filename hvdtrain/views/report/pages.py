@@ -38,8 +38,7 @@ def markdown_page(report: RunsReport) -> str:
     parts.append("## Runs\n\n" + _list(f"{label}: {'; '.join(runs)}" for label, runs in report.runs()))
     if report.unfinished:
         parts.append("## Unfinished runs\n\n" + _list(report.unfinished))
-    known = {"Machine": report.machines(), "Versions": report.versions(), "Settings": report.settings()}
-    for title, pairs in known.items():
+    for title, pairs in report.facts().items():
         parts.append(f"## {title}\n\n" + _list(f"{name}: {text}" for name, text in pairs))
     parts.append("## Definitions\n\n" + "".join(f"- **{name}**: {escape(text)}\n" for name, text in DEFINITIONS))
     return "\n".join(parts)

@@ -29,7 +29,7 @@ def test_the_fastest_row_is_compared_with_one_process(tmp_path, capsys, monkeypa
     expected = [
         "PyTorch: horovod over MPI with 2 ranks on 2 cores is 1.60 times as fast as one process "
         "(1.58 to 1.62 over 2 runs).",
-        "Parameters: those of the 2 rows that can be compared agree with a single process within 1e-4.",
+        "Parameters: those of the 2 rows that can be compared differ from a single process by at most 9.1e-05.",
         "All test accuracies are 0.9000.",
     ]
     assert sentences(tmp_path) == expected
@@ -93,13 +93,13 @@ def test_parameters_that_differ_are_no_agreement(tmp_path):
     runs(tmp_path, "two", [1500.0], moved=0.25, **TWO)
     runs(tmp_path, "unknown", [1400.0], ranks=2, strategy="ddp")
     assert sentences(tmp_path)[1] == (
-        "Parameters: those of torch horovod over MPI, 2 × 1 differ from a single process by up to 0.25."
+        "Parameters: those of torch horovod over MPI, 2 × 1 differ from a single process by at most 0.25."
     )
     runs(tmp_path, "ring", [1300.0], moved=0.0, ranks=2, strategy="ring")
     runs(tmp_path, "mpi", [1300.0], moved=1e-9, ranks=2, strategy="mpi")
     (tmp_path / "runs" / "two-0" / "result.json").unlink()
     assert sentences(tmp_path)[1] == (
-        "Parameters: those of the 2 rows that can be compared agree with a single process within 1e-9."
+        "Parameters: those of the 2 rows that can be compared differ from a single process by at most 1e-09."
     )
 
 
