@@ -22,9 +22,7 @@ from rich.text import Text
 from hvdtrain.views.output import Output
 
 FILE_WIDTH = 120
-"""Width of a table where standard output is not a terminal."""
-MAX_PARAGRAPH = 120
-"""Width of sentences in a terminal."""
+"""Width of a table where standard output is not a terminal, and of sentences in a terminal at most."""
 MIN_TEXT = 19
 """Width to which a column of text is wrapped at least, in columns of the terminal."""
 GAP = 2
@@ -227,7 +225,7 @@ def paragraph(text: str) -> str:
     """Text in lines that fit the terminal; in a file, one line."""
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         return text
-    return textwrap.fill(text, min(terminal_width(), MAX_PARAGRAPH), break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(text, min(terminal_width(), FILE_WIDTH), break_long_words=False, break_on_hyphens=False)
 
 
 def escape(text: str) -> str:

@@ -45,15 +45,14 @@ def _score(row: ReportRow) -> str:
     return f"{value.median:{score_form(value.median)}}" + (f" ({'; '.join(details)})" if details else "")
 
 
-def _named_score(row: ReportRow) -> str:
-    return f"{row.part} {row.scored_by} {_score(row)}" if row.score else NONE
-
-
 def _score_column(rows: Sequence[ReportRow]) -> FigureColumn:
     """The score, by its name if all rows have the same."""
     names = {(row.part, row.scored_by) for row in rows if row.scored_by} or {("test", ACCURACY)}
     if len(names) > 1:
-        return FigureColumn("score (minimum to maximum; 95 % interval of accuracies)", _named_score, priority=2)
+        heading = "score (minimum to maximum; 95 % interval of accuracies)"
+        return FigureColumn(
+            heading, lambda row: f"{row.part} {row.scored_by} {_score(row)}" if row.score else NONE, priority=2
+        )
     ((part, name),) = names
     interval = "; 95 % interval" if name == ACCURACY else ""
     return FigureColumn(f"{part} {name} (minimum to maximum{interval})", _score, priority=2)

@@ -17,7 +17,6 @@ DEFINITIONS = (
         "The row of the largest median of images/s in its table. It is called the fastest if all its repetitions were "
         "faster than all those of the others, and no row ran only once.",
     ),
-    ("Ranks × devices", "Processes, times the devices of each; p, the number of replicas, is their product."),
     (
         "Images/s per core",
         "Images/s divided by the CPU cores that the job computes with: the threads (OMP_NUM_THREADS) of all devices of "
@@ -37,10 +36,10 @@ DEFINITIONS = (
     ),
     (
         "Scaling efficiency",
-        "S / p, where the speedup S is images/s divided by the images/s of the base: the row of one replica with "
-        "strategy single, else with the same strategy, of the same framework, precision, network, data, "
-        "OMP_NUM_THREADS and machine. Strong: the base has the same global batch (Amdahl, AFIPS 1967). Weak, which is "
-        "named: the base has the batch of one replica (Gustafson, CACM 31(5), 1988).",
+        "S / p, where p is the number of replicas and the speedup S is images/s divided by the images/s of the base: the "
+        "row of one replica with strategy single, else with the same strategy, of the same framework, precision, "
+        "network, data, OMP_NUM_THREADS and machine. Strong: the base has the same global batch (Amdahl, AFIPS 1967). "
+        "Weak, which is named: the base has the batch of one replica (Gustafson, CACM 31(5), 1988).",
     ),
     (
         "Test accuracy, and other scores",

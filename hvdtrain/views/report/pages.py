@@ -49,21 +49,14 @@ def _list(items: Iterable[str]) -> str:
 
 
 def csv_page(report: RunsReport) -> str:
-    """A header and one line per row, with numbers in full precision."""
-    fastest = [group.fastest for group in report.groups]
+    """A header and one line per row, with numbers in full precision; metrics besides accuracy by their names."""
     names = sorted({name for row in report.rows for name in row.metrics} - {ACCURACY})
-    return to_csv(
-        [
-            {**_record(row), **_metrics(row, names), "most_images_per_s": any(row is best for best in fastest)}
-            for row in report.rows
-        ]
-    )
-
-
-def _metrics(row: ReportRow, names: list[str]) -> dict[str, Any]:
-    """The medians of metrics besides accuracy, by the names of their columns."""
-    found = {name: row.metrics.get(name) for name in names}
-    return {f"metric:{printable(name)}": value and value.median for name, value in found.items()}
+    records = []
+    for row in report.rows:
+        metrics = {f"metric:{printable(name)}": (value := row.metrics.get(name)) and value.median for name in names}
+        is_fastest = any(row is group.fastest for group in report.groups)
+        records.append({**_record(row), **metrics, "most_images_per_s": is_fastest})
+    return to_csv(records)
 
 
 def _record(row: ReportRow) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hvdtrain.system.checkpoint_folder import Entry, best_first
 from hvdtrain.system.text import format_ranks
 from hvdtrain.views import details
 from hvdtrain.views.details import STACKS, value_text
-from hvdtrain.views.table import Column, Section, Table
+from hvdtrain.views.table import FILE_WIDTH, Column, Section, Table
 from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.screen import (
     CHART_HEIGHT,
@@ -27,8 +27,6 @@ from hvdtrain.views.terminal.screen import (
     title_lines,
 )
 
-FILE_WIDTH = 120
-"""Columns of charts in a file."""
 LAST_MESSAGES = 10
 LAST_CHECKPOINTS = 8
 LAST_ATTEMPTS = LAST_CHANGES = 20
