@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 NONE = "—"
-
 NOTE = "settings that differ from most runs"
 
 DEFINITIONS = (
@@ -36,10 +35,10 @@ DEFINITIONS = (
     ),
     (
         "Scaling efficiency",
-        "S / p, where p is the number of replicas and the speedup S is images/s divided by the images/s of the base: the "
-        "row of one replica with strategy single, else with the same strategy, of the same framework, precision, "
-        "network, data, OMP_NUM_THREADS and machine. Strong: the base has the same global batch (Amdahl, AFIPS 1967). "
-        "Weak, which is named: the base has the batch of one replica (Gustafson, CACM 31(5), 1988).",
+        "S / p for p replicas, where the speedup S is images/s divided by those of the base: the row of one replica "
+        "with strategy single, else with the same strategy, of the same framework, precision, network, data, threads "
+        "and machine. Strong: the base has the same global batch (Amdahl, AFIPS 1967). Weak, which is named: it has "
+        "the batch of one replica (Gustafson, CACM 31(5), 1988).",
     ),
     (
         "Test accuracy, and other scores",
