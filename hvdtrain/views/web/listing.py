@@ -35,7 +35,6 @@ class ListedRun:
         self.name, self.folder, self.root = name, folder, root
         self.values: dict[str, Any] = {}
         self.ranks: tuple[RankView, ...] = ()
-        self.is_over = False
         self.is_left_out = False
         """Whether a link in it leads out of `root`."""
         self._follower = RunFollower(folder)
@@ -52,8 +51,8 @@ class ListedRun:
             return
         view = self._follower.look()
         self.values = {**view.values, "name": self.name}
-        self.ranks, self.is_over, self._signature = view.ranks, view.state.is_over, signature
-        self._is_settled = self.is_over and max(signature) < (time.time() - SETTLED_S) * 1e9
+        self.ranks, self._signature = view.ranks, signature
+        self._is_settled = view.state.is_over and max(signature) < (time.time() - SETTLED_S) * 1e9
 
 
 def _changed_at(path: Path) -> int:
