@@ -4,6 +4,11 @@ An error has two sentences for people: `reason`, what happened and where, and `r
 What code has to know about it is in fields of its own: no code reads the sentences.
 """
 
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
 INTERRUPTED = 130
 """Exit status of a process that Ctrl-C ended: 128 + SIGINT."""
 
@@ -42,6 +47,21 @@ class UserError(HvdtrainError):
 
     exit_status = 2
     retry = False
+
+
+class MissingPackage(UserError):
+    """A package that only some features need cannot be imported; the remedy installs it."""
+
+
+@contextlib.contextmanager
+def needed_by(feature: str, extra: str) -> Iterator[None]:
+    """Around imports of packages that come with an extra of hvdtrain. Raises MissingPackage where one is missing."""
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or "a package").partition(".")[0]
+        reason = "" if isinstance(error, ModuleNotFoundError) else f" ({str(error).partition(chr(10))[0]})"
+        raise MissingPackage(f"{feature} needs {package}{reason}", f"pip install 'hvdtrain[{extra}]'") from None
 
 
 class Stopped(HvdtrainError):

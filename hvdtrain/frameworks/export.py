@@ -15,7 +15,7 @@ from typing import NamedTuple, cast, get_args
 import numpy as np
 
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
-from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.errors import HvdtrainError, UserError, needed_by
 from hvdtrain.frameworks.preparation import require
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces.reading import PIXEL_MAX
@@ -28,7 +28,6 @@ TOLERANCE = 1e-5
 """Of the largest logit, or of 1 if that is less: float32 has seven digits."""
 BLOCKS = (1, 2, 4, 8)
 """Random images on which logits are compared: of squares of so many pixels, as averages of noise differ little."""
-EXTRA = "run: pip install 'hvdtrain[onnx]'"
 
 
 @dataclass(frozen=True)
@@ -169,8 +168,5 @@ def export_saved_model(model: Model, folder: Path) -> Comparison:
 
 
 def _import_package(name: str) -> ModuleType:
-    try:
+    with needed_by("export to ONNX", "onnx"):
         return importlib.import_module(name)
-    except ImportError as error:
-        reason = str(error).splitlines()[0] if str(error) else "no reason given"
-        raise UserError(f"{name} cannot be imported ({reason})", EXTRA) from None

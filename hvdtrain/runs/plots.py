@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hvdtrain.config.score import ACCURACY, score_of
+from hvdtrain.errors import needed_by
 from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log_to_file
 from hvdtrain.system.text import printable
@@ -42,8 +43,12 @@ MIN_ACCURACY_SPAN = 0.1
 
 @contextlib.contextmanager
 def drawing(salt: str = "") -> Iterator[None]:
-    """Figures are drawn and saved within it. salt: makes the ids in an SVG its own, and the same each time."""
-    import matplotlib
+    """Figures are drawn and saved within it. salt: makes the ids in an SVG its own, and the same each time.
+
+    Raises MissingPackage without Matplotlib.
+    """
+    with needed_by("a chart", "plots"):
+        import matplotlib
 
     more = {"svg.hashsalt": salt, "text.parse_math": False}  # a dollar sign in a name is not math
     with matplotlib.rc_context({**STYLE, **more}), warnings.catch_warnings():

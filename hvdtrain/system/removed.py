@@ -78,6 +78,12 @@ SWEEP = {
     "--out": "use --output",
     "--sampler-seed": "leave it out: the same search draws the same combinations in each folder",
 }
+RUNS = {
+    "--all": "use hvdtrain runs | less, as a pipe gets all runs",
+    "--filter": "use hvdtrain runs | grep TEXT, or --json and jq",
+    "--reverse": "use --sort -COLUMN, or --sort COLUMN for the least value first",
+}
+WATCH = {"--token-file": "leave it out: the address that --serve prints has a token"}
 
 BENCH = {
     "--data": "use --set data=NAME",

@@ -18,7 +18,6 @@ from hvdtrain.system.files import last_bytes, read_json
 
 NOT_SINGLE = ("per_class_accuracy", "metrics")
 """Results that are not single figures, or that are listed by others of their names."""
-TIMELINE = re.compile(r"timeline-[0-9]{1,12}-[0-9]{1,12}\.json")
 MAX_ENTRIES = 1000
 """Of a list or an object of a file, more are not read."""
 LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} ([A-Z]{1,10}) (.*)")
@@ -120,16 +119,7 @@ def findings(folder: Path) -> list[Record]:
     return [finding for finding in known if finding.text("status") != "ok"][:MAX_ENTRIES]
 
 
-def newest_timeline(folder: Path) -> str:
-    """The name of the newest timeline of steps; empty where there is none."""
-    try:
-        names = [entry for entry in os.scandir(folder) if TIMELINE.fullmatch(entry.name)]
-        return max(names, key=lambda entry: entry.stat().st_mtime).name if names else ""
-    except OSError:
-        return ""
-
-
-class Message(NamedTuple):
+class LogMessage(NamedTuple):
     """One message of a rank."""
 
     time: str
@@ -138,46 +128,41 @@ class Message(NamedTuple):
     level: str
     text: str
 
-    @property
-    def minute(self) -> str:
-        """The time up to the minute."""
-        return self.time[:16]
 
-
-def last_messages(folder: Path, most: int) -> list[Message]:
+def last_messages(folder: Path, most: int) -> list[LogMessage]:
     """The newest messages in the logs of all ranks, oldest first."""
-    messages: list[Message] = []
+    messages: list[LogMessage] = []
     for rank, path in LOGS.paths(folder)[:MAX_RANKS]:
         matches = map(LINE.fullmatch, _last_lines(path, LAST_BYTES))
-        messages += [Message(match[1], rank, match[2], shown(match[3])) for match in matches if match]
+        messages += [LogMessage(match[1], rank, match[2], shown(match[3])) for match in matches if match]
     return sorted(messages, key=lambda message: message.time)[-most:]
 
 
 class SharedMessage(NamedTuple):
     """A message, and the ranks that have it in their logs."""
 
-    message: Message
+    message: LogMessage
     ranks: set[int]
 
 
-def joined_messages(messages: Sequence[Message]) -> list[SharedMessage]:
+def joined_messages(messages: Sequence[LogMessage]) -> list[SharedMessage]:
     """What several ranks say, once; of what is only information, that of the first rank that said something in the
     same minute, as all log their figures, and the first one may have been lost.
     """
     firsts: dict[str, int] = {}
     for message in messages:
-        firsts[message.minute] = min(message.rank, firsts.get(message.minute, message.rank))
+        minute = message.time[:16]
+        firsts[minute] = min(message.rank, firsts.get(minute, message.rank))
     groups: dict[tuple[str, str], SharedMessage] = {}
     ordered: list[SharedMessage] = []
     for message in messages:
-        if message.rank != firsts[message.minute] and message.level not in LEVELS:
+        if message.rank != firsts[message.time[:16]] and message.level not in LEVELS:
             continue
         group = groups.get((message.level, message.text))
-        if group and message.rank not in group.ranks:
-            group.ranks.add(message.rank)
-        else:
-            groups[message.level, message.text] = SharedMessage(message, {message.rank})
-            ordered.append(groups[message.level, message.text])
+        if group is None or message.rank in group.ranks:
+            group = groups[message.level, message.text] = SharedMessage(message, set())
+            ordered.append(group)
+        group.ranks.add(message.rank)
     return ordered
 
 

@@ -124,17 +124,10 @@ class RunView:
     @property
     def left_s(self) -> float | None:
         """Seconds until its last step, at the speed of the newest logging step; evaluations not counted."""
-        rate = self.steps_per_s
-        if self.state.name != "training" or not rate or self.last_step is None:
+        rate = self.images_per_s
+        if self.state.name != "training" or not rate or not self.global_batch or self.last_step is None:
             return None
-        return max(self.last_step - self.step, 0) / rate
-
-    @property
-    def steps_per_s(self) -> float | None:
-        """Steps per second at present."""
-        if not self.images_per_s or not self.global_batch:
-            return None
-        return self.images_per_s / self.global_batch
+        return max(self.last_step - self.step, 0) * self.global_batch / rate
 
     @functools.cached_property
     def values(self) -> dict[str, Any]:

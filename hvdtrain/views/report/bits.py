@@ -60,39 +60,31 @@ def _has_one_setting(run: Run) -> bool:
 def _training(run: Run) -> tuple[Any, ...]:
     """What decides the weights at the end, whatever the number of ranks and the strategy are."""
     options = {name: str(value) for name, value in run.options.items() if name not in SAME_STEPS}
-    device = run.config.text("device").partition(":")[0]
-    data = run.config.text("data")
+    device, data = run.config.text("device").partition(":")[0], run.config.text("data")
     return (run.result.count("steps"), run.settings.get(LAYERS), device, data, *sorted(options.items()))
 
 
 def bit_sentences(runs: Iterable[Run]) -> list[str]:
     """What is to be said of the groups; nothing without any."""
     groups = bit_groups(runs)
-    differ = [group for group in groups if len(group.hashes) > 1]
+    differ = [_difference(group) for group in groups if len(group.hashes) > 1]
+    if more := len(differ[MAX_SENTENCES:]):
+        differ[MAX_SENTENCES:] = [f"Weights: {more} more groups of runs have different hashes."]
     same = [group for group in groups if len(group.hashes) == 1]
     count = sum(len(group.runs) for group in same)
-    sentences = [_difference(group) for group in differ[:MAX_SENTENCES]]
-    if len(differ) > MAX_SENTENCES:
-        sentences.append(f"Weights: {len(differ) - MAX_SENTENCES} more groups of runs have different hashes.")
     if len(same) == 1:
-        (parameters,) = same[0].hashes
-        shards = same[0].runs[0].options["shards"]
-        sentences.append(f"Weights: the same bits in all {count} runs with --shards {shards} (hash {parameters}).")
-    elif same:
-        sentences.append(
-            f"Weights: the same bits in all runs of each of {len(same)} trainings with --shards ({count} runs)."
-        )
-    return sentences
+        shards, parameters = same[0].runs[0].options["shards"], next(iter(same[0].hashes))
+        return [*differ, f"Weights: the same bits in all {count} runs with --shards {shards} (hash {parameters})."]
+    trainings = f"all runs of each of {len(same)} trainings with --shards ({count} runs)"
+    return [*differ, *([f"Weights: the same bits in {trainings}."] if same else [])]
 
 
 def _difference(group: BitGroup) -> str:
-    (first, most), *others = group.hashes.items()
-    alone = "; ".join(f"{parameters} in {_names(runs)}" for parameters, runs in others[:MAX_NAMES])
-    more = f", and {len(others) - MAX_NAMES} more" if len(others) > MAX_NAMES else ""
-    usual = f"{first} in {_names(most)}" if len(most) == len(others[0][1]) else f"{first} in the other {len(most)}"
+    hashes = [f"{parameters} in {_names(runs)}" for parameters, runs in group.hashes.items()]
+    more = f", and {len(hashes) - MAX_NAMES} more" if len(hashes) > MAX_NAMES else ""
     changed = f"; they differ in {', '.join(group.changed[:MAX_NAMES])}" if group.changed else ""
-    found = f"{len(others) + 1} different hashes in {len(group.runs)} runs that are to be equal"
-    return f"Weights: {found}: {alone}{more}; {usual}{changed}."
+    found = f"{len(hashes)} different hashes in {len(group.runs)} runs that are to be equal"
+    return f"Weights: {found}: {'; '.join(hashes[:MAX_NAMES])}{more}{changed}."
 
 
 def _names(runs: list[Run]) -> str:

@@ -18,7 +18,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.run import LAYERS, Run
-from hvdtrain.views.report.rows import Row, Scaling, WeightDifference, named_layers
+from hvdtrain.views.report.rows import ReportRow, Scaling, WeightDifference, named_layers
 
 DECIDE_SPEED = [*(name for name, about in FACTS.items() if about.affects_speed), LAYERS, "device", "threads", "machine"]
 """Settings that decide how long a step takes: they must be equal in a row and its base."""
@@ -26,12 +26,12 @@ OF_DISTRIBUTION = [name for name, about in facts(Config).items() if about.only_d
 """Options that only decide how the work is distributed, so a single process may differ in them."""
 
 
-def make_rows(runs: list[Run]) -> list[Row]:
+def make_rows(runs: list[Run]) -> list[ReportRow]:
     """The rows, in the order of the table, compared with each other."""
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in sorted(runs, key=lambda run: str(run.folder)):
         groups.setdefault(run.identity, []).append(run)
-    rows = [Row(group) for group in groups.values()]
+    rows = [ReportRow(group) for group in groups.values()]
     usual = _usual(runs)
     for row in rows:
         row.note = ", ".join(
@@ -47,7 +47,7 @@ def make_rows(runs: list[Run]) -> list[Row]:
     return rows
 
 
-def _order(row: Row) -> tuple[Any, ...]:
+def _order(row: ReportRow) -> tuple[Any, ...]:
     run = row.run
     return (row.framework, row.note, run.options["strategy"] != "single", row.strategy, run.replicas, run.ranks)
 
@@ -66,7 +66,7 @@ def _compared_among(run: Run, name: str) -> tuple[str | None, ...]:
     return (name, *named_layers(run)) if name == LAYERS else (name,)
 
 
-def scaling(row: Row, rows: list[Row]) -> Scaling | None:
+def scaling(row: ReportRow, rows: list[ReportRow]) -> Scaling | None:
     """A row compared with its base: strategy single, else its own strategy with one replica; None without a base.
 
     A base may have the global batch (strong scaling) or the batch per replica (weak scaling); if there are bases of
@@ -77,16 +77,15 @@ def scaling(row: Row, rows: list[Row]) -> Scaling | None:
     for weak in (weak_first, not weak_first):
         base = _base(run, rows, weak)
         if base and measured and base is row:
-            return Scaling("base", base, 1.0, 1.0, None)
+            return Scaling("base", base, 1.0, 1.0)
         if base and measured and run.replicas > 1:
             assert base.images_per_s
             speedup, replicas = measured.median / base.images_per_s.median, run.replicas
-            serial_fraction = None if weak else karp_flatt(speedup, replicas)
-            return Scaling("weak" if weak else "strong", base, speedup, speedup / replicas, serial_fraction)
+            return Scaling("weak" if weak else "strong", base, speedup, speedup / replicas)
     return None
 
 
-def _base(run: Run, rows: list[Row], weak: bool) -> Row | None:
+def _base(run: Run, rows: list[ReportRow], weak: bool) -> ReportRow | None:
     """The preferred base; of equal preference, the one with the fewest other settings."""
     global_batch = run.global_batch
     candidates = [
@@ -109,14 +108,6 @@ def _preference(run: Run, base: Run) -> int | None:
     return 3 if base.strategy_and_style == run.strategy_and_style else None
 
 
-def karp_flatt(speedup: float, replicas: int) -> float:
-    """Experimentally determined serial fraction, (1 / S - 1 / p) / (1 - 1 / p).
-
-    Karp and Flatt, Measuring parallel processor performance, CACM 33(5), 1990.
-    """
-    return (1 / speedup - 1 / replicas) / (1 - 1 / replicas)
-
-
 class References:
     """Runs of a single process; other runs with the same network and batches should end with equal parameters."""
 
@@ -127,7 +118,7 @@ class References:
             if run.options["strategy"] == "single" and run.replicas == 1:
                 self._references.setdefault(_training(run), []).append(run)
 
-    def difference(self, row: Row) -> WeightDifference | None:
+    def difference(self, row: ReportRow) -> WeightDifference | None:
         """The largest difference over the row's runs; None if no run of a single process is comparable."""
         pairs = [(run, reference) for run in row.runs if (reference := self._reference(run))]
         if not pairs:

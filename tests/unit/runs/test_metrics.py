@@ -8,7 +8,7 @@ import pytest
 from support.events import read_events
 from support.report import make_run
 
-from hvdtrain.runs import metrics, rank_times
+from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import BLOCK_BYTES, MetricsReader, last_records
 from hvdtrain.runs.run import Run
@@ -168,7 +168,6 @@ HOSTILE = {
 def test_the_memory_of_a_reader_is_that_of_the_file_and_a_little_for_each_record(tmp_path, monkeypatch, kind):
     """Objects of the records took up to 27 times as much as the file."""
     monkeypatch.setattr(metrics, "CHUNK_BYTES", 1 << 16)
-    monkeypatch.setattr(rank_times, "MAX_TIMES", 1 << 10)
     path, size, number = tmp_path / "metrics.jsonl", 0, 0
     with open(path, "w") as file:
         while size < 1 << 20:
@@ -177,7 +176,7 @@ def test_the_memory_of_a_reader_is_that_of_the_file_and_a_little_for_each_record
     tracemalloc.start()
     try:
         reader = MetricsReader(path).read()
-        shown = reader.history(), reader.hashes(), reader.rank_times(100), Changes.of(reader)
+        shown = reader.history(), reader.hashes(), Changes.of(reader)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -251,11 +250,3 @@ def test_a_reader_has_at_most_so_many_records(tmp_path):
     path.write_text(path.read_text() + lines[8])
     assert len(reader.read().all()) == 5
     assert len(metrics.read(path)) == 9
-
-
-def test_times_of_ranks_are_thinned_by_their_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(rank_times, "MAX_TIMES", 20)
-    records = [record(number, **times([1.0] * 4, None, [0.0] * 4)) for number in range(1, 13)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-    intervals = MetricsReader(tmp_path / "metrics.jsonl").read().rank_times()
-    assert [interval.step for interval in intervals] == [3, 6, 9, 12]
