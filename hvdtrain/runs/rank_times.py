@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from hvdtrain.runs.json_lines import Records
-from hvdtrain.runs.step_times import NO_TIME, StepTime, from_record
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds, from_record
 
 
-def _measured(records: Iterable[dict[str, object]]) -> Iterator[dict[int, StepTime]]:
+def _measured(records: Iterable[dict[str, object]]) -> Iterator[dict[int, StepSeconds]]:
     """What each logging step took each of the ranks that were there, of those that measured it."""
     return filter(None, map(from_record, records))
 
 
-def summed(records: Records, has_changed: bool) -> dict[int, StepTime]:
+def summed(records: Records, has_changed: bool) -> dict[int, StepSeconds]:
     """By rank, the times of the logging steps in which the same ranks were there, without the first one if others were
     measured, too: ranks warm up in it.
 
@@ -24,10 +24,10 @@ def summed(records: Records, has_changed: bool) -> dict[int, StepTime]:
     """
     ranks = _usual_ranks(records) if has_changed else hash(_last_ranks(records))
     unknown = any(time.communicate is None for times in _warm(records, ranks) for time in times.values())
-    sums: dict[int, StepTime] = {}
+    sums: dict[int, StepSeconds] = {}
     for times in _warm(records, ranks):
         for rank, time in times.items():
-            known = StepTime(time.total - time.data, None, time.data) if unknown else time
+            known = StepSeconds(time.total - time.data, None, time.data) if unknown else time
             sums[rank] = sums.get(rank, NO_TIME).plus(known)
     return sums
 
@@ -43,7 +43,7 @@ def _usual_ranks(records: Records) -> int:
     return counts.most_common(1)[0][0] if counts else 0
 
 
-def _warm(records: Records, ranks: int) -> Iterator[dict[int, StepTime]]:
+def _warm(records: Records, ranks: int) -> Iterator[dict[int, StepSeconds]]:
     """The times of the ranks with that hash, without those of the first logging step if others were measured."""
     intervals = _measured(records)
     first = next(intervals, {})

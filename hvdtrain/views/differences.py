@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import finite_number
 from hvdtrain.views import details
 from hvdtrain.views.details import flat, value_text
@@ -64,7 +64,7 @@ def _kinds(view: RunView) -> dict[str, Mapping[str, object]]:
     }
 
 
-def _network(run: Run) -> dict[str, object]:
+def _network(run: RecordedRun) -> dict[str, object]:
     """The values of a network, and a text for each of its layers, such as `conv outputs 20 kernel 3`."""
     network = run.config.table("network")
     described: dict[str, Any] = {**network.values, **network.table("description").values}

@@ -70,13 +70,13 @@ def with_bad_weight(bad: bool) -> Callable[..., Iterator[Batch]]:
 
 def outcome(config: Config, runtime: RuntimeOptions, name: str, bad: bool) -> dict[str, Any]:
     """Train and write the weights; what happened: the numbers of a training, `refused` or `failed`."""
-    steps, after_step = [], loop.Training.after_step
+    steps, after_step = [], loop.TrainingLoop.after_step
     runtime = dataclasses.replace(runtime, name=name)
     with (
         mock.patch.object(registry, "load_dataset", load_few_rows),
         mock.patch.object(plots, "plot_metrics"),
         mock.patch.object(Batches, "of_epoch", with_bad_weight(bad)),
-        mock.patch.object(loop.Training, "after_step", lambda *given: (steps.append(1), after_step(*given))),
+        mock.patch.object(loop.TrainingLoop, "after_step", lambda *given: (steps.append(1), after_step(*given))),
     ):
         try:
             folder = train.train(config, runtime, list)

@@ -12,7 +12,7 @@ from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.errors import MissingPackage
 from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import History
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.rows import ReportRow, Spread, count_of, unit_of
 
@@ -120,7 +120,7 @@ def _draw_speed(rows: list[ReportRow]) -> Figure:
 class _Line(NamedTuple):
     """How the curves of a run are drawn."""
 
-    run: Run
+    run: RecordedRun
     color: str
     style: str
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.views.report.bits import bit_sentences
 from hvdtrain.views.report.columns import SPEED_AT, FigureColumn, main_columns, more_columns
 from hvdtrain.views.report.comparison import make_rows
@@ -25,7 +25,7 @@ class RunsReport:
 
     title = "Runs of hvdtrain, compared"
 
-    def __init__(self, runs: list[Run], unfinished: list[str]) -> None:
+    def __init__(self, runs: list[RecordedRun], unfinished: list[str]) -> None:
         self.rows = make_rows(runs)
         self.groups = group_rows(self.rows)
         self.main, self.more = main_columns(self.rows), more_columns(self.rows)
@@ -83,7 +83,7 @@ class RunsReport:
         return [row.strategy, *([row.note] if self.noted else [])]
 
 
-def _folder(run: Run, names: Counter[str]) -> str:
+def _folder(run: RecordedRun, names: Counter[str]) -> str:
     """The name of a run's folder; with the folder above it if another run has the same name."""
     return run.name if names[run.name] == 1 else f"{run.folder.resolve().parent.name}/{run.name}"
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.datasets.sharding import Assignment
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.step_times import slow_ranks
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.rows import MOST, ReportRow, RowGroup, ValueRange, count_of, score_form
@@ -111,12 +111,12 @@ def _scores(rows: list[ReportRow]) -> str:
     return f"{ends}: the highest, of {best.label}, is above {others} beyond chance (95 %)."
 
 
-def _tested(run: Run) -> str:
+def _tested(run: RecordedRun) -> str:
     """What it was tested with."""
     return run.settings["model"] if run.is_user_code else run.settings["data"]
 
 
-def _work(run: Run) -> list[int]:
+def _work(run: RecordedRun) -> list[int]:
     """How many parts of a batch each of the compared ranks computes; empty where that is unknown."""
     shards, ranks = run.options["shards"], sorted(run.history.ranks)
     if run.changes.shards:

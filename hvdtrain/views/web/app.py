@@ -20,7 +20,7 @@ from waitress.channel import HTTPChannel
 from werkzeug.exceptions import HTTPException
 
 from hvdtrain.runs.records import shown
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.search import find_runs
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import format_ranks, to_json
@@ -154,7 +154,7 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
 
 def _options(run: ListedRun) -> dict[str, Any]:
     """Options, versions and host of a run, as pairs of texts."""
-    recorded = Run(run.folder)
+    recorded = RecordedRun(run.folder)
     parts = {"options": details.options, "versions": details.versions, "host": details.host}
     return {
         title: [[name, details.value_text(value)] for name, value in list(values(recorded).items())[:MAX_OPTIONS]]
