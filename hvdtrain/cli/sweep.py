@@ -19,7 +19,7 @@ from hvdtrain.measure.sweep import pages
 from hvdtrain.measure.sweep.outcomes import Combination, combinations, failure, is_pruned
 from hvdtrain.measure.sweep.search import EarlyEnd, Search, corners
 from hvdtrain.measure.sweep.trials import Settings, SweepRecord, Trial, exclusive, is_complete, plan
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import printable
@@ -107,11 +107,11 @@ def _drawn(found: Search, seeds: int, command: list[str], output: Path) -> Itera
             trial = Trial(proposal.options, seed)
             with exclusive(output):
                 SweepRecord(output, command).add([trial])
-            run = Run(output / trial.name)
+            run = RecordedRun(output / trial.name)
             if not is_complete(trial, output, expected([trial], command)[trial.name]) and not is_pruned(run):
                 early = None if seed else found.early_end(proposal, run.folder)
                 yield trial, _job(trial, command, output, early)
-            runs.append(Run(output / trial.name))
+            runs.append(RecordedRun(output / trial.name))
             if is_pruned(runs[-1]):
                 break
         found.ended(proposal, runs)
@@ -135,7 +135,7 @@ def _train(
     begun = jobs() if count is not None else list(jobs())
     for number, failed in enumerate(series.run(begun, count)):
         trial = running[number]
-        pruned = is_pruned(Run(output / trial.name))
+        pruned = is_pruned(RecordedRun(output / trial.name))
         reason = failed or ("" if pruned or _has_result(trial, output) else "it ended without a result")
         if reason:
             failures[trial.name] = reason
@@ -190,7 +190,7 @@ def _write_tables(output: Path, command: list[str], failures: dict[str, str], pl
 
 def _sentences(trials: list[Trial], output: Path) -> list[str]:
     """Whether trials that are to have the same weights do."""
-    return bit_sentences([Run(output / trial.name) for trial in trials if _has_result(trial, output)])
+    return bit_sentences([RecordedRun(output / trial.name) for trial in trials if _has_result(trial, output)])
 
 
 def _show(rows: list[Combination], output: Path) -> None:

@@ -15,7 +15,7 @@ from hvdtrain.runs import rank_times
 from hvdtrain.runs.console import log
 from hvdtrain.runs.json_lines import LinesByEpoch, Records, decoded
 from hvdtrain.runs.rank_times import RankTimes
-from hvdtrain.runs.step_times import StepTime
+from hvdtrain.runs.step_times import StepSeconds
 from hvdtrain.system.files import LINES_BYTES, last_bytes, open_regular
 from hvdtrain.system.text import finite_number, to_json
 
@@ -146,7 +146,7 @@ class History(NamedTuple):
     """Those that a script logged, see `MetricsReader.logged`."""
     part: str
     """Of the data that was evaluated: `validation` or `test`; empty for none."""
-    ranks: dict[int, StepTime]
+    ranks: dict[int, StepSeconds]
     """By rank, see `rank_times.summed`."""
 
 

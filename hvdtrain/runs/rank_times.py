@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hvdtrain.runs.json_lines import Records
-from hvdtrain.runs.step_times import NO_TIME, StepTime, from_record
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds, from_record
 from hvdtrain.system.text import finite_number
 
 MAX_TIMES = 1 << 20
@@ -20,7 +20,7 @@ class RankTimes(NamedTuple):
 
     step: int
     epoch: float | None
-    times: dict[int, StepTime]
+    times: dict[int, StepSeconds]
     """By rank, of those that were there."""
 
 
@@ -48,7 +48,7 @@ def newest(records: Records, most: int) -> list[RankTimes]:
     return kept[::-1]
 
 
-def summed(records: Records, has_changed: bool) -> dict[int, StepTime]:
+def summed(records: Records, has_changed: bool) -> dict[int, StepSeconds]:
     """By rank, the times of the logging steps in which the same ranks were there, without the first one if others were
     measured, too: ranks warm up in it.
 
@@ -57,10 +57,10 @@ def summed(records: Records, has_changed: bool) -> dict[int, StepTime]:
     """
     ranks = _usual_ranks(records) if has_changed else hash(_last_ranks(records))
     unknown = any(time.communicate is None for times in _warm(records, ranks) for time in times.values())
-    sums: dict[int, StepTime] = {}
+    sums: dict[int, StepSeconds] = {}
     for times in _warm(records, ranks):
         for rank, time in times.items():
-            known = StepTime(time.total - time.data, None, time.data) if unknown else time
+            known = StepSeconds(time.total - time.data, None, time.data) if unknown else time
             sums[rank] = sums.get(rank, NO_TIME).plus(known)
     return sums
 
@@ -77,7 +77,7 @@ def _usual_ranks(records: Records) -> int:
     return counts.most_common(1)[0][0] if counts else 0
 
 
-def _warm(records: Records, ranks: int) -> Iterator[dict[int, StepTime]]:
+def _warm(records: Records, ranks: int) -> Iterator[dict[int, StepSeconds]]:
     """The times of the ranks with that hash, without those of the first logging step if others were measured."""
     intervals = (interval.times for interval in measured(records))
     first = next(intervals, {})

@@ -15,7 +15,7 @@ from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import History, MetricsReader
 from hvdtrain.runs.records import DamagedFile, Problem, Record, as_text
-from hvdtrain.runs.step_times import NO_TIME, StepTime
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 
@@ -25,7 +25,7 @@ LAYERS = "layers"
 """The setting that tells networks of one --model name apart: a checksum of their layers."""
 
 
-class Run:
+class RecordedRun:
     """A run, from its folder. Each file is read when a value of it is first asked for; what is not known is None,
     empty or 0.
     """
@@ -80,7 +80,7 @@ class Run:
         reader = MetricsReader(self.folder / metrics.NAME).read()
         return reader.history(), Changes.of(reader)
 
-    def require(self) -> Run:
+    def require(self) -> RecordedRun:
         """The run, if it has finished. Raises DamagedFile for content that no run writes."""
         _ = self.config, self.result, self.options, self.ranks, self.devices, self.global_batch, self.steps
         for name in ("host", "versions", "network"):
@@ -268,13 +268,13 @@ class Run:
         return self.chosen.count("rows") or self.chosen.count("test_rows") or None
 
     @functools.cached_property
-    def shares(self) -> StepTime | None:
+    def shares(self) -> StepSeconds | None:
         """Each part's share of the time of steps, of all ranks together; None if the run did not record it.
 
         Of several devices in a process, computing has their communication.
         """
-        time = functools.reduce(StepTime.plus, self.history.ranks.values(), NO_TIME)
-        return (time if self.devices == 1 else StepTime(time.total - time.data, None, time.data)).shares
+        time = functools.reduce(StepSeconds.plus, self.history.ranks.values(), NO_TIME)
+        return (time if self.devices == 1 else StepSeconds(time.total - time.data, None, time.data)).shares
 
 
 def _shown(value: Any) -> Any:

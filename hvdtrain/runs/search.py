@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import printable
 
 RECORDS = ("config.json", "result.json")
@@ -53,7 +53,7 @@ def closed_folders(path: Path) -> list[str]:
     return []
 
 
-def finished_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+def finished_runs(paths: Iterable[Path]) -> tuple[list[RecordedRun], list[str]]:
     """The runs in these folders or their direct children, and the names of unfinished ones, with the reason.
 
     Raises UserError if there are none, or DamagedFile if one cannot be read.
@@ -72,4 +72,4 @@ def finished_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
         given = ", ".join(printable(str(path)) for path in paths)
         remedy = f"give run folders, which contain {' and '.join(RECORDS)}"
         raise UserError(f"{given}: no finished run there{also}", remedy)
-    return [Run(folder).require() for folder in folders.values()], list(unfinished.values())
+    return [RecordedRun(folder).require() for folder in folders.values()], list(unfinished.values())

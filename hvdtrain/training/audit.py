@@ -19,9 +19,9 @@ from hvdtrain.system.agent_pipe import Excluded
 from hvdtrain.system.processes import TICK_S, RunningTime
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.observer import Observer
-from hvdtrain.training.ranks import Interval
+from hvdtrain.training.ranks import LoggingInterval
 from hvdtrain.training.reporting import Reporter
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 
 REMEDY = "take the host out of the job and test its memory and processor; then resume from the last checkpoint"
 EXCLUSION_S = 60.0
@@ -34,7 +34,7 @@ class Auditor(Observer):
     reporter: writes the records.
     """
 
-    def __init__(self, run: Run, batches: Batches, reporter: Reporter) -> None:
+    def __init__(self, run: RunContext, batches: Batches, reporter: Reporter) -> None:
         self._run, self._batches, self._reporter = run, batches, reporter
         self._audits = self._unequal = 0
 
@@ -47,7 +47,7 @@ class Auditor(Observer):
         """Count the audit of the step."""
         self._audits += self._batches.audit(at.step - 1) is not None
 
-    def joined(self, at: Position, interval: Interval) -> None:
+    def joined(self, at: Position, interval: LoggingInterval) -> None:
         """Record the audits so far."""
         if self._run.runtime.audit:
             self._reporter.record("audited", at, audits=self._audits, unequal=self._unequal)

@@ -18,7 +18,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Audit, Batch, Group, Part, Position
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 
 NO_WEIGHTS, NO_ROWS = np.empty(0, np.float32), np.empty(0, np.int64)
 """Of a step in shards, which have them."""
@@ -29,7 +29,7 @@ MAX_ROWS = 8
 class Batches:
     """This rank's share of each global batch. reader: of the run's data."""
 
-    def __init__(self, run: Run, reader: Reader) -> None:
+    def __init__(self, run: RunContext, reader: Reader) -> None:
         self._run = run
         self.reader, self.bad_rows = reader, BadRows()
         self.rows = 0
@@ -202,7 +202,7 @@ class BadRows:
         }
 
 
-def keep_rows(run: Run) -> bool:
+def keep_rows(run: RunContext) -> bool:
     """Let the learner keep the training data if it is in memory and fits (`--device-data`); whether it does.
 
     Each rank decides by itself. A task's rows of --on-bad-row skip are checked when they are read, on the host.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hvdtrain.collectives.surviving import Change
 from hvdtrain.interfaces import Position
 from hvdtrain.training.evaluation import Evaluation
-from hvdtrain.training.ranks import Interval
+from hvdtrain.training.ranks import LoggingInterval
 
 
 class Pause(NamedTuple):
@@ -20,7 +20,7 @@ class Pause(NamedTuple):
 
 
 class Observer:
-    """Watches the loop of `Training`; each method is called on every rank, in the thread that trains.
+    """Watches the loop of `TrainingLoop`; each method is called on every rank, in the thread that trains.
 
     Because all ranks call it, an observer may exchange values between them. at: where training is.
 
@@ -48,7 +48,7 @@ class Observer:
     def step_done(self, at: Position) -> None:
         """A step was trained."""
 
-    def joined(self, at: Position, interval: Interval) -> None:
+    def joined(self, at: Position, interval: LoggingInterval) -> None:
         """A logging step: the ranks have exchanged what they computed since the one before."""
 
     def evaluating(self, at: Position, batches: int) -> None:

@@ -28,7 +28,7 @@ from hvdtrain.tasks.registry import load_target
 from hvdtrain.training import arithmetic
 from hvdtrain.training.consistency import checksum
 from hvdtrain.training.observer import Observer
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.start import start_run
 
 PREFIX = "hvdtrain-replay-"
@@ -99,7 +99,7 @@ def choose(folder: Path, first: int | None = None, last: int | None = None, stra
 class HashComparison(Observer):
     """Compares the weights with the hashes that the run recorded; on rank 0."""
 
-    def __init__(self, run: Run, segment: Segment) -> None:
+    def __init__(self, run: RunContext, segment: Segment) -> None:
         self._run, self._segment = run, segment
         self.parameters, self.compared = "", 0
         self.difference = ""
@@ -157,7 +157,7 @@ def replay(segment: Segment) -> HashComparison:
     return comparison
 
 
-def _reasons(segment: Segment, run: Run) -> list[str]:
+def _reasons(segment: Segment, run: RunContext) -> list[str]:
     """Why the bits may be others than the run's."""
     record, here = segment.record, run.arithmetic
     bits, versions = record.table("arithmetic"), record.table("versions").texts()

@@ -21,8 +21,8 @@ from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, Scores
 from hvdtrain.training.observer import Observer, Pause
-from hvdtrain.training.ranks import Interval
-from hvdtrain.training.run import Run
+from hvdtrain.training.ranks import LoggingInterval
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.timing import SlowRanks, Throughput
 
 MIN_WAIT_SHARE = 0.05
@@ -81,7 +81,12 @@ class Reporter(Observer):
     """
 
     def __init__(
-        self, run: Run, at: Position, track: Callable[[dict[str, Any]], None], batches: Batches, throughput: Throughput
+        self,
+        run: RunContext,
+        at: Position,
+        track: Callable[[dict[str, Any]], None],
+        batches: Batches,
+        throughput: Throughput,
     ) -> None:
         self._run, self._batches, self._throughput = run, batches, throughput
         self.track = track
@@ -156,13 +161,13 @@ class Reporter(Observer):
         self.record("members", at, **_members(pause))
         log_to_file(logging.INFO, _described(pause, at.step))
 
-    def joined(self, at: Position, interval: Interval) -> None:
+    def joined(self, at: Position, interval: LoggingInterval) -> None:
         """Record the steps since the last logging step, and warn of what is unusual."""
         self._slow_ranks.add(interval.times, self._run.parts_by_rank)
         if speed := self._throughput.interval(at):  # else no step was made since then
             self._report(at, interval, speed)
 
-    def _report(self, at: Position, interval: Interval, speed: dict[str, float]) -> None:
+    def _report(self, at: Position, interval: LoggingInterval, speed: dict[str, float]) -> None:
         run, step, loss, logged = self._run, at.step, interval.loss, dict(interval.logged)
         lr, images_per_s = run.learning_rate(max(step - 1, 0)), speed["images_per_s"]
         self._epoch.add(step, loss, lr, images_per_s)

@@ -28,7 +28,7 @@ ONE_CYCLE_START, ONE_CYCLE_END = 25.0, 1e4
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunContext:
     """Options, learner, data and folder of a run, which do not change while it trains; and who computes which shards.
 
     Raises UserError if the training data has fewer images than one step needs, or a step fewer rows than --accumulate.

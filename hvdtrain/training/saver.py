@@ -14,7 +14,7 @@ from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.system.phases import CHECKPOINT, phases
 from hvdtrain.training import consistency
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import must_write
 
 MAX_SHARE = 0.01
@@ -27,7 +27,7 @@ class Saver:
     first: in a job that survives lost ranks, the number of the first checkpoint that the job may have written.
     """
 
-    def __init__(self, run: Run, parent: Entry | None = None, first: int | None = None) -> None:
+    def __init__(self, run: RunContext, parent: Entry | None = None, first: int | None = None) -> None:
         self._run, self._parent, self._first = run, parent, first
         self._saved_at, self._took_s = time.monotonic(), 0.0
 

@@ -51,7 +51,7 @@ class Start(NamedTuple):
     is_finished: bool = False
     """Whether the run in the folder has its last step and its result, so that nothing is left to do."""
     losses: list[Any] = []  # noqa: RUF012  (a NamedTuple's default is never written to)
-    """See `Ranks.losses`."""
+    """See `IntervalCollector.losses`."""
     is_settled: bool = True
     """Whether all that was due after the last step is done."""
 

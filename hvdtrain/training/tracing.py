@@ -26,8 +26,8 @@ from hvdtrain.system.files import write_atomically
 from hvdtrain.system.phases import Span, StepSpans, now, phases
 from hvdtrain.system.text import to_json
 from hvdtrain.training.observer import Observer, Pause
-from hvdtrain.training.ranks import Interval
-from hvdtrain.training.run import Run
+from hvdtrain.training.ranks import LoggingInterval
+from hvdtrain.training.run import RunContext
 
 WARM_UP = 2
 """Steps before the first one that are made like recorded ones, as TensorFlow compiles a graph for them."""
@@ -38,7 +38,7 @@ MIN_NORMAL = 5
 class Tracing(Observer):
     """The timeline of a run with --timeline. show: prints a line on rank 0, and writes it to each rank's log."""
 
-    def __init__(self, run: Run, show: Callable[[str], None]) -> None:
+    def __init__(self, run: RunContext, show: Callable[[str], None]) -> None:
         self._run, self._show = run, show
         self.steps: StepRange | None = StepRange.parse(run.runtime.timeline)
         """The steps that are still to be recorded; None if there are none (left)."""
@@ -75,7 +75,7 @@ class Tracing(Observer):
         """Checkpoints, and evaluations before them, take long and belong to no step."""
         self._logged.clear()
 
-    def joined(self, at: Position, interval: Interval) -> None:
+    def joined(self, at: Position, interval: LoggingInterval) -> None:
         """The framework has computed all that it was asked for."""
         if self.steps and not phases.is_recording:
             self._logged.append((now(), at.step))

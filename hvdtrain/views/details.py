@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.runs.records import Record, shown, tables
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.files import last_bytes, read_json
 
@@ -56,7 +56,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, object]:
     return flattened
 
 
-def options(run: Run) -> dict[str, object]:
+def options(run: RecordedRun) -> dict[str, object]:
     """Options of both kinds, by the names that they have on the command line."""
     both = {**run.recorded.values, **run.config.table("runtime").values}
     return {_option(shown(name, 80)): value for name, value in list(both.items())[:MAX_ENTRIES]}
@@ -70,7 +70,7 @@ PLACES = {_option(name) for name, about in FACTS.items() if about.is_place}
 """Options that say where a run is, which every run has its own values of."""
 
 
-def changed_options(run: Run) -> dict[str, object]:
+def changed_options(run: RecordedRun) -> dict[str, object]:
     """The options that differ from the defaults of the run's recipe, and the recipe if it is not the default."""
     recipe = run.recorded.values.get("recipe")
     base = from_recipe(recipe) if isinstance(recipe, str) and recipe in RECIPES else Config()
@@ -81,17 +81,17 @@ def changed_options(run: Run) -> dict[str, object]:
     }
 
 
-def versions(run: Run) -> dict[str, object]:
+def versions(run: RecordedRun) -> dict[str, object]:
     """Versions of what the run was trained with, by name."""
     return flat(run.config.table("versions").values)
 
 
-def host(run: Run) -> dict[str, object]:
+def host(run: RecordedRun) -> dict[str, object]:
     """What is recorded of rank 0's host."""
     return {name: value for name, value in flat(run.config.table("host").values).items() if value != ""}
 
 
-def results(run: Run) -> dict[str, object]:
+def results(run: RecordedRun) -> dict[str, object]:
     """The single figures of the result; shares and the task's own metrics by their names."""
     single = {name: value for name, value in run.result.values.items() if name not in NOT_SINGLE}
     figures = flat({**single, **run.result.table("metrics").values, **single})

@@ -25,7 +25,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.sources import from_record, recorded, to_record
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints, metrics, shards
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.training import replay
 from hvdtrain.views import run_view
@@ -135,11 +135,11 @@ def test_metrics(lines: list[bytes]) -> None:
         assert all(isinstance(record["kind"], str) and isinstance(record["step"], int) for record in found)
         hashes = metrics.MetricsReader(folder / "metrics.jsonl").read().hashes()
         assert all(step >= 0 and len(saved.parameters) == 16 for step, saved in hashes.items())
-        history = Run(folder).history
+        history = RecordedRun(folder).history
         assert all(
             np.isfinite(point).all() for curve in (*history[:2], *history.metrics.values()) for point in curve.points
         )
-        changes = Run(folder).changes
+        changes = RecordedRun(folder).changes
         assert all(type(change.step) is int and change.text.isprintable() for change in changes.changes)
         assert changes.summary.isprintable()
         assert all(rank.local <= rank.total for rank in history.ranks.values())
@@ -178,7 +178,7 @@ RUN = {
 )
 def test_run_folder(files: dict[str, bytes]) -> None:
     with folder_of(**files) as folder, rejects_cleanly():
-        report = Report([Run(folder).require()], [])
+        report = Report([RecordedRun(folder).require()], [])
         markdown_page(report)
         csv_page(report)
 

@@ -20,7 +20,7 @@ from hvdtrain.measure.sweep.outcomes import combinations
 from hvdtrain.measure.sweep.pages import markdown_page
 from hvdtrain.measure.sweep.trials import plan
 from hvdtrain.runs.metrics import read
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import RunEnd
 
 OPTIONS = ("--epochs", "6", "--validation", "0.2", "--patience", "2", "--device", "cpu", "--lr")
@@ -69,7 +69,10 @@ def test_a_run_stops_early_by_validation_data_also_after_a_resume(framework, tmp
     difference = best["metrics"]["accuracy"] - ended["validation"]["metrics"]["accuracy"]
     assert difference > 0 if framework in LR else difference == 0
     assert best["rows"] == pytest.approx(0.2 * 1437, abs=5) and best["loss"] == pytest.approx(scores[0]["loss"])
-    assert (Run(folder).score.title, Run(folder).score.value) == ("validation accuracy", best["metrics"]["accuracy"])
+    assert (RecordedRun(folder).score.title, RecordedRun(folder).score.value) == (
+        "validation accuracy",
+        best["metrics"]["accuracy"],
+    )
     status, output = command(tmp_path, "runs", "runs")
     assert status == 0 and "validation" in output
 

@@ -71,13 +71,13 @@ def with_changed_weights(factor: float, bad: bool) -> Callable[..., Iterator[Bat
 
 def outcome(config: Config, runtime: RuntimeOptions, name: str, bad: bool, factor: float = 1.0) -> dict[str, Any]:
     """Train and write the weights; what happened: the numbers of a training, `refused` or `failed`."""
-    steps, after_step = [], loop.Training.after_step
+    steps, after_step = [], loop.TrainingLoop.after_step
     runtime = dataclasses.replace(runtime, name=name)
     with (
         mock.patch.object(registry, "load_dataset", load_few_rows),
         mock.patch.object(plots, "plot_metrics"),
         mock.patch.object(Batches, "of_epoch", with_changed_weights(factor, bad)),
-        mock.patch.object(loop.Training, "after_step", lambda *given: (steps.append(1), after_step(*given))),
+        mock.patch.object(loop.TrainingLoop, "after_step", lambda *given: (steps.append(1), after_step(*given))),
     ):
         try:
             folder = train.train(config, runtime, list)

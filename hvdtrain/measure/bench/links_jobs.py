@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hvdtrain.measure.bench.host_jobs import HostJob, Ranks
 from hvdtrain.measure.bench.links_rows import AUTO, POWERSGD_START, Row, Task, as_peer, command
 from hvdtrain.runs import metrics
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 
 INTERVAL, INTERVALS = 8, 5
 """Steps between two logging steps of a job for speed, and how many intervals it has; the first does not count."""
@@ -61,7 +61,7 @@ class Jobs(NamedTuple):
             "sent_kb": watched.step_bytes(len(self.spaces)) / 1e3,
         }
         if row.compression == AUTO:
-            result["chosen"] = str(Run(folder).options["compression"])
+            result["chosen"] = str(RecordedRun(folder).options["compression"])
         shutil.rmtree(folder)
         return result
 

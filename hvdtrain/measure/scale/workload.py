@@ -18,7 +18,7 @@ from hvdtrain.measure.scale.compression import NUMBER_BYTES, Combining, count
 from hvdtrain.networks.layers import Shape
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs.metrics import NAME, MetricsReader
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import printable
 
 BACKWARD_SHARE = 2 / 3
@@ -72,7 +72,7 @@ class Workload:
 class Step(NamedTuple):
     """A run's step, of one rank."""
 
-    run: Run
+    run: RecordedRun
     rows: float
     compute_s: float
     input_s: float
@@ -128,7 +128,7 @@ def read_workload(folders: tuple[Path, ...]) -> Recorded:
     return Recorded(workload, set(combined.values()), {_combining(run) for run in combined})
 
 
-def _combining(run: Run) -> Combining:
+def _combining(run: RecordedRun) -> Combining:
     """What the run's record says of it. Raises UserError if it is not a method."""
     every = run.options.get("sync_every", 1)
     try:
@@ -141,7 +141,7 @@ def _combining(run: Run) -> Combining:
     return Combining(method, every)
 
 
-def _parameters(run: Run) -> dict[str, Shape]:
+def _parameters(run: RecordedRun) -> dict[str, Shape]:
     """Names and shapes of the parameters of the run's network. Raises UserError if its record has no valid network."""
     path = run.folder / "config.json"
     try:
@@ -153,20 +153,20 @@ def _parameters(run: Run) -> dict[str, Shape]:
         ) from None
 
 
-def _library(run: Run) -> str | None:
+def _library(run: RecordedRun) -> str | None:
     """What performs the allreduce of the run's strategy over ranks; None for other strategies."""
     if run.options["strategy"] == "horovod":
         return "horovod-mpi" if run.controller == "MPI" else "horovod-gloo"
     return LIBRARY_OF.get(run.options["strategy"])
 
 
-def _read(folder: Path) -> Run:
+def _read(folder: Path) -> RecordedRun:
     if not folder.is_dir():
         raise UserError(f"{printable(str(folder))}: no such folder", "give the folder of a finished run")
-    return Run(folder).require()
+    return RecordedRun(folder).require()
 
 
-def _step(run: Run) -> Step:
+def _step(run: RecordedRun) -> Step:
     """Computation and input of a run's step. Raises UserError if its record does not tell them."""
     name = printable(str(run.folder))
     if run.images_per_s is None or not is_quantity(run.images_per_s):
@@ -197,7 +197,7 @@ def _fit(steps: list[Step]) -> tuple[float, float]:
     return float(fixed_s), float(row_s)
 
 
-def _spread(run: Run) -> tuple[float, list[str]]:
+def _spread(run: RecordedRun) -> tuple[float, list[str]]:
     """Relative standard deviation of one step, and a note if it is unknown.
 
     The record has intervals of `log_every` steps. Means of k steps spread by k to the power of -h as much as one step:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from hvdtrain.config.score import Score
 from hvdtrain.measure.sweep.trials import RANKS, Trial, shown, written
 from hvdtrain.runs.metrics import metrics_of
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 from hvdtrain.views.table import spread
@@ -131,7 +131,7 @@ def combinations(trials: list[Trial], folder: Path) -> list[Combination]:
     combined = []
     for group in groups.values():
         outcomes = list(filter(None, (_outcome(trial, folder) for trial in group)))
-        runs = [Run(folder / trial.name) for trial in group]
+        runs = [RecordedRun(folder / trial.name) for trial in group]
         values = _values(group[0], names, [run.folder for run in runs])
         pruned = [_newest_score(run) for run in runs if is_pruned(run)]
         combined.append(Combination(values, outcomes, len(group), pruned))
@@ -139,7 +139,7 @@ def combinations(trials: list[Trial], folder: Path) -> list[Combination]:
 
 
 def _outcome(trial: Trial, folder: Path) -> Outcome | None:
-    run = Run(folder / trial.name)
+    run = RecordedRun(folder / trial.name)
     if not (run.folder / "result.json").is_file():
         return None
     run.result.require()
@@ -148,12 +148,12 @@ def _outcome(trial: Trial, folder: Path) -> Outcome | None:
     return Outcome(trial.seed, run.tested, loss, speed, rows, run.parameters, score, run.unit, run.part, test)
 
 
-def is_pruned(run: Run) -> bool:
+def is_pruned(run: RecordedRun) -> bool:
     """Whether a search ended the run early."""
     return bool(run.end and run.end.status == "pruned")
 
 
-def _newest_score(run: Run) -> Score | None:
+def _newest_score(run: RecordedRun) -> Score | None:
     """That of the newest evaluation of a run that has no result."""
     return run.score_of(run.evaluated.number("loss"), metrics_of(run.evaluated.values))
 
@@ -170,7 +170,7 @@ def _values(trial: Trial, names: list[str], runs: list[Path]) -> dict[str, str]:
     recorded: dict[str, Any] = {}
     folder = next((folder for folder in runs if (folder / "config.json").is_file()), None)
     if folder and trial.options.keys() < set(names):
-        config = Run(folder).config
+        config = RecordedRun(folder).config
         recorded = {**config.table("config").texts(), **config.table("runtime").texts()}
         recorded |= {RANKS: str(config.count("ranks") or NONE)}
         config.require()

@@ -23,7 +23,7 @@ from hvdtrain.measure.sweep.ranges import Range
 from hvdtrain.measure.sweep.trials import Settings, Trial, exclusive, from_text, shown, written
 from hvdtrain.runs import metrics
 from hvdtrain.runs.metrics import EVALUATIONS, MetricsReader, metrics_of
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.system.text import finite_number
 
@@ -184,7 +184,7 @@ class Search:
         known = self._study.get_trials(deepcopy=False)[proposal.number].intermediate_values
         return EarlyEnd(proposal, folder, len(known))
 
-    def ended(self, proposal: Proposal, runs: Sequence[Run]) -> None:
+    def ended(self, proposal: Proposal, runs: Sequence[RecordedRun]) -> None:
         """Tell the study how a combination ended. runs: of all its seeds; of one that was pruned, those until then."""
         if any(is_pruned(run) for run in runs):
             self._study.tell(proposal.trial, state=self._optuna.trial.TrialState.PRUNED, skip_if_finished=True)
@@ -234,7 +234,7 @@ class EarlyEnd:
         """Report the evaluations since the last look; ask the run to stop if it is to end."""
         if self._reason:
             return
-        run = Run(self._folder)
+        run = RecordedRun(self._folder)
         records = self._reader.read().of_kind(self._reader.part)
         scores = [run.score_of(finite_number(record.get("loss")), metrics_of(record)) for record in records]
         for number in range(self._reported + 1, len(scores) + 1):

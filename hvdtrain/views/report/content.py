@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.bits import bit_sentences
 from hvdtrain.views.report.columns import SPEED_AT, Figure, FigureColumn, main_columns, more_columns
@@ -32,7 +32,7 @@ class Report:
 
     title = "Runs of hvdtrain, compared"
 
-    def __init__(self, runs: list[Run], unfinished: list[str]) -> None:
+    def __init__(self, runs: list[RecordedRun], unfinished: list[str]) -> None:
         self.rows = make_rows(runs)
         self.groups = group_rows(self.rows)
         self.main, self.more = main_columns(self.rows), more_columns(self.rows)
@@ -146,7 +146,7 @@ def _name(row: Row) -> str:
     return row.strategy + (f", {row.note}" if row.note else "")
 
 
-def _folder(run: Run, names: Counter[str]) -> str:
+def _folder(run: RecordedRun, names: Counter[str]) -> str:
     """The name of a run's folder; with the folder above it if another run has the same name."""
     return run.name if names[run.name] == 1 else f"{run.folder.resolve().parent.name}/{run.name}"
 
@@ -166,7 +166,7 @@ def _values(values: Iterable[str]) -> str:
     return "differs: " + ", ".join(f"{value} ({count_of(number, 'run')})" for value, number in counts)
 
 
-def change_lines(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
+def change_lines(runs: Iterable[RecordedRun]) -> list[tuple[str, list[str]]]:
     """Of each run whose ranks changed: its name and how much happened, and the newest changes in their order."""
     changed = [(run.name, run.changes) for run in runs if run.changes]
     return [
@@ -175,7 +175,7 @@ def change_lines(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
     ] + [(f"{len(changed) - MAX_RUNS} more runs", [])] * (len(changed) > MAX_RUNS)
 
 
-def class_lines(runs: Iterable[Run]) -> list[str]:
+def class_lines(runs: Iterable[RecordedRun]) -> list[str]:
     """A line for each class: its name, and the median of the runs' test accuracies with minimum and maximum."""
     accuracies: dict[str, list[float]] = {}
     for run in runs:

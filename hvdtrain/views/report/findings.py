@@ -10,7 +10,7 @@ from collections import Counter
 
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.datasets.sharding import Assignment
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.step_times import slow_ranks
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.rows import MOST, Group, Interval, Row, count_of, score_form
@@ -161,7 +161,7 @@ def _scores(rows: list[Row]) -> str:
     return _beyond_chance(measured, ends)
 
 
-def _tested(run: Run) -> str:
+def _tested(run: RecordedRun) -> str:
     """What it was tested with."""
     return run.settings["model"] if run.is_user_code else run.settings["data"]
 
@@ -199,7 +199,7 @@ def _score(row: Row) -> str:
     )
 
 
-def _work(run: Run) -> list[int]:
+def _work(run: RecordedRun) -> list[int]:
     """How many parts of a batch each of the compared ranks computes; empty where that is unknown."""
     shards, ranks = run.options["shards"], sorted(run.history.ranks)
     if run.changes.shards:
@@ -208,7 +208,7 @@ def _work(run: Run) -> list[int]:
     return Assignment.contiguous(run.ranks, shards).counts if is_whole and isinstance(shards, int) else []
 
 
-def _slow(run: Run) -> list[tuple[float, int]]:
+def _slow(run: RecordedRun) -> list[tuple[float, int]]:
     """How many times as long as the others each slow rank takes, and its number; the slowest last."""
     ranks, times = sorted(run.history.ranks), run.history.ranks
     slow = slow_ranks([[times[rank] for rank in ranks]], work=_work(run)) if ranks else []

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from hvdtrain.config.options import TITLES
 from hvdtrain.config.score import ACCURACY
-from hvdtrain.runs.run import LAYERS, Run
-from hvdtrain.runs.step_times import NO_TIME, StepTime
+from hvdtrain.runs.run import LAYERS, RecordedRun
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 
 Z = 1.959964
 """Of 95 %, two-sided."""
@@ -70,17 +70,17 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     return Spread(statistics.median(measured), min(measured), max(measured), len(measured)) if measured else None
 
 
-def mean_shares(measured: list[StepTime]) -> StepTime | None:
+def mean_shares(measured: list[StepSeconds]) -> StepSeconds | None:
     """The mean of each part, over the runs that know how long they communicate, if any does; None without runs."""
     known = [shares for shares in measured if shares.communicate is not None] or measured
-    return functools.reduce(StepTime.plus, known, NO_TIME).shares
+    return functools.reduce(StepSeconds.plus, known, NO_TIME).shares
 
 
 @dataclass
 class Row:
     """Runs that are repetitions of each other."""
 
-    runs: list[Run]
+    runs: list[RecordedRun]
     note: str = ""
     """Settings in which this row differs from most runs."""
     scaling: Scaling | None = None
@@ -151,7 +151,7 @@ class WeightDifference(NamedTuple):
 
     largest: float | None
     """max |difference| over all parameters and repetitions; None for the run that others are compared with."""
-    reference: Run
+    reference: RecordedRun
 
 
 def score_form(value: float) -> str:
@@ -159,7 +159,7 @@ def score_form(value: float) -> str:
     return ".4f" if value == 0 or 1e-3 <= abs(value) < 1e4 else ".4g"
 
 
-def named_layers(run: Run) -> tuple[str | None, ...]:
+def named_layers(run: RecordedRun) -> tuple[str | None, ...]:
     """The settings that decide the layers; a checksum of these says more only where they are not enough."""
     return tuple(run.settings.get(name) for name in DECIDE_LAYERS)
 

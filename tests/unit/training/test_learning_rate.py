@@ -10,7 +10,7 @@ import pytest
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import score_of
 from hvdtrain.interfaces import Position
-from hvdtrain.training.run import Run, learning_rate
+from hvdtrain.training.run import RunContext, learning_rate
 
 
 def rates(steps, size=1, **options):
@@ -84,7 +84,7 @@ def test_onecycle_is_that_of_pytorch(rise, steps):
 def test_a_run_that_ends_in_its_warm_up_says_so(rows, options, warns):
     config = Config(**{"batch_size": 10, "strategy": "single", **options})
     learner = mock.Mock(learning_rate=None, devices=1, group=mock.Mock(size=1, rank=0))
-    run = Run(config, RuntimeOptions(), mock.Mock(unit="rows"), learner, mock.Mock(train=range(rows)), Path())
+    run = RunContext(config, RuntimeOptions(), mock.Mock(unit="rows"), learner, mock.Mock(train=range(rows)), Path())
     assert bool(run.schedule_problem) == warns
     assert (max(map(run.learning_rate, range(run.last_step))) < 0.999 * config.lr) == warns
     learner.learning_rate = 0.1  # of a script's own loop

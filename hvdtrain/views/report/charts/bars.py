@@ -10,7 +10,7 @@ import numpy as np
 
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs import plots
-from hvdtrain.runs.step_times import StepTime
+from hvdtrain.runs.step_times import StepSeconds
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts import WIDTH_IN, color_of, framework_legend, wrapped
 from hvdtrain.views.report.rows import Row, Spread, unit_of
@@ -46,7 +46,7 @@ def percent(value: float, _: object = None) -> str:
     return f"{value:.0%}"
 
 
-def step_parts(times: Sequence[StepTime]) -> dict[str, tuple[str, list[float]]]:
+def step_parts(times: Sequence[StepSeconds]) -> dict[str, tuple[str, list[float]]]:
     """Color and shares of each part of the time of steps that any lane has, by name; for `stack`."""
     totals = [time.total or 1.0 for time in times]
     values = {
@@ -152,7 +152,7 @@ class _Lane(NamedTuple):
     """A rank of a run."""
 
     rank: int
-    time: StepTime
+    time: StepSeconds
     place: float
 
 
@@ -199,14 +199,14 @@ def _chosen(rows: list[Row]) -> tuple[list[tuple[float, str]], list[_Lane], str]
     return names, lanes, "".join(f"\n({text})" for text in texts)
 
 
-def _spread(ranks: Mapping[int, StepTime]) -> float:
+def _spread(ranks: Mapping[int, StepSeconds]) -> float:
     """How much the ranks differ in the time for their own rows, as a share of the longest step time."""
     total = max(time.total for time in ranks.values())
     local = [time.local for time in ranks.values()]
     return (max(local) - min(local)) / total if total > 0 else 0.0
 
 
-def _outermost(ranks: Mapping[int, StepTime]) -> list[int]:
+def _outermost(ranks: Mapping[int, StepSeconds]) -> list[int]:
     """The ranks in their order; of many, those that take longest and shortest for their own rows."""
     numbers = sorted(ranks, key=lambda rank: ranks[rank].local)
     if len(numbers) > MAX_RANKS:

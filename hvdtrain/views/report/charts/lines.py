@@ -9,7 +9,7 @@ from hvdtrain.config.options import TITLES
 from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import History
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts import WIDTH_IN, color_of, wrapped
 from hvdtrain.views.report.rows import Row, Spread, unit_of, wilson
@@ -35,7 +35,7 @@ MAX_PANELS = 8
 class _Line(NamedTuple):
     """How the curves of a run are drawn."""
 
-    run: Run
+    run: RecordedRun
     color: str
     style: str
     bold: bool

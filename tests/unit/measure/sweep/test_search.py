@@ -11,7 +11,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.measure.sweep.search import EarlyEnd, Rules, Search, corners
 from hvdtrain.measure.sweep.trials import Trial, parse_settings
 from hvdtrain.runs.metrics import MetricsWriter
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import RunEnd
 
 optuna = pytest.importorskip("optuna")
@@ -24,7 +24,7 @@ def train(folder, proposal, perplexity, seed=0):
     """The run of a trial, as training leaves it."""
     path = folder / Trial(proposal.options, seed).name
     write_task_run(path, {"perplexity": perplexity}, loss=1.0, score="min:perplexity")
-    return Run(path)
+    return RecordedRun(path)
 
 
 def loss_of(options):
@@ -90,7 +90,7 @@ def test_the_value_is_the_median_over_seeds_and_a_run_that_diverged_is_the_worst
         runs = [train(tmp_path, proposal, value, seed) for seed, value in enumerate(values)]
         for result in (run.folder / "result.json" for run in runs if proposal.number == 2):
             result.write_text(json.dumps({**json.loads(result.read_text()), "metrics": {}, "loss": None}))
-        search.ended(proposal, [Run(run.folder) for run in runs])
+        search.ended(proposal, [RecordedRun(run.folder) for run in runs])
     study = optuna.load_study(study_name="sweep", storage=search._study._storage)
     assert [trial.value for trial in study.trials] == [-2.0, -9.0, -math.inf, *[-3.0] * 11]
     assert study.best_trial.number == 0
@@ -123,7 +123,7 @@ def test_a_trial_below_the_median_ends_early(tmp_path):
             assert early.excuse() == ""
             write_task_run(tmp_path / f"result-{number}", {"perplexity": 2.0}, loss=1.0, score="min:perplexity")
             run = tmp_path / f"result-{number}"
-        search.ended(proposal, [Run(run)])
+        search.ended(proposal, [RecordedRun(run)])
     states = [trial.state.name for trial in search._study.trials]
     assert states == ["COMPLETE"] * 4 + ["PRUNED"] + ["COMPLETE"] * 3
     assert search.left() == 0

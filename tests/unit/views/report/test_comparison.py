@@ -6,7 +6,7 @@ import pytest
 from support.report import lines, make_run, report_of, rows, save
 
 from hvdtrain.config.options import Config
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.views.report.bits import bit_groups, bit_sentences
 from hvdtrain.views.report.pages import html_page, markdown_page
 
@@ -102,7 +102,7 @@ A, B = "a" * 16, "b" * 16
 def runs_of(tmp_path, **given):
     """Runs with --shards, by name: the values of each that are not the default."""
     common = {"shards": 8, "parameters": A, "strategy": "ring"}
-    return [Run(make_run(tmp_path / name, **{**common, **values})) for name, values in given.items()]
+    return [RecordedRun(make_run(tmp_path / name, **{**common, **values})) for name, values in given.items()]
 
 
 def test_only_the_distribution_of_work_may_differ(tmp_path):
@@ -128,7 +128,7 @@ def test_a_run_that_is_alone_is_named_with_what_else_differs(tmp_path):
     content = json.loads((tmp_path / "np3" / "config.json").read_text())
     content["versions"]["numpy"], content["host"]["processor"] = "9", "Z80"
     (tmp_path / "np3" / "config.json").write_text(json.dumps(content))
-    (group,) = bit_groups([*runs[:2], Run(tmp_path / "np3")])
+    (group,) = bit_groups([*runs[:2], RecordedRun(tmp_path / "np3")])
     assert [(key, [run.name for run in same]) for key, same in group.hashes.items()] == [
         (A, ["np1", "np2"]),
         (B, ["np3"]),

@@ -6,7 +6,7 @@ import time
 from support.live_runs import make_run, records
 
 from hvdtrain.runs.rank_times import RankTimes
-from hvdtrain.runs.step_times import StepTime
+from hvdtrain.runs.step_times import StepSeconds
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.web import listing
 from hvdtrain.views.web.curves import MAX_POINTS, CurveStore, spread
@@ -71,7 +71,7 @@ def test_curves_are_thinned_without_losing_peaks_and_grow_with_the_file(tmp_path
 def interval(local, communicate=True, gone=()):
     """One logging step with these times of the ranks."""
     waits = [max(local) - seconds if communicate else None for seconds in local]
-    times = [StepTime(seconds, wait, 0.0) for seconds, wait in zip(local, waits, strict=True)]
+    times = [StepSeconds(seconds, wait, 0.0) for seconds, wait in zip(local, waits, strict=True)]
     return RankTimes(1, 1.0, {rank: time for rank, time in enumerate(times) if rank not in gone})
 
 
