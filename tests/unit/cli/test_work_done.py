@@ -108,7 +108,7 @@ READS = {
     "scale": lambda: main(["scale", "runs/network", "--latency-us", "50", "--bandwidth-gb-s", "1"]),
     "export": lambda: main(["export", "runs/network", "network.onnx", "--force"]),
     "predict": lambda: main(["predict", "runs/network", "image.png"]),
-    "replay": lambda: main(["replay", "runs/network", "--quiet"]),
+    "replay": lambda: main(["replay", "runs/network"]),
     "report": lambda: main(["report", "runs", "--output", "report"]),
     "show": lambda: main(["show", "runs/network"]),
     "runs": lambda: main(["runs", "runs"]),
