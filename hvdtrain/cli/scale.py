@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from hvdtrain.config.option import OptionParser, parser_of, read_arguments
+from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
 from hvdtrain.measure.scale import comparison_output, output
 from hvdtrain.measure.scale.comparison import candidates, choice, compare
 from hvdtrain.measure.scale.inputs import ScaleOptions, read_job

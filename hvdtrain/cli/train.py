@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hvdtrain.config.option import OptionParser
+from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.config.options import TITLES, Config, Framework
 from hvdtrain.config.sources import training_parser
 from hvdtrain.doctor import examine_host

@@ -13,7 +13,8 @@ from typing import Any
 from hvdtrain.config import option as values
 from hvdtrain.config import validity
 from hvdtrain.config.compression import AUTO, CHOICES
-from hvdtrain.config.option import OptionParser, as_json, key, option
+from hvdtrain.config.option import as_json, key, option
+from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.config.options import RECIPES, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.config.score import CHOICE
 from hvdtrain.errors import UserError

@@ -14,7 +14,7 @@ from torch import nn
 import hvdtrain
 from hvdtrain.__main__ import main
 from hvdtrain.cli import bench, sweep_options
-from hvdtrain.config.option import read_arguments
+from hvdtrain.config.option_parser import read_arguments
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.measure.bench import strategies
 from hvdtrain.measure.sweep import trials
