@@ -52,7 +52,7 @@ class ExportOptions:
     """Framework with whose logits an ONNX model is compared; by default the one that wrote the checkpoint."""
     model: str = option("")
     """Of a run of a task: FILE.py:CLASS, whose code is then run."""
-    set: tuple[str, ...] = option((), is_repeated=True)
+    arg: tuple[str, ...] = option((), is_repeated=True)
     """NAME=VALUE for an argument of the task's class; may be given several times. By default those of training."""
     force: bool = option(False)
     """Replace the file or SavedModel that is there already."""
@@ -88,8 +88,8 @@ def _export(options: ExportOptions) -> None:
 
 
 def _export_network(options: ExportOptions, kind: Format, path: Path, saved: Checkpoint) -> None:
-    if options.model or options.set:
-        raise UserError(f"{path}: is of a network as data, which the checkpoint has", "leave out --model and --set")
+    if options.model or options.arg:
+        raise UserError(f"{path}: is of a network as data, which the checkpoint has", "leave out --model and --arg")
     model, output = _model(path, saved), Path(options.output)
     if kind == "onnx":
         comparison = export_onnx(model, output, None if options.framework == "recorded" else options.framework)
@@ -112,7 +112,7 @@ def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkp
             f"export {NAMES[possible[0]]}" if possible else "read its weights in the checkpoint",
         )
     prepare(FRAMEWORKS[kind])  # the file imports it
-    task = load_trained_task(path, saved, options.model, options.set)
+    task = load_trained_task(path, saved, options.model, options.arg)
     metadata = {"model": name, "step": str(saved.position.step), "hvdtrain": __version__}
     export = export_task_program if kind == "pt2" else export_task_saved_model
     comparison = export(task, saved.evaluated, metadata, output)

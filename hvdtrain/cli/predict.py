@@ -40,7 +40,7 @@ class PredictOptions:
     file of rows: .npy, .npz, .csv, .tsv, .parquet or .feather."""
     model: str = option("")
     """Of a run of a task: FILE.py:CLASS, whose code is then run."""
-    set: tuple[str, ...] = option((), is_repeated=True)
+    arg: tuple[str, ...] = option((), is_repeated=True)
     """NAME=VALUE for an argument of the task's class; may be given several times. By default those of training."""
     test: bool = option(False)
     """Of a run of a task: take its own test rows instead of a file."""
@@ -92,9 +92,9 @@ def _predict(options: PredictOptions) -> None:
 
 def _check_images(options: PredictOptions, path: Path) -> None:
     """Raise UserError for what only a task has."""
-    if options.model or options.set or options.test or options.output:
+    if options.model or options.arg or options.test or options.output:
         reason = f"{path}: is of a network as data, which the checkpoint has"
-        raise UserError(reason, "leave out --model, --set, --test and --output")
+        raise UserError(reason, "leave out --model, --arg, --test and --output")
 
 
 def _predict_rows(options: PredictOptions, path: Path, saved: Checkpoint) -> None:
@@ -108,7 +108,7 @@ def _predict_rows(options: PredictOptions, path: Path, saved: Checkpoint) -> Non
         predict_rows.check_output(options.output)
     framework = cast(Framework, saved.framework)
     prepare(framework)  # the file imports it
-    task = load_trained_task(path, saved, options.model, options.set)
+    task = load_trained_task(path, saved, options.model, options.arg)
     arrays = None if options.test else predict_rows.read_rows(task, options.files[0])
     compute = outputs_of(task, saved.evaluated, framework)
     outputs = predict_rows.joined(task, [compute(inputs) for inputs in predict_rows.batches(task, arrays)])

@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     add("--set", dest="settings", action="append", default=[], metavar="NAME=V1,V2",
-        help="values of an option of training, of an argument of the task (also set.NAME=V1,V2), or of an option of "
+        help="values of an option of training, of an argument of the task (also arg.NAME=V1,V2), or of an option of "
              "a script's own (--NAME=V1,V2); with several --set, all combinations. With --trials also a range: "
              "log:LOW:HIGH, float:LOW:HIGH, int:LOW:HIGH or logint:LOW:HIGH")  # fmt: skip
     add("--np", default="", metavar="N1,N2", help="numbers of ranks, which launch gets instead of its option -n")

@@ -53,24 +53,24 @@ def expected(trials: list[Trial], command: list[str]) -> dict[str, dict[str, Any
                 by_label[trial.label] = _recorded(trial, training)
             options |= {**by_label[trial.label], "seed": trial.seed}
         else:
-            options.pop("set", None)  # the program may give arguments of its own
+            options.pop("arg", None)  # the program may give arguments of its own
         by_name[trial.name] = options
     return by_name
 
 
 def _recorded(trial: Trial, training: Training) -> dict[str, Any]:
     """Options of training, without those that a sweep sets."""
-    given = [*training.options, *arguments(trial.training_options), "--name", trial.name, "--auto-resume"]
+    given = [*training.options, *arguments(trial.training_options), "--name", trial.name, "--resume", "auto"]
     try:
         line = CommandLine.read(given, training.program, training.framework)
         config, _ = line.options()
     except UserError as error:
         which = f"the trials with {trial.label}" if trial.label else "the trials' command"
         raise UserError(f"{which}: {error.reason}", error.remedy, option=error.option) from None
-    arguments_given = [setting.partition("=")[0] for setting in config.set]
+    arguments_given = [setting.partition("=")[0] for setting in config.arg]
     if repeated := {name for name in arguments_given if arguments_given.count(name) > 1}:
         raise UserError(
-            f"the trials' command: --set {min(repeated)} has a value already", "leave it out of one of both"
+            f"the trials' command: --arg {min(repeated)} has a value already", "leave it out of one of both"
         )
     if line.given.get("help") or line.given.get("print_config"):
         raise UserError("the trials' command prints and trains nothing", "give options of training")

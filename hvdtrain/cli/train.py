@@ -48,5 +48,5 @@ def _train(ending: Ending, framework: Framework | None, program: str, argv: list
 
 def starting(config: Config) -> str:
     """What rank 0 says before imports that take seconds."""
-    libraries = f"{TITLES[config.framework]}{' and Horovod' * (config.strategy == 'horovod')}"
+    libraries = f"{TITLES[config.framework]}{' and Horovod' * config.over_horovod}"
     return f"starting rank 0 of {rank_info.detect().size}: importing {libraries} ..."

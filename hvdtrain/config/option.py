@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -12,18 +13,20 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from hvdtrain.errors import UserError
+from hvdtrain.system import removed
 from hvdtrain.system.files import NOT_LOCAL, is_url
 from hvdtrain.system.text import did_you_mean
 
+Kind = TypeVar("Kind")
 NUMBER_LIMIT = 1 << 53
 """Numbers of options are below it: JSON and float64 hold integers exactly up to here."""
 SHOWN_CHARACTERS = 80
@@ -52,8 +55,8 @@ class Option:
     """The value must be larger than this."""
     maximum: float | None = None
     below: float = NUMBER_LIMIT
-    strategy: str = ""
-    """The only --strategy that has this option; empty if all have it."""
+    over_horovod: bool = False
+    """Whether only strategies over Horovod have it."""
     unsupported: Mapping[str, tuple[tuple[Any, ...], str]] = dataclasses.field(default_factory=dict)
     """By framework: the values that it supports if these are not all, and why."""
     resume: Resume = Resume.FROM_HERE
@@ -74,6 +77,8 @@ class Option:
     """Whether it says where a run is, so that every run has a value of its own."""
     in_sweep: str = ""
     """If a sweep gives it to each trial itself: what to do instead."""
+    parse: Callable[[Any], Any] | None = None
+    """Of an option whose text has a form of its own: what reads it. Raises UserError."""
     is_path: bool = False
     """Whether its text is a path of this host, as those of type `Path` always are."""
     is_positional: bool = False
@@ -110,6 +115,25 @@ def positional(**facts: Any) -> Any:
     return dataclasses.field(metadata={Option: Option(is_positional=True, **facts)})
 
 
+def without_removed(replacements: Mapping[str, str]) -> Callable[[type[Kind]], type[Kind]]:
+    """Decorates a dataclass of options: UserError says what to use in place of an option that went (`removed`)."""
+
+    def decorate(kind: type[Kind]) -> type[Kind]:
+        make = kind.__init__
+
+        @functools.wraps(make)
+        def checked(self: Any, **given: Any) -> None:
+            for name in given.keys() - facts(kind).keys():
+                if replacement := replacements.get(f"--{key(name)}"):
+                    raise removed.error(name, replacement)
+            make(self, **given)
+
+        kind.__init__ = checked  # type: ignore[method-assign]
+        return kind
+
+    return decorate
+
+
 def facts(kind: type) -> dict[str, Option]:
     """By name in Python, what each option of this dataclass says about itself."""
     return {field.name: field.metadata[Option] for field in dataclasses.fields(kind)}
@@ -144,8 +168,35 @@ def invalid(name: str, value: Any, problem: str, remedy: str = "") -> UserError:
     return UserError(f"--{key(name)} {value}: {problem}", remedy, option=name)
 
 
+def numbers(
+    kind: Any, name: str, text: str, given: Sequence[str], fields: Sequence[str], remedy: str
+) -> dict[str, Any]:
+    """The numbers in an option's text, as fields of a dataclass; without those that are left out or empty.
+
+    name: of the option. fields: of the dataclass, in the order of the text. Raises UserError.
+    """
+    if len(given) > len(fields):
+        raise invalid(name, text, "has too many values", remedy)
+    values = {field: value for field, value in zip(fields, given, strict=False) if value}
+    for field, value in values.items():
+        try:
+            values[field] = from_text(value, types(kind)[field])
+        except ValueError:
+            raise invalid(name, text, f"{value[:SHOWN_CHARACTERS]!r} is no value of {field.upper()}", remedy) from None
+        if problem := facts(kind)[field].problem(values[field]):
+            raise invalid(name, text, f"{field.upper()} {problem}", remedy)
+    return values
+
+
 def convert(value: Any, kind: Any) -> Any:
-    """A value of JSON or TOML as one of an option of this type. Raises ValueError if it is of another type."""
+    """A value of JSON or TOML as one of an option of this type. Raises ValueError if it is of another type.
+
+    An option that takes text also takes a number, and one that takes several texts a single one.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and kind in (str, tuple[str, ...]):
+        value = str(value)
+    if isinstance(value, str) and kind == tuple[str, ...]:
+        value = (value,)
     try:
         return msgspec.convert(value, kind, dec_hook=_path)
     except msgspec.ValidationError as error:
@@ -156,6 +207,15 @@ def _path(kind: type, value: Any) -> Path:
     if kind is Path and isinstance(value, str):
         return Path(value)
     raise ValueError(f"{value!r:.80} is not a path")
+
+
+def as_options(options: Any) -> None:
+    """Give paths and texts of a dataclass of options their types, where a program gave texts and numbers."""
+    for name, about in facts(type(options)).items():
+        kind = types(options.__class__)[name]
+        if about.parse or Path in alternatives(kind):
+            with contextlib.suppress(ValueError):
+                object.__setattr__(options, name, convert(getattr(options, name), kind))
 
 
 def from_text(text: str, kind: Any) -> Any:

@@ -15,13 +15,14 @@ from hvdtrain.datasets.formats.in_memory import CIFAR_ARCHIVE, CIFAR_FILES, cifa
 from hvdtrain.datasets.formats.reading import Arrays, check_sha256, wrap_errors
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
+from hvdtrain.system.network import is_offline
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
            "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")  # fmt: skip
 
 
 class NotOnThisHost(UserError):
-    """A published data set is not on this host, and --offline forbids a download."""
+    """A published data set is not on this host, and HVDTRAIN_OFFLINE forbids a download."""
 
 
 class Published(NamedTuple):
@@ -73,40 +74,40 @@ IDX_FILES = tuple(PUBLISHED["mnist"].sha256)
 """The names of MNIST's four files, in the order of `Arrays`."""
 
 
-def load_published(name: str, offline: bool) -> Arrays:
-    """From $HVDTRAIN_DATA/<name>, else from the user's cache; downloaded if neither has it and not `offline`.
+def load_published(name: str) -> Arrays:
+    """From $HVDTRAIN_DATA/<name>, else from the user's cache; downloaded if neither has it and that is allowed.
 
     Raises UserError if it is in neither and cannot be downloaded, or is damaged.
     """
     if name == "cifar10":
-        return _load_cifar10(offline)
-    paths = _locate(name, offline)
+        return _load_cifar10()
+    paths = _locate(name)
     return tuple(read_idx(path, _remedy(path), PUBLISHED[name].sha256[file]) for file, path in paths.items())
 
 
-def _load_cifar10(offline: bool) -> Arrays:
+def _load_cifar10() -> Arrays:
     """From the six extracted files if a folder has them all, else from the archive."""
     for folder in _folders("cifar10"):
         files = [folder / file for file in CIFAR_FILES]
         if all(map(os.path.isfile, files)):
             with wrap_errors(folder, _remedy(folder)):
                 return parse_cifar10((path.name, path.read_bytes()) for path in files)
-    path = _locate("cifar10", offline)[CIFAR_ARCHIVE]
+    path = _locate("cifar10")[CIFAR_ARCHIVE]
     with wrap_errors(path, _remedy(path)), open(path, "rb") as file:
         check_sha256(file, CIFAR_ARCHIVE, PUBLISHED["cifar10"].sha256[CIFAR_ARCHIVE])
         return parse_cifar10(cifar_members(file))
 
 
-def _locate(name: str, offline: bool) -> dict[str, Path]:
+def _locate(name: str) -> dict[str, Path]:
     """The path of each file of the data set; downloads those that are missing."""
     source, folders = PUBLISHED[name], _folders(name)
     paths = {file: find_file(folders, file) for file in source.sha256}
     missing = [file for file, path in paths.items() if path is None]
-    if missing and offline:
+    if missing and is_offline():
         raise NotOnThisHost(
             f"--data {name}: {', '.join(missing)} not found in {' or '.join(map(str, folders))}, "
-            "and --offline forbids a download",
-            f"copy the files of {source.mirrors[0]} there, or run once without --offline",
+            "and HVDTRAIN_OFFLINE forbids a download",
+            f"copy the files of {source.mirrors[0]} there, or run once without that variable",
         )
     if missing:
         from hvdtrain.datasets.downloads import download
@@ -145,7 +146,7 @@ def _spellings(file: str) -> tuple[str, ...]:
 
 def _remedy(path: Path) -> str:
     if _cache() in path.parents:
-        return "delete it, and it is downloaded again (not with --offline)"
+        return "delete it, and it is downloaded again (not with HVDTRAIN_OFFLINE)"
     return "replace it with the published file, or unset HVDTRAIN_DATA to download it"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hvdtrain.config.split import Split
 from hvdtrain.datasets.built_in import PUBLISHED, digits, load_published, synthetic
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.image_files import ImageRows
@@ -30,12 +31,10 @@ NAMES = ("digits", "synthetic", *PUBLISHED)
 def load_dataset(
     data: str,
     image_shape: Shape | None = None,
-    offline: bool = False,
     image_size: ImageSize = None,
     skip_bad_rows: bool = False,
     name: str = "",
-    split: float = 0.0,
-    validation: float = 0.0,
+    split: str | float = "",
     seed: int = 0,
     label: str = "",
     columns: Sequence[str] = (),
@@ -44,9 +43,9 @@ def load_dataset(
     """The data set with this name, or the user's own at this path.
 
     image_shape: (channels, height, width) that the network takes, if it takes only one; synthetic images get it.
-    offline: do not download. image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace
-    rows that cannot be read (`RowSource`). name: of the data in messages, by default `data`. split: share of the rows
-    to train with, of data that has no test part; validation: share of these that is kept apart; seed: decides which.
+    image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace
+    rows that cannot be read (`RowSource`). name: of the data in messages, by default `data`. split: as
+    --split; seed: decides which rows are in a part.
     label, columns: names of columns of a table, as --label and --columns. as_images: give rows of n numbers the shape
     (1, 1, n), as networks take it. Raises UserError, which names the file or option, the problem and the remedy.
     """
@@ -62,12 +61,14 @@ def load_dataset(
 
         loaded = load_path(name, path, skip_bad_rows, image_size, chosen)
     else:
-        loaded = _load_arrays(name, data, image_shape, offline)
+        loaded = _load_arrays(name, data, image_shape)
         check_no_columns(name, chosen)
         if image_size:
             raise UserError(f"--image-size: {name} is not resized", "leave it out")
     sources = loaded if isinstance(loaded, LoadedSources) else _in_memory(name, loaded)
-    train, test, validated = Division(split, validation, seed).of(name, sources.train, sources.test, sources.labels)
+    train, test, validated = Division(*Split.parse(str(split)), seed).of(
+        name, sources.train, sources.test, sources.labels
+    )
     if sources.test is None and isinstance(sources.train, ImageRows):  # of two parts, their reader has done it
         sources.train.take_colors_of_first(sources.train)
     if as_images:
@@ -103,12 +104,12 @@ def _in_memory(name: str, loaded: LoadedArrays) -> LoadedSources:
     return LoadedSources(ArraySource(images, labels), ArraySource(test_images, test_labels), classes)
 
 
-def _load_arrays(name: str, data: str, image_shape: Shape | None, offline: bool) -> LoadedArrays:
+def _load_arrays(name: str, data: str, image_shape: Shape | None) -> LoadedArrays:
     if data == "digits":
         return LoadedArrays(digits(), DIGITS)
     if data == "synthetic":
         return LoadedArrays(synthetic(image_shape or SYNTHETIC_SHAPE), DIGITS)
     if data in PUBLISHED:
-        return LoadedArrays(load_published(data, offline), PUBLISHED[data].classes)
+        return LoadedArrays(load_published(data), PUBLISHED[data].classes)
     hint = did_you_mean(data, NAMES)
     raise UserError(f"{name}: no such folder{hint}", f"give a folder, or one of {', '.join(NAMES)}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config.options import STYLES, Config
+from hvdtrain.config.options import Config
 from hvdtrain.config.score import ACCURACY, Score, score_of
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.errors import UserError
@@ -27,7 +27,7 @@ RECORDS = ("config.json", "result.json")
 """Files by which a folder is a run's for sure."""
 TRACES = (*RECORDS, "end.json", "heartbeats", metrics.NAME, "logs", "checkpoints")
 """Files and folders by which a run's folder is recognized."""
-NOT_SETTINGS = ("framework", "strategy", "api", "kvstore", "recipe", "seed")
+NOT_SETTINGS = ("framework", "strategy", "recipe", "seed")
 """Options that are columns, names for other options, or what repetitions may change."""
 LAYERS = "layers"
 """The setting that tells networks of one --model name apart: a checksum of their layers."""
@@ -112,17 +112,14 @@ class Run:
     def options(self) -> dict[str, Any]:
         """Those of `Config`; for what the record lacks, as a script with its own loop decides it, the defaults.
 
-        Lists are one text. An option that names the default style has `auto`.
+        Lists are one text.
         """
         recorded, defaults = self.config.table("config", required=True), to_record(Config())
         for name, default in defaults.items():
             value = recorded.values.get(name, default)
             if not isinstance(value, int | float if isinstance(default, float) else type(default)):
                 recorded.note(f'"{name}" is {value!r:.80}')
-        options = {printable(name): _shown(value) for name, value in (defaults | recorded.values).items()}
-        if options["api"] == _default_style(options["framework"]):
-            options["api"] = Config.api  # a run that names the default is a repetition of one that does not
-        return options
+        return {printable(name): _shown(value) for name, value in (defaults | recorded.values).items()}
 
     @functools.cached_property
     def recorded(self) -> Record:
@@ -139,13 +136,6 @@ class Run:
         """The strategy, with what Horovod's ranks are connected by: runs over Gloo and MPI are not repetitions."""
         strategy = self.recorded.text("strategy")
         return f"{strategy} over {self.controller}" if strategy and self.controller else strategy
-
-    @property
-    def strategy_and_style(self) -> str:
-        """The strategy, with key-value store and programming style unless they are the default."""
-        kvstore, api = self.options["kvstore"], self.options["api"]
-        store = f" {kvstore}" if kvstore != Config.kvstore else ""
-        return f"{self.strategy or self.options['strategy']}{store}" + (f" ({api})" if api != Config.api else "")
 
     @functools.cached_property
     def ranks(self) -> int:
@@ -210,7 +200,7 @@ class Run:
     @functools.cached_property
     def identity(self) -> tuple[Any, ...]:
         """Equal for runs that are repetitions of each other."""
-        place = self.options["framework"], self.strategy_and_style, self.ranks, self.devices
+        place = self.options["framework"], self.strategy or self.options["strategy"], self.ranks, self.devices
         return (*place, *self.settings.items())
 
     @functools.cached_property
@@ -290,11 +280,6 @@ def _shown(value: Any) -> Any:
     if isinstance(value, list):
         return printable(" ".join(map(str, value)))
     return printable(value) if isinstance(value, str) else value
-
-
-def _default_style(framework: Any) -> str:
-    """The programming style that --api auto means; empty for an unknown framework."""
-    return next((styles[0] for name, styles in STYLES.items() if name == framework), "")
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:

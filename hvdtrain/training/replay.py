@@ -36,7 +36,7 @@ from hvdtrain.training.observer import Observer
 from hvdtrain.training.run import Run
 from hvdtrain.training.start import start_run
 
-KEPT = ("device", "devices", "workers", "offline", "cuda_graph")
+KEPT = ("device", "devices", "workers", "cuda_graph")
 """Runtime options of the run that hold in its replay; the others say where it is, and what it shows."""
 PREFIX = "hvdtrain-replay-"
 MAX_REASONS = 4
@@ -146,7 +146,7 @@ def options(segment: Segment, strategy: str = "", quiet: bool = False) -> tuple[
     recorded = segment.session.record.table("runtime").values
     kept = {name: recorded[name] for name in KEPT if isinstance(recorded.get(name), str | int)}
     start = segment.start.path if segment.start else None
-    runtime = RuntimeOptions(name="replay", resume=start, checkpoint_seconds=0, keep=1, quiet=quiet, **kept)
+    runtime = RuntimeOptions(name="replay", resume=start, checkpoint_every=("0s",), keep=1, quiet=quiet, **kept)
     return config, runtime
 
 
@@ -187,7 +187,7 @@ def _check_target(segment: Segment, config: Config, target: Target) -> None:
     """Raise UserError unless a task is the one that the run trained: its file may have changed."""
     recorded = segment.session.record.table("network").values
     if json.loads(to_json(target.record())) != recorded:
-        reason = f"--model {config.model} is not what {segment.folder} trained: its layers or --set differ"
+        reason = f"--model {config.model} is not what {segment.folder} trained: its layers or --arg differ"
         raise UserError(reason, "restore the file as it was")
 
 

@@ -35,7 +35,7 @@ COMMANDS = [
     pytest.param("own_loop.py", 0, "", "accuracy", 0.95, marks=MATRIX),  # as support/user_loop.py
     pytest.param("own_loop.py", 1, "", "accuracy", 0.95, marks=MATRIX),
     pytest.param("own_loop.py", 2, "", "accuracy", 0.95, marks=MATRIX),
-    pytest.param("sequences.py", 0, "--epochs 4 --set longest=12", "within 0.1", 0.8, marks=MATRIX),
+    pytest.param("sequences.py", 0, "--epochs 4 --arg longest=12", "within 0.1", 0.8, marks=MATRIX),
 ]
 
 

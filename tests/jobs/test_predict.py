@@ -75,7 +75,7 @@ REFUSED = {
     ("rows.png",): "rows.png: is no file of rows",
     ("empty.npz",): "empty.npz: has 0 array(s), and the model gets 1",
     ("wide.npy",): "fails on inputs (5, 3) float32",
-    ("rows.npy", "--set", "width=9"): "belongs to the task",
+    ("rows.npy", "--arg", "width=9"): "belongs to the task",
     ("rows.npy", "--invert"): "its rows are not images",
 }
 
@@ -83,7 +83,7 @@ REFUSED = {
 def test_a_task_that_classifies_says_the_class(tmp_path):
     """With the arguments of training; from a table and an array, into files."""
     task = f"{TASKS}/of_torch.py:Classifier"
-    train_here(tmp_path, "torch", "--model", task, *SHORT, "--set", "width=7")
+    train_here(tmp_path, "torch", "--model", task, *SHORT, "--arg", "width=7")
     rows = np.random.default_rng(0).normal(size=(5, 4))
     np.save(tmp_path / "rows.npy", rows)
     np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header="a,b,c,d", comments="")

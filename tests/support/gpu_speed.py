@@ -111,7 +111,7 @@ class Measurement:
         config = Config(strategy="single", batch_size=self._batch, epochs=epochs, lr=LR, schedule="constant")
         with tempfile.TemporaryDirectory() as folder:
             runtime = RuntimeOptions(
-                runs=Path(folder), cuda_graph=True, quiet=True, checkpoint_seconds=0, log_every=self._log_every
+                runs=Path(folder), cuda_graph=True, quiet=True, checkpoint_every="0s", log_every=self._log_every
             )
             training.train(config, runtime, list)
 

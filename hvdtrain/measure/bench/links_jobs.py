@@ -19,7 +19,7 @@ INTERVAL, INTERVALS = 8, 5
 """Steps between two logging steps of a job for speed, and how many intervals it has; the first does not count."""
 SLOW_S = 0.4
 """Of steps that take longer, an interval has half as many."""
-STARTUP = {"checkpoint_seconds": "0", "keep": "1", "hang_timeout": "600"}
+STARTUP = {"checkpoint_every": "0s", "keep": "1", "hang_timeout": "600"}
 
 
 class Jobs(NamedTuple):

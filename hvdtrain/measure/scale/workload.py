@@ -12,6 +12,7 @@ import numpy as np
 
 from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.compression import AUTO, parse_method
+from hvdtrain.config.strategy_names import OVER_HOROVOD
 from hvdtrain.errors import UserError
 from hvdtrain.measure.scale.algorithms import is_quantity
 from hvdtrain.measure.scale.compression import NUMBER_BYTES, Combining, count
@@ -155,7 +156,7 @@ def _parameters(run: Run) -> dict[str, Shape]:
 
 def _library(run: Run) -> str | None:
     """What performs the allreduce of the run's strategy over ranks; None for other strategies."""
-    if run.options["strategy"] == "horovod":
+    if run.options["strategy"] in OVER_HOROVOD:
         return "horovod-mpi" if run.controller == "MPI" else "horovod-gloo"
     return LIBRARY_OF.get(run.options["strategy"])
 

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from hvdtrain.config import sources
 from hvdtrain.config.option import arguments, as_json, key
+from hvdtrain.config.options import AUTO_RESUME
 from hvdtrain.config.sources import check_recorded
 from hvdtrain.errors import UserError
 from hvdtrain.measure.sweep.ranges import Range
@@ -34,7 +35,7 @@ RANKS = "ranks"
 RANK_OPTIONS = ("-n", "-np", "--ranks")
 """The option of `launch`."""
 
-ARGUMENT = "set."
+ARGUMENT = "arg."
 """Before the name of an argument of a task, whose values are texts."""
 DASHES = "--"
 """Before the name of an option of the program's own, whose values are texts."""
@@ -69,14 +70,14 @@ class Trial(NamedTuple):
 
     @property
     def training_options(self) -> dict[str, Any]:
-        """Without the number of ranks and the program's own, and with the arguments of a task as --set has them."""
+        """Without the number of ranks and the program's own, and with the arguments of a task as --arg has them."""
         options = {name: value for name, value in self.options.items() if name in sources.KINDS}
         arguments = [f"{name[len(ARGUMENT) :]}={value}" for name, value in self.options.items() if is_argument(name)]
-        return {**options, **({"set": tuple(arguments)} if arguments else {})}
+        return {**options, **({"arg": tuple(arguments)} if arguments else {})}
 
     def arguments(self, folder: Path) -> list[str]:
         """What is added to the command line of training. folder: the sweep's."""
-        given = {"seed": self.seed, "runs": folder, "name": self.name, "auto_resume": True}
+        given = {"seed": self.seed, "runs": folder, "name": self.name, "resume": AUTO_RESUME}
         own = [f"{name}={value}" for name, value in self.options.items() if name.startswith(DASHES)]
         return [*own, *arguments({**self.training_options, **given})]
 
@@ -119,7 +120,7 @@ def parse_settings(
 
     has_task: whether the trials train a task: a name that is no option of training is then an argument of it.
     of_task: names of its arguments, as far as they are known; others must not be close to that of an option. In any
-    case `--set set.NAME=V1,V2` is, and `--set set=NAME=V1,NAME=V2`, which has each as training gets it. is_foreign:
+    case `--set arg.NAME=V1,V2` is, and `--set arg=NAME=V1,NAME=V2`, which has each as training gets it. is_foreign:
     whether the program may have options of its own, as a script has: `--set --NAME=V1,V2` gives it `--NAME=V1`.
     """
     settings: Settings = {}
@@ -129,7 +130,7 @@ def parse_settings(
         if not sign:
             raise UserError(f"{where}: no values", "write --set NAME=VALUE,VALUE, such as --set lr=0.05,0.1")
         parts = [part.strip() for part in values.split(",")]
-        if name == "set":
+        if name == "arg":
             name, parts = _of_one_argument(parts, where)
         name = f"{ARGUMENT}{name}" if name in of_task and name not in sources.KINDS else name
         name = _find(name, where, has_task, is_foreign)
@@ -187,7 +188,7 @@ def _of_one_argument(parts: list[str], where: str) -> tuple[str, list[str]]:
     pairs = [part.partition("=") for part in parts]
     names = {name for name, _, _ in pairs}
     if len(names) > 1 or not all(sign and name.isidentifier() for name, sign, _ in pairs):
-        raise UserError(f"{where}: is not of one argument", "write --set set.NAME=V1,V2 for each argument of the task")
+        raise UserError(f"{where}: is not of one argument", "write --set arg.NAME=V1,V2 for each argument of the task")
     return f"{ARGUMENT}{names.pop()}", [value for _, _, value in pairs]
 
 

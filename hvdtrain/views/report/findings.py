@@ -9,6 +9,7 @@ import math
 from collections import Counter
 
 from hvdtrain.config.score import ACCURACY
+from hvdtrain.config.strategy_names import SINGLE
 from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.runs.run import Run
 from hvdtrain.runs.step_times import slow_ranks
@@ -42,7 +43,7 @@ def _speed(group: Group) -> str:
     if not compared:
         return _without_base(group)
     best, scaling = max(compared, key=lambda pair: pair[1].speedup)
-    alone = scaling.base.run.options["strategy"] == "single"
+    alone = scaling.base.run.options["strategy"] in SINGLE
     base = "one process" if alone else f"{scaling.base.strategy} in one process"
     title, name, times = group.title, _name(best), _times(scaling.speedup)
     speeds, base_speeds = best.images_per_s, scaling.base.images_per_s

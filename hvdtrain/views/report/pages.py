@@ -81,8 +81,6 @@ def _record(row: Row) -> dict[str, Any]:
     return {
         "framework": row.framework,
         "strategy": run.options["strategy"],
-        "api": run.options["api"],
-        "kvstore": run.options["kvstore"] if run.options["strategy"] == "kvstore" else None,
         "controller": run.controller or None,
         "ranks": run.ranks,
         "devices": run.devices,

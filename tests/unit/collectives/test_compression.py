@@ -174,7 +174,7 @@ def test_names_of_methods(text):
     ("options", "problem"),
     [
         ({"strategy": "single", "compression": "int8"}, "--strategy single does not compress"),
-        ({"strategy": "kvstore", "compression": "auto"}, "--strategy kvstore does not compress"),
+        ({"strategy": "kvstore-device", "compression": "auto"}, "--strategy kvstore-device does not compress"),
         ({"strategy": "ring", "compression": "fp16"}, "only --strategy horovod"),
         ({"compression": "bf16", "op": "sum"}, "it is the average"),
         ({"compression": "bf16", "op": "adasum"}, "it is the average"),

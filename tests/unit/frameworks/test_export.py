@@ -175,11 +175,11 @@ class Rows(torch.nn.Module):
         ("Mine", "torch", {}, ["model.pt2", "--model", "{task}Other"], "has no Other"),
         ("Mine", "torch", {}, ["model.pt2", "--model", "Mine"], "--model Mine: is not a task"),
         (
-            *("Mine", "torch", {"width": 4}, ["model.pt2", "--model", "{task}Mine", "--set", "width=3"]),
+            *("Mine", "torch", {"width": 4}, ["model.pt2", "--model", "{task}Mine", "--arg", "width=3"]),
             "with {'width': 4}, not to",
         ),
         ("Mine", "torch", {}, ["model.pt2", "--model", "{task}Mine"], "another model than that of the checkpoint"),
-        ("Mine", "torch", {"width": 9}, ["model.pt2", "--model", "{task}Mine", "--set", "width=9"], "cannot follow"),
+        ("Mine", "torch", {"width": 9}, ["model.pt2", "--model", "{task}Mine", "--arg", "width=9"], "cannot follow"),
     ],
 )
 def test_mistaken_exports_of_tasks(name, framework, options, arguments, message, tmp_path, capsys):

@@ -130,9 +130,11 @@ def test_a_model_of_keras_3_is_no_model_of_tensorflow(build, framework):
         build("Later", {"model": lambda self: keras.Sequential([])})
 
 
-@pytest.mark.parametrize(("style", "of"), [("fit", "tensorflow"), ("module", "mxnet"), ("ndarray", "mxnet")])
+@pytest.mark.parametrize(
+    ("style", "of"), [("keras-fit", "tensorflow"), ("module", "mxnet"), ("ndarray-single", "mxnet")]
+)
 def test_other_styles_do_not_train_tasks(build, framework, style, of):
     if framework != of:
         pytest.skip("a style of another framework")
-    with pytest.raises(UserError, match=f"--api {style}: tasks need --api (loop|gluon)"):
-        build("Regression", api=style)
+    with pytest.raises(UserError, match=f"--strategy {style}: it trains networks as data only"):
+        build("Regression", strategy=style)

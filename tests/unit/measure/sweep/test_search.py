@@ -16,7 +16,7 @@ from hvdtrain.system.run_end import RunEnd
 
 optuna = pytest.importorskip("optuna")
 
-SETTINGS = parse_settings(["lr=log:1e-3:1", "optimizer=sgd,adam", "set.width=int:4:64:4"])
+SETTINGS = parse_settings(["lr=log:1e-3:1", "optimizer=sgd,adam", "arg.width=int:4:64:4"])
 RULES = Rules(trials=6, sampler="tpe", pruner="median", seeds=1)
 
 
@@ -60,7 +60,7 @@ def test_an_interrupted_search_draws_what_an_undisturbed_one_draws(tmp_path, sam
     assert other[0] != whole[0]
     for options in whole:
         assert 1e-3 <= options["lr"] <= 1 and options["optimizer"] in ("sgd", "adam")
-        assert int(options["set.width"]) % 4 == 0
+        assert int(options["arg.width"]) % 4 == 0
     assert finish(tmp_path / "a", opened(tmp_path / "a", rules)) == []
     assert len(finish(tmp_path / "a", opened(tmp_path / "a", rules._replace(trials=16)))) == 2
 
@@ -141,7 +141,7 @@ def test_a_run_that_was_only_asked_to_stop_is_not_pruned(tmp_path):
 
 def test_another_search_needs_another_folder(tmp_path):
     opened(tmp_path)
-    with pytest.raises(UserError, match=r"holds a search with other settings: --set lr=log:0.001:1 --set optimizer"):
+    with pytest.raises(UserError, match=r"holds a search with other settings: --set arg.width=.* --set lr=log:0.001:1 --set optimizer"):
         opened(tmp_path, settings=parse_settings(["lr=log:1e-3:2"]))
     with pytest.raises(UserError, match="other seeds: 1"):
         opened(tmp_path, RULES._replace(seeds=2))
@@ -156,6 +156,6 @@ def test_without_optuna_it_is_one_line(tmp_path, monkeypatch):
 
 def test_corners_have_the_ends_of_all_ranges():
     assert corners(SETTINGS) == [
-        Trial({"lr": 0.001, "optimizer": "sgd", "set.width": "4"}, 0),
-        Trial({"lr": 1.0, "optimizer": "adam", "set.width": "64"}, 0),
+        Trial({"lr": 0.001, "optimizer": "sgd", "arg.width": "4"}, 0),
+        Trial({"lr": 1.0, "optimizer": "adam", "arg.width": "64"}, 0),
     ]
