@@ -64,7 +64,7 @@ def test_options_of_training_under_the_launcher(options, variables, expected, mo
     except UserError as error:
         assert error.option == expected
     else:
-        assert (runtime.name, runtime.auto_resume, runtime.resume) == expected
+        assert (runtime.name, runtime.auto_resume, runtime.resumed) == expected
 
 
 def set_only(monkeypatch, variables):

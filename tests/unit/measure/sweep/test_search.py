@@ -141,7 +141,9 @@ def test_a_run_that_was_only_asked_to_stop_is_not_pruned(tmp_path):
 
 def test_another_search_needs_another_folder(tmp_path):
     opened(tmp_path)
-    with pytest.raises(UserError, match=r"holds a search with other settings: --set arg.width=.* --set lr=log:0.001:1 --set optimizer"):
+    with pytest.raises(
+        UserError, match=r"with other settings: --set arg.width=.* --set lr=log:0.001:1 --set optimizer"
+    ):
         opened(tmp_path, settings=parse_settings(["lr=log:1e-3:2"]))
     with pytest.raises(UserError, match="other seeds: 1"):
         opened(tmp_path, RULES._replace(seeds=2))
