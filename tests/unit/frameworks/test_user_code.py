@@ -54,7 +54,7 @@ def build(framework):
         kind = type(name, (task_class(framework, base),), changes) if changes else task_class(framework, name)
         file = __file__ if changes else f"{TASKS}/of_{framework}.py"
         task = make_task(f"{file}:{name}", kind)
-        config = Config(framework=framework, strategy="single", model=task.name, **options)
+        config = Config(**{"framework": framework, "strategy": "single", "model": task.name, **options})
         return build_learner(config, task, None, RuntimeOptions(device="cpu"))
 
     return build
