@@ -102,7 +102,9 @@ class StrategyEntry(Generic[AnyStrategy]):
     @property
     def summary(self) -> str:
         """One line on what the strategy does."""
-        return self.connection.summary if self.connection else (self.strategy.__doc__ or "").partition("\n")[0]
+        about = self.connection.summary if self.connection else (self.strategy.__doc__ or "").partition("\n")[0]
+        places = "ranks" if self.over == "ranks" else "the devices of one process"
+        return f"{about.removesuffix('.')} {self.store}, over {places}." if self.store else about
 
     @property
     def requires(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.option import facts, key
-from hvdtrain.config.options import Config
+from hvdtrain.config.options import AUTO_RESUME, Config
 from hvdtrain.config.sources import from_record
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
@@ -171,4 +171,5 @@ def _at(known: list[Session], time: float) -> Session:
 
 def resumed_from(folder: Path) -> str:
     """The run or checkpoint that the first session of a run continued; empty if it began with initial weights."""
-    return sessions(folder)[0].record.table("runtime").text("resume")
+    path = sessions(folder)[0].record.table("runtime").text("resume")
+    return "" if Path(path) == AUTO_RESUME else path

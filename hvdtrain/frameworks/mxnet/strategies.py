@@ -133,7 +133,7 @@ class MXNetHorovod(MXNetStrategy):
 
 
 class MXNetKVStore(MXNetStrategy):
-    """MXNet's KVStore: over devices of one process (device, local) or over ranks (dist)."""
+    """MXNet's KVStore."""
 
     many_devices = True
     sums_shards = False

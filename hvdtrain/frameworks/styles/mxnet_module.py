@@ -80,7 +80,7 @@ class ModuleHorovod(ModuleStrategy, MXNetHorovod):
 
 
 class ModuleKVStore(ModuleStrategy, MXNetKVStore):
-    """Module.fit with MXNet's KVStore: over devices of one process (device, local) or over ranks (dist)."""
+    """Module.fit with MXNet's KVStore."""
 
     def wrap_optimizer(
         self, optimizer: mx.optimizer.Optimizer, parameters: dict[str, mx.nd.NDArray]
