@@ -123,8 +123,8 @@ class Config:
     no_decay: tuple[str, ...] = option((), OPTIMIZER, is_repeated=True, by_script=True, decided_by="optimizer")
     """Pattern of the names of parameters without weight decay, such as `*.bias`; may be given several times."""
     schedule: str = option("cosine", OPTIMIZER, by_script=True, decided_by="schedule", parse=Schedule.parse)
-    """Learning rate after the warm-up: constant, step:FACTOR:EPOCHS, cosine, polynomial:POWER or onecycle:SHARE. FACTOR
-    is 0.1, each 5 EPOCHS, POWER is 1, and the rate rises in a SHARE of 0.3 of the run where they are left out."""
+    """Learning rate after the warm-up: constant, step:FACTOR:EPOCHS (left out: 0.1, 5), cosine, polynomial:POWER (left
+    out: 1), or onecycle:SHARE of the run in which it rises (left out: 0.3)."""
     warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, by_script=True, decided_by="schedule")
     """Length of the linear learning rate warm-up, in epochs; onecycle has its rise instead."""
     batch_norm: Literal["local", "sync"] = option("local", MODEL, by_script=True, of_network=True)

@@ -95,6 +95,8 @@ class Trial(NamedTuple):
 
 def shown(value: Any) -> str:
     """A value as users write it."""
+    if isinstance(value, tuple):
+        return " ".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
