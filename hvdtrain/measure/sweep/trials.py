@@ -95,7 +95,7 @@ class Trial(NamedTuple):
 
 def shown(value: Any) -> str:
     """A value as users write it."""
-    if isinstance(value, tuple):
+    if type(value) is tuple:  # and no range
         return " ".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
