@@ -9,6 +9,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.schedule import Schedule
 from hvdtrain.config.split import Split
 from hvdtrain.config.strategy_names import OVER_HOROVOD, style_of
+from hvdtrain.config.validity import check_script
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed
 
@@ -129,3 +130,27 @@ def test_names_of_strategies_have_their_style():
     assert [style_of(name) for name in (*OVER_HOROVOD, "module-kvstore-dist", "manual")] == [
         *("", "keras-fit", "module", "ndarray", "module", ""),
     ]
+
+
+def test_a_script_takes_validation_rows_by_the_option_and_no_test_rows():
+    check_script("loop.py", False, Config(split="0.9/0.1"), RuntimeOptions())
+    with pytest.raises(UserError, match=r"--split 0.8: loop.py has test rows of its own, or none; give TRAIN/VALIDAT"):
+        check_script("loop.py", False, Config(split="0.8"), RuntimeOptions())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "compression", "error"),
+    [
+        ("keras-fit", "fp16", ""),
+        ("keras-fit", "int8", "--compression int8: --strategy keras-fit does not compress"),
+        ("ring", "fp16", "--compression fp16: only --strategy horovod has it"),
+        ("manual", "fp16", "--compression fp16: --strategy manual does not compress"),
+    ],
+)
+def test_compression_of_styles(strategy, compression, error):
+    try:
+        Config(framework="tensorflow", strategy=strategy, compression=compression)
+    except UserError as raised:
+        assert error and str(raised).startswith(error)
+    else:
+        assert not error
