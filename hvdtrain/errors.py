@@ -11,6 +11,17 @@ from collections.abc import Iterator
 
 INTERRUPTED = 130
 """Exit status of a process that Ctrl-C ended: 128 + SIGINT."""
+EXIT_STATUSES = {
+    "0": "success; of a launcher: all ranks succeeded",
+    "1": "training failed, for example because of a loss that is not finite",
+    "2": "invalid input: an option, a file or the installation; of a launcher also hosts that cannot be reached or "
+    "that differ, and ranks that did not start in time",
+    "75": "training was asked to stop and wrote a checkpoint: start it again with --resume",
+    "128 + N": "signal N ended the process: 130 is Ctrl-C, 141 the end of the program that read the output; of a "
+    "launcher: a signal killed a rank",
+    "other": "of a launcher: that of the rank that failed first",
+}
+"""What they mean, as docs/reference.md lists it."""
 
 
 class HvdtrainError(Exception):

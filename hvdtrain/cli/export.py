@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from hvdtrain import __version__
-from hvdtrain.config.option import OptionParser, option, parser_of, positional, read_arguments
+from hvdtrain.config.option import option, positional
+from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.export import (

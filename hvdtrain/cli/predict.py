@@ -8,7 +8,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from hvdtrain.config.option import OptionParser, option, parser_of, positional, read_arguments
+from hvdtrain.config.option import option, positional
+from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.datasets.formats.image_files import read_image

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config.options import STYLES, Config
+from hvdtrain.config.options import Config
 from hvdtrain.config.score import ACCURACY, Score, score_of
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.runs import metrics
@@ -19,7 +19,7 @@ from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 
-NOT_SETTINGS = ("framework", "strategy", "api", "kvstore", "recipe", "seed")
+NOT_SETTINGS = ("framework", "strategy", "recipe", "seed")
 """Options that are columns, names for other options, or what repetitions may change."""
 LAYERS = "layers"
 """The setting that tells networks of one --model name apart: a checksum of their layers."""
@@ -104,17 +104,14 @@ class RecordedRun:
     def options(self) -> dict[str, Any]:
         """Those of `Config`; for what the record lacks, as a script with its own loop decides it, the defaults.
 
-        Lists are one text. An option that names the default style has `auto`.
+        Lists are one text.
         """
         recorded, defaults = self.config.table("config", required=True), to_record(Config())
         for name, default in defaults.items():
             value = recorded.values.get(name, default)
             if not isinstance(value, int | float if isinstance(default, float) else type(default)):
                 recorded.note(f'"{name}" is {value!r:.80}')
-        options = {printable(name): _shown(value) for name, value in (defaults | recorded.values).items()}
-        if options["api"] == _default_style(options["framework"]):
-            options["api"] = Config.api  # a run that names the default is a repetition of one that does not
-        return options
+        return {printable(name): _shown(value) for name, value in (defaults | recorded.values).items()}
 
     @functools.cached_property
     def recorded(self) -> Record:
@@ -131,13 +128,6 @@ class RecordedRun:
         """The strategy, with what Horovod's ranks are connected by: runs over Gloo and MPI are not repetitions."""
         strategy = self.recorded.text("strategy")
         return f"{strategy} over {self.controller}" if strategy and self.controller else strategy
-
-    @property
-    def strategy_and_style(self) -> str:
-        """The strategy, with key-value store and programming style unless they are the default."""
-        kvstore, api = self.options["kvstore"], self.options["api"]
-        store = f" {kvstore}" if kvstore != Config.kvstore else ""
-        return f"{self.strategy or self.options['strategy']}{store}" + (f" ({api})" if api != Config.api else "")
 
     @functools.cached_property
     def ranks(self) -> int:
@@ -202,7 +192,7 @@ class RecordedRun:
     @functools.cached_property
     def identity(self) -> tuple[Any, ...]:
         """Equal for runs that are repetitions of each other."""
-        place = self.options["framework"], self.strategy_and_style, self.ranks, self.devices
+        place = self.options["framework"], self.strategy or self.options["strategy"], self.ranks, self.devices
         return (*place, *self.settings.items())
 
     @functools.cached_property
@@ -282,11 +272,6 @@ def _shown(value: Any) -> Any:
     if isinstance(value, list):
         return printable(" ".join(map(str, value)))
     return printable(value) if isinstance(value, str) else value
-
-
-def _default_style(framework: Any) -> str:
-    """The programming style that --api auto means; empty for an unknown framework."""
-    return next((styles[0] for name, styles in STYLES.items() if name == framework), "")
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.config.option import facts
-from hvdtrain.config.options import Config
+from hvdtrain.config.options import AUTO_RESUME, Config
 from hvdtrain.runs.records import Record, seconds_of
 
 CONFIG = re.compile(r"config(-\d{1,6})?\.json")
@@ -37,4 +37,5 @@ def sessions(folder: Path) -> list[Session]:
 
 def resumed_from(known: list[Session]) -> str:
     """The run or checkpoint that the first session continued; empty if it began with initial weights."""
-    return known[0].record.table("runtime").text("resume")
+    path = known[0].record.table("runtime").text("resume")
+    return "" if Path(path) == AUTO_RESUME else path

@@ -29,17 +29,17 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     such network, task or data, or they do not fit together.
     """
     network: Network | None = None
-    if runtime.resume and recorded(runtime.resume).model == config.model:
-        network = recorded_network(runtime.resume, config.model)
+    if runtime.resumed and recorded(runtime.resumed).model == config.model:
+        network = recorded_network(runtime.resumed, config.model)
     if network is None and is_reference(config.model):
         loaded = load_object(config.model, f"--model {config.model}")
         if not isinstance(loaded, Network):
-            task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip", Division.by(config))
+            task = make_task(config.model, loaded, config.arg, config.on_bad_row == "skip", Division.by(config))
             return dataclasses.replace(task, loader_spec=_task_loader_spec(config, task)), task.dataset
-    if config.set:
-        raise UserError(f"--set {config.set[0]}: {config.model} is not a task", "give --model FILE.py:CLASS")
+    if config.arg:
+        raise UserError(f"--arg {config.arg[0]}: {config.model} is not a task", "give --model FILE.py:CLASS")
     network = network or find_network(config.model)
-    spec = _network_loader_spec(config, runtime, network)
+    spec = _network_loader_spec(config, network)
     dataset = load_dataset(**spec)
     return NetworkTarget(network.for_data(dataset.input_shape, len(dataset.classes), config.model), spec), dataset
 
@@ -71,7 +71,7 @@ def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:
     return {
         "loader": f"{__name__}:load_task_data",
         "name": config.model,
-        "settings": config.set,
+        "settings": config.arg,
         "skip_bad_rows": config.on_bad_row == "skip",
         "expected": task.dataset.fingerprint,
         "division": Division.by(config),
@@ -96,17 +96,15 @@ def load_task_data(
     return dataset
 
 
-def _network_loader_spec(config: Config, runtime: RuntimeOptions, network: Network) -> dict[str, Any]:
+def _network_loader_spec(config: Config, network: Network) -> dict[str, Any]:
     """The arguments of `load_dataset` for a network, as JSON has them."""
     return {
         "data": config.data,
         "image_shape": network.input_shape,
-        "offline": runtime.offline,
         "image_size": config.resized,
         "skip_bad_rows": config.on_bad_row == "skip",
         "name": f"--data {config.data}",
         "split": config.split,
-        "validation": config.validation,
         "seed": config.seed,
         "label": config.label,
         "columns": [name for name in config.columns.split(",") if name],

@@ -144,11 +144,11 @@ def write_records(run: RunContext, position: Position, examine_host: Callable[[]
 
 def start_tracking(run: RunContext, content: dict[str, Any], position: Position) -> Tracking | None:
     """Who hands what the run records to its trackers, if there are some. content: of `config.json`."""
-    if not run.runtime.trackers:
+    if not run.runtime.tracker:
         return None
     from hvdtrain.runs.trackers.tracking import Tracking
 
-    return Tracking(run.runtime.trackers, run.folder, content, position.step)
+    return Tracking(run.runtime.tracker, run.folder, content, position.step)
 
 
 def _write_record(run: RunContext, examine_host: Callable[[], Findings]) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class TrainingLoop:
 
     def _do_what_is_due(self) -> None:
         every = self._run.runtime
-        logging, saving = self._is_due(every.log_every), self._is_due(every.checkpoint_every)
+        logging, saving = self._is_due(every.log_every), self._is_due(self._saver.every.steps)
         if logging or saving:
             saving |= self._join()
         if logging:

@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 def check_trackers(runtime: RuntimeOptions) -> None:
     """Before anything that takes long: raise UserError, on rank 0, for a tracker that cannot be used."""
-    if runtime.trackers and rank_info.detect().rank == 0:
+    if runtime.tracker and rank_info.detect().rank == 0:
         from hvdtrain.runs import trackers
 
-        trackers.check(runtime.trackers)
+        trackers.check(runtime.tracker)
 
 
 class StartedRun:
@@ -115,7 +115,7 @@ class StartedRun:
         tracking = None
         if not (run.folder / "config.json").exists():  # it was lost before it had written that
             tracking = write_records(run, self.at, self._examine_host)
-        elif run.runtime.trackers:
+        elif run.runtime.tracker:
             with contextlib.suppress(OSError, ValueError):  # config.json of a folder that does not respond
                 tracking = start_tracking(run, read_json(run.folder / "config.json"), self.at)
         if tracking:

@@ -111,7 +111,7 @@ def reference(case: Case) -> dict[str, Any]:
     """The same training in one process, for ranks whose batches and learning rates add up."""
     config, _ = options_of(case)
     times = case.ranks if config.batch_scope == "per-rank" else 1
-    plain = {"framework": REFERENCE, "strategy": "single", "api": "loop", "kvstore": "device", "precision": "fp32"}
+    plain = {"framework": REFERENCE, "strategy": "single", "precision": "fp32"}
     plain |= {"accumulate": 1, "compression": "none", "groups": "auto", "batch_scope": "global"}
     plain |= {"sync_every": 1}
     config = dataclasses.replace(config, **plain, batch_size=config.batch_size * times, lr=config.lr * times)

@@ -14,6 +14,7 @@ import numpy as np
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import FACTS
+from hvdtrain.config.strategy_names import SINGLE, style_of
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
@@ -49,7 +50,9 @@ def make_rows(runs: list[RecordedRun]) -> list[ReportRow]:
 
 def _order(row: ReportRow) -> tuple[Any, ...]:
     run = row.run
-    return (row.framework, row.note, run.options["strategy"] != "single", row.strategy, run.replicas, run.ranks)
+    strategy = run.options["strategy"]
+    names = strategy not in SINGLE, style_of(strategy), row.strategy
+    return (row.framework, row.note, *names, run.replicas, run.ranks)
 
 
 def _usual(runs: Iterable[RecordedRun]) -> dict[tuple[str | None, ...], str]:
@@ -103,9 +106,10 @@ def _preference(run: RecordedRun, base: RecordedRun) -> int | None:
     equal = all(run.settings.get(name) == base.settings.get(name) for name in DECIDE_SPEED)
     if not equal or base.replicas > 1 or base.options["framework"] != run.options["framework"]:
         return None
-    if base.options["strategy"] == "single":
-        return 0 if base.options["api"] == run.options["api"] else 1 if base.options["api"] == "auto" else 2
-    return 3 if base.strategy_and_style == run.strategy_and_style else None
+    if base.options["strategy"] in SINGLE:
+        style = style_of(base.options["strategy"])
+        return 0 if style == style_of(run.options["strategy"]) else 2 if style else 1
+    return 3 if base.strategy == run.strategy else None
 
 
 class References:
@@ -114,8 +118,8 @@ class References:
     def __init__(self, runs: list[RecordedRun]) -> None:
         self._checkpoints: dict[Path, Checkpoint | None] = {}
         self._references: dict[tuple[Any, ...], list[RecordedRun]] = {}
-        for run in sorted(runs, key=lambda run: (run.options["api"] != "auto", str(run.folder))):
-            if run.options["strategy"] == "single" and run.replicas == 1:
+        for run in sorted(runs, key=lambda run: (bool(style_of(run.options["strategy"])), str(run.folder))):
+            if run.options["strategy"] in SINGLE and run.replicas == 1:
                 self._references.setdefault(_training(run), []).append(run)
 
     def difference(self, row: ReportRow) -> WeightDifference | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hvdtrain.config.score import ACCURACY
+from hvdtrain.config.strategy_names import SINGLE
 from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.step_times import slow_ranks
@@ -35,7 +36,7 @@ def _speed(group: RowGroup) -> str:
     if not compared:
         return _without_base(group)
     best, scaling = max(compared, key=lambda pair: pair[1].speedup)
-    alone = scaling.base.run.options["strategy"] == "single"
+    alone = scaling.base.run.options["strategy"] in SINGLE
     base = "one process" if alone else f"{scaling.base.strategy} in one process"
     name, times = f"{group.title}: {_name(best)}", f"{scaling.speedup:.{2 if scaling.speedup < 10 else 1}f}"
     speeds, base_speeds = best.images_per_s, scaling.base.images_per_s

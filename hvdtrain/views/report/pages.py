@@ -65,8 +65,6 @@ def _record(row: ReportRow) -> dict[str, Any]:
     return {
         "framework": row.framework,
         "strategy": run.options["strategy"],
-        "api": run.options["api"],
-        "kvstore": run.options["kvstore"] if run.options["strategy"] == "kvstore" else None,
         "controller": run.controller or None,
         "ranks": run.ranks,
         "devices": run.devices,

@@ -18,7 +18,7 @@ Z = 1.959964
 """Of 95 %, two-sided."""
 SAME_WORK = ("data", "model", LAYERS, "machine")
 """Settings that must be equal for one speed to be better than another."""
-DECIDE_LAYERS = ("model", "set", "data", "image_size")
+DECIDE_LAYERS = ("model", "arg", "data", "image_size")
 MOST = "most {}/s"
 """A mark that does not say that a row is faster than others; of images or rows."""
 
@@ -95,7 +95,7 @@ class ReportRow:
 
     def __post_init__(self) -> None:
         first = self.run = self.runs[0]
-        self.framework, self.strategy = str(first.options["framework"]), first.strategy_and_style
+        self.framework, self.strategy = str(first.options["framework"]), first.strategy
         self.size = f"{first.ranks} × {first.devices}"
         self.images_per_s = spread(run.images_per_s for run in self.runs)
         self.epoch_s, self.score = self._result("epoch_s"), self._score()

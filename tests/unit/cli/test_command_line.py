@@ -47,7 +47,7 @@ def test_commands(capsys, command, text):
 
 @pytest.mark.parametrize(
     ("options", "meant"),
-    [(["--framework", "torhc"], "torch"), (["--schedule=cosin"], "cosine"), (["--precision", "bf61"], "bf16")],
+    [(["--framework", "torhc"], "torch"), (["--init=xaver"], "xavier"), (["--precision", "bf61"], "bf16")],
 )
 def test_training_options(options, meant):
     with pytest.raises(UserError, match=rf"is not valid \(did you mean {meant}\?\)") as caught:

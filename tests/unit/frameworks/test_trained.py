@@ -77,7 +77,7 @@ def test_a_task_of_two_inputs_and_of_averaged_weights(tmp_path, framework):
 def test_the_best_checkpoint_of_a_task_with_statistics(tmp_path, framework):
     """With batch normalization and the arguments of training; also by its class alone."""
     task = f"{TASKS}/of_{framework}.py:Classifier"
-    folder = train_here(tmp_path, framework, "--model", task, *SHORT, "--set", "width=7")
+    folder = train_here(tmp_path, framework, "--model", task, *SHORT, "--arg", "width=7")
     numbers, kinds, _ = evaluated_rows()
     logits = as_numpy(outputs(framework, hvdtrain.load(f"{folder}/best"), numbers))
     assert (logits.argmax(1) == kinds).mean() == pytest.approx(checkpoints.newest(folder / "best")[1].score)

@@ -44,7 +44,7 @@ def test_folder_in_which_a_run_is_continued(tmp_path):
         assert record.continued_folder(RuntimeOptions(resume=path)) == tmp_path / "run"
         assert record.continued_folder(RuntimeOptions(resume=path, name="other")) is None
     assert record.continued_folder(RuntimeOptions()) is None
-    named = RuntimeOptions(runs=tmp_path / "new", name="run", auto_resume=True)
+    named = RuntimeOptions(runs=tmp_path / "new", name="run", resume="auto")
     assert record.continued_folder(named) == tmp_path / "new" / "run"
     assert (tmp_path / "new" / "run").is_dir()
 
@@ -77,17 +77,17 @@ def train_once(tmp_path, monkeypatch):
 
 
 def test_a_run_that_is_resumed_in_its_folder_keeps_its_id(tmp_path, train_once):
-    first = train_once("run", 2, auto_resume=True)["id"]
+    first = train_once("run", 2, resume="auto")["id"]
     assert re.fullmatch("[0-9a-f]{16}", first)
-    assert train_once("run", 4, auto_resume=True)["id"] == first
+    assert train_once("run", 4, resume="auto")["id"] == first
     assert train_once("other", 4, resume=tmp_path / "run")["id"] != first
 
 
 @pytest.mark.parametrize("value", ["0123", "0123456789ABCDEF", 5, None, {"a": 1}])
 def test_an_id_that_is_none_is_replaced(tmp_path, train_once, value):
-    record = train_once("run", 2, auto_resume=True)
+    record = train_once("run", 2, resume="auto")
     (tmp_path / "run" / "config.json").write_text(json.dumps({**record, "id": value}))
-    assert re.fullmatch("[0-9a-f]{16}", train_once("run", 4, auto_resume=True)["id"])
+    assert re.fullmatch("[0-9a-f]{16}", train_once("run", 4, resume="auto")["id"])
 
 
 def test_a_command_with_credentials_is_not_recorded(train_once):

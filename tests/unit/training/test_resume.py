@@ -53,7 +53,7 @@ def test_reference_says_what_a_resume_may_change():
     by_rule = {rule: {key(name) for name, about in facts if about.resume is rule} for rule in Resume}
     assert rows[1:5] == [
         by_rule[Resume.SAME] | by_rule[Resume.DATA],
-        by_rule[Resume.NETWORK] - {"set"},
+        by_rule[Resume.NETWORK] - {"arg"},
         by_rule[Resume.POSITION],
         by_rule[Resume.STATE],
     ]
@@ -68,7 +68,7 @@ def fakes(samples):
 
 
 def train_in(runs, config):
-    train(config, RuntimeOptions(runs=runs, name="run", auto_resume=True, quiet=True), lambda: [])
+    train(config, RuntimeOptions(runs=runs, name="run", resume="auto", quiet=True), lambda: [])
     return checkpoints.newest(runs / "run")[1].position
 
 
@@ -132,7 +132,7 @@ def test_a_position_that_no_run_has_is_an_error(change):
     [
         (Config(epochs=2, init="book"), NETWORK, 40, "--init is book here and xavier in the checkpoint"),
         (Config(epochs=2), NETWORK, 39, "the fingerprint of --data"),
-        # The file that --model names has changed since, and --auto-resume reads it again.
+        # The file that --model names has changed since, and --resume auto reads it again.
         (Config(epochs=2), OTHER, 40, r"--model lenet is not that of the checkpoint \(lenet\), or its layers"),
     ],
     ids=["option", "data", "layers"],
@@ -142,7 +142,7 @@ def test_what_must_be_the_same(config, target, samples, message):
     with fakes(40) as (_, runs):
         train_in(runs, Config(epochs=1))
         given = NetworkTarget(target), numbered(samples)
-        for options in ({"name": "run", "auto_resume": True}, {"resume": runs / "run", "name": "new"}):
+        for options in ({"name": "run", "resume": "auto"}, {"resume": runs / "run", "name": "new"}):
             loaded = mock.patch("hvdtrain.training.train.load_target", lambda *_: given)  # ends before the fakes
             with loaded, pytest.raises(UserError, match=message):
                 train(config, RuntimeOptions(runs=runs, **options), lambda: [])
@@ -205,7 +205,7 @@ def run(tmp_path, monkeypatch):
     use_fakes(monkeypatch, numbered(40))
     for name in ("load_target", "build_learner"):
         monkeypatch.setattr(replay, name, getattr(training, name))
-    options = RuntimeOptions(runs=tmp_path, name="run", checkpoint_every=2, keep=9, quiet=True)
+    options = RuntimeOptions(runs=tmp_path, name="run", checkpoint_every="2", keep=9, quiet=True)
     return training.train(Config(strategy="single", epochs=2, batch_size=8), options, list)
 
 

@@ -126,7 +126,7 @@ def test_checkpoint_is_due_after_a_minute_or_when_it_takes_a_hundredth_of_the_ti
     assert not saver.is_due
     clock.now += 0.2
     assert saver.is_due
-    never = Saver(SlowRun(clock, 0, checkpoint_seconds=0), None)
+    never = Saver(SlowRun(clock, 0, checkpoint_every="0s"), None)
     clock.now += 1e6
     assert not never.is_due
 

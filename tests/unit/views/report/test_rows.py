@@ -61,10 +61,10 @@ HOROVOD = {"strategy": "horovod", "ranks": 2}
 SAME = {
     "controllers": ([{**HOROVOD, "controller": name} for name in ("Gloo", "MPI", "MPI")],
                     {"horovod over Gloo": "1", "horovod over MPI": "2"}),
-    "the default style, named or not": (
-        [*({"framework": "mxnet", "api": api} for api in ("auto", "gluon", "module")),
-         {"framework": "mxnet", "strategy": "kvstore", "kvstore": "dist_sync", "ranks": 2}],
-        {"single": "2", "single (module)": "1", "kvstore dist_sync": "1"}),
+    "styles and stores": (
+        [*({"framework": "mxnet", "strategy": strategy} for strategy in ("single", "single", "module-single")),
+         {"framework": "mxnet", "strategy": "kvstore-dist", "ranks": 2}],
+        {"single": "2", "module-single": "1", "kvstore-dist": "1"}),
     "seeds": ([{}, {"seed": 1}], {"single": "2"}),
 }  # fmt: skip
 """Runs, and how many of them are in the rows of these names."""
@@ -140,7 +140,12 @@ def test_what_no_run_measured_is_left_out(tmp_path):
     )  # fmt: skip
     output = write(tmp_path, folder)
     row = lines(folder)["torch", "horovod", "2", "1"]
-    assert (row["global_batch"], row["api"], row["epoch_s"], row["images_per_s_median"]) == ("128", "auto", "", "")
+    assert (row["global_batch"], row["strategy"], row["epoch_s"], row["images_per_s_median"]) == (
+        "128",
+        "horovod",
+        "",
+        "",
+    )
     text = (output / "report.html").read_text()
     assert "Speed: no row has what it shows." in text
     assert "Scaling: no row has what it shows." in text
