@@ -135,6 +135,10 @@ docs-pictures: setup ## Draw the pictures of docs/ again (needs graphviz and chr
 	@$(ACTIVE) python docs/pictures/web.py
 	@dot -Tsvg docs/architecture.dot -o docs/architecture.svg
 
+.PHONY: docs-options
+docs-options: setup ## Write the tables of options and exit statuses into docs/reference.md
+	@$(ACTIVE) python docs/options.py
+
 .PHONY: docs-guarantees
 docs-guarantees: setup ## Write the names of the tests that prove each guarantee into docs/guarantees.md
 	@$(ACTIVE) python docs/guarantees.py

@@ -72,7 +72,7 @@ def measure(steps: int, batch_size: int, log_every: int) -> tuple[float, float]:
     per_epoch = -(-ROWS // batch_size)
     config = Config(strategy="single", batch_size=batch_size, epochs=-(-steps // per_epoch))
     with tempfile.TemporaryDirectory() as folder:
-        runtime = RuntimeOptions(runs=Path(folder), log_every=log_every, quiet=True, checkpoint_seconds=0)
+        runtime = RuntimeOptions(runs=Path(folder), log_every=log_every, quiet=True, checkpoint_every=("0s",))
         training.train(config, runtime, list)
     taken = [
         [1e6 * (late - early) for early, late in itertools.pairwise(part)]

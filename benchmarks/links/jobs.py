@@ -17,7 +17,7 @@ from hvdtrain.runs import metrics
 
 INTERVAL, INTERVALS = 8, 5
 """Steps between two logging steps of a job for speed, and how many intervals it has; the first does not count."""
-RUNTIME = {"checkpoint_every": "0", "keep": "1", "hang_timeout": "600"}
+RUNTIME = {"checkpoint_every": "0s", "keep": "1", "hang_timeout": "600"}
 
 
 class Jobs(NamedTuple):

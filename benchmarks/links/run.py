@@ -23,7 +23,8 @@ from jobs import Jobs
 from report import Report
 from rows import ROWS, TASKS, Row, Task, choose, write_data
 
-from hvdtrain.config.option import invalid, option, read_arguments
+from hvdtrain.config.option import invalid, option
+from hvdtrain.config.option_parser import read_arguments
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs.json_lines import decoded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from hvdtrain.cli.report import show_report
-from hvdtrain.config.option import OptionParser, parser_of, read_arguments
+from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.measure.bench import allreduce
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from hvdtrain.collectives.mean import count
 from hvdtrain.config.compression import FP16, parse_method
-from hvdtrain.config.option import OptionParser, invalid, option, parser_of, positional, read_arguments
+from hvdtrain.config.option import invalid, option, positional
+from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.measure.scale.allreduce import STRATEGIES, Link

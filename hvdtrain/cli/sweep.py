@@ -17,7 +17,7 @@ from hvdtrain.measure.sweep import comparison
 from hvdtrain.measure.sweep.comparison import Combination
 from hvdtrain.measure.sweep.study import EarlyEnd, Proposal, SweepStudy, exclusive, is_pruned
 from hvdtrain.measure.sweep.trials import Trial, corners, has_result, plan
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import write_outputs
 from hvdtrain.system.text import did_you_mean, printable
@@ -95,14 +95,14 @@ def _jobs(study: SweepStudy, begun: list[Trial]) -> Iterator[SeriesJob]:
             if not _has_ended(trial, study.folder):
                 begun.append(trial)
                 yield _job(trial, proposal, study)
-            if is_pruned(Run(study.folder / trial.name)):
+            if is_pruned(RecordedRun(study.folder / trial.name)):
                 break
         study.ended(proposal)
 
 
 def _has_ended(trial: Trial, folder: Path) -> bool:
     """Whether it is not to be run again: it has a result, or was pruned."""
-    return has_result(trial, folder) or is_pruned(Run(folder / trial.name))
+    return has_result(trial, folder) or is_pruned(RecordedRun(folder / trial.name))
 
 
 def _job(trial: Trial, proposal: Proposal, study: SweepStudy) -> SeriesJob:
@@ -146,7 +146,7 @@ def _drawn(rows: list[Combination], study: SweepStudy) -> bytes | None:
 
 def _failure(trial: Trial, folder: Path) -> str:
     """Why the trial failed, as the folder of its run says; empty where it did not, or does not say."""
-    end = Run(folder / trial.name).end
+    end = RecordedRun(folder / trial.name).end
     failed = end and end.status in ("failed", "hung") and not has_result(trial, folder)
     return printable(end.reason) if end and failed else ""
 

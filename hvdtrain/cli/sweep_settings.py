@@ -11,7 +11,8 @@ from typing import Any
 
 from hvdtrain.cli.training_program import training_program
 from hvdtrain.config import sources
-from hvdtrain.config.option import OptionParser, key
+from hvdtrain.config.option import key
+from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.slurm.sbatch import last_task
 from hvdtrain.measure.sweep import ranges

@@ -49,7 +49,7 @@ class Dataset:
     classes: tuple[str, ...]
     """Names of the classes, by label."""
     validation: Source | None = None
-    """Rows apart from both, by which the best weights are chosen (`--validation`)."""
+    """Rows apart from both, by which the best weights are chosen (`--split`)."""
 
     @property
     def parts(self) -> dict[Part, Source]:

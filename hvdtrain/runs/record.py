@@ -61,12 +61,12 @@ def is_finished(folder: Path) -> bool:
 
 
 def continued_folder(runtime: RuntimeOptions) -> Path | None:
-    """The folder of a run that is continued in place by --resume or --auto-resume; None for a run with a new folder.
+    """The folder of a run that is continued in place by --resume; None for a run with a new folder.
 
     Raises UserError if it cannot be created.
     """
     if not runtime.auto_resume:
-        return run_folder(runtime.resume) if runtime.resume and not runtime.name else None
+        return run_folder(runtime.resumed) if runtime.resumed and not runtime.name else None
     for folder in (runtime.runs / name for name in _names(runtime)):
         with _reporting(folder):
             folder.mkdir(parents=True, exist_ok=True)

@@ -78,6 +78,12 @@ SWEEP = {
     "--out": "use --output",
     "--sampler-seed": "leave it out: the same search draws the same combinations in each folder",
 }
+RUNS = {
+    "--all": "use hvdtrain runs | less, as a pipe gets all runs",
+    "--filter": "use hvdtrain runs | grep TEXT, or --json and jq",
+    "--reverse": "use --sort -COLUMN, or --sort COLUMN for the least value first",
+}
+WATCH = {"--token-file": "leave it out: the address that --serve prints has a token"}
 
 BENCH = {
     "--data": "use --set data=NAME",
@@ -106,6 +112,14 @@ SCALE = {
     "--spread": "leave it out: it is that of the run's steps",
     "--sync-every": "give a run that was trained with --sync-every",
 }
+_LOAD = 'use hvdtrain.load("runs/NAME"), which returns the model of a task'
+EXPORT = {
+    "--framework": "leave it out: an ONNX model is compared with the framework that wrote the checkpoint",
+    "--model": _LOAD,
+    "--set": _LOAD,
+}
+PREDICT = {"--model": _LOAD, "--output": _LOAD, "--set": _LOAD, "--test": _LOAD}
+REPLAY = {"--quiet": "redirect standard error: standard output has only the result"}
 
 
 def error(name: str, replacement: str, what: str = "an option") -> UserError:

@@ -25,8 +25,7 @@ def load_parts(
     """
     if validation is not None and division.validation:
         remedy = "leave it out, or give training and test rows only"
-        reason = f"--validation {division.validation:g}: {name} gives validation rows by itself"
-        raise UserError(reason, remedy, option="validation")
+        raise UserError(f"--split: {name} gives validation rows by itself", remedy, option="split")
     trained = as_source(f"{name}: the training rows", train, skip)
     tested = None if test is None else as_source(f"{name}: the test rows", test, skip)
     trained, tested, divided = division.of(name, trained, tested, labels_at=labels_at)

@@ -22,7 +22,7 @@ from hvdtrain.training.batches import Batches
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import LoggedInterval
 from hvdtrain.training.reporting import Reporter
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 
 REMEDY = "take the host out of the job and test its memory and processor; then resume from the last checkpoint"
 EXCLUSION_S = 60.0
@@ -35,7 +35,7 @@ class Auditor(Observer):
     reporter: writes the records.
     """
 
-    def __init__(self, run: Run, batches: Batches, reporter: Reporter) -> None:
+    def __init__(self, run: RunContext, batches: Batches, reporter: Reporter) -> None:
         self._run, self._batches, self._reporter = run, batches, reporter
         self._audits = self._unequal = 0
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.datasets.sharding import Assignment
-from hvdtrain.runs.step_times import NO_TIME, StepTime
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 
 PART_S = 1.0
 """The time of shards is measured over parts of so many seconds: within less, chance decides."""
@@ -103,7 +103,7 @@ class Balancer:
         """What a shard took each rank in each part."""
         self._is_warm = False
 
-    def add(self, steps: int, times: Sequence[StepTime]) -> Rebalancing | None:
+    def add(self, steps: int, times: Sequence[StepSeconds]) -> Rebalancing | None:
         """Add what so many steps took each rank; the change that is to be made before the next step, if there is one.
 
         The first steps with an assignment are left out: frameworks compile graphs for other numbers of shards, and

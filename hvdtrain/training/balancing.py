@@ -11,7 +11,7 @@ from hvdtrain.training.balance import Balancer, Rebalancing
 from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import LoggedInterval
 from hvdtrain.training.reporting import Reporter
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 
 
 class Balancing(Observer):
@@ -20,7 +20,7 @@ class Balancing(Observer):
     It comes after `reporter`, which looks at an interval with the shards that ranks had in it.
     """
 
-    def __init__(self, run: Run, reporter: Reporter) -> None:
+    def __init__(self, run: RunContext, reporter: Reporter) -> None:
         self._run, self._reporter = run, reporter
         self._step = 0
         """The step of the last logging step."""

@@ -20,7 +20,7 @@ from hvdtrain.interfaces.reading import Audit, Batch, Part
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 
 NO_WEIGHTS, NO_ROWS = np.empty(0, np.float32), np.empty(0, np.int64)
 """Of a step in shards, which have them."""
@@ -31,7 +31,7 @@ MAX_ROWS = 8
 class Batches:
     """This rank's share of each global batch. reader: of the run's data."""
 
-    def __init__(self, run: Run, reader: Reader) -> None:
+    def __init__(self, run: RunContext, reader: Reader) -> None:
         self._run = run
         self.reader, self.bad_rows = reader, BadRows()
         self.rows = 0

@@ -20,7 +20,7 @@ class Pause(NamedTuple):
 
 
 class Observer:
-    """Watches the loop of `Training`; each method is called on every rank, in the thread that trains.
+    """Watches the loop of `TrainingLoop`; each method is called on every rank, in the thread that trains.
 
     Because all ranks call it, an observer may exchange values between them. at: where training is.
 

@@ -23,7 +23,7 @@ from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, Scores
 from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import LoggedInterval
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.timing import SlowRanks, Throughput
 
 MIN_WAIT_SHARE = 0.05
@@ -82,7 +82,12 @@ class Reporter(Observer):
     """
 
     def __init__(
-        self, run: Run, at: Position, track: Callable[[dict[str, Any]], None], batches: Batches, throughput: Throughput
+        self,
+        run: RunContext,
+        at: Position,
+        track: Callable[[dict[str, Any]], None],
+        batches: Batches,
+        throughput: Throughput,
     ) -> None:
         self._run, self._batches, self._throughput = run, batches, throughput
         self.track = track

@@ -18,13 +18,13 @@ from hvdtrain.system.files import write_atomically
 from hvdtrain.system.phases import Span, StepSpans, phases
 from hvdtrain.system.text import to_json
 from hvdtrain.training.observer import Observer, Pause
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 
 
 class Tracing(Observer):
     """The timeline of a run with --timeline. show: prints a line on rank 0, and writes it to each rank's log."""
 
-    def __init__(self, run: Run, show: Callable[[str], None]) -> None:
+    def __init__(self, run: RunContext, show: Callable[[str], None]) -> None:
         self._run, self._show = run, show
         self.steps: StepRange | None = StepRange.parse(run.runtime.timeline)
         """The steps that are still to be recorded; None if there are none (left)."""

@@ -99,7 +99,7 @@ def test_a_host_that_loses_its_network(hosts, tmp_path):
     """The job ends soon after the hang timeout, and resumes with the rank of the host that still responds."""
     words = [*LAUNCH, "horovodrun", "--interface", "eth0", "-n", "2", "-H", "host1:1,host2:1"]
     options = ["--max-steps", "24", "--lr", "0.02", "--momentum", "0", "--log-every", "1", "--device", "cpu"]
-    own = ["--name", "run", "--auto-resume", "--checkpoint-every", "2", "--hang-timeout", "5"]
+    own = ["--name", "run", "--resume", "auto", "--checkpoint-every", "2", "--hang-timeout", "5"]
     program = ["python", str(PROGRAMS), "slowly", "torch", *options, *own]
     restarts = ["--restarts", "2", "--min-np", "1"]
     process = hosts.start("host1", [*words, *restarts, "--", *program], tmp_path, HVDTRAIN_TEST_STEP_S="0.3")

@@ -33,7 +33,7 @@ IN_SLURM = [
     pytest.param("tensorflow", ["horovodrun"], (), marks=MATRIX),
     pytest.param("torch", ["srun", "--nodes", "2", "--interface", "eth0"], ("--strategy", "ddp"), marks=MATRIX),
     pytest.param("tensorflow", ["srun", "--nodes", "2"], ("--strategy", "multiworker"), marks=MATRIX),
-    pytest.param("mxnet", ["srun", "--nodes", "2"], ("--strategy", "kvstore", "--kvstore", "dist_sync"), marks=MATRIX),
+    pytest.param("mxnet", ["srun", "--nodes", "2"], ("--strategy", "kvstore-dist"), marks=MATRIX),
 ]
 
 
@@ -59,7 +59,7 @@ def test_a_killed_rank_in_slurm_restarts_the_job(slurm, tmp_path):
     options = ["--max-steps", "8", "--lr", "0.02", "--checkpoint-every", "2", "--device", "cpu", "--strategy", "ring"]
     program = ["python", str(PROGRAMS), "die", "torch", *options]
     inside = [*LAUNCH, "srun", "-n", "2", "--nodes", "2", "--restarts", "2", "--", *program]
-    words = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", *inside, "--name", "run", "--auto-resume"]
+    words = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", *inside, "--name", "run", "--resume", "auto"]
     status, output = slurm.run(words, tmp_path)
     assert status == 0, output
     assert "rank 1 on host2 was killed by SIGKILL; ending the others" in output
@@ -90,7 +90,7 @@ def test_a_batch_job_resumes_after_its_time_limit(slurm, tmp_path, signal_by):
     """
     slow = ["python", str(PROGRAMS), "slowly_at_first", FASTEST]
     steps = 90 if signal_by == "slurm" else 24  # half a second each, until the signal
-    options = ["--max-steps", str(steps), "--lr", "0.02", "--device", "cpu", "--auto-resume", "--name", "run"]
+    options = ["--max-steps", str(steps), "--lr", "0.02", "--device", "cpu", "--resume", "auto", "--name", "run"]
     # One minute is Slurm's shortest limit.
     limit = ["--time", "1", "--signal-before", "48"] if signal_by == "slurm" else ["--time", "10"]
     job = submit(slurm, tmp_path, [*slow, *options, "--log-every", "2"], *limit)

@@ -125,7 +125,7 @@ def test_low_precision_trains(shared_jobs, low, accuracy):
 
 ADAM = ("--optimizer", "adam", "--lr", "0.001", "--max-steps", "16", "--strategy", "single")
 # The decay alone would make the weights of the dense layers 0.995 ** 16 = 0.92 of what they were.
-ADAMW = ("--optimizer", "adamw", "--lr", "0.001", "--beta1", "0.8", "--beta2", "0.99", "--epsilon", "1e-6")
+ADAMW = ("--optimizer", "adamw", "--lr", "0.001", "--betas", "0.8:0.99", "--epsilon", "1e-6")
 ADAMW += ("--weight-decay", "5", "--no-decay", "conv*.weight", "--no-decay", "*.bias", "--schedule", "constant")
 ADAMW += ("--warmup-epochs", "0", "--max-steps", "16", "--strategy", "single")
 
@@ -147,18 +147,23 @@ def test_adam_agrees_in_all_frameworks(shared_jobs, runs):
 
 # A quarter of the weights of all layers but the convolutions would vanish without their gradients.
 DECAY = ("--weight-decay", "1", "--momentum", "0", "--max-steps", "6", "--warmup-epochs", "0")
-DEVICES = {"mirrored": ("--devices", "2")}  # as the other runs of its process have
+DEVICES = {"keras-fit-mirrored": ("--devices", "2")}  # as the other runs of its process have
 NOT_CONV = (*DECAY, "--no-decay", "conv*.weight")
-STYLES = [("mxnet", "manual", "ndarray"), ("mxnet", "single", "module"), ("mxnet", "single", "gluon")]
-STYLES += [("torch", "manual", "auto"), ("torch", "single", "auto")]
-STYLES += [("tensorflow", "mirrored", "fit"), ("tensorflow", "single", "loop")]
+STYLES = [
+    ("mxnet", "manual"),
+    ("mxnet", "module-single"),
+    ("mxnet", "single"),
+    ("torch", "manual"),
+    ("torch", "single"),
+]
+STYLES += [("tensorflow", "keras-fit-mirrored"), ("tensorflow", "single")]
 DECAYED = [
     SharedRun(
         framework,
-        f"decay-{strategy}-{api}",
-        (*NOT_CONV, "--strategy", strategy, "--api", api, *DEVICES.get(strategy, ("--devices", "1"))),
+        f"decay-{strategy}",
+        (*NOT_CONV, "--strategy", strategy, *DEVICES.get(strategy, ("--devices", "1"))),
     )
-    for framework, strategy, api in STYLES
+    for framework, strategy in STYLES
     if framework in INSTALLED
 ]
 ALL_DECAYED = SharedRun(DECAYED[0].framework, "decay-all", (*DECAY, "--strategy", "single"))

@@ -41,7 +41,7 @@ def attempts(folder) -> list[dict]:
     ],
 )
 def test_a_killed_rank_restarts_the_job(tmp_path, framework, by, options):
-    program = ["python", str(PROGRAMS), "die", framework, *options, *OPTIONS, "--name", "run", "--auto-resume"]
+    program = ["python", str(PROGRAMS), "die", framework, *options, *OPTIONS, "--name", "run", "--resume", "auto"]
     status, output = run([*launch(by, 2, "--restarts", "2"), *program], tmp_path)
     assert status == 0, output
     assert "rank 1 on " in output and "was killed by SIGKILL" in output

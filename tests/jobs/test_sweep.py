@@ -105,9 +105,9 @@ def test_arguments_of_a_task(tmp_path, command):
     (tmp_path / "mytask.py").write_text(TASK)
     status, output = run([*SWEEP, "--set", "level=3.0,2.0", "--", *command, "--epochs", "1"], tmp_path)
     assert status == 0, output
-    assert set(results(tmp_path)) == {"set.level=3.0,seed=0", "set.level=2.0,seed=0"}
+    assert set(results(tmp_path)) == {"arg.level=3.0,seed=0", "arg.level=2.0,seed=0"}
     best, other = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
-    assert [(row["set.level"], float(row["perplexity_median"])) for row in (best, other)] == [("2.0", 2), ("3.0", 3)]
+    assert [(row["arg.level"], float(row["perplexity_median"])) for row in (best, other)] == [("2.0", 2), ("3.0", 3)]
     assert "lowest test perplexity first" in output
 
 

@@ -27,7 +27,7 @@ from hvdtrain.system.phases import (
 MATRIX = pytest.mark.matrix
 FRAMEWORKS = ["torch", pytest.param("mxnet", marks=MATRIX), pytest.param("tensorflow", marks=MATRIX)]
 TASKS = ROOT / "tests" / "support" / "tasks"
-OPTIONS = ("--offline", "--device", "cpu", "--log-every", "5", "--name", "run")
+OPTIONS = ("--device", "cpu", "--log-every", "5", "--name", "run")
 FIRST, LAST = 16, 36
 """Steps that are recorded, one of which ends an epoch of 23 steps."""
 PARTS = {DATA.name, LOOP.name, FORWARD.name, BACKWARD.name, GRADIENTS.name, UPDATE.name}
@@ -90,10 +90,10 @@ def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
         ("torch", ("--strategy", "ring"), "local", PARTS),
         ("torch", ("--strategy", "ddp"), "local", PARTS - {GRADIENTS.name}),
         ("torch", ("--accumulate", "2", "--clip-norm", "1"), "mpirun", PARTS),
-        ("mxnet", ("--api", "module"), "local", {DATA.name, FIT.name, GRADIENTS.name, UPDATE.name}),
-        ("mxnet", ("--api", "ndarray"), "local", PARTS),
+        ("mxnet", ("--strategy", "module"), "local", {DATA.name, FIT.name, GRADIENTS.name, UPDATE.name}),
+        ("mxnet", ("--strategy", "ndarray"), "local", PARTS),
         ("mxnet", ("--strategy", "mpi"), "mpirun", PARTS),
-        ("tensorflow", ("--api", "fit"), "local", {DATA.name, FIT.name, LOOP.name}),
+        ("tensorflow", ("--strategy", "keras-fit"), "local", {DATA.name, FIT.name, LOOP.name}),
         ("tensorflow", ("--strategy", "multiworker"), "local", {DATA.name, STEP.name, LOOP.name}),
         ("tensorflow", ("--strategy", "ring", "--accumulate", "2"), "local", {DATA.name, STEP.name, LOOP.name}),
         ("tensorflow", ("--shards", "4"), "local", PARTS - {BACKWARD.name}),
@@ -143,14 +143,14 @@ def test_user_loops_have_a_timeline(tmp_path, framework, script):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_runs_that_cannot_have_their_timeline(tmp_path, framework):
     """They train, and say why. A run that is resumed within the steps has the rest of them."""
-    one = ("--offline", "--strategy", "single", "--checkpoint-every", "4", "--device", "cpu")
+    one = ("--strategy", "single", "--checkpoint-every", "4", "--device", "cpu")
     blocked = tmp_path / "runs" / "blocked"
     (blocked / "timeline-2-4.json" / "file").mkdir(parents=True)
-    named = ("--name", "resumed", "--auto-resume")
+    named = ("--name", "resumed", "--resume", "auto")
     trainings = [
         (*one, "--max-steps", "6", "--name", "beyond", "--timeline", "6:8"),
         (*one, "--max-steps", "6", "--name", "cut", "--timeline", "3:8"),
-        (*one, "--max-steps", "6", "--name", "blocked", "--auto-resume", "--timeline", "2:4"),
+        (*one, "--max-steps", "6", "--name", "blocked", "--resume", "auto", "--timeline", "2:4"),
         (*one, "--max-steps", "4", *named),
         (*one, "--max-steps", "6", *named, "--timeline", "1:3"),
         (*one, "--max-steps", "9", *named, "--timeline", "3:8"),

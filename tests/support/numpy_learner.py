@@ -123,8 +123,8 @@ def _load_target(config: Config, runtime: RuntimeOptions) -> tuple[NetworkTarget
 def install() -> Framework:
     """Let training in this process use it; returns the framework whose place it takes."""
     registry.ENTRIES["mxnet"] = lambda: (
-        StrategyEntry("single", "gluon", NumPyStrategy, NumPyLearner, SINGLE),
-        StrategyEntry("ring", "gluon", NumPyStrategy, NumPyLearner, RING),
+        StrategyEntry("single", NumPyStrategy, NumPyLearner, SINGLE),
+        StrategyEntry("ring", NumPyStrategy, NumPyLearner, RING),
     )
     registry.require = registry.settle = lambda *_: None  # type: ignore[assignment]
     training.load_target = _load_target  # type: ignore[assignment]

@@ -70,13 +70,13 @@ def with_bad_weight(bad: bool) -> Callable[..., Iterator[Batch]]:
 
 def outcome(config: Config, runtime: RuntimeOptions, name: str, bad: bool) -> dict[str, Any]:
     """Train and write the weights; what happened: the numbers of a training, `refused` or `failed`."""
-    steps, after_step = [], loop.Training.after_step
+    steps, after_step = [], loop.TrainingLoop.after_step
     runtime = dataclasses.replace(runtime, name=name)
     with (
         mock.patch.object(registry, "load_dataset", load_few_rows),
         mock.patch.object(plots, "plot_metrics"),
         mock.patch.object(Batches, "of_epoch", with_bad_weight(bad)),
-        mock.patch.object(loop.Training, "after_step", lambda *given: (steps.append(1), after_step(*given))),
+        mock.patch.object(loop.TrainingLoop, "after_step", lambda *given: (steps.append(1), after_step(*given))),
     ):
         try:
             folder = train.train(config, runtime, list)
@@ -111,7 +111,7 @@ def reference(case: Case) -> dict[str, Any]:
     """The same training in one process, for ranks whose batches and learning rates add up."""
     config, _ = options_of(case)
     times = case.ranks if config.batch_scope == "per-rank" else 1
-    plain = {"framework": REFERENCE, "strategy": "single", "api": "loop", "kvstore": "device", "precision": "fp32"}
+    plain = {"framework": REFERENCE, "strategy": "single", "precision": "fp32"}
     plain |= {"accumulate": 1, "compression": "none", "groups": "auto", "batch_scope": "global"}
     plain |= {"sync_every": 1}
     config = dataclasses.replace(config, **plain, batch_size=config.batch_size * times, lr=config.lr * times)

@@ -6,7 +6,6 @@ import abc
 import contextlib
 import io
 from collections.abc import Sequence
-from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -217,10 +216,6 @@ class MXNetLearner(MXNetSteps):
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         return self._objective.evaluate(arrays)
-
-    def outputs(self, *inputs: np.ndarray) -> Any:
-        """What a task's model returns for arrays of n rows, with arrays in the place of MXNet's."""
-        return self._objective.outputs(inputs)
 
     def weights(self) -> Weights:
         return self._objective.weights()

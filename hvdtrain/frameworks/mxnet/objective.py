@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import mxnet as mx
@@ -54,6 +54,7 @@ class MXNetObjective:
     """Those that are trained, by canonical name."""
     local_weights: frozenset[str]
     statistics: Statistics
+    _block: gluon.Block
 
     def forward(self, batch: Batch) -> Arrays:
         """Queue the forward pass on all devices; returns their losses, recorded."""
@@ -71,9 +72,9 @@ class MXNetObjective:
         """Evaluate rows of a source."""
         raise NotImplementedError
 
-    def outputs(self, inputs: Sequence[np.ndarray]) -> Any:
-        """What a task's model returns for arrays of n rows, with arrays in the place of MXNet's."""
-        raise NotImplementedError
+    def trained_block(self) -> gluon.Block:
+        """The block with all that it has learned, for a use outside of hvdtrain."""
+        return self._block
 
     def logits(self, images: np.ndarray) -> mx.nd.NDArray:
         """Logits, (n, classes), of a network as data."""
@@ -153,10 +154,13 @@ class MXNetNetworkObjective(MXNetObjective):
         arrays = [load_array(array, context) for array in (scale_pixels(images), *masks)]
         return self._loss(load_array(weights, context), load_labels(labels, context), *arrays)
 
-    def logits(self, images: np.ndarray) -> mx.nd.NDArray:
+    def trained_block(self) -> gluon.Block:
         for name, array in self.statistics.copies(mx.cpu()).items():
             self._of_batch[name].set_data(array)
-        return self._block(load_array(scale_pixels(images), self._contexts[0]))
+        return self._block
+
+    def logits(self, images: np.ndarray) -> mx.nd.NDArray:
+        return self.trained_block()(load_array(scale_pixels(images), self._contexts[0]))
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         images, labels = arrays
@@ -308,20 +312,11 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
     def _is_right(logits: mx.nd.NDArray, labels: mx.nd.NDArray) -> mx.nd.NDArray:
         return logits.argmax(axis=1) == labels.astype(np.float32)
 
-    def outputs(self, inputs: Sequence[np.ndarray]) -> Any:
-        return _as_arrays(self._block(*(load_array(np.asarray(array), self._contexts[0]) for array in inputs)))
-
     def weights(self) -> Weights:
         return parameter_weights(self.parameters | self._untrained, self._contexts[0])
 
     def load(self, weights: Weights) -> None:
         load_parameters(self.parameters | self._untrained, weights)
-
-
-def _as_arrays(outputs: Any) -> Any:
-    if isinstance(outputs, Mapping):
-        return {name: _as_arrays(value) for name, value in outputs.items()}
-    return outputs.asnumpy() if isinstance(outputs, mx.nd.NDArray) else [_as_arrays(value) for value in outputs]
 
 
 def seed_generators(seed: int) -> None:

@@ -129,16 +129,19 @@ class MXNetHorovod(MXNetStrategy):
 
 
 class MXNetKVStore(MXNetStrategy):
-    """MXNet's KVStore: over devices of one process (--kvstore device, local) or over ranks (dist_*)."""
+    """MXNet's KVStore."""
 
     many_devices = True
     sums_shards = False
     waits = True
+    kvstore: str | None
 
-    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+    def __init__(self, config: Config, runtime: RuntimeOptions, store: str) -> None:
+        """store: its type, as MXNet calls it."""
         group: Group
+        self.kvstore = store
         gpus = mx.context.num_gpus() if runtime.device != "cpu" else 0
-        if config.kvstore.startswith("dist"):
+        if store.startswith("dist"):
             group = ring_group = ring.start(runtime.hang_timeout)
             _start_servers(ring_group)
             ring_group.cannot_time_gradients()
@@ -149,7 +152,7 @@ class MXNetKVStore(MXNetStrategy):
         super().__init__(config, runtime, group, devices)
 
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
-        trainer = gluon.Trainer(parameters, optimizer, kvstore=self.config.kvstore, update_on_kvstore=False)
+        trainer = gluon.Trainer(parameters, optimizer, kvstore=self.kvstore, update_on_kvstore=False)
         # By default the trainer pulls rank 0's weights from the servers in its first step, but the engine may send the
         # first gradients before that, so that a slow rank pulls gradients as its weights. So all ranks pull now.
         trainer._init_kvstore()

@@ -38,11 +38,11 @@ class KerasStrategy(TensorFlowStrategy):
     sums_shards = False
     unsupported: ClassVar[tuple[Unsupported, ...]] = (
         Unsupported("optimizer", ("sgd",), "the epsilon of Keras' Adam differs from that of the other frameworks"),
-        Unsupported("ema", (0.0,), "Keras' fit averages no weights here, choose --api loop"),
-        Unsupported("precision", ("fp32",), "Keras' fit has no loss scale, choose --api loop"),
-        Unsupported("accumulate", (1,), "Keras' fit processes a batch in one pass, choose --api loop"),
-        Unsupported("clip_norm", (0.0,), "Keras clips before gradients are combined, choose --api loop"),
-        Unsupported("on_nan", ("stop",), "Keras' fit cannot skip a step, choose --api loop"),
+        Unsupported("ema", (0.0,), "Keras' fit averages no weights here"),
+        Unsupported("precision", ("fp32",), "Keras' fit has no loss scale"),
+        Unsupported("accumulate", (1,), "Keras' fit processes a batch in one pass"),
+        Unsupported("clip_norm", (0.0,), "Keras clips before gradients are combined"),
+        Unsupported("on_nan", ("stop",), "Keras' fit cannot skip a step"),
     )
     summed_ranks = 1
     """Number of ranks whose gradients are summed instead of averaged."""

@@ -176,9 +176,7 @@ class TensorFlowLearner(Learner):
         return self._parameters | self._objective.statistics
 
     def load(self, weights: Weights) -> None:
-        self._objective.check(weights)
-        for name, variable in self._arrays().items():
-            variable.assign(self._objective.from_canonical(name, weights[name]))
+        self._objective.load(weights)
 
     def optimizer_state(self) -> OptimizerState:
         arrays = {

@@ -77,6 +77,12 @@ class TensorFlowObjective:
         """Logits, float32 (n, classes), of channel-last images, by a network as data."""
         raise NotImplementedError
 
+    def load(self, weights: Weights) -> None:
+        """Set parameters and running statistics. Raises ValueError if names or shapes differ."""
+        self.check(weights)
+        for name, variable in (self.parameters | self.statistics).items():
+            variable.assign(self.from_canonical(name, weights[name]))
+
     def check(self, weights: Weights) -> None:
         """Raise ValueError unless these are the names and shapes of all variables."""
         raise NotImplementedError

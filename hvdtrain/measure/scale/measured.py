@@ -18,7 +18,7 @@ from hvdtrain.interfaces.strategy import Shapes
 from hvdtrain.measure.scale.allreduce import STRATEGIES, Allreduce, Cluster, Link
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs.metrics import NAME, MetricsReader
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.files import read_limited
 from hvdtrain.system.text import printable
 
@@ -66,7 +66,7 @@ def read_runs(folders: Sequence[Path]) -> Workload:
 
     Raises UserError for folders that cannot be read, or lack what the model needs.
     """
-    runs = [Run(folder).require() for folder in folders]
+    runs = [RecordedRun(folder).require() for folder in folders]
     if len({(run.options["model"], run.options["framework"], run.settings["machine"]) for run in runs}) > 1:
         raise UserError("the runs are of different networks, frameworks or machines", "give those of the slowest")
     ways = {way for run in runs if (way := _way(run))[0]}
@@ -87,14 +87,14 @@ def read_runs(folders: Sequence[Path]) -> Workload:
     return Workload(rows[largest], fixed_s, row_s, input_row_s, shapes, spread or 0.0, batch, *way, tuple(notes))
 
 
-def _way(run: Run) -> tuple[str, str, int]:
+def _way(run: RecordedRun) -> tuple[str, str, int]:
     """How ranks combine gradients: strategy, compression and sync_every."""
     strategy, method, every = (run.options[name] for name in ("strategy", "compression", "sync_every"))
     by_mpi = " over MPI" if strategy == "horovod" and run.controller == "MPI" else ""
     return (f"{strategy}{by_mpi}" if strategy in STRATEGIES else "", method, max(every, 1))
 
 
-def _time(run: Run) -> tuple[float, float]:
+def _time(run: RecordedRun) -> tuple[float, float]:
     """Seconds of a step's computation and of its input. Raises UserError if the run's record does not tell them."""
     name = printable(str(run.folder))
     if run.images_per_s is None or not is_quantity(run.images_per_s):
@@ -112,7 +112,7 @@ def _time(run: Run) -> tuple[float, float]:
     return shares.compute * seconds, shares.data * seconds
 
 
-def _shapes(run: Run) -> Shapes:
+def _shapes(run: RecordedRun) -> Shapes:
     """Of the parameters of the run's network. Raises UserError if its record has no valid network."""
     try:
         network = shaped_from_record(run.config.values.get("network"), run.options["model"])
@@ -122,7 +122,7 @@ def _shapes(run: Run) -> Shapes:
     return tuple(shape_of(shape) for _, shape in network.parameters())
 
 
-def _spread(run: Run) -> float | None:
+def _spread(run: RecordedRun) -> float | None:
     """Relative standard deviation of one step; None if it is unknown.
 
     The record has intervals of `log_every` steps. Means of k steps spread by k to the power of -h as much as one step:

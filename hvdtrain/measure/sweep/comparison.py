@@ -16,7 +16,7 @@ from hvdtrain.measure.sweep.study import SweepStudy, is_pruned, signed
 from hvdtrain.measure.sweep.trials import Trial, has_result, shown, written
 from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import metrics_of
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.rows import score_form
 from hvdtrain.views.table import Column, Section, Table, escape, spread, text_column, to_csv
@@ -36,7 +36,7 @@ class Combination(NamedTuple):
 
     options: dict[str, str]
     """All options of the sweep, and their values."""
-    runs: list[Run]
+    runs: list[RecordedRun]
     """Those with a result, in the order of seeds."""
     trials: int
     """How many were planned."""
@@ -66,7 +66,7 @@ class Combination(NamedTuple):
         return [value for value in values if value is not None]
 
 
-def _figures(run: Run) -> dict[str, tuple[str, float | None]]:
+def _figures(run: RecordedRun) -> dict[str, tuple[str, float | None]]:
     """The heading and the value of each figure, by its name in CSV.
 
     Where trials are compared by validation data, there are also the test metrics of the best checkpoint.
@@ -89,10 +89,10 @@ def combinations(trials: list[Trial], folder: Path) -> list[Combination]:
     combined = []
     for group in groups.values():
         texts = {name: shown(value) for name, value in group[0].options.items()}
-        runs = [Run(folder / trial.name) for trial in group if has_result(trial, folder)]
+        runs = [RecordedRun(folder / trial.name) for trial in group if has_result(trial, folder)]
         for run in runs:
             run.result.require()
-        pruned = sum(is_pruned(Run(folder / trial.name)) for trial in group)
+        pruned = sum(is_pruned(RecordedRun(folder / trial.name)) for trial in group)
         options = {written(name): texts.get(name, NONE) for name in names}
         combined.append(Combination(options, runs, len(group), pruned))
     return sorted(combined, key=lambda combination: combination.rank)

@@ -24,7 +24,7 @@ from hvdtrain.measure.sweep.ranges import import_optuna, text_of
 from hvdtrain.measure.sweep.trials import Settings, Trial, from_text, has_result, shown
 from hvdtrain.runs import metrics
 from hvdtrain.runs.metrics import EVALUATIONS, MetricsReader, metrics_of
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.system.text import finite_number
@@ -195,7 +195,7 @@ class SweepStudy:
 
     def ended(self, proposal: Proposal) -> None:
         """Record how a trial ended, as the folders of its runs say; it stays open if they have no result."""
-        runs = [Run(self.folder / trial.name) for trial in proposal.trials]
+        runs = [RecordedRun(self.folder / trial.name) for trial in proposal.trials]
         if any(map(is_pruned, runs)):
             self._study.tell(proposal.trial, state=self._optuna.trial.TrialState.PRUNED, skip_if_finished=True)
         elif all(has_result(trial, self.folder) for trial in proposal.trials):
@@ -217,7 +217,7 @@ class EarlyEnd:
         """Report the evaluations since the last look; ask the run to stop if it is to end."""
         if self._reason:
             return
-        run = Run(self._folder)
+        run = RecordedRun(self._folder)
         records = self._reader.read().of_kind(self._reader.part)
         scores = [run.score_of(finite_number(record.get("loss")), metrics_of(record)) for record in records]
         for number in range(self._reported + 1, len(scores) + 1):
@@ -253,7 +253,7 @@ def signed(score: Score | None) -> float:
     return -score.value if score.is_least_best else score.value
 
 
-def is_pruned(run: Run) -> bool:
+def is_pruned(run: RecordedRun) -> bool:
     """Whether a search ended the run early."""
     return bool(run.end and run.end.status == "pruned")
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from hvdtrain.config import sources
 from hvdtrain.config.option import arguments, key
+from hvdtrain.config.options import AUTO_RESUME
 from hvdtrain.errors import UserError
 from hvdtrain.measure.sweep import ranges
 
@@ -17,12 +18,12 @@ LONGEST_NAME = 120
 """Longer names of runs, and those with characters that are special in file names, end with a checksum."""
 GIVEN_TO_TRIALS = {name: about.in_sweep for name, about in sources.FACTS.items() if about.in_sweep}
 """The options that a sweep gives to each trial itself, and what to do instead."""
-RESUME: dict[str, Any] = {"auto_resume": True}
-"""The option with which a trial begins its run or goes on with it."""
+RESUME: dict[str, Any] = {"resume": AUTO_RESUME}
+"""The option with which a trial begins its run or resumes it."""
 
 RANKS = "ranks"
 """The only option of a trial that is not one of training: `launch` gets it."""
-OF_TASK = "set"
+OF_TASK = "arg"
 """The option of training that gives an argument to a task."""
 ARGUMENT = f"{OF_TASK}."
 """Before the name of an argument of a task, whose values are texts."""
@@ -79,6 +80,8 @@ class Trial(NamedTuple):
 
 def shown(value: Any) -> str:
     """A value as users write it."""
+    if type(value) is tuple:  # and no range
+        return " ".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

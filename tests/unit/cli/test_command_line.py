@@ -47,7 +47,7 @@ def test_commands(capsys, command, text):
 
 @pytest.mark.parametrize(
     ("options", "meant"),
-    [(["--framework", "torhc"], "torch"), (["--schedule=cosin"], "cosine"), (["--precision", "bf61"], "bf16")],
+    [(["--framework", "torhc"], "torch"), (["--init=xaver"], "xavier"), (["--precision", "bf61"], "bf16")],
 )
 def test_training_options(options, meant):
     with pytest.raises(UserError, match=rf"is not valid \(did you mean {meant}\?\)") as caught:
@@ -131,7 +131,6 @@ PATHS = [
     "doctor --runs {}",
     "diff run {}",
     "watch {}",
-    "watch --serve localhost:0 --token-file {}",
     "runs {}",
     "show {}",
     "predict {} image.png",
@@ -140,7 +139,7 @@ PATHS = [
     "export run {}",
 ]
 """Every option that is a path."""
-READ = re.compile(r"train --(resume|config)|--token-file|^(scale|report|predict|export|show|watch) {}|diff")
+READ = re.compile(r"train --(resume|config)|^(scale|report|predict|export|show|watch) {}|diff")
 
 
 def ended(command):

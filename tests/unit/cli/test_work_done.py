@@ -14,7 +14,7 @@ from torch import nn
 import hvdtrain
 from hvdtrain.__main__ import main
 from hvdtrain.cli import bench, sweep_settings
-from hvdtrain.config.option import read_arguments
+from hvdtrain.config.option_parser import read_arguments
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.measure.bench import strategies
 from hvdtrain.measure.sweep import trials
@@ -97,7 +97,7 @@ def _jobs():
 DONE = {
     "train --resume": lambda: main(["train", "--resume", "runs/network"]),
     "a checkpoint": lambda: main(["train", "--resume", "runs/network/checkpoints/step-00000004"]),
-    "--auto-resume": lambda: main(["train", *TRAIN, "--name", "network", "--auto-resume"]),
+    "--resume auto": lambda: main(["train", *TRAIN, "--name", "network", "--resume", "auto"]),
     "fewer steps": lambda: main(["train", "--resume", "runs/network", "--max-steps", "3"]),
     "a task": lambda: fit(resume=Path("runs/task")),
     "a script": lambda: own_loop(resume=Path("runs/loop")),
@@ -108,7 +108,7 @@ READS = {
     "scale": lambda: main(["scale", "runs/network", "--link", "50/1"]),
     "export": lambda: main(["export", "runs/network", "network.onnx", "--force"]),
     "predict": lambda: main(["predict", "runs/network", "image.png"]),
-    "replay": lambda: main(["replay", "runs/network", "--quiet"]),
+    "replay": lambda: main(["replay", "runs/network"]),
     "report": lambda: main(["report", "runs", "--output", "report"]),
     "show": lambda: main(["show", "runs/network"]),
     "runs": lambda: main(["runs", "runs"]),

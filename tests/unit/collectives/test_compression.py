@@ -173,7 +173,7 @@ def test_names_of_methods(text):
     ("options", "problem"),
     [
         ({"strategy": "single", "compression": "int8"}, "--strategy single does not compress"),
-        ({"strategy": "kvstore", "compression": "bf16"}, "--strategy kvstore does not compress"),
+        ({"strategy": "kvstore-device", "compression": "bf16"}, "--strategy kvstore-device does not compress"),
         ({"strategy": "ring", "compression": "fp16"}, "only --strategy horovod"),
         ({"compression": "int8", "groups": 2}, "sends all gradients at once"),
         ({"compression": "powersgd:2", "precision": "fp16"}, "loss scale"),

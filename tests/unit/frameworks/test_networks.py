@@ -32,13 +32,13 @@ def test_logits_equal_a_numpy_reference(name):
     network = shaped(name if name in NETWORKS else mixed_networks.NETWORKS[name])
     images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
     expected = numpy_logits(network, random_weights(network), images)
-    for framework, api in [*((framework, "auto") for framework in FRAMEWORKS), ("mxnet", "module")]:
-        evaluated = learner(framework, NetworkTarget(network), api=api)
+    for framework, strategy in [*((name, "single") for name in FRAMEWORKS), ("mxnet", "module-single")]:
+        evaluated = learner(framework, NetworkTarget(network), strategy=strategy)
         evaluated.load(random_weights(network, 1))
         evaluated.logits(images)  # the next ones must not be those of these weights
         evaluated.load(random_weights(network))
         logits = evaluated.logits(images)
-        assert np.abs(logits - expected).max() < 1e-5 * max(np.abs(expected).max(), 1), (framework, api)
+        assert np.abs(logits - expected).max() < 1e-5 * max(np.abs(expected).max(), 1), (framework, strategy)
 
 
 @pytest.mark.needs("torch")

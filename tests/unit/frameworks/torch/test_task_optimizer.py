@@ -133,7 +133,7 @@ def test_options_that_the_task_decides(options, text):
 
 def test_a_schedule_alone_leaves_the_optimizer_to_the_options():
     task = make_task("t.py:Own", type("Own", (Task,), {"schedule": halved}))
-    assert set(task.decided) == {"schedule", "warmup_epochs", "lr_gamma", "lr_step_epochs", "lr_power", "lr_rise"}
+    assert set(task.decided) == {"schedule", "warmup_epochs"}
     trained = learner(None, halved, dataclasses.replace(CONFIG, optimizer="adam", lr=0.2))
     trained.set_length(6, 2)
     assert train(trained, 2) == [0.2, 0.1]

@@ -15,7 +15,7 @@ from hvdtrain.measure.sweep.options import SweepOptions
 from hvdtrain.measure.sweep.trials import Trial, corners, plan
 
 TRAIN = ["--", "train", "--strategy", "single"]
-TASK = ["--", "train", "my task.py:Task", "--set", "depth=2"]
+TASK = ["--", "train", "my task.py:Task", "--arg", "depth=2"]
 LAUNCH = ["--", "launch", "local", "-n", "2", "--"]
 UNKNOWN = [*LAUNCH, "./train.sh", "my task.py:Task"]
 FOREIGN = [*LAUNCH, "python", "script.py", "--epochs", "2"]
@@ -85,8 +85,8 @@ INVALID = [
     (["--set", "momentum=0.5,0", *TRAIN, "--nesterov"], "--nesterov True: requires momentum"),
     (["--set", "width=8,16", *TRAIN], "training has no option 'width'"),
     (["--set", "lrr=0.1", *TASK], "no option 'lrr' (did you mean lr?); hvdtrain train --help lists all; for an arg"),
-    (["--set", "set=width=8,depth=2", *TASK], "names no argument; write --set set.NAME=V1,V2"),
-    (["--set", "width=8", *TASK, "--set", "width=9"], "--set width has a value already"),
+    (["--set", "arg=width=8,depth=2", *TASK], "names no argument; write --set arg.NAME=V1,V2"),
+    (["--set", "width=8", *TASK, "--arg", "width=9"], "--arg width has a value already"),
     (["--set", "ranks=1,x", *LAUNCH, "x"], "--set ranks=1,x: x is no number of ranks; give positive integers"),
     (["--set", "ranks=1", *TRAIN], "--set ranks: the command has no launch without a number of ranks"),
     (["--set", "ranks=1", *LAUNCH, "x"], "--set ranks: the command has no launch without a number of ranks"),
@@ -129,26 +129,26 @@ def test_dry_run_prints_a_command_line_for_each_trial(tmp_path, monkeypatch, cap
     main(["sweep", "--set", "lr=0.1,0.2", "--seeds", "2", "--output", "all", "--dry-run", *command])
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
-        f"hvdtrain train --strategy single --lr={lr} --seed={seed} --runs=all --name=lr={lr},seed={seed} --auto-resume"
+        f"hvdtrain train --strategy single --lr={lr} --seed={seed} --runs=all --name=lr={lr},seed={seed} --resume=auto"
         for seed, lr in itertools.product((0, 1), (0.1, 0.2))
     ]
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("given", ["width=8,a b", "set.width=8, a b"])
+@pytest.mark.parametrize("given", ["width=8,a b", "arg.width=8, a b"])
 @pytest.mark.parametrize(
     "command", [TASK, UNKNOWN, [*LAUNCH, "python", "-m", "hvdtrain", *TASK[1:]],
-                [*LAUNCH, "python", "-m", "hvdtrain.mxnet_lenet", "--model=t.py:Task", "--set", "depth=2"]]
+                [*LAUNCH, "python", "-m", "hvdtrain.mxnet_lenet", "--model=t.py:Task", "--arg", "depth=2"]]
 )  # fmt: skip
 def test_arguments_of_a_task_are_options_of_trials(capsys, given, command):
     main(["sweep", "--set", given, "--set", "lr=0.1", "--dry-run", *command])
     lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     start = ["hvdtrain", *command[1:], "--lr=0.1"]
     assert [line[: len(start)] for line in lines] == [start, start]
-    assert [line[len(start)] for line in lines] == ["--set=width=8", "--set=width=a b"]
+    assert [line[len(start)] for line in lines] == ["--arg=width=8", "--arg=width=a b"]
     trial = plan(settings_of(given, "lr=0.1", command=command[1:]), 1)[0]
-    assert trial.name == "lr=0.1,set.width=8,seed=0"
-    assert expected(trial, command[1:]).get("set") == (["depth=2", "width=8"] if command != UNKNOWN else None)
+    assert trial.name == "arg.width=8,lr=0.1,seed=0"
+    assert expected(trial, command[1:]).get("arg") == (["depth=2", "width=8"] if command != UNKNOWN else None)
 
 
 def test_options_of_a_script_are_given_as_they_are_written(tmp_path):
@@ -164,7 +164,7 @@ def test_arguments_that_the_file_of_the_task_names_need_no_prefix(tmp_path):
     path.write_text("class Task:\n    def __init__(self, level=1, lr=2): pass\n")
     command = ["launch", "local", "--", "python", "-m", "hvdtrain", "train", f"{path}:Task"]
     trials = plan(settings_of("level=3,4", "lr=0.5", command=command), 1)
-    assert [trial.options for trial in trials] == [{"lr": 0.5, "set.level": "3"}, {"lr": 0.5, "set.level": "4"}], (
+    assert [trial.options for trial in trials] == [{"lr": 0.5, "arg.level": "3"}, {"lr": 0.5, "arg.level": "4"}], (
         "an option of training is one, also where an argument of the task has its name"
     )
     with pytest.raises(UserError, match="no option 'labl'"):

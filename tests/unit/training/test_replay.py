@@ -12,7 +12,7 @@ from support.run_folders import write_changes, write_run
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints
-from hvdtrain.runs.segment import Segment
+from hvdtrain.training.replay import choose
 
 HASHES = {10: "a" * 16, 20: "b" * 16, 30: "c" * 16}
 
@@ -62,26 +62,26 @@ def resume(folder: Path, began: float, **options) -> None:
 @pytest.mark.parametrize(
     ("given", "steps", "hashes"),
     [
-        ((None, None), (20, 30), [30]),
-        ((None, 20), (10, 20), [20]),
+        ((None, None), (20, 30), [20, 30]),
+        ((None, 20), (10, 20), [10, 20]),
         ((None, 10), (0, 10), [10]),
         ((0, None), (0, 30), [10, 20, 30]),
-        ((10, 30), (10, 30), [20, 30]),
+        ((10, 30), (10, 30), [10, 20, 30]),
     ],
 )
 def test_steps_are_from_a_checkpoint_to_a_hash(tmp_path, given, steps, hashes):
-    segment = Segment.choose(make(tmp_path / "run"), *given)
-    assert (segment.first, segment.last.step) == steps and segment.last.parameters == HASHES[steps[1]]
-    assert [*segment.hashes] == hashes
-    assert (segment.start.step if segment.start else 0) == steps[0]
-    assert (segment.start_hash.parameters if segment.start_hash else None) == HASHES.get(steps[0])
+    segment = choose(make(tmp_path / "run"), *given)
+    start = segment.runtime.resume
+    assert (int(start.name.partition("-")[2]) if start else 0) == segment.first
+    assert (segment.first, segment.config.max_steps) == steps
+    assert segment.hashes == {step: HASHES[step] for step in hashes}
     assert segment.config.epochs == 4
 
 
 @pytest.mark.parametrize("given", [(None, 25), (5, None), (20, 20), (30, None), (25, 20)])
 def test_steps_that_cannot_be_are_an_error_with_a_remedy(tmp_path, given):
     with pytest.raises(UserError) as failed:
-        Segment.choose(make(tmp_path / "run"), *given)
+        choose(make(tmp_path / "run"), *given)
     assert failed.value.remedy.startswith("give ")
 
 
@@ -89,17 +89,17 @@ def test_options_are_those_of_the_session_that_trained_the_steps(tmp_path):
     """Step 20 was the last of the first session; the second changed the learning rate and the strategy."""
     folder = make(tmp_path / "run", began=1000, lr=0.05, strategy="ring")
     resume(folder, 1021, lr=0.1, strategy="mpi")
-    first, second = Segment.choose(folder, 10, 20), Segment.choose(folder, 20, 30)
+    first, second = choose(folder, 10, 20), choose(folder, 20, 30)
     assert (first.config.lr, first.config.strategy) == (0.05, "ring")
     assert (second.config.lr, second.config.strategy) == (0.1, "mpi")
     with pytest.raises(UserError, match=r"--lr 0\.05"):
-        Segment.choose(folder, 10, 30)
+        choose(folder, 10, 30)
 
 
 def test_sessions_that_only_distribute_otherwise_are_one(tmp_path):
     folder = make(tmp_path / "run", began=1000, max_steps=20, strategy="ring")
     resume(folder, 1021, strategy="mpi")
-    assert Segment.choose(folder, 0, 30).config.strategy == "mpi"
+    assert choose(folder, 0, 30).config.strategy == "mpi"
 
 
 def test_a_run_that_continued_another_has_no_beginning(tmp_path):
@@ -107,9 +107,9 @@ def test_a_run_that_continued_another_has_no_beginning(tmp_path):
     content = json.loads((folder / "config.json").read_text())
     content["runtime"]["resume"] = "runs/other"
     (folder / "config.json").write_text(json.dumps(content))
-    assert Segment.choose(folder).first == 20
-    with pytest.raises(UserError, match="runs/other"):
-        Segment.choose(folder, 0)
+    assert [*choose(folder).hashes] == [20, 30]
+    with pytest.raises(UserError, match=r"no checkpoint of step 0 .* one of \[20\]"):
+        choose(folder, 0)
 
 
 @pytest.mark.parametrize("model", ["loop.py", "a_task"])
@@ -118,14 +118,14 @@ def test_what_only_a_program_of_the_user_can_repeat_is_refused(tmp_path, model):
     content = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**content, "network": {"task": model, "options": {}}}))
     with pytest.raises(UserError) as failed:
-        Segment.choose(folder)
+        choose(folder)
     assert model in failed.value.reason
-    assert ("--max-steps 30" in failed.value.remedy) == model.endswith(".py")
+    assert "--max-steps 30" in failed.value.remedy
 
 
 def test_a_run_whose_ranks_changed_is_one_segment(tmp_path):
     """Records of what happened to ranks are of no session."""
     folder = make(tmp_path / "run", ranks=4, shards=16)
     write_changes(folder, back=True)
-    segment = Segment.choose(folder, 0)
-    assert (segment.first, segment.last.step, [*segment.hashes]) == (0, 30, [10, 20, 30])
+    segment = choose(folder, 0)
+    assert (segment.runtime.resume, [*segment.hashes]) == (None, [10, 20, 30])
