@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 framework = $(or $(FRAMEWORK),$$(. "setup/stacks/$$(cat "$(VENV)/.hvdtrain-stack")/stack.conf"; echo "$${FRAMEWORKS%% *}"))
 
 export DEVICE NP CMD ENGINE WHEELS
-# `make fuzz` and `make chaos` run packages of tests/.
+# `make chaos` and `make horovod-test` run packages of tests/.
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
@@ -64,7 +64,7 @@ test-gpu: ## Prove on a GPU, with this machine's PyTorch, what docs/gpus.md says
 	@$(ACTIVE) python -m pytest tests/gpu --gpu-report "$(REPORT)" $(ARGS)
 
 fuzz: setup ## Fuzz each parser for FUZZ_MINUTES (10); ARGS selects parsers by parts of their names
-	@$(ACTIVE) $(TEST_PATH) FUZZ_MINUTES="$(FUZZ_MINUTES)" python -m fuzz $(ARGS)
+	@$(ACTIVE) FUZZ_MINUTES="$(FUZZ_MINUTES)" python -m pytest tests/fuzz -v --durations=0 -k "$(ARGS)"
 
 chaos: setup ## Inject faults into real jobs for CHAOS_MINUTES (10); ARGS='--only kill' selects, ARGS=--help lists
 	@$(ACTIVE) $(TEST_PATH) python -m faults.chaos --minutes "$(CHAOS_MINUTES)" $(ARGS)

@@ -179,18 +179,6 @@ def test_scancel_and_requeue_concern_one_task_of_an_array(slurm, tmp_path):
     wait_for(lambda: states() == ["CANCELLED"] * 2, 60, states, every_s=0.5)
 
 
-@MATRIX
-def test_the_command_line_of_a_dry_run_works_with_srun(slurm, tmp_path):
-    """Each agent sets Horovod's variables from Slurm's, and the rendezvous server runs on rank 0's node."""
-    status, line = slurm.run(
-        [*LAUNCH, "srun", "-n", "2", "--nodes", "2", "--dry-run", "--", *program("torch")], tmp_path
-    )
-    assert status == 0, line
-    status, output = slurm.run(["bash", "-c", line.splitlines()[-1]], tmp_path)
-    assert status == 0, output
-    assert "2 rank(s) on cpu" in output
-
-
 def test_node_lists_are_expanded_as_slurm_does(slurm):
     for nodes in ("host[1-2]", "a[01-03,7],c", "r[1-2]n[8-10]"):
         _, output = slurm.run(["scontrol", "show", "hostnames", nodes])

@@ -31,16 +31,9 @@ FUZZ = settings(
 """Under pytest a few dozen examples, always the same; under `make fuzz` new ones each time."""
 
 
-class Count:
-    """Number of examples tried so far."""
-
-    examples = 0
-
-
 @contextlib.contextmanager
 def rejects_cleanly() -> Iterator[None]:
     """The code inside may return or raise an HvdtrainError with a message, within bounds of time and memory."""
-    Count.examples += 1
     before = _peak_bytes()
     faulthandler.dump_traceback_later(TIMEOUT_S, exit=True)
     try:
