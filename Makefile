@@ -59,9 +59,11 @@ test-all: setup ## Run all tests: every framework with every launcher, and print
 
 # In an environment of its own, beside the one for other work.
 test-gpu: VENV = .venv-gpu
+test-gpu: SHELL = bash
 test-gpu: ## Prove on a GPU, with this machine's PyTorch, what docs/gpus.md says; writes REPORT (gpu-report.md)
 	@STACK=pytorch USE_SYSTEM_TORCH=1 FOR=test-gpu setup/environment.sh
-	@$(ACTIVE) python -m pytest tests/gpu --gpu-report "$(REPORT)" $(ARGS)
+	@set -o pipefail; $(ACTIVE); python -m torch.utils.collect_env | tee "$(REPORT)"; \
+	python -m pytest tests/gpu -v -rA --durations=0 $(ARGS) | tee -a "$(REPORT)"
 
 fuzz: setup ## Fuzz each parser for FUZZ_MINUTES (10); ARGS selects parsers by parts of their names
 	@$(ACTIVE) FUZZ_MINUTES="$(FUZZ_MINUTES)" python -m pytest tests/fuzz -v --durations=0 -k "$(ARGS)"

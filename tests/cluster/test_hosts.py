@@ -95,9 +95,11 @@ def test_a_job_on_two_hosts_is_seen_from_a_third(hosts, tmp_path):
 
 
 @MATRIX
-def test_a_host_that_loses_its_network(hosts, tmp_path):
-    """The job ends soon after the hang timeout, and resumes with the rank of the host that still responds."""
-    words = [*LAUNCH, "horovodrun", "--interface", "eth0", "-n", "2", "-H", "host1:1,host2:1"]
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_host_that_loses_its_network(hosts, tmp_path, count):
+    """The job ends soon after the hang timeout, and resumes on the hosts that still respond."""
+    where = ",".join(f"host{number}:1" for number in range(1, count + 1))
+    words = [*LAUNCH, "horovodrun", "--interface", "eth0", "-n", "2", "-H", where]
     options = ["--max-steps", "24", "--lr", "0.02", "--momentum", "0", "--log-every", "1", "--device", "cpu"]
     own = ["--name", "run", "--resume", "auto", "--checkpoint-every", "2", "--hang-timeout", "5"]
     program = ["python", str(PROGRAMS), "slowly", "torch", *options, *own]
@@ -115,7 +117,8 @@ def test_a_host_that_loses_its_network(hosts, tmp_path):
         hosts.cable("host2", plugged=True)
     assert status == 0, output
     assert "continuing without host2: no ssh without a password" in output
-    assert "1 rank(s) on cpu" in output
+    assert f"{count - 1} rank(s) on cpu" in output
+    assert json.loads((folder / "attempts.json").read_text())[1]["hosts"] == ["host1", "host3"][: count - 1]
     assert took < 5 + 10, f"it took {took:.1f} s"
     alone = train(tmp_path, "torch", *options, "--strategy", "single", "--name", "alone")
     assert distance(newest(folder).weights, newest(alone).weights) < 1e-5

@@ -29,24 +29,23 @@ from faults import checkpoint_files, disks, lost_ranks, survived_kills
 from faults.suite import HEAD, SHARDS, Row, Suite
 from faults.watched_job import remaining_processes
 
-ON_ONE_HOST, FRAMEWORKS = ("local", "horovodrun", "mpirun"), INSTALLED
+LAUNCHERS, FRAMEWORKS = ("local", "horovodrun", "mpirun"), INSTALLED
 
 
 class Fault(NamedTuple):
     """A kind of fault: the function that injects it, and the launchers that it is tried with."""
 
     inject: Callable[[Suite, str, str], Row]
-    launchers: tuple[str, ...] = ON_ONE_HOST
+    launchers: tuple[str, ...] = LAUNCHERS
 
 
 FAULTS = {
-    "kill": Fault(lost_ranks.kill, (*ON_ONE_HOST, "srun")),
+    "kill": Fault(lost_ranks.kill),
     "survive": Fault(survived_kills.survive, ("local",)),
-    "freeze": Fault(lost_ranks.freeze, (*ON_ONE_HOST, "srun")),
+    "freeze": Fault(lost_ranks.freeze),
     "sleep": Fault(lost_ranks.sleep),
     "suspend": Fault(lost_ranks.suspend),
     "skew": Fault(lost_ranks.skew),
-    "cable": Fault(lost_ranks.cable, ("horovodrun",)),
     "ask": Fault(lost_ranks.ask),
     "flip": Fault(checkpoint_files.flip),
     "full": Fault(disks.full),
@@ -114,8 +113,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="hvdtrain-chaos-"))
     suite, length = Suite(folder), f"{options.kills} kills" if options.kills else f"{options.minutes:g} minutes"
     print(f"seed {options.seed}, {length}, in {folder}\n\n{HEAD}", flush=True)
-    with suite.cleanup:
-        rows = run_cases(suite, options)
+    rows = run_cases(suite, options)
     shutil.rmtree(folder)
     if suite.kills:
         kinds = ", ".join(f"{count} {kind}" for kind, count in suite.kills.most_common())

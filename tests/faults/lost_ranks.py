@@ -1,4 +1,4 @@
-"""A rank is killed, hangs, loses its network or is asked to stop: a restart continues from the newest checkpoint.
+"""A rank is killed, hangs or is asked to stop: a restart continues from the newest checkpoint.
 
 The job names the rank. With --shards, other ranks and another strategy continue it.
 """
@@ -29,7 +29,9 @@ def _signal_rank(
     suite: Suite, launcher: str, framework: str, number: signal.Signals, report: str, within_s: float
 ) -> Row:
     """Send a signal to a random rank at a random step. The job must report it within `within_s` and restart."""
-    job, first_step_s = _start(suite, launcher, framework)
+    job = suite.job(launcher, framework, launch_options=RESTARTS)
+    job.wait_for_step(1)
+    first_step_s = time.time() - job.began
     at, rank = job.wait_for_step(suite.random.randrange(2, STEPS - 8)), suite.random.randrange(2)
     os.kill(job.pid(rank), number)
     sent = time.time()
@@ -45,16 +47,6 @@ def _signal_rank(
     job.check_time(detected - sent, within_s, "it was detected")
     job.check_time(recovered_s, within_s + 10, "it trained again")
     return Row(f"{number.name} to a rank", launcher, framework, detected - sent, max(recovered_s, 0.0), max(lost, 0))
-
-
-def _start(suite: Suite, launcher: str, framework: str) -> tuple[WatchedJob, float]:
-    """A job with restarts, under srun on two nodes; and the seconds from its start to its first step."""
-    options, cluster = RESTARTS, None
-    if launcher == "srun":
-        options, cluster = [*options, "--nodes", "2"], suite.cluster()
-    job = suite.job(launcher, framework, launch_options=options, cluster=cluster)
-    job.wait_for_step(1)
-    return job, time.time() - job.began
 
 
 def _wait_for_restart(job: WatchedJob, since: float) -> float:
@@ -108,30 +100,6 @@ def _sleep(suite: Suite, launcher: str, framework: str, program: str, title: str
     if "no heartbeat of" in job.output:
         raise Mismatch(f"a rank that runs was named:\n{job.output}")
     return Row(title, launcher, framework, detected - began)
-
-
-def cable(suite: Suite, launcher: str, framework: str) -> Row:
-    """The cable of a host is pulled: a third host takes its rank."""
-    cluster = suite.cluster()
-    options = ["--interface", "eth0", "-H", "host1:1,host2:1,host3:1", *RESTARTS]
-    job = suite.job(launcher, framework, launch_options=options, cluster=cluster)
-    at = job.wait_for_step(suite.random.randrange(2, STEPS - 8))
-    cluster.hosts.cable("host2", plugged=False)
-    pulled = time.time()
-    try:
-        detected = job.reported("ending the others", pulled, HANG_S + 20)
-        job.wait((job.run / "attempts.json").exists, 20, "ended")
-        ended = time.time()
-        job.end(0, cleanup_s=20)
-    finally:
-        cluster.hosts.cable("host2", plugged=True)
-    suite.check_weights(job)
-    second = job.attempts()[1]
-    if second["hosts"] != ["host1", "host3"]:
-        raise Mismatch(f"it restarted on {second['hosts']}:\n{job.output}")
-    job.check_time(ended - pulled, HANG_S + 5, f"it was detected after {detected - pulled:.1f} s and ended")
-    lost = max(at - max(second["checkpoint"], 0), 0)
-    return Row("a host's cable is pulled", f"{launcher}, ssh", framework, detected - pulled, None, lost)
 
 
 def change(suite: Suite, launcher: str, framework: str) -> Row:

@@ -1,8 +1,7 @@
-"""What all faults share: folders, a cluster, the weights of undisturbed jobs; and a row of the table of results."""
+"""What all faults share: folders, the weights of undisturbed jobs; and a row of the table of results."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 from collections import Counter
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.cluster import HOST_NEEDS, SLURM_NEEDS, Hosts, Slurm, need
 from support.same_bits import weights_hash
 
 from faults.surviving_job import SurvivingJob
@@ -58,23 +56,8 @@ class Suite:
         self._undisturbed: dict[tuple[str, str, int], SurvivingJob] = {}
         self.kills: Counter[str] = Counter()
         """Kills that jobs have survived, by kind."""
-        self._cluster: Slurm | None = None
         self.shards = 0
         """--shards of the next jobs; without it, they have two ranks of Horovod."""
-        self.cleanup = contextlib.ExitStack()
-        """Removes what was made for the cases."""
-
-    def cluster(self) -> Slurm:
-        """Three hosts, two of them Slurm's nodes. Raises pytest.skip.Exception if this machine cannot make them."""
-        if not self._cluster:
-            need((*HOST_NEEDS, *SLURM_NEEDS), "iproute2 util-linux openssh-server openssh-client slurm-wlm munge")
-            hosts = Hosts(self.new_folder(), 3)
-            self.cleanup.callback(hosts.down)
-            hosts.up()
-            slurm = Slurm(hosts, self.new_folder())
-            slurm.up()
-            self._cluster = slurm
-        return self._cluster
 
     def new_folder(self) -> Path:
         made = self.folder / f"case-{next(self._numbers)}"

@@ -21,8 +21,7 @@ PATHS = os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHO
 def suite(tmp_path_factory):
     """Its cases share the weights of undisturbed jobs."""
     suite = Suite(tmp_path_factory.mktemp("faults"), seed=0)
-    with suite.cleanup:
-        yield suite
+    yield suite
     for process in remaining_processes(suite.folder):
         process.kill()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from support.cluster import Slurm
 from support.jobs import PROGRAMS, ROOT, start, wait_for
 
 from hvdtrain.runs import metrics
@@ -56,8 +54,6 @@ class WatchedJob:
     """By default horovod; without a framework, ring."""
     shards: int = 0
     """--shards, with which any number of ranks of any strategy ends with the same bits; 0 trains without."""
-    cluster: Slurm | None = None
-    """Where it runs, if not on this machine itself: rank 0 on host1, rank 1 on host2."""
 
     def __post_init__(self) -> None:
         self.run = self.folder / "runs" / "run"
@@ -65,7 +61,7 @@ class WatchedJob:
         self.lines: list[tuple[float, str]] = []
         launch = [*self._launch(), self.launcher, "-n", str(self.ranks), *self.launch_options, "--"]
         self.began = time.time()
-        self.process = self._start([*launch, *self._command()])
+        self.process = start([*launch, *self._command()], self.folder, **self._environment())
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -78,14 +74,6 @@ class WatchedJob:
 
     def _environment(self) -> dict[str, str]:
         return {MARK: str(self.folder), STEP_S: str(self.step_s), "PYTHONPATH": str(ROOT)}
-
-    def _start(self, command: list[str]) -> subprocess.Popen[str]:
-        environment = self._environment()
-        if not self.cluster:
-            return start(command, self.folder, **environment)
-        if self.launcher != "srun":
-            return self.cluster.hosts.start("host1", command, self.folder, **environment)
-        return self.cluster.start(["salloc", "--quiet", "--nodes=2", *command], self.folder, **environment)
 
     def _read(self) -> None:
         assert self.process.stdout
@@ -108,11 +96,7 @@ class WatchedJob:
         return max(self.steps())
 
     def pid(self, rank: int) -> int:
-        """Process id of a rank, as this machine counts."""
-        if self.cluster:
-            on_host = self.cluster.hosts.processes(f"host{rank + 1}")
-            pattern = re.compile(rf"\S*python \S*{re.escape(PROGRAMS.name)}")
-            return next(pid for pid, line in on_host.items() if pattern.match(line))
+        """Process id of a rank."""
         return int(json.loads((self.run / "heartbeats" / f"rank-{rank}.json").read_text())["pid"])
 
     def attempts(self) -> list[dict[str, Any]]:
@@ -174,7 +158,7 @@ class WatchedJob:
 
 
 def remaining_processes(folder: Path) -> list[psutil.Process]:
-    """Processes of the cases below a folder that still run, on all hosts that this machine makes."""
+    """Processes of the cases below a folder that still run."""
     found = []
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

@@ -9,33 +9,24 @@ import contextlib
 import os
 import pty
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.jobs import BIN, running, wait_for
+from support.jobs import BIN, PrintedJob, running, wait_for
 from support.signaled_job import CASES, run_signaled
 
 MATRIX = pytest.mark.matrix
 
 
-class Job:
+class Job(PrintedJob):
     """Two ranks of a program without a framework."""
 
     def __init__(self, folder: Path, by: str, code: str, *options: str) -> None:
-        self._output = folder / "output"
         program = ["python", "-S", "-c", code]
-        line = ["python", "-m", "hvdtrain", "launch", by, "-n", "2", *options, "--", *program]
-        environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-        with open(self._output, "w") as file:
-            self.process = subprocess.Popen(line, cwd=folder, stdout=file, stderr=file, env=environment)
-
-    @property
-    def output(self) -> str:
-        return self._output.read_text()
+        super().__init__(folder, ["python", "-m", "hvdtrain", "launch", by, "-n", "2", *options, "--", *program])
 
     def wait_for(self, text: str, count: int = 2) -> None:
         wait_for(lambda: self.output.count(text) == count, 30, lambda: self.output)

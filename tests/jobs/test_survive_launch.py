@@ -10,37 +10,24 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 
 import pytest
-from support.jobs import ROOT, wait_for
+from support.jobs import ROOT, PrintedJob, wait_for
 
 PROGRAM = ROOT / "tests" / "support" / "survivor.py"
 DEFECT = {"failure": {"reason": "RuntimeError: a defect", "retry": None}}
 
 
-class SurvivingJob:
+class SurvivingJob(PrintedJob):
     """A job in a folder of its own."""
 
     def __init__(self, folder, *options, launcher="local", ranks=3):
-        self._folder, self._output = folder, folder / "output"
         launch = [sys.executable, "-m", "hvdtrain", "launch", launcher, "-n", str(ranks), "--survive", *options]
-        with open(self._output, "w") as file:
-            command = [*launch, "--", sys.executable, PROGRAM, folder]
-            self.process = subprocess.Popen(command, cwd=folder, stdout=file, stderr=file)
+        super().__init__(folder, [*launch, "--", sys.executable, str(PROGRAM), str(folder)])
         self.until(*(rf"\[{rank}\] member 1 \[{', '.join(map(str, range(ranks)))}\] {{}}" for rank in range(ranks)))
-
-    @property
-    def output(self):
-        return self._output.read_text()
-
-    def until(self, *lines, seconds=30):
-        """Wait until each of these regular expressions is at the beginning of a line."""
-        for line in lines:
-            wait_for(lambda line=line: re.search(f"^{line}", self.output, re.M), seconds, lambda: self.output)
 
     def pid(self, rank):
         """Of the process that is the rank now."""
@@ -54,11 +41,6 @@ class SurvivingJob:
         written = self._folder / "message"
         written.write_text(json.dumps(message))
         written.rename(self._folder / f"say-{rank}")
-
-    def end(self):
-        """Let the programs end; the exit status of the job."""
-        (self._folder / "end").touch()
-        return self.process.wait(30)
 
 
 @pytest.fixture

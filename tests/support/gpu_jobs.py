@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support.jobs import BIN, ROOT, finish, launcher, newest
+from support.jobs import ROOT, finish, launcher, newest, start
 
 REHEARSAL = os.environ.get("GPU_REHEARSAL") == "1"
 OPTIONS = ("--data", "synthetic", "--batch-size", "64", "--lr", "0.02", "--epochs", "4", "--quiet")
@@ -29,31 +29,18 @@ class Jobs:
         """The command line of a training. program: a file in tests/support that trains in its own way."""
         if REHEARSAL:
             device = "auto"
-        start = [str(ROOT / "tests" / "support" / program)] if program else ["-m", "hvdtrain.torch_lenet"]
+        begin = [str(ROOT / "tests" / "support" / program)] if program else ["-m", "hvdtrain.torch_lenet"]
         # Where it is given a second time, an option has the last value.
         named = [] if "--resume" in options else ["--name", name]
         given = [*named, "--device", device, *OPTIONS, *options]
-        return [*launcher(by, np), sys.executable, *start, *given]
+        return [*launcher(by, np), sys.executable, *begin, *given]
 
     def start(self, command: list[str], **environment: str) -> subprocess.Popen[str]:
         """Start a command with this checkout's packages, in full fp32 precision."""
         path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-        variables = {
-            "PYTHONPATH": path.rstrip(os.pathsep),
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-            "NVIDIA_TF32_OVERRIDE": "0",
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2"),
-            **environment,
-        }
-        return subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env={**os.environ, **variables},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        threads = os.environ.get("OMP_NUM_THREADS", "2")
+        own = {"PYTHONPATH": path.rstrip(os.pathsep), "NVIDIA_TF32_OVERRIDE": "0", "OMP_NUM_THREADS": threads}
+        return start(command, self.folder, **own, **environment)
 
     def run(self, *options: str, timeout_s: float = 300, **given: Any) -> tuple[int, str]:
         """Exit status and output of a training."""

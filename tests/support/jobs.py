@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -159,6 +160,28 @@ def finish(process: subprocess.Popen[str], timeout_s: float = 180) -> tuple[int,
         output, _ = process.communicate()
         pytest.fail(f"still running after {timeout_s} s; output:\n{output[-4000:]}")
     return process.returncode, output
+
+
+class PrintedJob:
+    """A command whose output goes to a file of its folder, and is waited for."""
+
+    def __init__(self, folder: Path, command: list[str], begin: Callable[..., subprocess.Popen[str]] = start) -> None:
+        self._folder, self._path = folder, folder / "output"
+        self.process = begin(["sh", "-c", 'exec "$@" > output 2>&1', "sh", *command], folder)
+
+    @property
+    def output(self) -> str:
+        return self._path.read_text() if self._path.exists() else ""
+
+    def until(self, *lines: str, seconds: float = 30) -> None:
+        """Wait until each of these regular expressions is at the beginning of a line."""
+        for line in lines:
+            wait_for(lambda line=line: re.search(f"^{line}", self.output, re.M), seconds, lambda: self.output)
+
+    def end(self) -> int:
+        """Let programs end that look for a file `end`; the exit status."""
+        (self._folder / "end").touch()
+        return self.process.wait(30)
 
 
 def run(command: list[str], folder: Path, timeout_s: float = 180, **environment: str) -> tuple[int, str]:
