@@ -55,55 +55,46 @@ def tools(folder, *names: str) -> str:
     return str(folder)
 
 
-def test_make_reports_that_no_engine_is_installed(tmp_path):
-    path = tools(tmp_path / "bin")
-    for target in ("docker-build", "docker-run", "docker-test"):
-        status, output = make(target, path)
-        assert status != 0
-        assert "no docker and no podman on PATH: install one (apt-get install podman)" in output
-
-
-def test_make_reports_an_engine_that_does_not_respond_and_a_missing_image(tmp_path):
-    path = tools(tmp_path / "bin", "cat")
-    engine = program(tmp_path / "bin" / "docker", "exit 1")
-    assert "docker is installed, but does not answer" in make("docker-build", path)[1]
-    program(engine, 'case "$1" in version) ;; image) exit 1;; *) echo "engine $*";; esac')
-    status, output = make("docker-run", path)
-    missing = "there is no image hvdtrain:all-cpu: make docker-build STACK=all DEVICE=cpu"
-    assert (status != 0, missing in output) == (True, True)
-    status, output = make("docker-build", path)
-    assert status == 0
-    built = "engine build -f docker/Dockerfile --build-arg STACK={0} --build-arg DEVICE={1} {2}-t hvdtrain:{0}-{1} ."
-    assert built.format("all", "cpu", "") in output
-    (tmp_path / "wheels").mkdir()
-    given = {"STACK": "pytorch", "DEVICE": "cuda", "WHEELS": str(tmp_path / "wheels")}
-    assert f"WHEELS={tmp_path}/wheels is not a folder with wheels" in make("docker-build", path, **given)[1]
-    (tmp_path / "wheels" / "torch.whl").touch()
-    context = f"--build-context wheels={tmp_path}/wheels "
-    assert built.format("pytorch", "cuda", context) in make("docker-build", path, **given)[1]
+ENGINE = 'echo "engine $*"'
+NONE = "no docker and no podman on PATH: install one (apt-get install podman)"
+NO_IMAGE = "there is no image hvdtrain:all-cpu: make docker-build STACK=all DEVICE=cpu"
+NO_CUDA = "STACK=tensorflow has no image for CUDA: give STACK=all, or DEVICE=cpu"
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("target", "engine", "given", "said"),
     [
-        ({"DEVICE": "tpu"}, "DEVICE=tpu: give cpu or cuda"),
-        ({"STACK": "mxnet"}, "STACK=mxnet: give all, pytorch or tensorflow"),
-        (
-            {"STACK": "tensorflow", "DEVICE": "cuda"},
-            "STACK=tensorflow has no image for CUDA: give STACK=all, or DEVICE=cpu",
-        ),
+        *((target, "", {}, NONE) for target in ("docker-build", "docker-run", "docker-test")),
+        ("docker-build", "exit 1", {}, "docker is installed, but does not answer"),
+        ("docker-run", "[ $1 != image ]", {}, NO_IMAGE),
+        ("docker-build", ENGINE, {"DEVICE": "tpu"}, "DEVICE=tpu: give cpu or cuda"),
+        ("docker-build", ENGINE, {"STACK": "mxnet"}, "STACK=mxnet: give all, pytorch or tensorflow"),
+        ("docker-build", ENGINE, {"STACK": "tensorflow", "DEVICE": "cuda"}, NO_CUDA),
+        ("docker-build", ENGINE, {"WHEELS": "docker"}, "WHEELS=docker is not a folder with wheels"),
     ],
 )
-def test_make_reports_an_image_that_does_not_exist(tmp_path, given, said):
-    path = tools(tmp_path / "bin")
-    program(tmp_path / "bin" / "docker", "")
-    status, output = make("docker-build", path, **given)
-    assert (status != 0, said in output) == (True, True)
+def test_make_reports_what_is_missing_or_does_not_exist(tmp_path, target, engine, given, said):
+    path = tools(tmp_path / "bin", "cat")
+    if engine:
+        program(tmp_path / "bin" / "docker", engine)
+    status, output = make(target, path, **given)
+    assert (status != 0, said in output) == (True, True), output
+
+
+def test_docker_build_passes_stack_device_and_wheels(tmp_path):
+    path = tools(tmp_path / "bin", "cat")
+    program(tmp_path / "bin" / "docker", ENGINE)
+    (tmp_path / "torch.whl").touch()
+    cuda = {"STACK": "pytorch", "DEVICE": "cuda", "WHEELS": str(tmp_path)}
+    built = "engine build -f docker/Dockerfile --build-arg STACK={0} --build-arg DEVICE={1} {2}-t hvdtrain:{0}-{1} ."
+    assert built.format("all", "cpu", "") in make("docker-build", path)[1]
+    context = f"--build-context wheels={tmp_path} "
+    assert built.format("pytorch", "cuda", context) in make("docker-build", path, **cuda)[1]
 
 
 def test_docker_run_uses_the_gpus_of_the_host(tmp_path):
     path = tools(tmp_path / "bin")
-    program(tmp_path / "bin" / "docker", 'echo "engine $*"')
+    program(tmp_path / "bin" / "docker", ENGINE)
     program(tmp_path / "bin" / "nvidia-smi", "echo GPU 0: a GPU")
     run, volume = "engine run --rm --ipc=host", "-v hvdtrain-runs:/home/hvdtrain/runs"
     assert make("docker-run", path, NP="4")[1].splitlines()[-1] == (
@@ -126,7 +117,7 @@ def test_docker_run_uses_the_gpus_of_the_host(tmp_path):
 )
 def test_docker_test_trains_in_each_framework_of_the_stack(tmp_path, stack, frameworks):
     path = tools(tmp_path / "bin")
-    program(tmp_path / "bin" / "docker", 'echo "engine $*"')
+    program(tmp_path / "bin" / "docker", ENGINE)
     status, output = make("docker-test", path, STACK=stack)
     assert status == 0
     assert re.findall(rf"hvdtrain:{stack}-cpu .* python -m hvdtrain.(\w+)_lenet --max-steps 20", output) == frameworks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from support.jobs import ROOT, running, wait_for
+from support.jobs import ROOT, PrintedJob, running, start, wait_for
 
 STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 CASES = {
@@ -68,13 +69,17 @@ def run_signaled(folder: Path, process: str, phase: str, number: int) -> Signale
     (folder / "sitecustomize.py").write_text(LATE_AGENT)
     if phase != "before":
         (folder / "go").touch()
-    with _launched(folder) as launcher:
-        pids = {"launcher": launcher.pid, "agent": _agent(folder)}
+    with _launched(folder) as job:
+        launcher, agent = job.process, folder / "agent"
+        wait_for(lambda: agent.exists() and agent.read_text(), 60)
+        pids = {"launcher": launcher.pid, "agent": int(agent.read_text())}
         if phase != "before":
-            pids["program"], pids["child"] = _said(folder, "running")
+            job.until(r"\[0\] running \d+ \d+\n", seconds=60)
+            running_line = next(line for line in job.output.splitlines() if line.startswith("[0] running"))
+            pids["program"], pids["child"] = map(int, running_line.split()[2:])
         if phase == "ending":
             launcher.terminate()
-            _said(folder, "ending")
+            job.until(r"\[0\] ending", seconds=60)
         with contextlib.suppress(ProcessLookupError):  # a job that ends may have done so meanwhile
             os.kill(pids[process], number)
             if number in STOPPING:
@@ -83,37 +88,22 @@ def run_signaled(folder: Path, process: str, phase: str, number: int) -> Signale
         (folder / "go").touch()
         status = _end(launcher)
         left = _left(pids.values())
-    return SignaledJob(status, (folder / "output").read_text(), left)
+    return SignaledJob(status, job.output, left)
 
 
 @contextlib.contextmanager
-def _launched(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _launched(folder: Path) -> Iterator[PrintedJob]:
     program = [sys.executable, "-S", "-c", PROGRAM]
     command = [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", "1", "--", *program]
-    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
-    with open(folder / "output", "wb") as file:
-        launcher = subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=file)
+    job = PrintedJob(folder, command, functools.partial(start, PYTHONPATH=f"{folder}{os.pathsep}{ROOT}"))
     try:
-        yield launcher
+        yield job
     finally:
-        launcher.kill()
-        launcher.wait()
+        job.process.kill()
+        job.process.wait()
 
 
-def _agent(folder: Path) -> int:
-    wait_for(lambda: (folder / "agent").exists() and (folder / "agent").read_text(), 60)
-    return int((folder / "agent").read_text())
-
-
-def _said(folder: Path, word: str) -> list[int]:
-    """The numbers of a line that the program prints."""
-    output = folder / "output"
-    wait_for(lambda: f"[0] {word}" in output.read_text() and output.read_text().endswith("\n"), 60, output.read_text)
-    line = next(line for line in output.read_text().splitlines() if line.startswith(f"[0] {word}"))
-    return [int(text) for text in line.split()[2:]]
-
-
-def _end(launcher: subprocess.Popen[bytes]) -> int | None:
+def _end(launcher: subprocess.Popen[str]) -> int | None:
     for wait_s in (1.5, 25):
         with contextlib.suppress(subprocess.TimeoutExpired):
             return launcher.wait(wait_s)
