@@ -110,7 +110,6 @@ def main(arguments: list[str] | None = None) -> int:
     parts = {
         "Outcomes: passed / failed / skipped tests": report.table(cores, results),
         "Differences": report.table_of_differences(cores, rows),
-        "Failures": report.failures(cores, results),
     }
     text = "\n".join(line for title, lines in parts.items() for line in (f"# {title}", "", *lines, ""))
     (suite.output / "summary.md").write_text(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from horovod_suite.cases import Case, Core
-from horovod_suite.outcomes import ORDER, Run, differences, history, worst
+from horovod_suite.outcomes import Run, differences, history
 
 COUNTED = ("passed", "failed", "skipped", "aborted", "hung", "not run")
 Results = dict[tuple[Case, str], list[Run]]
@@ -55,14 +55,3 @@ def table_of_differences(cores: list[Core], rows: list[tuple[str, ...]]) -> Iter
     yield row(("", "case", "test", cores[0].name, "core", "outcomes with it", "first error"))
     yield row(["---"] * 7)
     yield from (row(one) for one in rows)
-
-
-def failures(cores: list[Core], results: Results) -> Iterator[str]:
-    """The tests that did not pass with the first core, with their errors."""
-    yield row(("case", "test", cores[0].name, "first error"))
-    yield row(["---"] * 4)
-    for (case, name), runs in results.items():
-        for test, ranks in runs[0].outcomes.items() if name == cores[0].name else ():
-            if ORDER.index(worst(ranks)) < ORDER.index("passed"):
-                error = runs[0].reasons.get(test, "").replace("|", "/")
-                yield row((case.name, test, history(runs, test), error))

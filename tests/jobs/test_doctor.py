@@ -19,7 +19,6 @@ from support.doctor import (
     doctor,
     hvdtrain_launch,
     in_rank_1,
-    nvidia_smi,
     path_with,
     requires,
     script,
@@ -185,14 +184,6 @@ def test_run_folder_has_the_quick_findings(tmp_path):
     assert f"{limits['text']}; {limits['remedy']}" in text
 
 
-def test_more_threads_than_cores_and_more_ranks_than_gpus(tmp_path):
-    cores = os.cpu_count() or 1
-    variables = {"OMP_NUM_THREADS": str(cores + 1), "PATH": nvidia_smi(tmp_path)}
-    result = doctor(tmp_path, "--only", "threads", "gpu-per-rank", by=launcher("local", 2), **variables)
-    result.has("threads", "warn", f"2 rank(s) times {cores + 1} threads on {cores} core(s)", remedy="OMP_NUM_THREADS=")
-    result.has("gpu-per-rank", "fail", "2 ranks on this host", "1 visible GPU", remedy="at most 1 rank")
-
-
 @pytest.fixture
 def two_hosts(monkeypatch):
     """Two network namespaces, whose link may be limited, as a benchmark makes them."""
@@ -221,8 +212,3 @@ def test_a_slow_link_is_what_steps_wait_for(two_hosts, tmp_path):
     assert 5 < float(re.search(r"\((\d+) Mbit/s\)", link["text"])[1]) <= 10
     assert "powersgd:4 or --sync-every 8" in link["remedy"]
     result.has("horovod-size", "ok", "an allreduce over 2 processes is correct")
-
-
-@pytest.mark.matrix
-def test_a_fast_link_is_not_blamed(two_hosts, tmp_path):
-    on_hosts(two_hosts, tmp_path, "link").has("link", "ok", "over 2 ranks, an allreduce takes")

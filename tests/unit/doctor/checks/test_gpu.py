@@ -65,6 +65,10 @@ def test_gpu_older_than_torch(environment, tmp_path, monkeypatch):
     assert (old.status, "an older torch" in old.remedy) == ("fail", True)
     assert old.text.startswith("Tesla V100 (sm_70) is too old for torch 2.15.0")
     assert environment.finding(check_gpu_per_rank) == ("ok", "1 GPU(s) for 1 rank(s)", "")
+    environment.context.ranks = 2
+    found = environment.finding(check_gpu_per_rank)
+    assert found.status == "fail" and found.text.startswith("2 ranks on this host, but 1 visible GPU")
+    assert found.remedy.startswith("start at most 1 rank")
 
 
 def test_nvidia_smi_cannot_reach_the_driver(environment, tmp_path, monkeypatch):
