@@ -82,8 +82,6 @@ RUNS = {
     "--all": "use hvdtrain runs | less, as a pipe gets all runs",
     "--reverse": "use --sort -COLUMN, or --sort COLUMN for the least value first",
 }
-WATCH = {"--token-file": "leave it out: the address that --serve prints has a token"}
-
 BENCH = {
     "--data": "use --set data=NAME",
     "--idle-seconds": "use benchmarks/idle.py of hvdtrain's sources",
