@@ -35,6 +35,8 @@ def markdown_page(report: RunsReport) -> str:
     parts = [f"# {report.title}\n", *(f"{escape(sentence)}\n" for sentence in report.findings)]
     parts += [f"{escape(report.summary())}\n", f"## Figures\n\n{report.table(report.main).markdown()}"]
     parts.append(f"## More figures\n\n{report.table(report.more).markdown()}")
+    if report.classes:
+        parts.append("## Test accuracy of classes\n\n" + _list(report.classes))
     parts.append("## Runs\n\n" + _list(f"{label}: {'; '.join(runs)}" for label, runs in report.runs()))
     if report.unfinished:
         parts.append("## Unfinished runs\n\n" + _list(report.unfinished))
