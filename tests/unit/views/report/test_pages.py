@@ -103,6 +103,12 @@ def test_no_framework_is_imported(tmp_path):
     assert "matplotlib.pyplot" not in output
 
 
+def test_a_page_without_charts_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = html_page(report_of(make_run(tmp_path / "run")))
+    assert "<img" not in page and "a chart needs matplotlib; pip install &#39;hvdtrain[plots]&#39;" in page
+
+
 def test_metrics_besides_the_score_have_columns(tmp_path):
     for name, perplexity in (("a", 3.0), ("b", 2.0)):
         write_task_run(tmp_path / "runs" / name, {"perplexity": perplexity, "r2": 0.75}, score="min:perplexity")
