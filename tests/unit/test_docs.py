@@ -51,11 +51,12 @@ def test_links_are_called_by_the_page_that_they_lead_to(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_row_and_no_word_is_there_twice(page):
-    """A row of a table, except its heading; a word after itself, outside of code."""
+    """A row of a table, or its first cell where this is code; a word after itself, outside of code."""
     lines = page.read_text().splitlines()
-    headings = {line for line, rule in zip(lines, lines[1:], strict=False) if rule.startswith("| ---")}
-    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| ---") and line not in headings]
-    assert [row for row, count in Counter(rows).items() if count > 1] == []
+    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(), re.M):
+        rows = table.splitlines()[2:]
+        keys = [row for row in rows if row.strip("| ")] + re.findall(r"^\| (`[^|`]*`) \|", "\n".join(rows), re.M)
+        assert [key for key, count in Counter(keys).items() if count > 1] == []
     prose = "\n".join(line for line in lines if not line.startswith(("    ", "| ")))
     prose = re.sub(r"^```.*?^```|`[^`]*`", "CODE", prose, flags=re.M | re.S)
     assert re.findall(r"\b([a-z]+)[ \n]\1\b", prose) == []
