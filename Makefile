@@ -54,8 +54,8 @@ train: setup ## Train LeNet on NP processes with FRAMEWORK (default: the stack's
 test: setup ## Run the short test suite, which tests every guarantee; ARGS are passed to pytest
 	@$(ACTIVE) python -m pytest -n $(WORKERS) -m "not matrix" $(ARGS)
 
-test-all: setup ## Run all tests: every framework with every launcher; ARGS are passed to pytest
-	@$(ACTIVE) python -m pytest -n $(WORKERS) $(ARGS)
+test-all: setup ## Run all tests: every framework with every launcher, and print the coverage; ARGS are passed to pytest
+	@$(ACTIVE) python -m pytest -n $(WORKERS) --cov=hvdtrain --cov-report=term:skip-covered $(ARGS)
 
 # In an environment of its own, beside the one for other work.
 test-gpu: VENV = .venv-gpu

@@ -113,7 +113,7 @@ def measure(shards: Path, name: str, limit: int, steps: int) -> dict[str, float]
         sys.exit(f"{cached:.0%} of {shards} stay in the page cache: put --folder on a disk")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         group = stack.enter_context(limited_memory(limit)) if limit else None
-        data = str(shards) if limit else f"{HERE / 'rows_in_memory.py'}:data"
+        data = f"{HERE / 'shard_rows.py'}:{'from_shards' if limit else 'in_memory'}"
         place = ["--runs", folder, "--name", "job", "--max-steps", str(steps), "--log-every", "10", "--quiet"]
         training = [
             "--strategy",

@@ -7,15 +7,14 @@ In two processes, by MultiWorkerMirroredStrategy:
     hvdtrain launch local -n 2 -- python -m hvdtrain train examples/keras_regression.py:Friedman \
         --framework tensorflow --strategy multiworker --optimizer adam --lr 0.05 --epochs 20
 
-Both end with the same weights, and a mean squared error of 1.57 on the test rows; that of the noise is 1, and that of
-a linear regression 6.7.
+Both end with the same weights, and a mean squared error of 1.20 on the test rows; that of the noise is 1, and that of
+a linear regression 6.9.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import make_friedman1
 
 Rows = tuple[np.ndarray, np.ndarray]
 
@@ -27,8 +26,11 @@ class Friedman:
         self.width = width
 
     def data(self) -> tuple[Rows, Rows]:
-        x, y = (array.astype(np.float32) for array in make_friedman1(5000, noise=1.0, random_state=0))
-        x = (x - 0.5) * 12**0.5  # with mean 0 and variance 1
+        generator = np.random.default_rng(0)
+        x = generator.uniform(size=(5000, 10))
+        y = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
+        y = (y + generator.normal(size=5000)).astype(np.float32)
+        x = ((x - 0.5) * 12**0.5).astype(np.float32)  # with mean 0 and variance 1
         return (x[:4000], y[:4000]), (x[4000:], y[4000:])
 
     def model(self) -> tf.keras.Model:

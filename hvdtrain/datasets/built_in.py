@@ -1,20 +1,20 @@
 """Built-in data sets: published ones, which are found on this machine or downloaded once to the user's cache; and
-those that need no download, scikit-learn's digits and synthetic images.
+those that need no download, handwritten digits and synthetic images.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.datasets.formats.in_memory import CIFAR_ARCHIVE, CIFAR_FILES, cifar_members, parse_cifar10, read_idx
+from hvdtrain.datasets.formats.in_memory import CIFAR_ARCHIVE, cifar_members, parse_cifar10, read_idx
 from hvdtrain.datasets.formats.reading import Arrays, check_sha256, wrap_errors
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
+from hvdtrain.system.files import user_cache
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
            "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")  # fmt: skip
@@ -78,23 +78,13 @@ def load_published(name: str, offline: bool) -> Arrays:
 
     Raises UserError if it is in neither and cannot be downloaded, or is damaged.
     """
-    if name == "cifar10":
-        return _load_cifar10(offline)
-    paths = _locate(name, offline)
-    return tuple(read_idx(path, _remedy(path), PUBLISHED[name].sha256[file]) for file, path in paths.items())
-
-
-def _load_cifar10(offline: bool) -> Arrays:
-    """From the six extracted files if a folder has them all, else from the archive."""
-    for folder in _folders("cifar10"):
-        files = [folder / file for file in CIFAR_FILES]
-        if all(map(os.path.isfile, files)):
-            with wrap_errors(folder, _remedy(folder)):
-                return parse_cifar10((path.name, path.read_bytes()) for path in files)
-    path = _locate("cifar10", offline)[CIFAR_ARCHIVE]
-    with wrap_errors(path, _remedy(path)), open(path, "rb") as file:
-        check_sha256(file, CIFAR_ARCHIVE, PUBLISHED["cifar10"].sha256[CIFAR_ARCHIVE])
-        return parse_cifar10(cifar_members(file))
+    paths, sums = _locate(name, offline), PUBLISHED[name].sha256
+    if name != "cifar10":
+        return tuple(read_idx(path, _remedy(path), sums[file]) for file, path in paths.items())
+    path = paths[CIFAR_ARCHIVE]
+    with wrap_errors(path, _remedy(path)), open(path, "rb") as archive:
+        check_sha256(archive, CIFAR_ARCHIVE, sums[CIFAR_ARCHIVE])
+        return parse_cifar10(cifar_members(archive))
 
 
 def _locate(name: str, offline: bool) -> dict[str, Path]:
@@ -121,15 +111,8 @@ def _locate(name: str, offline: bool) -> dict[str, Path]:
 
 def _folders(name: str) -> list[Path]:
     """Where a published data set may be: in the user's folder, and last in the cache."""
-    roots = [os.environ.get("HVDTRAIN_DATA"), _cache()]
+    roots = [os.environ.get("HVDTRAIN_DATA"), user_cache()]
     return [Path(os.path.expanduser(root), name) for root in roots if root]
-
-
-def _cache() -> Path:
-    """The user's cache."""
-    import pooch  # with what it downloads by, 0.1 s that digits do not need
-
-    return Path(pooch.os_cache("hvdtrain"))
 
 
 def find_file(folders: list[Path], file: str) -> Path | None:
@@ -144,26 +127,21 @@ def _spellings(file: str) -> tuple[str, ...]:
 
 
 def _remedy(path: Path) -> str:
-    if _cache() in path.parents:
+    if user_cache() in path.parents:
         return "delete it, and it is downloaded again (not with --offline)"
     return "replace it with the published file, or unset HVDTRAIN_DATA to download it"
 
 
 def digits() -> Arrays:
-    """scikit-learn's 1797 handwritten digits of 8x8 pixels, as 28x28 bytes: 1437 to train, 360 to test.
+    """1797 handwritten digits of 8x8 pixels (digits-LICENSE.txt), as 28x28 bytes: 1437 to train, 360 to test.
 
     Values 0 to 16 become 0 to 255. Each pixel is repeated 3x3 times within a border of two zeros, so nothing is
     interpolated. In the order of labels, every fifth image is a test image.
     """
-    # Importing scikit-learn, and with it SciPy, would add 0.6 s of CPU time to the start of each rank.
-    package = importlib.util.find_spec("sklearn")
-    if package is None or not package.origin:
-        raise UserError("--data digits: scikit-learn is not installed", "run: make setup")
-    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    with wrap_errors(path, "install scikit-learn again, by: make setup"):
-        rows = np.loadtxt(path, delimiter=",")
-    values, labels = rows[:, :-1], rows[:, -1].astype(np.int64)
-    pixels = np.rint(values.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    path = Path(__file__).with_name("digits.npz")
+    with np.load(path, allow_pickle=False) as rows:
+        values, labels = rows["values"], rows["labels"].astype(np.int64)
+    pixels = np.rint(values * (255 / 16)).astype(np.uint8)
     images = np.pad(pixels.repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2)))
     test = np.zeros(len(labels), bool)
     test[np.argsort(labels, kind="stable")[::5]] = True

@@ -8,9 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
 
-import pooch
+import requests
 from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -61,9 +60,8 @@ def _fetch(name: str, urls: Sequence[str], sha256: str) -> bytes:
     for attempt, url in enumerate([*urls] * ROUNDS):
         if attempt and attempt % len(urls) == 0:
             time.sleep(PAUSE_S)
-        content = Bounded()
         try:
-            _get(url, content, name)
+            content = _get(url, name)
             check_sha256(content, name, sha256)
             return content.getvalue()
         except Exception as error:  # from requests, a socket or gzip; the next mirror may work
@@ -75,45 +73,23 @@ def _fetch(name: str, urls: Sequence[str], sha256: str) -> bytes:
     )
 
 
-def _get(url: str, content: BinaryIO, name: str) -> None:
-    """Download into `content`, with a progress bar on rank 0's terminal."""
+def _get(url: str, name: str) -> io.BytesIO:
+    """What a mirror sends, with a progress bar on rank 0's terminal."""
     visible = rank_info.detect().rank == 0 and sys.stderr.isatty()
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not visible) as bar:
-        pooch.HTTPDownloader(Meter(bar), CHUNK, timeout=SILENCE_S)(url, content, None)
+    content, end = io.BytesIO(), time.monotonic() + LONGEST_S
+    with (
+        requests.get(url, stream=True, timeout=SILENCE_S) as answer,
+        Progress(*columns, console=Console(stderr=True), transient=True, disable=not visible) as bar,
+    ):
+        answer.raise_for_status()
+        task = bar.add_task("", total=int(answer.headers.get("Content-Length", 0)) or None)
+        for chunk in answer.iter_content(CHUNK):
+            if time.monotonic() > end:
+                raise TimeoutError(f"not complete after {LONGEST_S:g} s")
+            if content.tell() + len(chunk) > LARGEST:
+                raise Malformed(f"is longer than {LARGEST} bytes")
+            content.write(chunk)
+            bar.advance(task, len(chunk))
     content.seek(0)
-
-
-class Bounded(io.BytesIO):
-    """A buffer for what a mirror sends; raises Malformed beyond the size of any published file."""
-
-    def write(self, chunk: Any) -> int:
-        if self.tell() + len(chunk) > LARGEST:
-            raise Malformed(f"is longer than {LARGEST} bytes")
-        return super().write(chunk)
-
-
-class Meter:
-    """The progress bar that pooch expects, drawn by rich. Raises TimeoutError if the download takes too long."""
-
-    def __init__(self, bar: Progress) -> None:
-        self._bar, self._task, self._end = bar, bar.add_task("", total=None), time.monotonic() + LONGEST_S
-
-    @property
-    def total(self) -> float | None:
-        return self._bar.tasks[self._task].total
-
-    @total.setter
-    def total(self, size: int) -> None:
-        self._bar.update(self._task, total=size)
-
-    def update(self, size: int) -> None:
-        if time.monotonic() > self._end:
-            raise TimeoutError(f"not complete after {LONGEST_S:g} s")
-        self._bar.advance(self._task, size)
-
-    def reset(self) -> None:
-        self._bar.reset(self._task)
-
-    def close(self) -> None:
-        pass
+    return content

@@ -2,69 +2,63 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from hvdtrain.datasets.built_in import IDX_FILES, find_file
-from hvdtrain.datasets.formats.array_files import HDF5_SUFFIXES, NPY_FILES, load_hdf5, load_npy
 from hvdtrain.datasets.formats.image_files import SUFFIXES, load_class_folders, load_image_folder
 from hvdtrain.datasets.formats.in_memory import read_idx, read_npz
-from hvdtrain.datasets.formats.reading import ImageSize, Malformed, wrap_errors
+from hvdtrain.datasets.formats.npy_files import NPY_FILES, load_npy
+from hvdtrain.datasets.formats.reading import READABLE, ImageSize, Malformed, wrap_errors
 from hvdtrain.datasets.formats.tables import NO_COLUMNS, TABLE_SUFFIXES, Columns, check_no_columns, load_tables
-from hvdtrain.datasets.formats.tar_shards import SHARD, load_tar_shards
-from hvdtrain.datasets.rows import LoadedArrays, LoadedSources
+from hvdtrain.datasets.rows import LoadedSources
 from hvdtrain.errors import UserError
 from hvdtrain.system.text import printable
 
 MAX_LISTED = 3
 """Of the names in a folder, in a message."""
-OWN_READER = "read it in a function of FILE.py (--data FILE.py:NAME) or in a task"
+OWN_READER = "write a function that reads it, and give --data FILE.py:NAME (docs/data.md)"
 FORMATS = (
     f"train.npz and test.npz with images and labels, one .npz file with x_train, y_train, x_test and y_test, IDX files "
     f"named as MNIST's ({IDX_FILES[0]}), {NPY_FILES[0]} and so on, folders CLASS, or train/CLASS and test/CLASS, of "
-    f"images, a table ({', '.join(TABLE_SUFFIXES)}), an HDF5 file, or train-*.tar and test-*.tar"
+    f"images, or a table of numbers ({', '.join(TABLE_SUFFIXES)})"
 )
 
 
 def load_path(
     name: str, path: Path, skip: bool = False, resized: ImageSize = None, columns: Columns = NO_COLUMNS
-) -> LoadedSources | LoadedArrays:
+) -> LoadedSources:
     """The data at a path, in one of FORMATS.
 
-    name: of the data in messages. skip, resized: see `RowSource` and `ImageRows`. columns: of a table. Raises UserError
-    if the path has none of the formats, or several, or a file is damaged.
+    name: of the data in messages. skip, resized: see `CheckedRows` and `ImageFolder`. columns: of a table. Raises
+    UserError if the path has none of the formats, or several, or a file is damaged.
     """
     kind = _format(name, path)
-    if kind == "table":
-        return load_tables(name, _tables(path), columns, skip, resized)
-    check_no_columns(name, columns)
+    if kind != "table":
+        check_no_columns(name, columns)
     if kind == "classes":
         return load_class_folders(name, path, skip, resized)
-    if resized and kind not in ("images", "tar"):
-        raise UserError(f"--image-size: {name} holds arrays, which are not resized", "leave it out")
     if kind == "images":
         return load_image_folder(name, path, skip, resized)
-    if kind == "tar":
-        return load_tar_shards(name, path, skip, resized)
+    if resized:
+        raise UserError(f"--image-size: {name} holds arrays, which are not resized", "leave it out")
+    if kind == "table":
+        return load_tables(name, _tables(path), columns, skip)
     if kind == "npy":
         return load_npy(name, path, skip)
-    if kind == "hdf5":
-        return load_hdf5(name, path if path.is_file() else next(_named(path, HDF5_SUFFIXES)), skip)
     if kind == "idx":
-        return LoadedArrays(tuple(_read_idx(path, file) for file in IDX_FILES))
-    return _load_npz(path)
+        return LoadedSources.of_arrays(name, tuple(_read_idx(path, file) for file in IDX_FILES))
+    return _load_npz(name, path)
 
 
 def _format(name: str, path: Path) -> str:
-    """What a path holds: `images`, `classes`, `table`, `tar`, `npy`, `hdf5`, `idx` or `npz`."""
+    """What a path holds: `images`, `classes`, `table`, `npy`, `idx` or `npz`."""
     if path.is_file():
         return _format_of_file(name, path)
-    with wrap_errors(path, "check the path and its permissions"):
+    with wrap_errors(path, READABLE):
         names = os.listdir(path)
     archives = [file for file in names if file.endswith(".npz") and not file.startswith(".")]
     is_there = {
@@ -72,27 +66,21 @@ def _format(name: str, path: Path) -> str:
         "idx": any(find_file([path], file) for file in IDX_FILES),
         "npy": set(NPY_FILES) & set(names),
         "images": (path / "train").is_dir(),
-        "hdf5": len(list(_named(path, HDF5_SUFFIXES))) == 1,
-        "tar": any(map(SHARD.fullmatch, names)),
     }
-    is_there["table"] = len(tables := _tables(path)) == 1 or [file.stem for file in tables] == ["train", "test"]
-    if not any(is_there.values()):
-        is_there["classes"] = any(map(_holds_images, _folders(path)))
     kinds = [kind for kind, there in is_there.items() if there]
-    if len(kinds) > 1 and is_there["table"]:  # it describes the others, unless it says of which class images are
-        has_no_classes = kinds == ["images", "table"] and not _folders(path / "train")
-        kinds = ["table"] if has_no_classes else [kind for kind in kinds if kind != "table"]
     if len(kinds) > 1:
         raise UserError(f"{name}: holds data in several formats ({', '.join(kinds)})", "leave one of them there")
-    if not kinds:
-        raise _no_format(name, path, names)
-    return kinds[0]
+    if kinds:  # a table next to it describes it
+        return kinds[0]
+    if len(tables := _tables(path)) == 1 or [file.stem for file in tables] == ["train", "test"]:
+        return "table"
+    if any(map(_holds_images, path.iterdir())):
+        return "classes"
+    raise _no_format(name, path, names)
 
 
 def _format_of_file(name: str, path: Path) -> str:
-    """`table`, `hdf5` or `npz`. Raises UserError for a file that is neither."""
-    if path.suffix.lower() in HDF5_SUFFIXES:
-        return "hdf5"
+    """`table` or `npz`. Raises UserError for a file that is neither."""
     if path.suffix.lower() in TABLE_SUFFIXES:
         return "table"
     if path.suffix != ".npz" and not zipfile.is_zipfile(path):
@@ -108,15 +96,13 @@ def _no_format(name: str, path: Path, names: list[str]) -> UserError:
     if len(archives) > 1:
         remedy = "name them train.npz and test.npz, or give the path of one that has all arrays"
         return UserError(f"{name}: holds {len(archives)} .npz files ({_listed(archives)})", remedy)
-    suffixes = collections.Counter(Path(file).suffix.lower() for file in shown if (path / file).is_file())
-    if any(suffix in SUFFIXES for suffix in suffixes):
-        held = " and ".join(f"{count:,} {suffix} file(s)" for suffix, count in suffixes.most_common(2))
-        remedy = "put the images of each class into a folder with its name, or add a table with columns file and label"
-        return UserError(f"{name}: holds {held}, but nothing says of which class an image is", remedy)
     held = _listed(shown) or "it is empty"
+    if any(file.lower().endswith(SUFFIXES) for file in shown):
+        remedy = f"put the images of each class into a folder with its name, or {OWN_READER}"
+        return UserError(f"{name}: holds images ({held}), but nothing says of which class one is", remedy)
     if len(tables := _tables(path)) > 1:
         return UserError(f"{name}: holds {len(tables)} tables ({held})", "name two of them train and test, or give one")
-    return UserError(f"{name}: holds no data of a known format ({held})", f"give {FORMATS}")
+    return UserError(f"{name}: holds no data of a known format ({held})", f"give {FORMATS}; or {OWN_READER}")
 
 
 def _listed(names: list[str]) -> str:
@@ -127,26 +113,20 @@ def _tables(path: Path) -> list[Path]:
     """The tables at a path: training rows before test rows."""
     if path.is_file():
         return [path]
-    found = [file for file in _named(path, TABLE_SUFFIXES) if file.name[0] != "."]
+    found = [file for file in path.iterdir() if file.suffix.lower() in TABLE_SUFFIXES and file.name[0] != "."]
     return sorted(found, key=lambda file: (file.stem != "train", file.name))
 
 
-def _folders(path: Path) -> list[Path]:
-    return [folder for folder in sorted(path.iterdir()) if folder.is_dir() and folder.name[0] != "."]
-
-
-def _holds_images(folder: Path) -> bool:
+def _holds_images(path: Path) -> bool:
+    if path.name[0] == "." or not path.is_dir():
+        return False
     try:
-        return any(file.lower().endswith(SUFFIXES) for file in os.listdir(folder))
+        return any(file.lower().endswith(SUFFIXES) for file in os.listdir(path))
     except OSError:
         return False
 
 
-def _named(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    return (path for path in sorted(folder.iterdir()) if path.suffix.lower() in suffixes)
-
-
-def _load_npz(path: Path) -> LoadedArrays:
+def _load_npz(name: str, path: Path) -> LoadedSources:
     if path.is_dir() and any(os.path.exists(path / name) for name in ("train.npz", "test.npz")):
         files = [(path / name, ["images", "labels"]) for name in ("train.npz", "test.npz")]
     else:
@@ -155,11 +135,11 @@ def _load_npz(path: Path) -> LoadedArrays:
     arrays = tuple(array for file, names in files for array in read_npz(file, names))
     names = read_npz(files[0][0], ("classes",), missing=True)
     if not names:
-        return LoadedArrays(arrays)
+        return LoadedSources.of_arrays(name, arrays)
     with wrap_errors(files[0][0], "save classes as strings, one for each class"):
         if names[0].dtype.kind != "U" or names[0].ndim != 1:
             raise Malformed(f"holds classes of type {names[0].dtype} and shape {names[0].shape}")
-    return LoadedArrays(arrays, tuple(names[0].tolist()))
+    return LoadedSources.of_arrays(name, arrays, tuple(names[0].tolist()))
 
 
 def _read_idx(folder: Path, file: str) -> np.ndarray:

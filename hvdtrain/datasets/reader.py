@@ -60,7 +60,7 @@ class Reader:
         if self.workers:
             self._threads = ThreadPoolExecutor(self.workers, "reader")
             for _ in range(self.workers if self._loader_spec else 0):
-                self._processes.append(WorkerProcess(self._loader_spec or {}, self._states()))
+                self._processes.append(WorkerProcess(self._loader_spec or {}))
                 self._idle.put(self._processes[-1])
         return self
 
@@ -77,9 +77,6 @@ class Reader:
         """Wait until all processes can read, so that no step does. Raises what loading the data raised there."""
         for process in self._processes:
             process.wait_until_loaded()
-
-    def _states(self) -> dict[str, str]:
-        return {part: getattr(source, "state", "") for part, source in self._sources.items()}
 
     def batches(self, part: Part, rows: Iterable[np.ndarray], epoch: int = 0) -> Iterator[Rows]:
         """The rows of each batch, int64 (n,), read; at most AHEAD * workers of them are read ahead.

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from hvdtrain.datasets.built_in import PUBLISHED, digits, load_published, synthetic
-from hvdtrain.datasets.division import Division
-from hvdtrain.datasets.formats.image_files import ImageRows
+from hvdtrain.datasets.division import Division, labels_of
 from hvdtrain.datasets.formats.reading import ImageSize
 from hvdtrain.datasets.formats.tables import Columns, check_no_columns
-from hvdtrain.datasets.rows import ArraySource, LoadedArrays, LoadedSources
-from hvdtrain.datasets.validation import check_same_shape, names_or_numbers, valid_images, valid_labels
+from hvdtrain.datasets.rows import ArraySource, LoadedSources
+from hvdtrain.datasets.validation import check_same_shape
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.networks.layers import Shape
@@ -45,7 +44,7 @@ def load_dataset(
 
     image_shape: (channels, height, width) that the network takes, if it takes only one; synthetic images get it.
     offline: do not download. image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace
-    rows that cannot be read (`RowSource`). name: of the data in messages, by default `data`. split: share of the rows
+    rows that cannot be read (`CheckedRows`). name: of the data in messages, by default `data`. split: share of the rows
     to train with, of data that has no test part; validation: share of these that is kept apart; seed: decides which.
     label, columns: names of columns of a table, as --label and --columns. as_images: give rows of n numbers the shape
     (1, 1, n), as networks take it. Raises UserError, which names the file or option, the problem and the remedy.
@@ -54,7 +53,7 @@ def load_dataset(
     if is_reference(data):
         from hvdtrain.datasets.formats.python_objects import load_python
 
-        loaded: LoadedSources | LoadedArrays = load_python(name, data, skip_bad_rows, chosen)
+        loaded = load_python(name, data, skip_bad_rows, chosen)
         if image_size:
             raise UserError(f"--image-size: {name} makes the images", "resize them there")
     elif os.path.exists(path := Path(os.path.expanduser(data))) and data and data not in NAMES:
@@ -62,21 +61,19 @@ def load_dataset(
 
         loaded = load_path(name, path, skip_bad_rows, image_size, chosen)
     else:
-        loaded = _load_arrays(name, data, image_shape, offline)
+        loaded = _built_in(name, data, image_shape, offline)
         check_no_columns(name, chosen)
         if image_size:
             raise UserError(f"--image-size: {name} is not resized", "leave it out")
-    sources = loaded if isinstance(loaded, LoadedSources) else _in_memory(name, loaded)
-    train, test, validated = Division(split, validation, seed).of(name, sources.train, sources.test, sources.labels)
-    if sources.test is None and isinstance(sources.train, ImageRows):  # of two parts, their reader has done it
-        sources.train.take_colors_of_first(sources.train)
+    labels = labels_of(loaded.train, 1)
+    train, test, validated = Division(split, validation, seed).of(name, loaded.train, loaded.test, labels)
     if as_images:
-        if not sources.classes:
+        if not loaded.classes:
             reason = f"{name}: its labels are numbers with fractions, and a network as data tells classes apart"
             raise UserError(reason, "write a task with a loss for them, or give --label a column of classes")
         train, test = map(_as_images, (train, test))
         validated = validated and _as_images(validated)
-    dataset = Dataset(data, train, test, sources.classes, validated)
+    dataset = Dataset(data, train, test, loaded.classes, validated)
     check_same_shape(name, dataset)
     return dataset
 
@@ -91,24 +88,12 @@ def _as_images(source: Source) -> Source:
     return images
 
 
-def _in_memory(name: str, loaded: LoadedArrays) -> LoadedSources:
-    """The sources of arrays, which are all checked."""
-    images, test_images = (
-        valid_images(f"{name}: {part}", array)
-        for part, array in (("train", loaded.arrays[0]), ("test", loaded.arrays[2]))
-    )
-    labels = valid_labels(f"{name}: train", loaded.arrays[1], len(images), len(loaded.classes) or None)
-    classes = names_or_numbers(f"{name}: classes", loaded.classes, labels)
-    test_labels = valid_labels(f"{name}: test", loaded.arrays[3], len(test_images), len(classes))
-    return LoadedSources(ArraySource(images, labels), ArraySource(test_images, test_labels), classes)
-
-
-def _load_arrays(name: str, data: str, image_shape: Shape | None, offline: bool) -> LoadedArrays:
+def _built_in(name: str, data: str, image_shape: Shape | None, offline: bool) -> LoadedSources:
     if data == "digits":
-        return LoadedArrays(digits(), DIGITS)
+        return LoadedSources.of_arrays(name, digits(), DIGITS)
     if data == "synthetic":
-        return LoadedArrays(synthetic(image_shape or SYNTHETIC_SHAPE), DIGITS)
+        return LoadedSources.of_arrays(name, synthetic(image_shape or SYNTHETIC_SHAPE), DIGITS)
     if data in PUBLISHED:
-        return LoadedArrays(load_published(data, offline), PUBLISHED[data].classes)
+        return LoadedSources.of_arrays(name, load_published(data, offline), PUBLISHED[data].classes)
     hint = did_you_mean(data, NAMES)
     raise UserError(f"{name}: no such folder{hint}", f"give a folder, or one of {', '.join(NAMES)}")

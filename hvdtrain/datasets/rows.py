@@ -13,7 +13,7 @@ import numpy as np
 
 from hvdtrain.datasets.formats.reading import Arrays, DataChanged, Malformed, one_line
 from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.validation import valid_images, valid_labels
+from hvdtrain.datasets.validation import names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
 from hvdtrain.networks.layers import text
@@ -215,11 +215,6 @@ class CheckedRows(RowReader):
     @abc.abstractmethod
     def fingerprint(self) -> str: ...
 
-    @property
-    def state(self) -> str:
-        """Text that changes when a file does, without reading it: what a worker process compares."""
-        return ""
-
     @abc.abstractmethod
     def read_row(self, row: int) -> Any:
         """A row, in any form that the checks take. May raise any exception."""
@@ -302,28 +297,6 @@ class CheckedRows(RowReader):
         return RowError(f"{self._place(row)}: {reason}", FIX_OR_SKIP)
 
 
-class RowSource(CheckedRows):
-    """Images and labels (see `interfaces.Source`). classes: number of classes, above all labels."""
-
-    labels: np.ndarray | None = None
-    """The labels of all rows, integers (n,); None if they are not known without reading all rows."""
-    labels_seen: np.ndarray | None = None
-    """The labels that occur, in order; None if that is not known without reading all rows."""
-    other_shape = "give all images one shape, or use --on-bad-row skip"
-
-    def __init__(self, name: str, length: int, classes: int, skip: bool) -> None:
-        super().__init__(name, length, skip, ImagesAndLabels(classes))
-
-    @property
-    def form(self) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of all images."""
-        return self.forms[0]
-
-    @abc.abstractmethod
-    def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        """The image of a row, in any form that `valid_images` takes, and its label. May raise any exception."""
-
-
 def _forms_of_row(arrays: tuple[np.ndarray, ...]) -> Forms:
     return tuple((array.shape, array.dtype) for array in arrays)
 
@@ -340,13 +313,12 @@ class LoadedSources(NamedTuple):
     test: Source | None
     """None for data that is not divided into parts."""
     classes: tuple[str, ...]
-    labels: np.ndarray | None = None
-    """Those of `train`, integers (n,), where they are known without reading all rows."""
 
-
-class LoadedArrays(NamedTuple):
-    """Data that is read into memory."""
-
-    arrays: Arrays
-    classes: tuple[str, ...] = ()
-    """Names of the classes; empty if they are not known."""
+    @classmethod
+    def of_arrays(cls, name: str, arrays: Arrays, classes: tuple[str, ...] = ()) -> LoadedSources:
+        """Arrays in memory, which are all checked. classes: empty if their names are not known."""
+        images, test_images = (valid_images(f"{name}: {part}", arrays[i]) for part, i in (("train", 0), ("test", 2)))
+        labels = valid_labels(f"{name}: train", arrays[1], len(images), len(classes) or None)
+        classes = names_or_numbers(f"{name}: classes", classes, labels)
+        test_labels = valid_labels(f"{name}: test", arrays[3], len(test_images), len(classes))
+        return cls(ArraySource(images, labels), ArraySource(test_images, test_labels), classes)

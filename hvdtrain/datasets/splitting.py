@@ -55,7 +55,6 @@ class Subset(RowReader):
         self.advice: tuple[str, ...] = getattr(source, "advice", ())
         labels = getattr(source, "labels", None)
         self.labels = labels[rows] if isinstance(labels, np.ndarray) else None
-        self.labels_seen = getattr(source, "labels_seen", None) if self.labels is None else np.unique(self.labels)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -64,11 +63,6 @@ class Subset(RowReader):
     def fingerprint(self) -> str:
         """That of the source, and of the rows' numbers."""
         return f"{self._source.fingerprint} {hashlib.sha256(self._rows.astype('<i8').tobytes()).hexdigest()}"
-
-    @property
-    def state(self) -> str:
-        """That of the source (`rows.CheckedRows.state`)."""
-        return getattr(self._source, "state", "")
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         return read_rows(self._source, self._rows[rows], draw)

@@ -6,11 +6,9 @@ What is valid, but probably a mistake, is a warning.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 
 import numpy as np
 
-from hvdtrain.datasets.formats.reading import FileArray
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.networks.layers import text
@@ -19,10 +17,6 @@ MAX_SAMPLED, MAX_READ = 1 << 17, 64
 """Rows that a check for mistakes looks at, of arrays in memory and of data that is read."""
 MAX_CLASSES = 100_000
 """A larger label is not the number of a class."""
-Labels = np.ndarray | FileArray
-"""Labels in memory or in a file; a data set of h5py also serves."""
-LABELS_AT_ONCE = 1 << 20
-"""Labels that are read at a time."""
 DARK = 0.1
 """Images whose brightest pixel is below this share of the full range are probably scaled wrongly."""
 
@@ -81,7 +75,7 @@ def valid_labels(where: str, labels: np.ndarray, images: int, classes: int | Non
     return compact_labels(where, labels, classes).astype(np.int64)
 
 
-def compact_labels(where: str, labels: Labels, classes: int | None) -> np.ndarray:
+def compact_labels(where: str, labels: np.ndarray, classes: int | None) -> np.ndarray:
     """Labels of any integer type in the smallest type that holds them, so that many fit into memory.
 
     where: names them in messages. Raises UserError, naming the first wrong row, if one is below 0 or not below
@@ -90,18 +84,12 @@ def compact_labels(where: str, labels: Labels, classes: int | None) -> np.ndarra
     if len(labels.shape) != 1 or labels.dtype.kind not in "iu" or not labels.shape[0]:
         form = f"of type {labels.dtype} and shape {labels.shape}"
         raise UserError(f"{where}: the labels are {form}", "give integers of shape (n,), n at least 1")
-    limit = classes or MAX_CLASSES
-    compact = np.empty(labels.shape[0], np.min_scalar_type(limit - 1))
-    for first in range(0, len(compact), LABELS_AT_ONCE):
-        part = labels[first : first + LABELS_AT_ONCE]
-        wrong = np.flatnonzero((part < 0) | (part >= limit))
-        if len(wrong):
-            allowed = f"the data has {classes} classes" if classes else f"there may be {MAX_CLASSES:,} classes"
-            raise UserError(
-                f"{where}: the label of row {first + wrong[0]} is {part[wrong[0]]}", f"{allowed}, from 0 on: correct it"
-            )
-        compact[first : first + len(part)] = part
-    return compact.astype(np.min_scalar_type(int(compact.max())), copy=False)
+    wrong = np.flatnonzero((labels < 0) | (labels >= (classes or MAX_CLASSES)))
+    if len(wrong):
+        allowed = f"the data has {classes} classes" if classes else f"there may be {MAX_CLASSES:,} classes"
+        reason = f"{where}: the label of row {wrong[0]} is {labels[wrong[0]]}"
+        raise UserError(reason, f"{allowed}, from 0 on: correct it")
+    return labels.astype(np.min_scalar_type(int(labels.max())))
 
 
 def names_or_numbers(where: str, names: tuple[str, ...], labels: np.ndarray) -> tuple[str, ...]:
@@ -109,36 +97,16 @@ def names_or_numbers(where: str, names: tuple[str, ...], labels: np.ndarray) -> 
 
     Raises UserError for a name that is empty or occurs twice.
     """
-    first: dict[str, int] = {}
-    for number, name in enumerate(names):
-        if not name.strip():
-            raise UserError(f"{where}: the name of class {number} is empty", "give each class a name")
-        if first.setdefault(name, number) != number:
-            raise UserError(
-                f"{where}: the class name {name!r} occurs twice, as class {first[name]} and {number}",
-                "give each class a name of its own",
-            )
+    if not all(map(str.strip, names)) or len(set(names)) < len(names):
+        wrong = next(name for name in names if not name.strip() or names.count(name) > 1)
+        problem = f"is {wrong!r}" + " more than once" * bool(wrong.strip())
+        raise UserError(f"{where}: the name of a class {problem}", "give each class a name of its own")
     return names or tuple(map(str, range(int(labels.max()) + 1)))
-
-
-def labels_of_parts(
-    parts: Sequence[tuple[str, Labels]], where: str, names: tuple[str, ...]
-) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """The compact labels of training and test data, and the classes by `names_or_numbers`.
-
-    parts: the labels of both, after what names them in messages. where: names the names in messages.
-    """
-    train = compact_labels(*parts[0], len(names) or None)
-    classes = names_or_numbers(where, names, train)
-    return [train, compact_labels(*parts[1], len(classes))], classes
 
 
 def fingerprint_of_labels(labels: np.ndarray) -> str:
     """SHA-256 of labels of any type, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    for first in range(0, len(labels), LABELS_AT_ONCE):
-        digest.update(labels[first : first + LABELS_AT_ONCE].astype("<i8").tobytes())
-    return digest.hexdigest()
+    return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
 
 
 def suspicious(dataset: Dataset) -> list[str]:
@@ -163,7 +131,7 @@ def _sample(source: Source) -> tuple[np.ndarray, np.ndarray | None]:
     in_memory = getattr(source, "in_memory", False)
     rows = np.linspace(0, len(source) - 1, MAX_SAMPLED if in_memory else MAX_READ).astype(np.int64)
     images, labels = source[np.unique(rows)]
-    return images, labels if in_memory else getattr(source, "labels_seen", None)
+    return images, labels if in_memory else getattr(source, "labels", None)
 
 
 def _many_channels(shape: tuple[int, ...]) -> str:

@@ -27,7 +27,8 @@ START = (
 )
 """With the rank's own search path, so that it imports what the rank does."""
 LOAD_DATASET = "hvdtrain.datasets.registry:load_dataset"
-ERRORS = {kind.__name__: kind for kind in (UserError, RowError, DataChanged, TrainingError)}
+ERRORS = (RowError, DataChanged, UserError, TrainingError)
+"""What a rank gets: the first of these that an exception is, else the last."""
 END_S = 5.0
 """How long a process that no longer answers may take to end."""
 
@@ -38,13 +39,6 @@ class WorkerTraceback(Exception):
     user_lines: tuple[str, ...] = ()
     """See `system.user_frames.user_lines`."""
 
-    @classmethod
-    def of(cls, answer: dict[str, Any]) -> WorkerTraceback:
-        """That of a worker's answer."""
-        error = cls(answer["traceback"])
-        error.user_lines = tuple(answer["user_lines"])
-        return error
-
     def __str__(self) -> str:
         return f"in a process that reads data\n{self.args[0]}"
 
@@ -53,18 +47,17 @@ class WorkerProcess:
     """One process, as the rank sees it.
 
     loader_spec: the arguments of a function that returns a `Dataset`, as JSON has them, and as `loader` its name, by
-    default LOAD_DATASET. states: of the sources' files, by part, which must be what the process finds.
+    default LOAD_DATASET.
     Create it in the main thread: the kernel ends the process when the thread that started it ends.
     """
 
-    def __init__(self, loader_spec: dict[str, Any], states: dict[str, str]) -> None:
+    def __init__(self, loader_spec: dict[str, Any]) -> None:
         # A new program by exec, not a fork of this process: after MPI_Init a fork shares memory that is registered
         # with the network, and copies the locks of threads of Horovod and of the framework in whatever state they are.
         self._connection, theirs = Pipe()
         what = {
             "path": sys.path,
             "loader_spec": loader_spec,
-            "states": states,
             "fd": theirs.fileno(),
             "parent": os.getpid(),
         }
@@ -79,34 +72,25 @@ class WorkerProcess:
 
     def wait_until_loaded(self) -> None:
         """Wait until the process can read. Raises what loading the data raised there."""
-        self._ask("train", [], Draw(0, 0))
+        self._ask("train", np.zeros(0, np.int64), Draw(0, 0))
 
     def read(self, part: str, rows: np.ndarray, draw: Draw) -> Rows:
         """Rows of a part. Raises what reading them raised there; TrainingError if the process ended."""
-        return self._ask(part, rows.tolist(), draw)
+        return self._ask(part, rows, draw)
 
-    def _ask(self, part: str, rows: list[int], draw: Draw) -> Rows:
+    def _ask(self, part: str, rows: np.ndarray, draw: Draw) -> Rows:
         try:
-            self._connection.send_bytes(json.dumps({"part": part, "rows": rows, "draw": draw}).encode())
-            answer = json.loads(self._connection.recv_bytes())
-            if "error" in answer:
-                cause = WorkerTraceback.of(answer) if answer["traceback"] else None
-                raise ERRORS[answer["error"]](answer["reason"], answer["remedy"]) from cause
-            return Rows(
-                tuple(self._receive(*form) for form in answer["arrays"]),
-                {int(position): RowError(*texts) for position, texts in answer["bad"].items()},
-            )
+            self._connection.send((part, rows, draw))
+            answer, cause = self._connection.recv()
         except (OSError, EOFError):
             status = self._process.wait(END_S)
             raise TrainingError(
                 f"a process that reads data {describe_status(status)}",
                 "look for its message above, and for a lack of memory in dmesg; --workers 0 reads without processes",
             ) from None
-
-    def _receive(self, dtype: str, shape: list[int]) -> np.ndarray:
-        array = np.empty(shape, dtype)
-        self._connection.recv_bytes_into(array.reshape(-1).view(np.uint8).data)
-        return array
+        if isinstance(answer, Exception):
+            raise answer from cause
+        return answer
 
     def kill(self) -> None:
         self._process.kill()
@@ -127,8 +111,9 @@ def main() -> None:
     sources, problem = _load(what)
     while True:
         try:
-            request = json.loads(connection.recv_bytes())
-            _answer(connection, problem or _read(sources[request["part"]], request["rows"], Draw(*request["draw"])))
+            part, rows, draw = connection.recv()
+            answer = problem or _read(sources[part], rows, draw)
+            connection.send(_as_error(answer) if isinstance(answer, Exception) else (answer, None))
         except (EOFError, OSError):  # the rank ended
             return
 
@@ -140,39 +125,24 @@ def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
         dataset = pkgutil.resolve_name(arguments.pop("loader"))(**arguments)
     except Exception as error:
         return {}, error
-    sources = dataset.parts
-    for part, state in what["states"].items():
-        state_here = getattr(sources[part], "state", "")
-        if state_here != state:
-            reason = f"--data {dataset.name}: {part}: the file changed while the job started: {state_here}"
-            return {}, DataChanged(reason)
-    return sources, None
+    return dataset.parts, None
 
 
-def _read(source: Any, rows: list[int], draw: Draw) -> Rows | Exception:
+def _read(source: Any, rows: np.ndarray, draw: Draw) -> Rows | Exception:
     """The rows, or what reading them raised; no arrays for no rows."""
     try:
-        if not rows:
-            return Rows(())
-        return read_rows(source, np.array(rows, np.int64), draw)
+        return read_rows(source, rows, draw) if len(rows) else Rows(())
     except Exception as error:
         return error
 
 
-def _answer(connection: Connection, answer: Rows | Exception) -> None:
-    if isinstance(answer, Exception):
-        kind = next((base.__name__ for base in type(answer).__mro__ if base.__name__ in ERRORS), "TrainingError")
-        reason, remedy = (answer.reason, answer.remedy) if isinstance(answer, UserError) else (one_line(answer), "")
-        cause = answer.__cause__ if isinstance(answer, HvdtrainError) else answer
-        trace = "".join(traceback.format_exception(cause)) if cause else ""
-        lines = user_lines(cause) if cause else ()
-        error = {"error": kind, "reason": reason, "remedy": remedy, "traceback": trace, "user_lines": lines}
-        connection.send_bytes(json.dumps(error).encode())
-        return
-    described = {
-        "arrays": [[array.dtype.str, array.shape] for array in answer.arrays],
-        "bad": {str(position): [error.reason, error.remedy] for position, error in answer.bad.items()},
-    }
-    connection.send_bytes(json.dumps(described).encode())
-    for array in answer.arrays:
-        connection.send_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+def _as_error(error: Exception) -> tuple[HvdtrainError, WorkerTraceback | None]:
+    """An error that the rank knows, and its cause: that of an error of hvdtrain's, or an exception of the user's."""
+    kind = next((kind for kind in ERRORS if isinstance(error, kind)), TrainingError)
+    reason, remedy = (error.reason, error.remedy) if isinstance(error, UserError) else (one_line(error), "")
+    origin = error.__cause__ if isinstance(error, HvdtrainError) else error
+    if not origin:
+        return kind(reason, remedy), None
+    cause = WorkerTraceback("".join(traceback.format_exception(origin)))
+    cause.user_lines = user_lines(origin)
+    return kind(reason, remedy), cause

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hvdtrain.errors import UserError
 from hvdtrain.networks.description import Network
@@ -114,10 +114,7 @@ def _from_python(reference: str, option: str) -> Network:
         raise UserError(f"{option}: is of type {type(network).__name__}", "give a hvdtrain.Network")
     if not isinstance(network.layers, tuple | list):
         raise UserError(f"{option}: its layers are of type {type(network.layers).__name__}", "give a tuple of layers")
-    try:
-        return from_record(to_record(network))
-    except ValueError as error:
-        raise UserError(f"{option}: {error}", "correct the network (docs/networks.md)") from None
+    return _checked(to_record(network), option)
 
 
 def _from_toml(path: Path, option: str) -> Network:
@@ -127,7 +124,11 @@ def _from_toml(path: Path, option: str) -> Network:
         raise UserError(f"{option}: cannot be read ({error.strerror})", "give a TOML file with a network") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{option}: is not valid TOML ({' '.join(str(error).split())})", "correct the file") from None
+    return _checked(content, option)
+
+
+def _checked(record: Any, option: str) -> Network:
     try:
-        return from_record(content)
+        return from_record(record)
     except ValueError as error:
-        raise UserError(f"{option}: {error}", "correct the file (docs/networks.md)") from None
+        raise UserError(f"{option}: {error}", "correct the network (docs/networks.md)") from None

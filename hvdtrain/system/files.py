@@ -38,6 +38,11 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 NOT_LOCAL = "is a URL, and not a path of this host; give a folder or file that is mounted here"
 
 
+def user_cache() -> Path:
+    """The folder of hvdtrain in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "hvdtrain")
+
+
 def is_url(path: str | Path) -> bool:
     """Whether a path is a URL, of which `Path` would make a folder such as `s3:`; `./s3:/` is none."""
     return bool(URL.match(str(path)))

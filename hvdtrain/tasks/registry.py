@@ -36,7 +36,6 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
         if not isinstance(loaded, Network):
             task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip", Division.by(config))
             return dataclasses.replace(task, loader_spec=_task_loader_spec(config, task)), task.dataset
-        network = loaded
     if config.set:
         raise UserError(f"--set {config.set[0]}: {config.model} is not a task", "give --model FILE.py:CLASS")
     network = network or find_network(config.model)

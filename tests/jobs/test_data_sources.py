@@ -21,6 +21,7 @@ from support.jobs import distance, finish, launcher, newest, run, start, train_s
 from support.memory import limited_memory
 from support.stack import FASTEST
 
+from hvdtrain.datasets.built_in import digits
 from hvdtrain.datasets.formats.reading import DataChanged
 
 CLASSES = ("one", "three", "two")
@@ -30,15 +31,13 @@ LENET = ("--image-size", "28x28", "--batch-size", "8", "--log-every", "1")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A folder with images of digits; row 7 of the training data is truncated."""
-    from sklearn.datasets import load_digits
-
     folder = tmp_path_factory.mktemp("images")
-    values, labels = load_digits(return_X_y=True)
+    images, labels, *_ = digits()
     for name, label in (("one", 1), ("two", 2), ("three", 3)):
-        for number, image in enumerate(values[labels == label][:20].reshape(-1, 8, 8)):
+        for number, image in enumerate(images[labels == label][:20]):
             inside = folder / "data" / ("test" if number % 5 == 0 else "train") / name
             inside.mkdir(parents=True, exist_ok=True)
-            Image.fromarray((image * 15).astype(np.uint8)).resize((20 + number, 20)).save(inside / f"{number:02}.jpg")
+            Image.fromarray(image).resize((20 + number, 20)).save(inside / f"{number:02}.jpg")
     bad = sorted((folder / "data" / "train" / "one").iterdir())[7]
     bad.write_bytes(bad.read_bytes()[:200])
     return folder

@@ -1,10 +1,13 @@
 """The examples train, by the commands that they begin with."""
 
 import ast
+import contextlib
+import io
 import json
 import re
 import shlex
 import shutil
+import tarfile
 from pathlib import Path
 
 import nbclient
@@ -35,6 +38,9 @@ COMMANDS = [
     pytest.param("own_loop.py", 0, "", "accuracy", 0.95, marks=MATRIX),  # as support/user_loop.py
     pytest.param("own_loop.py", 1, "", "accuracy", 0.95, marks=MATRIX),
     pytest.param("own_loop.py", 2, "", "accuracy", 0.95, marks=MATRIX),
+    ("own_formats.py", 0, "--epochs 8 --batch-size 12", "accuracy", 0.6),
+    pytest.param("own_formats.py", 1, "--epochs 8 --batch-size 12", "accuracy", 0.6, marks=MATRIX),
+    pytest.param("own_formats.py", 2, "--epochs 8 --batch-size 12", "accuracy", 0.6, marks=MATRIX),
     pytest.param("sequences.py", 0, "--epochs 4 --set longest=12", "within 0.1", 0.8, marks=MATRIX),
 ]
 
@@ -45,9 +51,9 @@ def commands(example: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.startswith(("    hvdtrain ", "    python "))]
 
 
-def draw_stripes(folder: Path) -> None:
-    """Images, 24x24 pixels in two colors each, of three classes that mirroring does not change."""
-    generator, (row, column) = np.random.default_rng(0), np.indices((24, 24))
+def draw_stripes(folder: Path, side: int = 24) -> None:
+    """Images, side x side pixels in two colors each, of three classes that mirroring does not change."""
+    generator, (row, column) = np.random.default_rng(0), np.indices((side, side))
     for part, count in (("train", 60), ("test", 20)):
         for name, values in (("level", row), ("upright", column), ("slanted", row + column)):
             inside = folder / part / name
@@ -55,6 +61,26 @@ def draw_stripes(folder: Path) -> None:
             for number in range(count):
                 colors, begin = generator.integers(0, 256, (2, 3), np.uint8), generator.integers(0, 6)
                 Image.fromarray(colors[(values + begin) // 3 % 2]).save(inside / f"{number:02}.png")
+
+
+def pack(folder: Path, part: str) -> None:
+    """The images of a part of photos/ also in a tar shard, and in photos.h5 where h5py is installed."""
+    paths, labels = sorted((folder / "photos" / part).glob("*/*.png")), []
+    (folder / "shards").mkdir(exist_ok=True)
+    with tarfile.open(folder / "shards" / f"{part}-000000.tar", "w") as shard:
+        for number, path in enumerate(paths):
+            labels.append(("level", "slanted", "upright").index(path.parent.name))
+            jpeg = io.BytesIO()
+            Image.open(path).save(jpeg, "JPEG")
+            for name, content in ((f"{number}.jpg", jpeg.getvalue()), (f"{number}.cls", str(labels[-1]).encode())):
+                header = tarfile.TarInfo(name)
+                header.size = len(content)
+                shard.addfile(header, io.BytesIO(content))
+    with contextlib.suppress(ImportError):
+        import h5py
+
+        with h5py.File(folder / "photos.h5", "a") as file:
+            file[f"{part}/images"], file[f"{part}/labels"] = [np.asarray(Image.open(path)) for path in paths], labels
 
 
 @pytest.fixture
@@ -71,6 +97,13 @@ def test_the_commands_of_an_example_train(example, number, options, metric, limi
     require(named[1] if named else "torch")
     if "folder=photos" in command:
         draw_stripes(folder / "photos")
+    if example == "own_formats.py":
+        for name, package in (("hdf5", "h5py"), ("hugging_face", "datasets")):
+            if f":{name}" in command:
+                pytest.importorskip(package)
+        draw_stripes(folder / "photos", 32)
+        for part in ("train", "test"):
+            pack(folder, part)
     status, output = run([*shlex.split(command), *options.split(), "--name", "a"], folder)
     assert status == 0, output
     value = json.loads((folder / "runs/a/result.json").read_text())["metrics"][metric]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -48,47 +46,6 @@ def write_images(folder: Path) -> Path:
             inside = folder / part / CLASSES[label]
             inside.mkdir(parents=True, exist_ok=True)
             (inside / f"{number:03}.png").write_bytes(png(image))
-    return folder
-
-
-def write_hdf5(folder: Path, **options: object) -> Path:
-    folder.mkdir()
-    with h5py.File(folder / "data.h5", "w") as file:
-        for part in PARTS:
-            images, labels = arrays(part)
-            file.create_dataset(f"{part}/images", data=images, **options)
-            file[f"{part}/labels"] = labels
-        file["classes"] = list(CLASSES)
-    return folder
-
-
-def write_chunks(folder: Path) -> Path:
-    return write_hdf5(folder, chunks=(5, 5, 4), compression="gzip")
-
-
-def write_shard(path: Path, members: dict[str, bytes]) -> None:
-    with tarfile.open(path, "w") as archive:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-
-
-def write_tar(folder: Path) -> Path:
-    """Shards of 5 rows; every other image is an .npy file, and one name is longer than a header holds."""
-    folder.mkdir()
-    for part in PARTS:
-        images, labels = arrays(part)
-        for number in range(0, len(labels), 5):
-            members = {}
-            for row in range(number, min(number + 5, len(labels))):
-                key = f"sub.folder/{'long' * 40 if row == 3 else ''}{row:03}"
-                npy = io.BytesIO()
-                np.save(npy, images[row])
-                members |= {f"{key}.npy": npy.getvalue()} if row % 2 else {f"{key}.PNG": png(images[row])}
-                members |= {f"{key}.cls": str(labels[row]).encode(), f"{key}.json": b"{}"}
-            write_shard(folder / f"{part}-{number // 5:06}.tar", members)
-    (folder / "classes.txt").write_text("\n".join(CLASSES))
     return folder
 
 
@@ -174,9 +131,6 @@ def write_python(folder: Path, name: str = "map_style") -> str:
 WRITERS: dict[str, Callable[[Path], object]] = {
     "npy": write_npy,
     "images": write_images,
-    "hdf5": write_hdf5,
-    "chunks": write_chunks,
-    "tar": write_tar,
     "map_style": write_python,
     "source": lambda folder: write_python(folder, "source"),
 }

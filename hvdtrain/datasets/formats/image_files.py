@@ -1,7 +1,4 @@
-"""Image files: PNG, JPEG and others, as bytes of the shape that a network takes; and rows that are such files.
-
-Rows are members of archives, or files in a folder that has a folder of images for each class.
-"""
+"""Image files: PNG, JPEG and others, as bytes of the shape that a network takes; and folders of them for each class."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from hvdtrain.datasets.formats.reading import READABLE, ImageSize, Malformed, check_unchanged, fingerprint, wrap_errors
-from hvdtrain.datasets.rows import LoadedSources, RowSource
+from hvdtrain.datasets.rows import CheckedRows, ImagesAndLabels, LoadedSources
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape, text
 from hvdtrain.system.text import printable
@@ -91,17 +88,24 @@ def _without_alpha(image: Image.Image, background: int) -> Image.Image:
     return Image.alpha_composite(opaque, image.convert("RGBA"))
 
 
-class ImageRows(RowSource):
-    """Rows whose images are encoded, such as JPEG, in folders or archives.
+class ImageFolder(CheckedRows):
+    """Images in folders of classes: rows by class, in the order of the file names.
 
-    counts: the rows in each of those. resized: (channels, height, width) that all images get; without channels
-    those of the first image, and without anything also its size.
+    part: the folder of the folders. resized: (channels, height, width) that all images get; without channels those of
+    the first image, and without anything also its size.
     """
 
-    def __init__(self, name: str, counts: Sequence[int], classes: int, skip: bool, resized: ImageSize) -> None:
-        super().__init__(name, sum(counts), classes, skip)
-        self._begins, self._resized = np.cumsum([0, *counts]), resized
-        self._in_color = False
+    def __init__(self, name: str, part: Path, found: Sequence[ClassFolder], skip: bool, resized: ImageSize) -> None:
+        counts = [len(one.paths) for one in found]
+        super().__init__(name, sum(counts), skip, ImagesAndLabels(len(found)))
+        self._part, self._resized, self._in_color = os.fsencode(part), resized, False
+        # Arrays, as a million names and numbers take a tenth of the memory of a list.
+        self._paths, self._sizes, self._mtimes_ns = map(np.concatenate, zip(*(one[:3] for one in found), strict=True))
+        self.labels = np.repeat(np.arange(len(found), dtype=np.min_scalar_type(len(found))), counts)
+        if ignored := sum(one.ignored for one in found):
+            self.advice = (
+                f"{name}: {ignored} file(s) are ignored, whose names end with none of {', '.join(SUFFIXES)}",
+            )
         size = text(resized[1:]) if resized else "HEIGHTxWIDTH"
         colors = f"1x{size} for gray or 3x{size} for color"
         self.other_shape = f"give --image-size {colors}" if resized else f"give --image-size {size}, or {colors}"
@@ -109,28 +113,39 @@ class ImageRows(RowSource):
         # Pillow warns of metadata that it does not need. This stays, as warnings.catch_warnings is not safe in threads.
         warnings.filterwarnings("ignore", module=r"PIL\.")
 
-    def find(self, row: int) -> tuple[int, int]:
-        """The number of the folder or archive that has a row, and the number of the row there."""
-        number = int(np.searchsorted(self._begins, row, side="right")) - 1
-        return number, row - int(self._begins[number])
+    def take_colors_of_first(self, *others: ImageFolder) -> None:
+        """Give gray images three channels, also in other parts, if the first image of these rows is in color."""
+        is_color = self.forms[0][0][0] == 3
+        for part in (self, *others):
+            part._in_color = is_color
 
-    def decode(self, file: BinaryIO) -> np.ndarray:
-        """The image in a file, in the size that is wanted."""
+    def _path(self, row: int) -> bytes:
+        return self._part + b"/" + bytes(self._paths[row])
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of all files, by class and name; and of the size that they get."""
+        return f"{fingerprint(self._path, self._paths.tolist(), self._sizes.tolist())} {self._resized}"
+
+    def where(self, row: int) -> str:
+        return printable(os.fsdecode(self._path(row)))
+
+    def read_row(self, row: int) -> tuple[np.ndarray, int]:
         channels, *size = self._resized or (None,)
-        image = decode(file, channels, (size[0], size[1]) if size else None)
-        return np.repeat(image, 3, axis=0) if self._in_color and len(image) == 1 else image
-
-    def take_colors_of_first(self, test: ImageRows) -> None:
-        """Give gray images three channels, also in the test data, if the first image of these rows is in color."""
-        self._in_color = test._in_color = self.form[0][0] == 3
+        path = self._path(row)
+        with open(path, "rb") as file:
+            check_unchanged(path, os.fstat(file.fileno()), int(self._sizes[row]), int(self._mtimes_ns[row]))
+            image = decode(file, channels, (size[0], size[1]) if size else None)
+        if self._in_color and len(image) == 1:
+            image = np.repeat(image, 3, axis=0)
+        return image, int(self.labels[row])
 
 
 class ClassFolder(NamedTuple):
-    """The images of a class. Arrays, as a million names and numbers take a tenth of the memory of a list."""
+    """The images of a class, in the order of the bytes of their names."""
 
-    path: bytes
-    names: np.ndarray
-    """File names in the order of their bytes: bytes (n,)."""
+    paths: np.ndarray
+    """CLASS/NAME: bytes (n,)."""
     sizes: np.ndarray
     """In bytes, int64 (n,); -1 for a link to a file that does not exist."""
     mtimes_ns: np.ndarray
@@ -139,48 +154,10 @@ class ClassFolder(NamedTuple):
     """Files whose names are not those of images."""
 
 
-class ImageFolder(ImageRows):
-    """Rows by class, in the order of the file names."""
-
-    def __init__(self, name: str, folders: list[ClassFolder], skip: bool, resized: ImageSize) -> None:
-        counts = [len(folder.names) for folder in folders]
-        super().__init__(name, counts, len(folders), skip, resized)
-        self._folders = folders
-        self.labels = np.repeat(np.arange(len(folders), dtype=np.min_scalar_type(len(folders))), counts)
-        self.labels_seen = np.flatnonzero(counts)
-        ignored = sum(folder.ignored for folder in folders)
-        if ignored:
-            self.advice = (
-                f"{name}: {ignored} file(s) are ignored, whose names end with none of {', '.join(SUFFIXES)}",
-            )
-
-    def _path(self, label: int, number: int) -> bytes:
-        folder = self._folders[label]
-        return folder.path + b"/" + bytes(folder.names[number])
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """Of all files, by class and name; and of the size that they get."""
-        folders = self._folders
-        names = [os.path.basename(folder.path) + b"/" + name for folder in folders for name in folder.names.tolist()]
-        sizes = np.concatenate([folder.sizes for folder in folders]).tolist()
-        return f"{fingerprint(lambda row: self._path(*self.find(row)), names, sizes)} {self._resized}"
-
-    def where(self, row: int) -> str:
-        return printable(os.fsdecode(self._path(*self.find(row))))
-
-    def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        label, number = self.find(row)
-        path, folder = self._path(label, number), self._folders[label]
-        with open(path, "rb") as file:
-            check_unchanged(path, os.fstat(file.fileno()), int(folder.sizes[number]), int(folder.mtimes_ns[number]))
-            return self.decode(file), label
-
-
 def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
     """train/CLASS/*.png and test/CLASS/*.png, or val instead of test; labels number the sorted names of the classes.
 
-    name: of the data in messages. skip, resized: see `RowSource` and `ImageRows`. Raises UserError if the parts do not
+    name: of the data in messages. skip, resized: see `CheckedRows`, `ImageFolder`. Raises UserError if the parts do not
     have the same classes, or a class of train has no image.
     """
     test = next((folder / part for part in TEST_FOLDERS if (folder / part).is_dir()), None)
@@ -197,31 +174,29 @@ def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -
                 f"{printable(str(lacks / missing[0]))}: no such folder{more}, but {has.name} has this class",
                 "give both parts the same classes; a folder of test may be empty",
             )
-    train_folders, test_folders = ([_scan(part / name) for name in classes] for part in (train, test))
-    for class_folder in train_folders:
-        if not len(class_folder.names):
-            raise UserError(f"{printable(os.fsdecode(class_folder.path))}: holds no image", "remove it, or add images")
-    if not any(len(class_folder.names) for class_folder in test_folders):
+    trained, tested_on = ([_scan(part, name) for name in classes] for part in (train, test))
+    for label, found in zip(classes, trained, strict=True):
+        if not len(found.paths):
+            raise UserError(f"{printable(str(train / label))}: holds no image", "remove it, or add images")
+    if not any(len(found.paths) for found in tested_on):
         raise UserError(f"{test}: holds no image", "put images to test with there")
-    train_rows = ImageFolder(f"{name}: train", train_folders, skip, resized)
-    test_rows = ImageFolder(f"{name}: {test.name}", test_folders, skip, resized)
+    train_rows = ImageFolder(f"{name}: train", train, trained, skip, resized)
+    test_rows = ImageFolder(f"{name}: {test.name}", test, tested_on, skip, resized)
     train_rows.take_colors_of_first(test_rows)
     return LoadedSources(train_rows, test_rows, tuple(map(printable, classes)))
 
 
 def load_class_folders(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
     """CLASS/*.png, in one part; see `load_image_folder`. Folders without images are ignored."""
-    scanned = {name: _scan(folder / name) for name in _class_names(folder)}
-    empty = [name for name, one in scanned.items() if not len(one.names)]
-    classes = [name for name in scanned if name not in empty]
+    scanned = {label: _scan(folder, label) for label in _class_names(folder)}
+    classes = [label for label, found in scanned.items() if len(found.paths)]
     if not classes:
         raise UserError(f"{folder}: has no folders of images", "give it a folder of images for each class")
-    folders = [scanned[name] for name in classes]
-    labels = np.repeat(np.arange(len(folders)), [len(one.names) for one in folders])
-    rows = ImageFolder(name, folders, skip, resized)
-    if empty:
+    rows = ImageFolder(name, folder, [scanned[label] for label in classes], skip, resized)
+    if empty := [label for label in scanned if label not in classes]:
         rows.advice += (f"{name}: {len(empty)} folder(s) without images are ignored: {printable(', '.join(empty))}",)
-    return LoadedSources(rows, None, tuple(map(printable, classes)), labels)
+    rows.take_colors_of_first()
+    return LoadedSources(rows, None, tuple(map(printable, classes)))
 
 
 def _class_names(folder: Path) -> list[str]:
@@ -229,19 +204,17 @@ def _class_names(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _scan(folder: Path) -> ClassFolder:
+def _scan(part: Path, label: str) -> ClassFolder:
     """The images of a class folder, without hidden files. Raises UserError if it holds a folder."""
-    path, images, ignored = os.fsencode(folder), [], 0
+    path, images, ignored = os.fsencode(part / label), [], 0
     suffixes = tuple(map(str.encode, SUFFIXES))
-    with wrap_errors(folder, READABLE), os.scandir(path) as entries:
+    with wrap_errors(part / label, READABLE), os.scandir(path) as entries:
         for entry in entries:
             if entry.name.startswith(b"."):
                 continue
             if entry.is_dir():
-                inner = printable(os.fsdecode(entry.path))
-                raise UserError(
-                    f"{inner}: a folder in the folder of a class", "put all images directly into the latter"
-                )
+                reason = f"{printable(os.fsdecode(entry.path))}: a folder in the folder of a class"
+                raise UserError(reason, "put all images directly into the latter")
             if not entry.name.lower().endswith(suffixes):
                 ignored += 1
                 continue
@@ -250,7 +223,7 @@ def _scan(folder: Path) -> ClassFolder:
                 images.append((entry.name, status.st_size, status.st_mtime_ns))
             except OSError:  # a link to a file that does not exist: the row cannot be read
                 images.append((entry.name, -1, 0))
-    names = np.array([name for name, _, _ in images], bytes) if images else np.zeros(0, "S1")
-    order = np.argsort(names, kind="stable")
-    sizes, times = (np.array([image[part] for image in images], np.int64)[order] for part in (1, 2))
-    return ClassFolder(path, names[order], sizes, times, ignored)
+    images.sort()
+    paths = np.array([os.fsencode(label) + b"/" + name for name, _, _ in images] or np.zeros(0, "S1"))
+    sizes, mtimes_ns = (np.array([image[position] for image in images], np.int64) for position in (1, 2))
+    return ClassFolder(paths, sizes, mtimes_ns, ignored)

@@ -16,8 +16,14 @@ from typing import BinaryIO
 
 import numpy as np
 
-from hvdtrain.datasets.formats import reading
-from hvdtrain.datasets.formats.reading import Arrays, Malformed, compare_sha256, decompressed, wrap_errors
+from hvdtrain.datasets.formats.reading import (
+    Arrays,
+    Malformed,
+    check_size,
+    compare_sha256,
+    decompressed,
+    wrap_errors,
+)
 
 CIFAR_ARCHIVE, CIFAR_FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 CIFAR_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
@@ -33,44 +39,27 @@ def read_idx(path: Path, remedy: str, sha256: str | None = None) -> np.ndarray:
     remedy: what to do about a damaged file. sha256: of the decompressed content. Raises UserError if the file is
     damaged or its content has another SHA-256.
     """
+    dimensions = 3 if "idx3" in path.name else 1
+    magic, start = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
+    content, size = bytearray(), 0  # writable, as PyTorch requires of the arrays that share it
     with wrap_errors(path, remedy), open(path, "rb") as file:
-        dimensions = 3 if "idx3" in path.name else 1
-        content = _idx_content(file, dimensions)
+        for chunk in decompressed(file):
+            content += chunk
+            if len(content) >= start:
+                size = start + math.prod(shape := struct.unpack_from(f">{dimensions}I", content, 4))
+                if content[:4] != magic or len(content) > size:
+                    break  # one with too many values, or of another format
         if sha256:
             compare_sha256(hashlib.sha256(content).hexdigest(), sha256)
-        return parse_idx(content, dimensions)
-
-
-def _idx_content(file: BinaryIO, dimensions: int) -> bytearray:
-    """The decompressed file; of one with too many values, or of another format, only enough to see that."""
-    content = bytearray()  # writable, as PyTorch requires of the arrays that share it
-    magic, start = _idx_header(dimensions)
-    for chunk in decompressed(file):
-        content += chunk
-        promised = math.prod(struct.unpack_from(f">{dimensions}I", content, 4)) if len(content) >= start else 0
-        if content[:4] != magic or len(content) > start + promised:
-            break
-    return content
-
-
-def parse_idx(content: bytearray, dimensions: int) -> np.ndarray:
-    """The uint8 array with `dimensions` axes in the content of an IDX file; shares its memory. Raises Malformed."""
-    magic, start = _idx_header(dimensions)
-    if content[:4] != magic:
-        number = content[:4].hex() or "nothing"
-        expected = f"expected {magic.hex()} for bytes in {dimensions} dimension(s)"
-        raise Malformed(f"is not an IDX file of this kind: its magic number is {number}, {expected}")
-    if len(content) < start:
-        raise Malformed("is truncated: it ends within its header")
-    shape = struct.unpack(f">{dimensions}I", content[4:start])
-    if len(content) != start + math.prod(shape):
-        raise Malformed(f"holds {len(content) - start} values, its header says {math.prod(shape)}")
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
-
-
-def _idx_header(dimensions: int) -> tuple[bytes, int]:
-    """The magic number of an IDX file of bytes, and the offset of its values."""
-    return bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
+        if content[:4] != magic:
+            number = content[:4].hex() or "nothing"
+            expected = f"expected {magic.hex()} for bytes in {dimensions} dimension(s)"
+            raise Malformed(f"is not an IDX file of this kind: its magic number is {number}, {expected}")
+        if not size:
+            raise Malformed("is truncated: it ends within its header")
+        if len(content) != size:
+            raise Malformed(f"holds {len(content) - start} values, its header says {size - start}")
+        return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def read_npz(path: Path, names: Iterable[str], missing: bool = False) -> Arrays:
@@ -80,9 +69,7 @@ def read_npz(path: Path, names: Iterable[str], missing: bool = False) -> Arrays:
     """
     with wrap_errors(path, "save numeric arrays there with numpy.savez"):
         with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > reading.MEMORY:
-            raise Malformed(f"unpacks to {size / 2**30:,.0f} GiB, more than this machine's memory allows")
+            check_size(sum(member.file_size for member in archive.infolist()))
         with np.load(path, allow_pickle=False) as arrays:
             return tuple(_array(arrays, name) for name in names if name in arrays.files or not missing)
 
@@ -106,21 +93,16 @@ def parse_cifar10(files: Iterable[tuple[str, bytes]]) -> Arrays:
 
     Images are (n, 3, 32, 32), uint8; labels (n,), int64. Raises Malformed, naming the file at fault.
     """
-    images = np.empty((len(CIFAR_FILES) * CIFAR_RECORDS, 3, 32, 32), np.uint8)
-    labels = np.empty(len(images), np.int64)
-    missing = set(CIFAR_FILES)
-    for name, content in files:
-        if len(content) != CIFAR_RECORDS * CIFAR_RECORD_BYTES:
-            raise Malformed(f"{name} holds {len(content)} bytes, expected {CIFAR_RECORDS * CIFAR_RECORD_BYTES}")
-        records = np.frombuffer(content, np.uint8).reshape(CIFAR_RECORDS, CIFAR_RECORD_BYTES)
-        if records[:, 0].max() > 9:
-            raise Malformed(f"{name} holds labels up to {records[:, 0].max()}, the largest valid one is 9")
-        first = CIFAR_FILES.index(name) * CIFAR_RECORDS
-        labels[first : first + CIFAR_RECORDS] = records[:, 0]
-        images[first : first + CIFAR_RECORDS] = records[:, 1:].reshape(-1, 3, 32, 32)
-        missing.discard(name)
-    if missing:
-        raise Malformed(f"lacks {', '.join(sorted(missing))}")
+    contents, size = dict(files), CIFAR_RECORDS * CIFAR_RECORD_BYTES
+    if missing := sorted(set(CIFAR_FILES) - contents.keys()):
+        raise Malformed(f"lacks {', '.join(missing)}")
+    for name, content in contents.items():
+        if len(content) != size:
+            raise Malformed(f"{name} holds {len(content)} bytes, expected {size}")
+        if (largest := max(content[::CIFAR_RECORD_BYTES])) > 9:
+            raise Malformed(f"{name} holds labels up to {largest}, the largest valid one is 9")
+    records = np.frombuffer(b"".join(contents[name] for name in CIFAR_FILES), np.uint8).reshape(-1, CIFAR_RECORD_BYTES)
+    images, labels = records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)
     train, test = slice(-CIFAR_RECORDS), slice(-CIFAR_RECORDS, None)
     return images[train], labels[train], images[test], labels[test]
 

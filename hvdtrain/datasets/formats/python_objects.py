@@ -170,8 +170,7 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
     names = _class_names(name, train, data[2] if len(data) == 3 else None)
     train_source = _source(f"{name}: train", train, len(names), skip)
     test_source = None if test is None else _source(f"{name}: test", test, len(names), skip)
-    labels = getattr(train_source, "labels", None) if test is None else None
-    return LoadedSources(train_source, test_source, names, labels)
+    return LoadedSources(train_source, test_source, names)
 
 
 class Pairs:
@@ -258,21 +257,15 @@ def _largest_label(name: str, labels: Any) -> int:
 
 
 def _length(name: str, rows: Any) -> int:
+    lacks, length = [method for method in ("__len__", "__getitem__") if not hasattr(rows, method)], 0
     try:
         length = len(rows)
-        rows.__getitem__  # noqa: B018  (whether it has one)
-    except (TypeError, AttributeError):
-        raise _no_rows(name, rows) from None
+    except TypeError:  # also of an iterable data set of PyTorch's
+        lacks = lacks or ["rows"]
+    if lacks:
+        reason = f"{name}: {type(rows).__name__} has no {' and no '.join(lacks)}"
+        iterable = ", so its rows have no numbers" if hasattr(rows, "__iter__") else ""
+        raise UserError(f"{reason}{iterable}", "give it __len__ and __getitem__")
     if length < 1:
         raise UserError(f"{name}: has no rows", "give it at least 1")
     return length
-
-
-def _no_rows(name: str, rows: Any) -> UserError:
-    """The error of an object that has no rows by number."""
-    kind = type(rows).__name__
-    lacks = [method for method in ("__len__", "__getitem__") if not hasattr(rows, method)] or ["rows"]
-    reason = f"{name}: {kind} has no {' and no '.join(lacks)}"
-    if hasattr(rows, "__iter__"):
-        return UserError(f"{reason}, so its rows have no numbers", "give it __len__ and __getitem__, not only __iter__")
-    return UserError(reason, "give it __len__ and __getitem__")

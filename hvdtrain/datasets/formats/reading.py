@@ -1,4 +1,4 @@
-"""Files of data: errors that name them, limits of size, checksums, and reading at offsets.
+"""Files of data: errors that name them, limits of size, and checksums.
 
 A file is watched for changes while training reads it, and known by a few of its blocks.
 """
@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,8 +29,6 @@ CHUNK = 1 << 20
 """Bytes that are read at a time."""
 LARGEST = 1 << 30
 """Largest published file, in bytes, that is downloaded or decompressed; the largest one, CIFAR-10, has 170 MB."""
-
-
 MEMORY = memory_bytes() // 2  # the kernel kills a process that uses all
 """Largest size, in bytes, of the decompressed content of a file; a larger one is a mistake or an attack."""
 BLOCK = 4096
@@ -91,6 +88,12 @@ def decompressed(file: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
         raise Malformed("is truncated: its gzip data has no end") from None
 
 
+def check_size(size: int) -> None:
+    """Raise Malformed for content of so many bytes that this machine's memory does not allow it."""
+    if size > MEMORY:
+        raise Malformed(f"unpacks to {size / 2**30:,.0f} GiB, more than this machine's memory allows")
+
+
 def chunks(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
     return iter(lambda: file.read(CHUNK), b"")
 
@@ -117,77 +120,6 @@ def check_unchanged(path: str | bytes | Path, now: os.stat_result, size: int, mt
     if (now.st_size, now.st_mtime_ns) != (size, mtime_ns):
         how = f"its size is {now.st_size} bytes, and was {size}" if now.st_size != size else "it was written again"
         raise DataChanged(f"{printable(os.fsdecode(path))} changed during training: {how}", CHANGED)
-
-
-class DataFile:
-    """A file of the data, as it was when training began. Raises UserError if it cannot be read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with wrap_errors(path, READABLE), self.open() as file:
-            status = os.fstat(file.fileno())
-        self.size, self.mtime_ns = status.st_size, status.st_mtime_ns
-
-    @property
-    def state(self) -> str:
-        """Name, size and time of the last change."""
-        return f"{self.path.name} {self.size} {self.mtime_ns}"
-
-    def open(self) -> FileIO:
-        """Open it for reading by several threads, at offsets. Raises OSError."""
-        return open(self.path, "rb", buffering=0)
-
-    def check_unchanged(self, now: os.stat_result) -> None:
-        """Raise DataChanged unless the file is as it was."""
-        check_unchanged(self.path, now, self.size, self.mtime_ns)
-
-
-def read_into(file: FileIO, offset: int, buffer: memoryview) -> None:
-    """Fill the buffer with a file's bytes from this offset on. Raises Malformed if it ends before."""
-    while len(buffer):
-        count = os.preadv(file.fileno(), [buffer], offset)
-        if not count:
-            raise Malformed(f"is truncated: it ends at byte {offset}")
-        offset, buffer = offset + count, buffer[count:]
-
-
-def fingerprint_of(files: Sequence[DataFile]) -> str:
-    """`fingerprint` of these files."""
-    return fingerprint(lambda number: files[number].path, [file.path.name for file in files], [f.size for f in files])
-
-
-class FileArray:
-    """An array that is one piece of a file, in C order: rows are read into memory when they are asked for.
-
-    It reads instead of mapping the file into memory: a file that is cut while it is mapped kills the process. Raises
-    UserError if the file is too short.
-    """
-
-    def __init__(self, file: DataFile, offset: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self.file, self.shape, self.dtype = file, shape, dtype
-        self._opened = file.open()
-        self._offset = offset
-        self._row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
-        end = offset + shape[0] * self._row_bytes
-        with wrap_errors(file.path, "write it again"):
-            if file.size < end:
-                raise Malformed(f"is truncated: it holds {file.size} bytes, its header says {end}")
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: np.ndarray | slice) -> np.ndarray:
-        """These rows, in their order; neighbors are read together. Raises Malformed, OSError, DataChanged."""
-        self.file.check_unchanged(os.fstat(self._opened.fileno()))
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)))
-        array = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        view = array.reshape(-1).view(np.uint8).data
-        begins = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)
-        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
-            part = view[begin * self._row_bytes : end * self._row_bytes]
-            read_into(self._opened, self._offset + int(rows[begin]) * self._row_bytes, part)
-        return array
 
 
 def fingerprint(path: Callable[[int], str | bytes | Path], names: Sequence[str | bytes], sizes: Sequence[int]) -> str:

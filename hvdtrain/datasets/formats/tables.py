@@ -1,21 +1,14 @@
-"""Tables: CSV, TSV, Parquet, Arrow and Feather files, read by pyarrow.
-
-A row is numbers and a label, or an image and its label: the image's file is named in a column, or is in it.
-"""
+"""Tables of numbers and labels: CSV, TSV, Parquet, Arrow and Feather files, read by pyarrow."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.datasets.formats import reading
-from hvdtrain.datasets.formats.image_columns import ImageColumn, NamedImages, StoredImages
-from hvdtrain.datasets.formats.image_files import SUFFIXES
-from hvdtrain.datasets.formats.reading import DataFile, ImageSize, Malformed, wrap_errors
+from hvdtrain.datasets.formats.reading import Malformed, check_size, wrap_errors
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
 from hvdtrain.datasets.validation import MAX_CLASSES
 from hvdtrain.errors import UserError
@@ -31,8 +24,6 @@ MAX_NAMED = 5
 """Of the columns of a table, in a message."""
 ARROW_FILES = (b"ARROW1", b"FEA1")
 """How files of Arrow and Feather begin; a stream of Arrow has no such mark."""
-PROBED = 100
-"""Values of a text column that are looked at, to find out whether they name image files."""
 
 
 class Columns(NamedTuple):
@@ -41,7 +32,7 @@ class Columns(NamedTuple):
     label: str = ""
     """Empty for the one that has one of LABEL_NAMES."""
     inputs: tuple[str, ...] = ()
-    """Empty for all others that hold numbers or images."""
+    """Empty for all others that hold numbers."""
 
 
 NO_COLUMNS = Columns()
@@ -54,50 +45,33 @@ def check_no_columns(name: str, columns: Columns) -> None:
         raise UserError(f"{option}: {name} has no columns", "leave it out")
 
 
-def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool, resized: ImageSize) -> LoadedSources:
+def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -> LoadedSources:
     """The rows of one table, or of two: training rows and test rows.
 
-    name: of the data in messages. skip: leave out rows that lack a value, or name images that cannot be read. Numbers
-    become float32 (n, columns), used as they are; a label that is a number with a fraction stays one, float32 (n,), and
-    there are no classes then. Raises UserError for tables that cannot be read or do not have such columns.
+    name: of the data in messages. skip: leave out rows that lack a value. Numbers become float32 (n, columns), used as
+    they are; a label that is a number with a fraction stays one, float32 (n,), and there are no classes then. Raises
+    UserError for tables that cannot be read or do not have such columns.
     """
     tables = [_Table(path) for path in paths]
     label = tables[0].label(chosen)
     inputs = tables[0].inputs(chosen, label)
     for table in tables[1:]:
         table.require(label, *inputs)
-    parts: list[Any] = []
-    if len(inputs) == 1 and (kind := tables[0].image_kind(inputs[0])):
-        labels, classes = _labels(tables, label, [np.arange(len(table)) for table in tables])
-        if not classes:
-            raise UserError(
-                f"{tables[0].path}: the labels in column {label} have fractions", "give a column of classes"
-            )
-        names = (f"{name}: {part}" for part in ("train", "test"))
-        for part, table, numbers in zip(names, tables, labels, strict=False):
-            values = table.column(inputs[0])
-            parts.append(kind(part, table.file, values, numbers, len(classes), skip, resized))
-        if len(parts) == 2:
-            parts[0].take_colors_of_first(parts[1])
-    else:
-        if resized:
-            raise UserError(f"--image-size: {name} holds numbers, which are not resized", "leave it out")
-        numbers_of = [table.numbers(inputs, label, skip) for table in tables]
-        labels, classes = _labels(tables, label, [rows for _, rows in numbers_of])
-        for table, (numbers, rows), numbered in zip(tables, numbers_of, labels, strict=True):
-            source = ArraySource(numbers, numbered)
-            source.advice = table.advice(inputs, label, len(rows), not chosen.inputs)
-            parts.append(source)
-    test = parts[1] if len(parts) == 2 else None
-    return LoadedSources(parts[0], test, classes, labels[0] if classes else None)
+    numbers = [table.numbers(inputs, label, skip) for table in tables]
+    labels, classes = _labels(tables, label, [rows for _, rows in numbers])
+    sources = []
+    for table, (matrix, rows), numbered in zip(tables, numbers, labels, strict=True):
+        source = ArraySource(matrix, numbered)
+        source.advice = table.advice(inputs, label, len(rows), not chosen.inputs)
+        sources.append(source)
+    return LoadedSources(sources[0], sources[1] if len(sources) == 2 else None, classes)
 
 
 class _Table:
     """A file, and its columns. Raises UserError if it cannot be read, or has no rows or a name twice."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.file = path, DataFile(path)
-        self._table = read_table(path)
+        self.path, self._table = path, read_table(path)
         names = self._table.column_names
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UserError(f"{path}: two columns have the name {_shown(twice)}", "rename one of them")
@@ -130,31 +104,19 @@ class _Table:
         return found[0]
 
     def inputs(self, chosen: Columns, label: str) -> list[str]:
-        """The columns that a model gets: those chosen, or the only one with images, or all that hold numbers."""
+        """The columns that a model gets: those chosen, or all that hold numbers."""
         if chosen.inputs:
             self.require(*chosen.inputs)
             if label in chosen.inputs:
                 raise UserError(f"--columns {label}: is the label", "leave it out there, or give another --label")
             return list(chosen.inputs)
         others = [name for name in self._table.column_names if name != label]
-        if len(images := [name for name in others if self.image_kind(name)]) == 1:
-            return images
         numeric = [name for name in others if _is_numeric(self.column(name).type)]
         if not numeric:
             kinds = ", ".join(f"{name}: {self.column(name).type}" for name in others[:MAX_NAMED]) or "there is no other"
-            raise UserError(f"{self.path}: no column besides {label} holds numbers or images ({kinds})", "add one")
+            reason = f"{self.path}: no column besides {label} holds numbers ({kinds})"
+            raise UserError(reason, "add one, or read images that a table has in a function of FILE.py:NAME")
         return numeric
-
-    def image_kind(self, name: str) -> type[ImageColumn] | None:
-        """The reader of a column of images: files that it names, or their content; None for other columns."""
-        import pyarrow.types as types
-
-        kind = self.column(name).type
-        if _is_text(kind):
-            some = [text for text in self.column(name)[:PROBED].to_pylist() if text]
-            return NamedImages if some and all(text.lower().endswith(SUFFIXES) for text in some) else None
-        has_bytes = types.is_struct(kind) and any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
-        return StoredImages if has_bytes or types.is_binary(kind) or types.is_large_binary(kind) else None
 
     def numbers(self, inputs: list[str], label: str, skip: bool) -> tuple[np.ndarray, np.ndarray]:
         """The values of these columns, float32 (n, columns), and the numbers of the rows that have all of them."""
@@ -204,15 +166,6 @@ class _Table:
             sentences.append(f"{self.path}: leaves out {len(self) - rows:,} of {len(self):,} rows, which lack a value")
         return tuple(sentences)
 
-    def class_names(self, label: str) -> list[str] | None:
-        """The names of the numbers in a column, as Hugging Face's files have them; None if they have none."""
-        try:
-            features = json.loads((self._table.schema.metadata or {})[b"huggingface"])["info"]["features"]
-            names = features[label]["names"]
-        except (KeyError, TypeError, ValueError):
-            return None
-        return list(map(str, names)) if isinstance(names, list) else None
-
 
 def _labels(tables: list[_Table], label: str, rows: list[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """The labels of these rows of each table, and the classes: the values that occur in the first, in their order.
@@ -225,33 +178,25 @@ def _labels(tables: list[_Table], label: str, rows: list[np.ndarray]) -> tuple[l
     for table, taken in zip(tables, rows, strict=True):
         column = table.column(label)
         kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-        if not (_is_numeric(kind) or _is_text(kind)):
+        if not (_is_numeric(kind) or types.is_string(kind) or types.is_large_string(kind)):
             raise UserError(f"{table.path}: the labels in column {label} are {kind}", "give texts or numbers")
-        cells = np.array(column.to_pylist(), object)[taken]
-        if empty := [row for row, cell in zip(taken.tolist(), cells.tolist(), strict=True) if cell is None]:
-            raise UserError(f"{table.path}: row {empty[0]} has no label in column {label}", "correct it, or remove it")
-        values.append(cells)
-    kinds = {type(cell) for cells in values for cell in cells}
-    if kinds in ({float}, {float, int}):
+        values.append(np.array(column.to_pylist(), object)[taken])
+    if {type(cell) for cells in values for cell in cells} in ({float}, {float, int}):
         floats = [cells.astype(np.float64) for cells in values]
         if any((part != np.rint(part)).any() for part in floats):
             return [part.astype(np.float32) for part in floats], ()
         values = [part.astype(np.int64).astype(object) for part in floats]
-    names = tables[0].class_names(label)
-    known = list(range(len(names))) if names else sorted(set(values[0].tolist()))
-    if not names and len({type(value) for value in known}) > 1:
-        raise UserError(f"{tables[0].path}: the labels in column {label} are of several types", "give texts or numbers")
-    if len(known) > MAX_CLASSES:
-        reason = f"{tables[0].path}: column {printable(label)} has {len(known):,} different labels"
+    number_of = {value: number for number, value in enumerate(sorted(set(values[0])))}
+    if len(number_of) > MAX_CLASSES:
+        reason = f"{tables[0].path}: column {printable(label)} has {len(number_of):,} different labels"
         raise UserError(reason, f"there may be {MAX_CLASSES:,} classes: give another column, or numbers with fractions")
-    number_of = {value: number for number, value in enumerate(known)}
     for table, cells, taken in zip(tables, values, rows, strict=True):
-        if new := [row for row, cell in zip(taken.tolist(), cells.tolist(), strict=True) if cell not in number_of]:
-            text = printable(str(cells[taken.tolist().index(new[0])]))
-            reason = f"{table.path}: the label of row {new[0]}, {text}, is not among those of training"
+        if new := [place for place, cell in enumerate(cells) if cell not in number_of]:
+            row, text = taken[new[0]], printable(str(cells[new[0]]))
+            reason = f"{table.path}: the label of row {row}, {text}, is not among those of training"
             raise UserError(reason, "correct it, or add training rows with it")
-    numbers = [np.array([number_of[cell] for cell in cells.tolist()], np.int64) for cells in values]
-    return numbers, tuple(names or map(printable, map(str, known)))
+    numbers = [np.array([number_of[cell] for cell in cells], np.int64) for cells in values]
+    return numbers, tuple(map(printable, map(str, number_of)))
 
 
 def read_table(path: Path) -> pyarrow.Table:
@@ -265,24 +210,19 @@ def read_table(path: Path) -> pyarrow.Table:
         reason = f"{path}: a table is read by pyarrow, which cannot be imported ({error})"
         raise UserError(reason, "run pip install 'hvdtrain[tables]'") from None
     with wrap_errors(path, "write the table again, as UTF-8 if it is text", "read as a table"):
-        if (suffix := path.suffix.lower()) in (".csv", ".tsv"):
+        if (suffix := path.suffix.lower()) == ".parquet":
+            file = pyarrow.parquet.ParquetFile(path)
+            check_size(sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)))
+            return file.read()
+        check_size(path.stat().st_size)
+        if suffix in (".csv", ".tsv"):
             delimiter = "\t" if suffix == ".tsv" else ","
-            if path.stat().st_size > reading.MEMORY:
-                raise Malformed("is larger than this machine's memory allows")
             parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
             converting = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
             table = pyarrow.csv.read_csv(path, parse_options=parsing, convert_options=converting)
             if wrong := [field.name for field in table.schema if pyarrow.types.is_binary(field.type)]:
                 raise Malformed(f"has text in column {printable(wrong[0])} that is not UTF-8")
             return table
-        if suffix == ".parquet":
-            file = pyarrow.parquet.ParquetFile(path)
-            size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
-            if size > reading.MEMORY:
-                raise Malformed(f"unpacks to {size / 2**30:,.0f} GiB, more than this machine's memory allows")
-            return file.read()
-        if path.stat().st_size > reading.MEMORY:
-            raise Malformed("is larger than this machine's memory allows")
         with open(path, "rb") as opened:
             if opened.read(len(ARROW_FILES[0])).startswith(ARROW_FILES):
                 return pyarrow.feather.read_table(path, memory_map=False)
@@ -294,12 +234,6 @@ def _is_numeric(kind: Any) -> bool:
     import pyarrow.types as types
 
     return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return types.is_string(kind) or types.is_large_string(kind)
 
 
 def _shown(names: list[str]) -> str:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-import pooch
 import torch
 from torch import nn
 
 from hvdtrain.errors import UserError
 from hvdtrain.system.arithmetic import processor
+from hvdtrain.system.files import user_cache
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 """Where Inductor, torch.compile's default backend, keeps compiled graphs."""
@@ -69,7 +69,7 @@ def choose_cache() -> None:
     if CACHE not in os.environ:
         model, _, flags = processor()
         kind = hashlib.sha256("\n".join([model, *sorted(flags), torch.__version__]).encode()).hexdigest()[:16]
-        folder = Path(pooch.os_cache("hvdtrain")) / "inductor" / kind
+        folder = user_cache() / "inductor" / kind
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             os.environ[CACHE] = str(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from support.jobs import ROOT
+from support.mirror import Mirror
 from support.networks import CIFAR_LENET, LENET
 from support.untrusted import PASSWORD, Harm, changed_state, rewrite, save_checkpoint
 
@@ -135,12 +137,12 @@ def test_downloads_and_decompression_are_limited_in_size(monkeypatch, caplog):
         monkeypatch.setattr(module, "LARGEST", 1 << 20)
     bomb = gzip.compress(bytes(1 << 24))
     assert len(bomb) < 1 << 15
-    sent = iter([bomb, bytes(1 << 21)])
-    monkeypatch.setattr(downloads, "_get", lambda url, content, name: (content.write(next(sent)), content.seek(0)))
-    monkeypatch.setattr(downloads, "PAUSE_S", 0)
-    monkeypatch.setattr(downloads, "ROUNDS", 2)
-    with pytest.raises(UserError, match="no mirror has it complete") as refused:
-        downloads._fetch("file.gz", [f"http://me:{PASSWORD}@mirror/file.gz"], "0" * 64)
+    monkeypatch.setattr(downloads, "ROUNDS", 1)
+    with contextlib.closing(Mirror()) as mirror:
+        mirror.files = {"bomb.gz": bomb, "long.gz": bytes(1 << 21)}
+        base = mirror.url.replace("//", f"//me:{PASSWORD}@")
+        with pytest.raises(UserError, match="no mirror has it complete") as refused:
+            downloads._fetch("file.gz", [f"{base}bomb.gz", f"{base}long.gz"], "0" * 64)
     assert "unpacks to more than 1048576 bytes" in caplog.text
     assert "is longer than 1048576 bytes" in str(refused.value)
     assert PASSWORD not in caplog.text + str(refused.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import io
 import socket
 import subprocess
@@ -32,7 +31,6 @@ from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED
 from hvdtrain.datasets.formats import in_memory, reading
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.validation import suspicious
-from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
 
 
@@ -102,18 +100,6 @@ def test_file_that_unpacks_to_more_than_memory(mnist: Path, monkeypatch: pytest.
     rejected("mnist", str(mnist / "train-images-idx3-ubyte.gz"), "more than this machine's memory")
 
 
-def test_digits_need_no_import_of_scikit_learn() -> None:
-    """With SciPy it would add 0.6 s to the start of each rank."""
-    program = "import sys; from hvdtrain.datasets.built_in import digits; digits(); print('sklearn' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"False\n"
-
-
-def test_digits_without_scikit_learn_are_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="--data digits: scikit-learn is not installed; run: make setup"):
-        load_dataset("digits")
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "fingerprint"),
     [
@@ -132,12 +118,8 @@ def test_generated_bytes_never_change(name: str, shape: Shape | None, fingerprin
     assert suspicious(made) == []
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_cifar10(cifar_folder: Path, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if packed:
-        cifar_archive(cifar_folder, dict(reversed(CIFAR.items())), monkeypatch)
-    else:
-        write_files(cifar_folder, CIFAR, packed=False)
+def test_cifar10(cifar_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cifar_archive(cifar_folder, dict(reversed(CIFAR.items())), monkeypatch)
     before = sorted(cifar_folder.parent.rglob("*"))
     found = load_dataset("cifar10", offline=True)
     assert found.train.arrays[0].shape == (10, 3, 32, 32) and found.test.arrays[0].shape == (2, 3, 32, 32)
@@ -166,9 +148,6 @@ def test_cifar10_damaged(
     rejected("cifar10", str(path), *texts)
     path.write_bytes(path.read_bytes()[:-20])
     rejected("cifar10", str(path), "is corrupt")
-    if len(parts) == 6:
-        write_files(cifar_folder, parts, packed=False)
-        rejected("cifar10", str(cifar_folder), *texts)
 
 
 def test_files_are_downloaded_once(mirrors: tuple[Mirror, Mirror], cached: Path) -> None:

@@ -20,18 +20,18 @@ from support.row_data import WRITERS, write_python
 
 from hvdtrain.datasets.reader import AHEAD, Reader
 from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.datasets.rows import ArraySource, RowError, RowSource
+from hvdtrain.datasets.rows import ArraySource, CheckedRows, ImagesAndLabels, RowError
 from hvdtrain.errors import TrainingError
 from hvdtrain.interfaces import Dataset
 
 
-class Numbers(RowSource):
+class Numbers(CheckedRows):
     """Rows that are drawn from their numbers, some of them bad, read after a random time."""
 
     fingerprint = "numbers"
 
     def __init__(self, length: int, bad: frozenset[int], skip: bool = True) -> None:
-        super().__init__("numbers", length, 1000, skip)
+        super().__init__("numbers", length, skip, ImagesAndLabels(1000))
         self._bad = bad
         self.taken = 0
 
@@ -149,15 +149,6 @@ def test_process_that_is_killed_ends_training_with_a_reason(tmp_path: Path) -> N
             list(reader.batches("train", [np.array([row]) for row in range(9)]))
         pids = [process._process.pid for process in reader._processes]
     assert not any(map(running, pids))
-
-
-def test_process_that_finds_another_file_says_so(tmp_path: Path) -> None:
-    path = Path(str(WRITERS["chunks"](tmp_path / "data"))) / "data.h5"
-    loader_spec = {"data": str(path)}
-    dataset = load_dataset(**loader_spec)
-    os.utime(path, (1, 1))
-    with Reader(dataset, 1, loader_spec) as reader, pytest.raises(Exception, match="changed while the job started"):
-        reader.wait_until_loaded()
 
 
 PARENT = """

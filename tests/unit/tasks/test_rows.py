@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset,
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.row_random import Draw, row_generators
-from hvdtrain.datasets.rows import RowError, RowSource, read_rows
+from hvdtrain.datasets.rows import CheckedRows, ImagesAndLabels, RowError, read_rows
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.rows import AugmentedRows
@@ -330,13 +330,13 @@ def test_a_method_that_fails_in_training_is_one_line(task, workers):
             next(found)
 
 
-class Broken(RowSource):
+class Broken(CheckedRows):
     """Images; some cannot be read."""
 
     fingerprint = "broken"
 
     def __init__(self, bad):
-        super().__init__("broken", 6, 10, True)
+        super().__init__("broken", 6, True, ImagesAndLabels(10))
         self.bad = bad
 
     def read_row(self, row):

@@ -1,6 +1,5 @@
-"""Tables of numbers and of images, whole and with whatever may be wrong with them."""
+"""Tables of numbers, whole and with whatever may be wrong with them."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from support.row_data import png, rejected
+from support.row_data import rejected
 
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.validation import suspicious
@@ -102,7 +101,7 @@ def test_missing_values(tmp_path):
         ("twice.csv", b"a,a,label\n1,2,x\n", "two columns have the name a"),
         ("ragged.csv", b"a,label\n1,x\n2\n", "cannot be read as a table (CSV parse error"),
         ("two.csv", b"a,label,y\n1,x,z\n", "several columns may be the label (label, y)"),
-        ("text.csv", b"a,label\nb,x\nc,y\n", "no column besides label holds numbers or images (a: string)"),
+        ("text.csv", b"a,label\nb,x\nc,y\n", "no column besides label holds numbers (a: string)"),
         ("latin.csv", "a,label\n1,caf\xe9\n2,x\n".encode("latin-1"), "column label that is not UTF-8"),
         ("name.csv", b"x,name,label\n1,M\xfcller,a\n2,Meier,b\n", "column name that is not UTF-8"),
         ("bytes.parquet", b"PAR1 no more", "cannot be read as a table"),
@@ -125,36 +124,16 @@ def test_any_cells_load_or_are_one_line(tmp_path_factory, rows):
         assert "\n" not in str(error) and error.remedy
 
 
-def test_a_list_of_files_with_labels(tmp_path):
-    (tmp_path / "pictures").mkdir()
-    names = [f"pictures/{i}.png" for i in range(6)]
-    for i, name in enumerate(names):
-        Image.new("L", (5, 4), 10 * i).save(tmp_path / name)
-    write(tmp_path / "list.csv", {"file": names, "label": ["a", "b"] * 3})
-    data = load_dataset(str(tmp_path), split=0.5)
-    pixels, labels = data.train[np.arange(len(data.train))]
-    assert pixels.shape == (len(data.train), 1, 4, 5) and data.classes == ("a", "b")
-    assert all(label == int(value) // 10 % 2 for value, label in zip(pixels[:, 0, 0, 0], labels, strict=True))
-    (tmp_path / names[2]).unlink()
-    rejected(tmp_path, "pictures/2.png (row 2): cannot be read", split=0.5)
-    load_dataset(str(tmp_path), split=0.5, skip_bad_rows=True).train[np.arange(2)]
-
-
-def test_images_in_a_table_as_hugging_face_writes_them(tmp_path):
-    cells = [{"bytes": png(np.full((2, 3, 3), 20 * i, np.uint8)), "path": f"{i}.png"} for i in range(4)]
-    features = {"label": {"names": ["cat", "dog", "cow"], "_type": "ClassLabel"}}
-    table = pyarrow.table({"image": cells, "label": [0, 1, 0, 1]})
-    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-    pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
-    data = load_dataset(str(tmp_path), split=0.5)
-    assert data.classes == ("cat", "dog", "cow") and data.input_shape == (3, 2, 3)
+def test_tables_of_images_are_for_a_function(tmp_path):
+    write(tmp_path / "list.csv", {"file": ["0.png", "1.png"], "label": ["a", "b"]})
+    rejected(tmp_path, "holds numbers (file: string)", "FILE.py:NAME", split=0.5)
 
 
 def test_loose_photos_say_what_is_missing(tmp_path):
     for i in range(3):
         (tmp_path / f"{i}.jpg").touch()
     rejected(
-        tmp_path, "holds 3 .jpg file(s), but nothing says of which class an image is; put the images of each class"
+        tmp_path, "holds images (0.jpg, 1.jpg, 2.jpg), but nothing says of which class", "put the images of each class"
     )
 
 
