@@ -89,6 +89,7 @@ bench: setup ## Compare hvdtrain with hand-written loops, data with and without 
 	@$(ACTIVE) python benchmarks/larger_than_memory.py
 	@$(ACTIVE) python -m hvdtrain bench $(ARGS)
 	@$(ACTIVE) python -m hvdtrain bench allreduce --sizes 8 1024 16384 524288 1048576 67108864
+	@$(ACTIVE) python benchmarks/idle.py
 	@$(ACTIVE) python benchmarks/goals.py
 
 lock: ## Update the hashes of all stacks' pinned packages (needs uv)
@@ -133,6 +134,10 @@ docs-pictures: setup ## Draw the pictures of docs/ again (needs graphviz and chr
 	@$(ACTIVE) python docs/pictures/watch.py
 	@$(ACTIVE) python docs/pictures/web.py
 	@dot -Tsvg docs/architecture.dot -o docs/architecture.svg
+
+.PHONY: docs-options
+docs-options: setup ## Write the tables of options and exit statuses into docs/reference.md
+	@$(ACTIVE) python docs/options.py
 
 .PHONY: docs-guarantees
 docs-guarantees: setup ## Write the names of the tests that prove each guarantee into docs/guarantees.md

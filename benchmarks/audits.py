@@ -37,7 +37,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.frameworks.torch.learner import TorchLearner
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.interfaces import Audit, Batch
+from hvdtrain.interfaces.reading import Audit, Batch
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Dense, Flatten, Relu
 from hvdtrain.runs import metrics
@@ -310,7 +310,7 @@ def run_sound(steps: int, seed: int) -> None:
         options = ("--model", "small.py:Small", "--shards", "2", "--audit", "1", "--batch-size", "64")
         options += ("--seed", str(seed))
         limits = ("--epochs", str(-(-steps // 64)), "--max-steps", str(steps), "--log-every", "1000")
-        records = job(folder, 2, *options, *limits, "--checkpoint-seconds", "0", "--keep", "1")
+        records = job(folder, 2, *options, *limits, "--checkpoint-every", "0s", "--keep", "1")
     last = [record for record in records if record["kind"] == "audited"][-1]
     print(f"{last['audits']} audits of a sound job of 2 ranks, {last['unequal']} unequal")
 

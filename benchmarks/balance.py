@@ -83,7 +83,7 @@ def train(options: argparse.Namespace, shares: Sequence[float], balance: str) ->
             *(sys.executable, "-m", "hvdtrain", "train", "--framework", options.framework, "--strategy", strategy),
             *("--data", "synthetic", "--batch-size", "256", "--shards", "16", "--device", "cpu", "--bind", "none"),
             *("--epochs", "1000", "--max-steps", str(steps), "--log-every", str(LOG_EVERY), "--balance", balance),
-            *("--runs", folder, "--name", "run", "--quiet", "--checkpoint-seconds", "0", *options.options),
+            *("--runs", folder, "--name", "run", "--quiet", "--checkpoint-every", "0s", *options.options),
         ]
         run = Path(folder) / "run"
         job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""Goals for Horovod's core: checks the results of `python -m hvdtrain bench` and `bench allreduce`.
+"""Goals for Horovod's core: checks the results of `python -m hvdtrain bench`, `bench allreduce` and `idle.py`.
 
 usage: python benchmarks/goals.py [FOLDER]   (default: runs/bench)
 """
@@ -31,7 +31,8 @@ def main(argv: list[str]) -> None:
     folder = Path(*argv) if argv else Path("runs/bench")
     print("| goal | measured (minimum to maximum, runs) | others, same run | limit | |")
     print("| --- | --- | --- | --- | --- |")
-    for line in [*ratio_lines(folder / "ratios.json"), *allreduce_lines(folder / "allreduce" / "allreduce.json")]:
+    allreduces = allreduce_lines(folder / "allreduce" / "allreduce.json")
+    for line in [*ratio_lines(folder / "ratios.json"), *allreduces, *idle_lines(folder / "idle.json")]:
         print(f"| {' | '.join(line)} |")
 
 
@@ -50,24 +51,23 @@ def ratio_lines(path: Path) -> Iterator[list[str]]:
 
 
 def allreduce_lines(path: Path) -> Iterator[list[str]]:
-    """Time of an allreduce and idle cost, with those of Horovod as it is shipped and of MPI without Horovod.
-
-    How far apart the cores were around the jobs explains times that differ: see `bench allreduce`.
-    """
-    content = read(path, {"rows": [], "idle": []})
+    """Time of an allreduce, with those of Horovod as it is shipped and of MPI without Horovod."""
+    content = read(path, {"rows": []})
     times = {(row["library"], row["bytes"]): [1e6 * run for run in row["runs"]] for row in content["rows"]}
-    cores = {row["library"]: [1e9 * one for run in row["runs"] for one in run] for row in content.get("cores", [])}
     for (library, size), limit in ALLREDUCE_US.items():
         runs = times.get((library, size), [])
         others = [
             middle("as shipped ", times.get((library + AS_SHIPPED, size), []), ",.0f"),
             middle("`MPI.Allreduce` ", times.get((BY_HAND, size), []) if library.endswith("MPI") else [], ",.0f"),
-            middle("core to core, ns: ", cores.get(library, []), ",.0f"),
         ]
         goal = f"allreduce of {size:,} bytes, {library}, us"
         reached = bool(runs) and median(runs) <= limit
         yield cells(goal, runs, ",.0f", "; ".join(filter(None, others)), f"at most {limit}", reached)
-    idle = {row["library"]: [max(ranks) for ranks in row["runs"]] for row in content["idle"]}
+
+
+def idle_lines(path: Path) -> Iterator[list[str]]:
+    """What a rank costs that does nothing."""
+    idle = {row["library"]: [max(ranks) for ranks in row["runs"]] for row in read(path, [])}
     for library in ("horovod over MPI", "horovod over Gloo"):
         runs = idle.get(library, [])
         shipped = middle("as shipped ", idle.get(library + AS_SHIPPED, []), ".1%")

@@ -18,7 +18,8 @@ import numpy as np
 from hvdtrain.collectives.horovod import gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.interfaces import Batch, Learner
+from hvdtrain.interfaces.learner import Learner
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Network, ShapedNetwork
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten, Relu
 from hvdtrain.networks.random_numbers import initial_weights

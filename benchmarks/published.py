@@ -13,13 +13,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdtrain.measure.scale.algorithms import Link
-from hvdtrain.measure.scale.communication import Communication, Coordination, Fit
+from hvdtrain.measure.scale.allreduce import Allreduce, Cluster, Link, Seconds, rabenseifner, ring
+from hvdtrain.measure.scale.measured import Workload
 from hvdtrain.measure.scale.step import StepModel
-from hvdtrain.measure.scale.workload import Workload
 
 OVERLAPS = tuple(number / 20 for number in range(21))
 """Values from which the constant of a system is chosen."""
+
+
+def nccl(size: int, cluster: Cluster) -> Seconds:
+    """Its ring, or its double binary tree (Sanders, Speck and Traff, 2009), which has the terms of Rabenseifner's."""
+    return min(ring(size, cluster), rabenseifner(size, cluster), key=sum)
+
+
+ALGORITHMS = {"ring": ring, "nccl": nccl}
 
 
 class PublishedRow(NamedTuple):
@@ -66,15 +73,11 @@ def published_rows() -> list[PublishedRow]:
     best = {system: min(OVERLAPS, key=lambda one: (_mean_error(rows, one), one)) for system, rows in systems.items()}
     found = []
     for system, rows in systems.items():
-        others = statistics.median(
-            value for other, value in best.items() if other != system and len(systems[other]) > 1
-        )
-        # One row cannot test a constant that was fitted to it.
-        overlap = best[system] if len(rows) > 1 else others
+        others = statistics.median(value for other, value in best.items() if other != system)
         for row in rows:
             what = f"{row['network']}, {row['precision']}"
-            predicted, held_out = _efficiency(row, overlap), _efficiency(row, others)
-            found.append(PublishedRow(system, what, row["ranks"], _published(row), predicted, held_out, overlap))
+            predicted, held_out = _efficiency(row, best[system]), _efficiency(row, others)
+            found.append(PublishedRow(system, what, row["ranks"], _published(row), predicted, held_out, best[system]))
     return found
 
 
@@ -92,18 +95,16 @@ def _efficiency(row: dict[str, Any], overlap: float) -> float:
     """The predicted efficiency of a row, against its base."""
     system, network = data()["systems"][row["system"]], data()["networks"][row["network"]]
     row_s = row["base_ranks"] / row["base_images_per_s"]
-    workload = Workload(row["batch"], 0.0, row_s, 0.0, 4 * network["parameters"], network["tensors"], spread=0.0)
-    links = {
-        where: Link(system[f"{where}_us"] * 1e-6, 1e-9 / system[f"{where}_gb_s"]) for where in ("network", "local")
-    }
-    fits = {where: Fit(link, 0.0, 0.0) for where, link in links.items()}
-    # The systems with a cycle are Horovod's, whose ranks agreed over MPI.
-    coordination = Coordination("mpi", system["cycle_ms"] * 1e-3) if system["cycle_ms"] else None
-    communication = Communication(
-        system["algorithm"], fits["network"], fits["local"], system["ranks_per_host"], coordination
-    )
-    step = StepModel(workload, communication, overlap).step(row["ranks"], row["batch"])
-    return step.compute / step.seconds
+    shapes = ((1, network["parameters"] - network["tensors"] + 1), *((1, 1),) * (network["tensors"] - 1))
+    workload = Workload(row["batch"], 0.0, row_s, 0.0, shapes)
+    # The systems with a cycle are Horovod's, whose ranks agreed. A gradient waits for half of a cycle on average.
+    cycle_s = system["cycle_ms"] * 1e-3
+    places = [(system[f"{place}_us"] * 1e-6, 1e-9 / system[f"{place}_gb_s"]) for place in ("network", "local")]
+    links = [Link(latency_s, byte_s, cycle_s / 2) for latency_s, byte_s in places]
+    allreduce = Allreduce("", ALGORITHMS[system["algorithm"]], agrees=cycle_s > 0, overlap=overlap)
+    model = StepModel(workload, allreduce, links[0], links[1], system["ranks_per_host"])
+    step = model.step(row["ranks"], row["batch"])
+    return step.compute / sum(step)
 
 
 def main() -> None:

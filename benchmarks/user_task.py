@@ -72,7 +72,7 @@ def measure(name: str, steps: int) -> dict[str, float]:
         kind, workers, variables = BY_HAND[name]
         return reported(start([*TORCHRUN, str(HERE / "bare_user_task.py"), data, str(steps), kind, workers], variables))
     with tempfile.TemporaryDirectory() as folder:
-        task = [f"{HERE / 'fashion_task.py'}:Task", "--set", f"name={data}", "--strategy", "ddp", *OPTIONS]
+        task = [f"{HERE / 'fashion_task.py'}:Task", "--arg", f"name={data}", "--strategy", "ddp", *OPTIONS]
         place = ["--runs", folder, "--name", "job", "--max-steps", str(steps), "--quiet"]
         start([*launched_here(2), sys.executable, "-m", "hvdtrain", "train", *task, *place])
         result = json.loads(Path(folder, "job", "result.json").read_text())

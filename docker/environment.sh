@@ -67,7 +67,8 @@ case $STACK-$DEVICE in
         ;;
     tensorflow-cpu) ;;
     all-cuda)
-        : "${EXTRAS:=pytorch,mxnet-cu112,tensorflow-cuda,mpi}" "${extra_index:=https://download.pytorch.org/whl/cu118}"
+        : "${EXTRAS:=pytorch,mxnet-cu112,tensorflow-cuda,mpi,plots,web,completion,tensorboard,prometheus}"
+        : "${extra_index:=https://download.pytorch.org/whl/cu118}"
         for_cuda_11
         ;;
     pytorch-cuda) for_cuda_13 ;;

@@ -8,7 +8,7 @@ The script that these replace is
 
 As data: `Module.fit` trains a Symbol that hvdtrain makes of NETWORK.
     hvdtrain launch local -n 2 -- python -m hvdtrain train examples/mxnet_module.py:NETWORK \
-        --data examples/mxnet_module.py:data --framework mxnet --api module --lr 0.1
+        --data examples/mxnet_module.py:data --framework mxnet --strategy module --lr 0.1
 As a task: SYMBOL itself, which Gluon runs as a block.
     hvdtrain launch local -n 2 -- python -m hvdtrain train examples/mxnet_module.py:Perceptron \
         --framework mxnet --lr 0.1

@@ -1,7 +1,7 @@
 """A script with a training loop of its own: it makes model, optimizer, schedule and losses; hvdtrain does the rest.
 
     hvdtrain launch local -n 2 -- python examples/own_loop.py --epochs 4
-    hvdtrain launch local -n 2 --restarts 3 -- python examples/own_loop.py --epochs 4 --name spirals --auto-resume
+    hvdtrain launch local -n 2 --restarts 3 -- python examples/own_loop.py --epochs 4 --name spirals --resume auto
     python examples/own_loop.py --epochs 4
 
 The last one trains in one process. Expect an accuracy of about 0.99 after 4 epochs.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hvdtrain.api import fit as fit
     from hvdtrain.api import launch as launch
+    from hvdtrain.api import load as load
     from hvdtrain.api import start as start
     from hvdtrain.config.options import Config as Config
     from hvdtrain.config.options import RuntimeOptions as RuntimeOptions
@@ -26,6 +27,7 @@ MODULES = {
     "Stream": "datasets.streams",
     "fit": "api",
     "launch": "api",
+    "load": "api",
     "load_dataset": "datasets.registry",
     "start": "api",
 }

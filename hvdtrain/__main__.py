@@ -20,7 +20,7 @@ commands:
   doctor     diagnose an installation, a machine or a job, and say how to fix it
   bench      measure all strategies side by side; bench allreduce: measure allreduces
   sweep      train with all combinations of some options, and compare the results
-  scale      predict speed, efficiency, time and cost on more ranks
+  scale      predict the time of a step, speed and efficiency on more ranks
   report     compare runs in tables and plots: Markdown, CSV and one HTML page
   runs       list runs, their states and results, also of those that train now
   show       show all of one run: state, options, ranks, curves, messages

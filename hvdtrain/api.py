@@ -1,4 +1,7 @@
-"""Training from Python: of a task in this process (`fit`) or in fresh ones (`launch`), or by a loop (`start`)."""
+"""Training from Python: of a task in this process (`fit`) or in fresh ones (`launch`), or by a loop (`start`).
+
+`load` returns what was trained.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdtrain.config.option import arguments
@@ -17,7 +21,13 @@ from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.datasets.division import Division
 from hvdtrain.doctor import examine_host
 from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.frameworks.trained import trained_model
+from hvdtrain.interfaces.learner import Checkpoint
+from hvdtrain.runs import checkpoints
 from hvdtrain.runs.record import RunFolder
+from hvdtrain.system.python_files import is_script
+from hvdtrain.tasks.registry import load_trained
+from hvdtrain.tasks.target import NetworkTarget, Target
 from hvdtrain.tasks.user import make_task
 from hvdtrain.training.process import ending_process, notifying, prepare_host, read_options
 
@@ -99,6 +109,32 @@ def launch(task: str, ranks: int = 1, config: Config | None = None, options: Run
     return RunFolder(options.runs / name)
 
 
+def load(run: str | Path, task: Any = None) -> Any:
+    """The trained model: a torch.nn.Module in evaluation mode, a Keras model or a Gluon block, on the CPU.
+
+    run: a run's folder, of which the newest checkpoint is used, RUN/best for its best one, or a checkpoint. If averages
+    of the weights were evaluated (--ema), the model has these. task: the class, or FILE.py:CLASS, if it is no longer
+    where it was in training; by default the file is run that the checkpoint names, so load only what you trust.
+
+    A network as data gives a model from float32 images in [0, 1] to logits. The images are (n, channels, height,
+    width), in TensorFlow (n, height, width, channels).
+
+    Raises UserError if there is no intact checkpoint, the framework is missing, or the model is another one now.
+    """
+    path, saved = checkpoints.newest(Path(run))
+    return trained_model(path, saved, lambda: _trained_target(path, saved, task))
+
+
+def _trained_target(path: Path, saved: Checkpoint, task: Any) -> Target:
+    name = saved.network.get("task")
+    if name is None:
+        return NetworkTarget(checkpoints.network(path, saved))
+    if is_script(name):
+        reason = f"{path}: was trained by the loop of {name}, which makes the model"
+        raise UserError(reason, "make it as there, and give it the arrays of weights.safetensors")
+    return load_trained(path, saved, task)
+
+
 def _changed(options: Config | RuntimeOptions, defaults: Config | RuntimeOptions) -> dict[str, Any]:
     """The options that are not the default, except for --model."""
     default = dataclasses.asdict(defaults)
@@ -106,4 +142,4 @@ def _changed(options: Config | RuntimeOptions, defaults: Config | RuntimeOptions
     return {name: value for name, value in given.items() if value != default[name] and name != "model"}
 
 
-__all__ = ["RunFolder", "fit", "launch", "start"]
+__all__ = ["RunFolder", "fit", "launch", "load", "start"]

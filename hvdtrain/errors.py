@@ -4,8 +4,24 @@ An error has two sentences for people: `reason`, what happened and where, and `r
 What code has to know about it is in fields of its own: no code reads the sentences.
 """
 
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
 INTERRUPTED = 130
 """Exit status of a process that Ctrl-C ended: 128 + SIGINT."""
+EXIT_STATUSES = {
+    "0": "success; of a launcher: all ranks succeeded",
+    "1": "training failed, for example because of a loss that is not finite",
+    "2": "invalid input: an option, a file or the installation; of a launcher also hosts that cannot be reached or "
+    "that differ, and ranks that did not start in time",
+    "75": "training was asked to stop and wrote a checkpoint: start it again with --resume",
+    "128 + N": "signal N ended the process: 130 is Ctrl-C, 141 the end of the program that read the output; of a "
+    "launcher: a signal killed a rank",
+    "other": "of a launcher: that of the rank that failed first",
+}
+"""What they mean, as docs/reference.md lists it."""
 
 
 class HvdtrainError(Exception):
@@ -44,6 +60,21 @@ class UserError(HvdtrainError):
     retry = False
 
 
+class MissingPackage(UserError):
+    """A package that only some features need cannot be imported; the remedy installs it."""
+
+
+@contextlib.contextmanager
+def needed_by(feature: str, extra: str) -> Iterator[None]:
+    """Around imports of packages that come with an extra of hvdtrain. Raises MissingPackage where one is missing."""
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or "a package").partition(".")[0]
+        reason = "" if isinstance(error, ModuleNotFoundError) else f" ({str(error).partition(chr(10))[0]})"
+        raise MissingPackage(f"{feature} needs {package}{reason}", f"pip install 'hvdtrain[{extra}]'") from None
+
+
 class Stopped(HvdtrainError):
     """Training was asked to stop and wrote a checkpoint (exit status 75, EX_TEMPFAIL of sysexits.h)."""
 
@@ -62,7 +93,7 @@ class NotFiniteError(TrainingError):
 
 
 class BitsDiffer(TrainingError):
-    """Training again ended at other weights than those that a run recorded. A restart would end in the same way."""
+    """The replay produced different weights than the run recorded. A restart would end in the same way."""
 
     retry = False
     resumable = False

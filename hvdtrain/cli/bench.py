@@ -1,15 +1,14 @@
-"""python -m hvdtrain bench: compare all strategies; bench allreduce: allreduces; bench links: slow links."""
+"""python -m hvdtrain bench: compare all strategies; bench allreduce: allreduces."""
 
 from __future__ import annotations
 
 import sys
 
 from hvdtrain.cli.report import show_report
-from hvdtrain.config.option import OptionParser, parser_of, read_arguments
-from hvdtrain.errors import TrainingError
-from hvdtrain.measure.bench import allreduce, links
+from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
+from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.measure.bench import allreduce
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
-from hvdtrain.measure.bench.links import LinksOptions
 from hvdtrain.measure.bench.strategies import (
     BenchJob,
     BenchRow,
@@ -23,6 +22,7 @@ from hvdtrain.measure.bench.strategies import (
     run_jobs,
     with_shards,
 )
+from hvdtrain.system import removed
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import to_json
@@ -31,7 +31,7 @@ PROG = "python -m hvdtrain bench"
 
 
 def parser() -> OptionParser:
-    """That of the strategies; `bench allreduce` and `bench links` have others."""
+    """That of the strategies; `bench allreduce` has others."""
     return parser_of(StrategyBenchOptions, PROG)
 
 
@@ -39,20 +39,16 @@ def parser() -> OptionParser:
 def main(argv: list[str]) -> None:
     """Run a benchmark; ends the process with 1 if a job failed, 2 for invalid options."""
     if argv[:1] == ["allreduce"]:
-        print(allreduce.run(read_arguments(AllreduceBenchOptions, f"{PROG} allreduce", argv[1:])))
+        print(allreduce.run(read_arguments(AllreduceBenchOptions, f"{PROG} allreduce", argv[1:], removed.BENCH)))
     elif argv[:1] == ["links"]:
-        print(links.run(read_arguments(LinksOptions, f"{PROG} links", argv[1:])))
+        raise UserError("bench links is no longer a command", "use benchmarks/links/run.py of hvdtrain's sources")
     else:
-        run(read_arguments(StrategyBenchOptions, PROG, argv))
+        run(read_arguments(StrategyBenchOptions, PROG, argv, removed.BENCH))
 
 
 def run(options: StrategyBenchOptions) -> None:
     """Run all jobs that are not finished, and write the report. Raises TrainingError if a job failed."""
     rows = with_shards(choose(all_rows(), options.rows), options.shards)
-    if options.show:
-        for row in rows:
-            print(f"{row.name:32} {f'not available: {row.problem}' if row.problem else ''}")
-        return
     require_writable(options.output, "--output")
     jobs = plan(rows, options)
     missing = [job for job in jobs if not is_finished(job, options)]

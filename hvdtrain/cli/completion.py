@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-import shtab
-
 from hvdtrain.cli import COMMANDS
+from hvdtrain.errors import needed_by
 from hvdtrain.system.command import Parser, exit_status
 
+SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 EXAMPLES = """in the shell's start-up file (~/.bashrc, ~/.zshrc):
   source <(hvdtrain completion bash)
   source <(hvdtrain completion zsh)
@@ -26,7 +26,10 @@ in fish:
 def main(argv: list[str]) -> None:
     """Print the script for a shell; ends the process with status 2 for another one."""
     options = parser().parse_args(argv)
-    print(shtab.complete(_all_commands(), shell=options.shell))
+    with needed_by("completion", "completion"):
+        import shtab
+
+    print(shtab.complete(_all_commands(shtab.FILE), shell=options.shell))
 
 
 def parser() -> Parser:
@@ -37,13 +40,12 @@ def parser() -> Parser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    shells = shtab.SUPPORTED_SHELLS
-    made.add_argument("shell", choices=shells, metavar="SHELL", help=f"one of {', '.join(shells)}")
+    made.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"one of {', '.join(SHELLS)}")
     return made
 
 
-def _all_commands() -> argparse.ArgumentParser:
-    """One parser of all commands, from those that the commands use."""
+def _all_commands(file: object) -> argparse.ArgumentParser:
+    """One parser of all commands, from those that the commands use. file: how shells complete the name of a file."""
     program = argparse.ArgumentParser("hvdtrain", description="Train with data parallelism.")
     commands = program.add_subparsers(dest="command")
     for name, module in COMMANDS.items():
@@ -51,7 +53,7 @@ def _all_commands() -> argparse.ArgumentParser:
         # Its own --help stays, which some commands print by themselves.
         for action in _all_actions(made):
             if _takes_path(action):
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
+                action.complete = file  # type: ignore[attr-defined]
         commands.add_parser(name, help=made.description, parents=[made], add_help=False)
     return program
 

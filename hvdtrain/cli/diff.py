@@ -12,9 +12,9 @@ from rich.text import Text
 from hvdtrain.errors import UserError
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
-from hvdtrain.views.differences import difference_lines, differences, headings
+from hvdtrain.views.differences import difference_lines, differences
+from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import chosen_run, read_runs
-from hvdtrain.views.terminal.figures import Output
 
 
 @exit_status()
@@ -26,13 +26,12 @@ def main(argv: list[str]) -> None:
             f"{printable(str(options.runs[0]))}: one run, and nothing to compare it with", "give another run"
         )
     views = read_runs([chosen_run(path) for path in options.runs])
-    sections = differences(views)
-    output = Output()
-    names = headings([view.name for view in views], [printable(str(view.folder)) for view in views])
-    if not sections:
-        output.print([Text(f"{', '.join(names)}: nothing differs")])
-    else:
-        output.print(difference_lines(names, sections, output.width, output.plain))
+    names = [view.name for view in views]
+    if len(set(names)) < len(names):
+        names = [printable(str(view.folder)) for view in views]
+    found, output = differences(views), Output()
+    same = [Text(f"{', '.join(names)}: nothing differs")]
+    output.print(difference_lines(names, found, output.width) if found else same)
 
 
 def parser() -> Parser:

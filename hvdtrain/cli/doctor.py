@@ -7,6 +7,7 @@ rank 0 prints the report. It imports no framework: whatever may crash or hang ru
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -17,12 +18,13 @@ from hvdtrain.doctor.check import Topic
 from hvdtrain.doctor.examination import CHECKS, detect_rank, examine
 from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.hosts import check_access
+from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.text import format_ranks, to_json
 
-COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
+BOLD, COLORS = "1", {"ok": "32", "warn": "33", "fail": "31"}
+"""For terminals (ECMA-48, SGR)."""
 
 
 @exit_status()
@@ -38,14 +40,13 @@ def parser() -> Parser:
         description="Find out what is wrong with the installation, this machine, or the job in which it is started.",
         epilog=f"checks:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        replacements=removed.SSH,
     )
     names = [check.name for check in CHECKS]
     made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     made.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON object to FILE")
     made.add_argument("--only", nargs="+", default=[], choices=names, metavar="NAME", help="run only these checks")
     made.add_argument("--hosts", default="", metavar="A,B", help="also check these hosts, over ssh")
-    made.add_argument("--ssh-port", type=int, default=0, metavar="N", help="port of sshd on these hosts")
-    made.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to these hosts")
     made.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks planned on this host; default: 2")
     made.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs; default: runs")
     return made
@@ -66,8 +67,7 @@ def _run(options: argparse.Namespace) -> int:
         require_writable(options.output.parent, "--output")
         if options.output.is_dir():
             raise UserError(f"--output {options.output} is a folder", "give a file")
-    ssh = check_access(options.ssh_port, options.ssh_key)
-    report = examine(options.only, options.ranks, hosts, options.runs, ssh)
+    report = examine(options.only, options.ranks, hosts, options.runs)
     if rank != 0:
         for finding in report["findings"]:
             if finding["check"] == "meeting" and finding["status"] == "fail":
@@ -88,37 +88,23 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(to_json(report))
         return
-    console = _console()
-    for style, text in _lines(report):
-        if console:
-            console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(text)
-
-
-def _console() -> Any:
-    """rich's console on a terminal; None elsewhere, or if rich is not installed."""
-    if not sys.stdout.isatty():
-        return None
-    try:
-        from rich.console import Console
-    except ImportError:
-        return None
-    return Console()
+    colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for color, text in _lines(report):
+        print(f"\x1b[{color}m{text}\x1b[0m" if colored and color else text)
 
 
 def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Style and text of each line."""
+    """Color and text of each line."""
     findings = report["findings"]
     for topic in get_args(Topic):
         of_topic = [finding for finding in findings if finding["topic"] == topic]
         if of_topic:
-            yield "bold", topic
+            yield BOLD, topic
         for finding in of_topic:
             ranks, hosts = format_ranks(finding["ranks"]), ", ".join(finding["hosts"])
             where = "" if finding["everywhere"] else f"rank {ranks} ({hosts}): "
-            style = "" if finding["status"] == "ok" else COLORS[finding["status"]]
-            yield style, f"  {finding['status']:4} {finding['check']}: {where}{finding['text']}"
+            color = "" if finding["status"] == "ok" else COLORS[finding["status"]]
+            yield color, f"  {finding['status']:4} {finding['check']}: {where}{finding['text']}"
             if finding["remedy"]:
                 yield "", f"       -> {finding['remedy']}"
     counts = Counter(finding["status"] for finding in findings)

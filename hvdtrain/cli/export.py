@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from hvdtrain import __version__
-from hvdtrain.config.option import OptionParser, option, parser_of, positional, read_arguments
-from hvdtrain.config.options import Framework
+from hvdtrain.config.option import option, positional
+from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.export import (
@@ -19,22 +19,17 @@ from hvdtrain.frameworks.export import (
     export_onnx,
     export_program,
     export_saved_model,
-    export_task_program,
-    export_task_saved_model,
 )
-from hvdtrain.frameworks.preparation import prepare
-from hvdtrain.interfaces import Checkpoint
+from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.networks.layers import text
 from hvdtrain.runs import checkpoints
+from hvdtrain.system import removed
 from hvdtrain.system.command import exit_status
-from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import did_you_mean, printable
-from hvdtrain.tasks.registry import load_trained_task
 
 Format = Literal["onnx", "pt2", "saved_model"]
 NAMES: dict[Format, str] = {"onnx": "ONNX", "pt2": "a program of torch.export", "saved_model": "a SavedModel"}
-FRAMEWORKS: dict[Format, Framework] = {"pt2": "torch", "saved_model": "tensorflow"}
-"""Of the formats that belong to a framework."""
+EXPORTS = {"onnx": export_onnx, "pt2": export_program, "saved_model": export_saved_model}
 SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt2": "pt2"}
 
 
@@ -47,12 +42,6 @@ class ExportOptions:
     metric), or a checkpoint."""
     output: str = positional(is_path=True)
     """MODEL.onnx for ONNX, MODEL.pt2 for PyTorch (torch.export), FOLDER/ for TensorFlow (SavedModel)."""
-    framework: Literal["recorded", Framework] = option("recorded")
-    """Framework with whose logits an ONNX model is compared; by default the one that wrote the checkpoint."""
-    model: str = option("")
-    """Of a run of a task: FILE.py:CLASS, whose code is then run."""
-    set: tuple[str, ...] = option((), is_repeated=True)
-    """NAME=VALUE for an argument of the task's class; may be given several times. By default those of training."""
     force: bool = option(False)
     """Replace the file or SavedModel that is there already."""
 
@@ -64,58 +53,26 @@ PROGRAM = "python -m hvdtrain export"
 
 
 def parser() -> OptionParser:
-    return parser_of(ExportOptions, PROGRAM)
+    return parser_of(ExportOptions, PROGRAM, removed.EXPORT)
 
 
 @exit_status()
 def main(argv: list[str]) -> None:
     """Write the model and print a line about it; ends the process with an exit status if that fails."""
-    _export(read_arguments(ExportOptions, PROGRAM, argv))
+    _export(read_arguments(ExportOptions, PROGRAM, argv, removed.EXPORT))
 
 
 def _export(options: ExportOptions) -> None:
     kind, output = output_format(options.output), Path(options.output)
-    _check_framework(options, kind)
     _check_output(kind, output, options.force)
     path, saved = checkpoints.newest(options.checkpoint)
-    is_task = isinstance(saved.network, dict) and "task" in saved.network
-    export = _export_task if is_task else _export_network
+    model = _model(path, saved)
     try:
-        export(options, kind, path, saved)
+        comparison = EXPORTS[kind](model, output)
     except OSError as error:
         raise UserError(f"{output}: cannot be written ({error.strerror or error})", "give another output") from None
-
-
-def _export_network(options: ExportOptions, kind: Format, path: Path, saved: Checkpoint) -> None:
-    if options.model or options.set:
-        raise UserError(f"{path}: is of a network as data, which the checkpoint has", "leave out --model and --set")
-    model, output = _model(path, saved), Path(options.output)
-    if kind == "onnx":
-        comparison = export_onnx(model, output, None if options.framework == "recorded" else options.framework)
-    else:
-        comparison = (export_program if kind == "pt2" else export_saved_model)(model, output)
     images = text(model.network.input_shape)
-    written = f"float32 images of {images} in [0, 1] to {model.network.classes} logits"
-    _report(kind, path, output, written, "logits", comparison)
-
-
-def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkpoint) -> None:
-    """Export the model of a task."""
-    name, output = saved.network["task"], Path(options.output)
-    possible = [
-        format_ for format_, framework in FRAMEWORKS.items() if framework == saved.framework and is_reference(name)
-    ]
-    if kind not in possible:
-        raise UserError(
-            f"{path}: belongs to {name} in {saved.framework}, whose model cannot be exported as {NAMES[kind]}",
-            f"export {NAMES[possible[0]]}" if possible else "read its weights in the checkpoint",
-        )
-    prepare(FRAMEWORKS[kind])  # the file imports it
-    task = load_trained_task(path, saved, options.model, options.set)
-    metadata = {"model": name, "step": str(saved.position.step), "hvdtrain": __version__}
-    export = export_task_program if kind == "pt2" else export_task_saved_model
-    comparison = export(task, saved.evaluated, metadata, output)
-    _report(kind, path, output, f"the model of {name}", "outputs", comparison)
+    _report(kind, path, output, f"float32 images of {images} in [0, 1] to {model.network.classes} logits", comparison)
 
 
 def output_format(output: str) -> Format:
@@ -131,15 +88,6 @@ def output_format(output: str) -> Format:
         f"{output!r}: no format has such a name{did_you_mean(suffix, SUFFIXES)}",
         "give MODEL.onnx, MODEL.pt2, or FOLDER/ for a SavedModel",
     )
-
-
-def _check_framework(options: ExportOptions, kind: Format) -> None:
-    required = FRAMEWORKS.get(kind, options.framework)
-    if options.framework not in ("recorded", required):
-        raise UserError(
-            f"--framework {options.framework}: {NAMES[kind]} belongs to {required}, with which it is compared",
-            "leave --framework out",
-        )
 
 
 def _check_output(kind: Format, output: Path, force: bool) -> None:
@@ -171,13 +119,12 @@ def _model(path: Path, saved: Checkpoint) -> Model:
     return Model(saved.model, network, saved.evaluated, saved.framework, metadata)
 
 
-def _report(kind: Format, path: Path, output: Path, written: str, outputs: str, comparison: Comparison) -> None:
+def _report(kind: Format, path: Path, output: Path, written: str, comparison: Comparison) -> None:
     print(f"{printable(str(path))} written to {printable(str(output))} as {NAMES[kind]}: {printable(written)}")
     if comparison.problem:
-        print(f"not compared with hvdtrain's own {outputs}: {comparison.problem}")
+        print(f"not compared with hvdtrain's own logits: {comparison.problem}")
     else:
-        data = "random images" if outputs == "logits" else "the first training rows"
         print(
-            f"{outputs} of {comparison.runtime} are those of hvdtrain in {comparison.framework}: "
-            f"they differ by at most {comparison.difference:.1g} on {data}"
+            f"logits of {comparison.runtime} are those of hvdtrain in {comparison.framework}: "
+            f"they differ by at most {comparison.difference:.1g} on random images"
         )

@@ -1,4 +1,4 @@
-"""python -m hvdtrain launch: from options to a job and its exit status, or to what Slurm is asked.
+"""python -m hvdtrain launch: from options to a job and its exit status, or to a batch script.
 
 It imports no framework and no NumPy, so that it starts at once.
 """
@@ -12,13 +12,11 @@ import sys
 import time
 from collections.abc import Mapping
 
-from hvdtrain.cli import launch_jobs
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.cli.launch_options import parser as parser
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import horovod_options, series
-from hvdtrain.jobs.discovery import discover
-from hvdtrain.jobs.hosts import Host, check_access, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
+from hvdtrain.jobs import series
+from hvdtrain.jobs.hosts import Host, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.jobs.job import Job, RestartPolicy, Survival, check_job, check_policy, python_programs_first
 from hvdtrain.jobs.launchers import LAUNCHERS, build
 from hvdtrain.jobs.launchers.mpirun import installation_folder
@@ -33,17 +31,16 @@ def main(argv: list[str]) -> None:
     """Run the job; exits with its exit status."""
     options = parse(argv)
     sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # paths of any bytes
-    commands = {"sbatch": batch, "status": launch_jobs.status, "cancel": launch_jobs.cancel}
-    sys.exit(commands.get(options.launcher, launch)(options))
+    sys.exit((batch if options.launcher == "sbatch" else launch)(options))
 
 
 def batch(options: argparse.Namespace) -> int:
     """Write a batch script, and submit it; the exit status. Raises UserError."""
     sweep = series.sweep_program(options.program)
     if sweep:
-        from hvdtrain.cli.sweep_options import check_trials  # it imports the options of training
+        from hvdtrain.cli import sweep_settings  # it imports the options of training
 
-        check_trials(list(sweep.options), list(sweep.command), options.array)
+        sweep_settings.check_trials(list(sweep.options), list(sweep.command), options.array)
     return sbatch.run(options)
 
 
@@ -53,13 +50,13 @@ def _print(message: object) -> None:
 
 def launch(options: argparse.Namespace) -> int:
     """Run the job that the options describe; its exit status. Raises UserError if it cannot start."""
-    if not options.survive and (options.max_np or options.host_discovery_script):
-        reason = "--max-np and --host-discovery-script have no effect without --survive"
-        raise UserError(reason, "give --survive as well, or omit them")
-    if options.survive and (options.launcher == "mpirun" or options.controller == "mpi" or options.mpi):
+    if options.max_np and not options.survive:
+        raise UserError("--max-np has no effect without --survive", "give --survive as well, or omit it")
+    if options.survive and (options.launcher == "mpirun" or options.mpi):
         options.survive, options.restarts = False, options.restarts or MPI_RESTARTS
         _print(f"--survive: a lost process ends an MPI job, so it is restarted instead (--restarts {options.restarts})")
-    job, policy = describe(options), restart_policy(options)
+    job = describe(options)
+    policy = RestartPolicy(options.restarts, options.min_ranks or int(options.survive))  # a few survivors are enough
     for warning in check_job(job):
         _print(warning)
     check_policy(policy, job)
@@ -81,11 +78,6 @@ MPI_RESTARTS = 1000
 """With --survive, of a job that MPI starts."""
 
 
-def restart_policy(options: argparse.Namespace) -> RestartPolicy:
-    """How the job is restarted. With --survive a few ranks are enough for that as well."""
-    return RestartPolicy(options.restarts, options.min_ranks or int(options.survive))
-
-
 def describe(options: argparse.Namespace) -> Job:
     """The job that the options describe. Raises UserError for values that no launcher can use."""
     how = LAUNCHERS[options.launcher].in_allocation
@@ -94,18 +86,14 @@ def describe(options: argparse.Namespace) -> Job:
         program=tuple(options.program),
         ranks=options.ranks,
         hosts=_hosts(options, how == "named"),
-        ssh=check_access(options.ssh_port, options.ssh_key),
         allocation=slurm_allocation(options.ranks, how == "spread", os.environ) if how in ("filled", "spread") else (),
         interface=options.interface or ("lo" if options.launcher == "local" else None),
-        environment={**resuming, **horovod_options.variables(options), **requested_variables(options.env, os.environ)},
-        controller=options.controller,
+        environment={**resuming, **requested_variables(options.env, os.environ)},
         mpi=options.mpi,
         nodes=options.nodes,
         mpi_prefix=installation_folder(python_programs_first(os.environ)),
         container=options.container,
-        oversubscribe=options.oversubscribe,
         start_timeout_s=options.start_timeout,
-        time_limit_s=seconds(options.time_limit) if options.time_limit else None,
         output_dir=options.output_dir,
         survival=_survival(options) if options.survive else None,
     )
@@ -125,8 +113,6 @@ def _hosts(options: argparse.Namespace, of_allocation: bool) -> tuple[Host, ...]
         return parse_hosts(options.hosts)
     if options.hostfile:
         return read_hostfile(options.hostfile)
-    if options.survive and options.host_discovery_script and options.launcher != "local":
-        return discover(options.host_discovery_script)
     return slurm_hosts(os.environ) if of_allocation and "SLURM_JOB_NODELIST" in os.environ else ()
 
 
@@ -135,7 +121,6 @@ def _survival(options: argparse.Namespace) -> Survival:
         min_ranks=options.min_ranks or 1,
         max_ranks=options.max_np,
         hostfile=options.hostfile,
-        host_discovery_script=options.host_discovery_script,
         allocation=slurm_hosts(os.environ) if options.launcher == "srun" and "SLURM_JOB_NODELIST" in os.environ else (),
     )
 
@@ -151,13 +136,3 @@ def requested_variables(given: list[str], environment: Mapping[str, str]) -> dic
             raise UserError(f"--env {name}: the variable is not set on this host", f"write --env {name}=VALUE")
         variables[name] = value if sign else environment[name]
     return variables
-
-
-def seconds(text: str) -> float:
-    """Seconds of `90`, `1:30` or `1:00:00`. Raises UserError if the text is not a time."""
-    match = re.fullmatch(r"(?:(?:(\d+):)?(\d+):)?(\d+(?:\.\d+)?)", text)
-    if not match or len(text) > 20 or not any(float(part) for part in match.groups() if part):
-        reason = f"--time-limit {text!r} is not a time"
-        raise UserError(reason, "give seconds, minutes:seconds or hours:minutes:seconds")
-    hours, minutes, rest = (float(part or 0) for part in match.groups())
-    return hours * 3600 + minutes * 60 + rest

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.launchers import LAUNCHERS
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system import removed
@@ -19,20 +18,13 @@ EXAMPLES = """examples:
   python -m hvdtrain launch horovodrun -n 4 -H node1:2,node2:2 --interface eth0 -- python -m hvdtrain.mxnet_lenet
   python -m hvdtrain launch mpirun -n 4 --dry-run -- python -m hvdtrain.tensorflow_lenet
   python -m hvdtrain launch sbatch --nodes 2 --ranks-per-node 4 --time 1:00:00 -- python -m hvdtrain.torch_lenet
-  python -m hvdtrain launch status
 """
-PROGRAM = "-- PROGRAM [ARGUMENTS...]"
-"""How --help names the program that the ranks run."""
 # The options' groups in --help.
 HOSTS = "ranks and hosts"
 FAILURES = "failures and limits"
 ENVIRONMENT = "environment and output"
 SLURM = "what Slurm is asked for"
-BATCH_COMMANDS = {
-    "sbatch": "write a batch script for Slurm; with --submit submit it",
-    "status": "show the jobs that launch sbatch --submit has submitted: state, time, run and its step",
-    "cancel": "end submitted jobs: those that run write a checkpoint first",
-}
+SBATCH = "write a batch script for Slurm; with --submit submit it"
 
 
 def parser() -> Parser:
@@ -44,113 +36,45 @@ def parser() -> Parser:
     )
     commands = made.add_subparsers(dest="launcher", required=True, metavar="LAUNCHER", title="launchers and commands")
     for name, launcher in LAUNCHERS.items():
-        _add_job_options(_add_command(commands, name, launcher.about, PROGRAM), launcher.options)
-    _add_batch_options(_add_command(commands, "sbatch", BATCH_COMMANDS["sbatch"], PROGRAM))
-    _add_status_options(_add_command(commands, "status", BATCH_COMMANDS["status"], "[JOB...]"))
-    _add_cancel_options(_add_command(commands, "cancel", BATCH_COMMANDS["cancel"], "[JOB...]"))
+        _add_job_options(_add_command(commands, name, launcher.about), launcher.options)
+    _add_batch_options(_add_command(commands, "sbatch", SBATCH))
     return made
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options; exits with status 2 where they are invalid."""
+    if argv and argv[0] in removed.LAUNCH_COMMANDS:
+        raise removed.error(f"launch {argv[0]}", removed.LAUNCH_COMMANDS[argv[0]], "a command")
     end = argv.index("--") if "--" in argv else len(argv)
     options = parser().parse_args([*joined(argv[:end], "--sbatch"), *argv[end:]])
-    if options.launcher not in ("status", "cancel"):
-        options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
     return options
 
 
-def _add_command(commands: Any, name: str, about: str, positional: str) -> argparse.ArgumentParser:
-    usage = f"python -m hvdtrain launch {name} [OPTIONS] {positional}"
+def _add_command(commands: Any, name: str, about: str) -> argparse.ArgumentParser:
+    usage = f"python -m hvdtrain launch {name} [OPTIONS] -- PROGRAM [ARGUMENTS...]"
     return commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=usage,
                                replacements=removed.LAUNCH)  # fmt: skip
 
 
-def _add_job_options(command: argparse.ArgumentParser, groups: Sequence[str]) -> None:
-    """The options of one launcher. groups: those of GROUPS that it has; of the others it has the defaults."""
-    command.set_defaults(**DEFAULTS)
-    _group(command, HOSTS)("-n", "-np", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
-    for group in groups:
-        GROUPS[group](command)
+def _add_job_options(command: argparse.ArgumentParser, kinds: Sequence[str]) -> None:
+    """The options of one launcher. kinds: those that it has beyond the common ones, as in its entry of LAUNCHERS."""
+    command.set_defaults(hosts=None, hostfile=None, max_np=0, nodes=0, container="", mpi="")  # of other launchers
+    add = command.add_argument_group(HOSTS).add_argument
+    add("-n", "-np", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
+    if "hosts" in kinds:
+        add("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots, reached by ssh")
+        add("--hostfile", type=Path, metavar="FILE", help="file with a line for each host: name slots=N")
+    if "slurm" in kinds:
+        add("--nodes", type=int, default=0, metavar="N", help="number of nodes to run on")
+        add("--mpi", default="", metavar="TYPE", help="pmix or pmi2, if srun --mpi=list shows it")
+    if "container" in kinds:
+        add("--container", default="", metavar="IMAGE",
+            help="a .sif file (Apptainer), or with srun an image for pyxis")  # fmt: skip
+    if "growth" in kinds:
+        add("--max-np", type=int, default=0, metavar="N",
+            help="with --survive: grow up to N ranks where hosts have slots (default: -n)")  # fmt: skip
     _add_common_options(command)
-
-
-def _group(command: argparse.ArgumentParser, title: str) -> Callable[..., Any]:
-    """What adds an option to the group of this title."""
-    return _titled(command, title).add_argument
-
-
-def _titled(command: argparse.ArgumentParser, title: str) -> Any:
-    known = [group for group in command._action_groups if group.title == title]
-    return known[0] if known else command.add_argument_group(title)
-
-
-def _add_host_options(command: argparse.ArgumentParser) -> None:
-    add = _group(command, HOSTS)
-    add("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots, reached by ssh")
-    add("--hostfile", type=Path, metavar="FILE", help="file with a line for each host: name slots=N")
-    add("--oversubscribe", action="store_true", help="allow more ranks than slots")
-
-
-def _add_controller_options(command: argparse.ArgumentParser) -> None:
-    which = _titled(command, HOSTS).add_mutually_exclusive_group()
-    which.add_argument("--gloo", dest="controller", action="store_const", const="gloo", default="gloo",
-                       help="coordinate the ranks with Gloo (default)")  # fmt: skip
-    which.add_argument("--mpi", dest="controller", action="store_const", const="mpi",
-                       help="coordinate the ranks with MPI; horovodrun then calls mpirun")  # fmt: skip
-
-
-def _add_container_options(command: argparse.ArgumentParser) -> None:
-    _group(command, HOSTS)("--container", default="", metavar="IMAGE",
-                           help="a .sif file (Apptainer), or with srun an image for pyxis")  # fmt: skip
-
-
-def _add_slurm_options(command: argparse.ArgumentParser) -> None:
-    add = _group(command, HOSTS)
-    add("--nodes", type=int, default=0, metavar="N", help="number of nodes to run on")
-    add("--mpi", default="", metavar="TYPE", help="pmix or pmi2, if srun --mpi=list shows it")
-
-
-def _add_ssh_options(command: argparse.ArgumentParser) -> None:
-    add = _group(command, HOSTS)
-    add("--ssh-port", type=int, default=0, metavar="N", help="port of sshd on the other hosts")
-    add("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to the other hosts")
-
-
-def _add_survive(command: argparse.ArgumentParser) -> None:
-    add = _group(command, FAILURES)
-    add("--survive", action="store_true",
-        help="go on in memory when ranks are lost, start them again, and take new ones; needs --shards of training "
-             "(see docs/launch.md)")  # fmt: skip
-    add("--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
-        help="end, or restart, with fewer ranks (default: 1 with --survive, all with --restarts)")  # fmt: skip
-
-
-def _add_survival_options(command: argparse.ArgumentParser) -> None:
-    _add_survive(command)
-    add = _group(command, FAILURES)
-    add("--max-np", type=int, default=0, metavar="N",
-        help="with --survive: grow up to N ranks where hosts have slots (default: -n)")  # fmt: skip
-    add("--host-discovery-script", type=Path, metavar="FILE",
-        help="with --survive: prints the available hosts, name:slots in each line; run every second")  # fmt: skip
-
-
-GROUPS = {
-    "hosts": _add_host_options,
-    "survival": _add_survival_options,
-    "controller": _add_controller_options,
-    "container": _add_container_options,
-    "slurm": _add_slurm_options,
-    "ssh": _add_ssh_options,
-}
-"""Options that some launchers have, by the names in their entries of LAUNCHERS."""
-DEFAULTS = {
-    **dict.fromkeys(("hosts", "hostfile", "host_discovery_script", "ssh_key")),
-    **dict.fromkeys(("oversubscribe", "survive"), False),
-    **dict.fromkeys(("min_ranks", "max_np", "nodes", "ssh_port"), 0),
-    **{"controller": "gloo", "container": "", "mpi": ""},
-}
-"""What these options are for the other launchers."""
 
 
 def positive(text: str) -> float:
@@ -163,68 +87,47 @@ def positive(text: str) -> float:
 
 def _add_common_options(command: argparse.ArgumentParser) -> None:
     """Options of all launchers and of sbatch."""
-    _group(command, HOSTS)("--interface", metavar="NAME", help="network interface between the hosts, such as eth0")
-    add = _group(command, FAILURES)
+    add = command.add_argument_group(FAILURES).add_argument
+    add("--survive", action="store_true",
+        help="go on in memory when ranks are lost, start them again, and take new ones; needs --shards of training "
+             "(see docs/launch.md)")  # fmt: skip
     add("--restarts", type=int, default=0, metavar="N",
         help="restart the job up to N times after failures (default: 0)")  # fmt: skip
+    add("--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
+        help="end, or restart, with fewer ranks (default: 1 with --survive, all with --restarts)")  # fmt: skip
     add("--start-timeout", type=positive, default=START_TIMEOUT_S, metavar="S",
         help=f"seconds to wait until all ranks have registered, and then until their library connects them "
              f"(default: {START_TIMEOUT_S:g})")  # fmt: skip
-    add("--time-limit", metavar="TIME", help="stop with a checkpoint after seconds, M:S or H:M:S")
-    add = _group(command, ENVIRONMENT)
+    add = command.add_argument_group(ENVIRONMENT).add_argument
+    add("--interface", metavar="NAME", help="network interface between the hosts, such as eth0")
     add("--env", action="append", default=[], metavar="NAME[=VALUE]",
         help="set a variable for the ranks, or pass it on")  # fmt: skip
     add("--output-dir", type=Path, metavar="DIR", help="also write each rank's output to files")
     add("--on-end", default="", metavar="COMMAND",
         help="shell command to run after the job, with HVDTRAIN_STATUS and more in its environment")  # fmt: skip
     add("--dry-run", action="store_true", help="print the command line, ready to paste, and start nothing")
-    horovod_options.add_options(command)
     command.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)  # the usage has it
 
 
 def _add_batch_options(command: argparse.ArgumentParser) -> None:
-    add = _group(command, SLURM)
+    add = command.add_argument_group(SLURM).add_argument
     add("--nodes", type=int, required=True, metavar="N", help="number of nodes")
     add("--ranks-per-node", type=int, required=True, metavar="N", help="with GPUs: one rank per GPU")
     add("--time", default="1:00:00", metavar="D-H:M:S", help="time limit (default: 1:00:00)")
     add("--via", choices=sbatch.VIAS, default="srun", help="launcher that starts the ranks (default: srun)")
     add("--mpi", default="", metavar="TYPE", help="srun's --mpi (pmix, pmi2); without it Gloo only")
-    add("--cpus-per-rank", type=int, metavar="N", help="cores for each rank")
-    add("--gpus-per-node", metavar="[TYPE:]N", help="GPUs of each node")
-    add("--mem", metavar="SIZE", help="memory of each node, such as 64G")
-    add("--partition", metavar="NAME", help="partition (queue)")
-    add("--account", metavar="NAME", help="account to charge")
+    add("--gpus-per-node", default="", metavar="[TYPE:]N", help="GPUs of each node")
+    add("--partition", default="", metavar="NAME", help="partition (queue)")
+    add("--account", default="", metavar="NAME", help="account to charge")
     add("--job-name", default="hvdtrain", metavar="NAME", help="name in squeue (default: hvdtrain)")
-    add("--container", metavar="IMAGE", help="a .sif file (Apptainer), or an image for pyxis")
+    add("--container", default="", metavar="IMAGE", help="a .sif file (Apptainer), or an image for pyxis")
     add("--signal-before", type=int, default=120, metavar="S",
         help="seconds before the time limit at which the ranks write a last checkpoint (default: 120)")  # fmt: skip
     add("--no-requeue", action="store_true", help="do not resume after the time limit or the loss of a node")
-    _add_survive(command)
     add("--array", default="", metavar="0-9",
         help="one task for each number, such as 0-9, 0-9%%2 (two at a time) or 1,3,5; of a sweep, each trains "
              "the trial of its number")  # fmt: skip
     add("--sbatch", action="append", default=[], metavar="OPTION",
         help='any other option of sbatch, such as --sbatch "--qos=high"; may be given several times')  # fmt: skip
-    add("--mail-user", default="", metavar="ADDRESS", help="whom Slurm writes mail about the job")
-    add("--mail-type", default="", metavar="EVENTS", help="about what (default: END,FAIL)")
-    add("--script", type=Path, metavar="FILE", help="write the script to this file (default: print it)")
-    add("--submit", action="store_true", help="submit the script")
-    _add_ssh_options(command)
+    add("--submit", action="store_true", help="submit the script (default: print it)")
     _add_common_options(command)
-
-
-def _add_status_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("jobs", nargs="*", metavar="JOB", help="number of a job, or NUMBER_TASK of an array (default: those that wait "
-        "or run, and the last ten)")  # fmt: skip
-    add("--all", action="store_true", help="show all jobs that were submitted")
-    add("--tasks", action="store_true", help="show each task of an array in a line of its own")
-    add("--json", action="store_true", help="print a JSON list in place of a table")
-
-
-def _add_cancel_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("jobs", nargs="*", metavar="JOB", help="number of a job, or NUMBER_TASK of an array")
-    add("--all", action="store_true", help="end all jobs that were submitted, after a question")
-    add("--yes", action="store_true", help="with --all: do not ask")
-    add("--now", action="store_true", help="do not wait for a checkpoint")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hvdtrain.runs.run import finished_runs
+from hvdtrain.runs.search import finished_runs
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import write_outputs
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.content import Report
+from hvdtrain.views.report.content import RunsReport
 from hvdtrain.views.report.pages import FILES, check_pages, csv_page, html_page, markdown_page
 from hvdtrain.views.table import paragraph
 
@@ -27,11 +27,11 @@ def show_report(runs: list[Path], output: Path) -> None:
     """Write the report on these runs into the folder `output`; print what came out and its table. Raises UserError."""
     finished, unfinished = finished_runs(runs)
     check_pages(output)
-    report = Report(finished, unfinished)
+    report = RunsReport(finished, unfinished)
     pages = dict(zip(FILES, (markdown_page(report), csv_page(report), html_page(report)), strict=True))
     write_outputs(output, "--output", pages)
     print(*map(paragraph, report.findings), sep="\n")
-    print(f"\n{report.terminal_table().terminal()}")
+    print(f"\n{report.table(report.main).terminal()}")
     if any(group.fastest for group in report.groups):
         print(f"\n{report.legend}")
     if unfinished:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from rich.text import Text
 
-from hvdtrain.runs.run import closed_folders, find_runs
+from hvdtrain.runs.search import closed_folders, find_runs
+from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status, joined
 from hvdtrain.system.text import printable
-from hvdtrain.views.listing import COLUMNS, Filter, column_of, counted, metric_names, run_lines, sort_runs
+from hvdtrain.views.listing import COLUMNS, counted, run_lines, sort_runs
+from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import read_runs
-from hvdtrain.views.terminal.figures import Output
 
 LINES_AROUND = 4
 """Of the table: headings, the count, and the prompts before and after."""
@@ -30,23 +31,18 @@ def main(argv: list[str]) -> None:
     views = read_runs(find_runs(options.folder))
     if closed := closed_folders(options.folder):
         print(f"hvdtrain: left out, as you may not list them: {', '.join(closed)}", file=sys.stderr)
-    metrics = metric_names(views)
-    filters = [Filter.parse(condition, metrics) for condition in options.filter]
-    column_of(options.sort.removeprefix("-"), "--sort", metrics)
-    chosen = [view for view in views if all(condition.accepts(view) for condition in filters)]
-    ordered = sort_runs(chosen, options.sort, options.reverse)
+    ordered = sort_runs(views, options.sort)
     if options.json:
         print(json.dumps([view.values for view in ordered], indent=1, allow_nan=False))
         return
     output = Output()
-    room = output.console.height - LINES_AROUND if output.is_terminal and not options.all else len(ordered)
+    room = output.console.height - LINES_AROUND if output.is_terminal else len(ordered)
     shown = ordered[: max(room, 1)]
     if ordered:
-        output.print(run_lines(shown, output.width, output.plain))
+        output.print(run_lines(shown, output.width))
     if output.is_terminal or not ordered:
-        parts = [f"{len(ordered) - len(shown)} more with --all"] * (len(ordered) > len(shown))
-        parts += [f"{len(views) - len(ordered)} left out by --filter"] * (len(views) > len(ordered))
-        rest = f" ({'; '.join(parts)})" if parts else ""
+        more = len(ordered) - len(shown)
+        rest = f" ({more} more in a pipe, as by | less)" if more else ""
         output.print([Text(f"{counted(ordered)} in {printable(str(options.folder))}{rest}", "dim")])
 
 
@@ -55,6 +51,7 @@ def parser() -> Parser:
         prog="python -m hvdtrain runs",
         description="List runs with their states, also those that train now: the newest first.",
         epilog=f"Columns: {', '.join(COLUMNS)}.",
+        replacements=removed.RUNS,
     )
     made.add_argument(
         "folder", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs (default: runs)"
@@ -64,12 +61,6 @@ def parser() -> Parser:
         help="least value first, or with - before its name the greatest; unknown values last; score: the best first "
              "(default: -started)",
     )  # fmt: skip
-    made.add_argument("--reverse", action="store_true", help="turn the order around")
-    made.add_argument(
-        "--filter", action="append", default=[], metavar="CONDITION",
-        help="only runs that meet it, as state=failed, strategy=horovod, 'accuracy>0.9', name~fashion; any number",
-    )  # fmt: skip
-    made.add_argument("--all", action="store_true", help="in a terminal, also runs for which it has no line")
     made.add_argument("--json", action="store_true", help="print a JSON list, in which null is what is not known")
     return made
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hvdtrain.system.command import Parser, exit_status
+from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import RUNS, chosen_run, read_runs
-from hvdtrain.views.terminal.figures import Output
 from hvdtrain.views.terminal.page import page_lines
 from hvdtrain.views.terminal.screen import Shown
 
@@ -20,7 +20,7 @@ def main(argv: list[str]) -> None:
     options = parser().parse_args(argv)
     (view,) = read_runs([chosen_run(options.run)])
     output = Output()
-    output.print(page_lines(Shown.read(view), output.width, options.all, output.plain))
+    output.print(page_lines(Shown.read(view), output.width, options.all))
 
 
 def parser() -> Parser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hvdtrain.config.option import OptionParser
+from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.config.options import TITLES, Config, Framework
 from hvdtrain.config.sources import training_parser
 from hvdtrain.doctor import examine_host
@@ -48,5 +48,5 @@ def _train(ending: Ending, framework: Framework | None, program: str, argv: list
 
 def starting(config: Config) -> str:
     """What rank 0 says before imports that take seconds."""
-    libraries = f"{TITLES[config.framework]}{' and Horovod' * (config.strategy == 'horovod')}"
+    libraries = f"{TITLES[config.framework]}{' and Horovod' * config.over_horovod}"
     return f"starting rank 0 of {rank_info.detect().size}: importing {libraries} ..."

@@ -7,11 +7,14 @@ time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
-from hvdtrain.errors import UserError
+from hvdtrain.errors import UserError, needed_by
+from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status
+from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import RUNS, awaited_run, chosen_run
 
 
@@ -20,33 +23,24 @@ def main(argv: list[str]) -> None:
     """Show the run until it ends, then exit with its job's status, or serve the page; with 0 if the user leaves."""
     options = parse(argv)
     if options.serve:
-        from hvdtrain.views.web.app import serve
+        with needed_by("watch --serve", "web"):
+            from hvdtrain.views.web.app import serve
 
-        serve(options.runs, options.serve, options.token_file, lambda line: print(line, flush=True))
+        serve(options.runs, options.serve, lambda line: print(line, flush=True))
         return
-    try:
-        status = show(options)
-    except KeyboardInterrupt:
-        return
-    sys.exit(status)
-
-
-def show(options: argparse.Namespace) -> int:
-    """The exit status of the job that was followed. Raises UserError if there is no such run."""
     if len(options.runs) > 1:
         raise UserError(f"{len(options.runs)} runs: a terminal shows one", "give one run, or --serve for a page of all")
-    (run,) = options.runs
-    from hvdtrain.views.terminal.figures import Output
     from hvdtrain.views.terminal.follow import follow
 
-    return follow(awaited_run(run, _say) if options.wait else _run(run), Output())
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(follow(_run(options), Output()))
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _run(path: Path) -> Path:
+def _run(options: argparse.Namespace) -> Path:
+    """The folder of the run. Raises UserError if there is none."""
+    (path,) = options.runs
+    if options.wait:
+        return awaited_run(path, lambda line: print(line, file=sys.stderr, flush=True))
     try:
         return chosen_run(path)
     except UserError as error:
@@ -58,23 +52,21 @@ def parser() -> Parser:
         prog="python -m hvdtrain watch",
         description="Follow a run: its state, its ranks, curves and messages. Ctrl-C leaves; the run goes on.",
         epilog="The exit status is that of the run's job; 0 after Ctrl-C.",
+        replacements=removed.WATCH,
     )
     add = made.add_argument
     add("runs", nargs="*", type=Path, default=[RUNS], metavar="RUN",
         help="a run's folder, or a folder of runs, of which the newest is followed (default: runs)")  # fmt: skip
     add("--wait", action="store_true", help="wait for the run if it is not there yet")
     add("--serve", metavar="HOST:PORT",
-        help="serve a web page of all these runs instead; 127.0.0.1:0 takes a free port")  # fmt: skip
-    add("--token-file", type=Path, metavar="FILE",
-        help="with --serve: holds the token that browsers need (default: none on loopback, else random)")  # fmt: skip
+        help="serve a web page of all these runs instead; 127.0.0.1:0 takes a free port; on other addresses than "
+             "loopback, browsers need the token in the address that is printed")  # fmt: skip
     return made
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options; exits for invalid ones. Raises UserError for options that do not go together."""
     options = parser().parse_args(argv)
-    if options.token_file and not options.serve:
-        raise UserError("--token-file: there is no page", "give --serve HOST:PORT as well")
     if options.wait and options.serve:
         raise UserError("--wait: the page shows runs as they come", "leave it out with --serve")
     return options

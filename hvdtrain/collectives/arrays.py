@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.interfaces import Group, Learner
+from hvdtrain.interfaces.learner import Learner
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 
 MESSAGE_BYTES = 1 << 26

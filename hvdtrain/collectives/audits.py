@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.errors import WrongBits
-from hvdtrain.interfaces import Audit
+from hvdtrain.interfaces.reading import Audit
 
 STREAM = 6
 """Of the random numbers that choose what is audited; others belong to weights, rows and steps."""
@@ -63,18 +63,18 @@ class ShardHashes(Exception):
 
 
 class ShardsDiffer(WrongBits):
-    """Two ranks computed other bits for the same shard. All ranks raise it, and none has made the update.
+    """Two ranks computed different bits for the same shard. All ranks raise it, and none has made the update.
 
     at: the step. owner, by: whose shard it is, and who checked it. hashes: of both, by rank.
     """
 
     def __init__(self, step: int, shard: int, hashes: dict[int, int]) -> None:
         owner, by = hashes
-        super().__init__(f"ranks {owner} and {by} computed other bits for shard {shard} of step {step}", step=step)
+        super().__init__(f"ranks {owner} and {by} computed different bits for shard {shard} of step {step}", step=step)
         self.at, self.shard, self.owner, self.by, self.hashes = step, shard, owner, by, hashes
 
 
-class Verdict(NamedTuple):
+class AuditVerdict(NamedTuple):
     """Which of two ranks computed wrong bits."""
 
     wrong: int | None
@@ -83,7 +83,7 @@ class Verdict(NamedTuple):
     """Whether its second result was wrong as well."""
 
 
-def judge(first: dict[int, int], again: Sequence[int]) -> Verdict:
+def judge(first: dict[int, int], again: Sequence[int]) -> AuditVerdict:
     """Who was wrong. first: the hashes of the two ranks, which differ. again: those of all ranks, computed again.
 
     With more ranks, the others decide. If there are none, or they do not agree with one of the two: a rank whose two
@@ -99,5 +99,5 @@ def judge(first: dict[int, int], again: Sequence[int]) -> Verdict:
         (wrong,) = changed
         right = two if wrong == one else one
     else:
-        return Verdict(None)
-    return Verdict(wrong, again[wrong] != first[right])
+        return AuditVerdict(None)
+    return AuditVerdict(wrong, again[wrong] != first[right])

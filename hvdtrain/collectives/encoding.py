@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 
 MESSAGE_BYTES = 1 << 30
 """The largest message."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces.strategy import Group
 
 NOTHING = np.empty(0)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Packing
+from hvdtrain.interfaces.strategy import Packing
 from hvdtrain.system import rank_info
 from hvdtrain.system.phases import collective
 

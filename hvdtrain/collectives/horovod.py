@@ -20,11 +20,9 @@ from __future__ import annotations
 import ctypes
 import importlib
 import itertools
-import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,8 +37,6 @@ from hvdtrain.system.phases import collective
 
 BLOCKING_PREFIX = "hvdtrain."
 """In the names of tensors that are not gradients: this rank waits for each of them."""
-TIMELINE, DYNAMIC = "HOROVOD_TIMELINE", "DYNAMIC"
-"""Horovod's variable for the file of its timeline, and the value with which a program starts and stops it."""
 MESSAGE_S = 300e-6
 """Seconds that a message costs by itself: an 8-byte allreduce of two ranks over Gloo on one host takes 150 us with the
 event-driven core, 360 us if all of it goes by Gloo's ring, and up to 1.1 ms with Horovod's own cycle."""
@@ -54,7 +50,6 @@ BACKWARD_FLOP = 4
 the same for that of the inputs. Exact for dense layers; convolutions need more, so backward is not overestimated."""
 BYTES = {"none": 4, "fp16": 2}
 """Bytes of a gradient's element in a message, by --compression."""
-log = logging.getLogger("hvdtrain")
 
 
 class HorovodGroup(Exchanging):
@@ -129,33 +124,6 @@ class HorovodGroup(Exchanging):
         if not self._hvd.mpi_enabled():  # a process can initialize MPI only once; Horovod ends it when the process does
             self._hvd.shutdown()
 
-    def start_timeline(self, path: Path) -> bool:
-        """Let rank 0 write Horovod's timeline from here on; whether it does. Call it on every rank.
-
-        It does not where the user lets Horovod write one of its own, or Horovod was initialized before
-        `allow_timeline`.
-        """
-        if os.environ.get(TIMELINE) != DYNAMIC:
-            log.warning("%s is set: Horovod's messages go there, and not into the timeline", TIMELINE)
-            return False
-        try:
-            self._hvd.start_timeline(str(path))
-        except ValueError:
-            log.warning("Horovod was initialized before the timeline was asked for: it lacks Horovod's messages")
-            return False
-        return True
-
-    def stop_timeline(self) -> None:
-        """End what `start_timeline` began; the file is complete then."""
-        self._hvd.stop_timeline()
-
-    def require_adasum(self) -> None:
-        """Raise UserError unless this job can run Adasum: over MPI or NCCL, with a power of two ranks."""
-        if not self._hvd.mpi_enabled() and not self._hvd.nccl_built():
-            raise UserError("--op adasum: Horovod has no Adasum over Gloo", "start by horovodrun --mpi or mpirun")
-        if self.size & (self.size - 1):
-            raise UserError(f"--op adasum: {self.size} ranks are not a power of two", "start 2, 4, 8, ... ranks")
-
 
 def _measure_waiting(hvd: ModuleType) -> Callable[[], float] | None:
     """Let Horovod's core measure how long this rank waits; returns what reads it, or None as it is published.
@@ -169,11 +137,6 @@ def _measure_waiting(hvd: ModuleType) -> Callable[[], float] | None:
     core.horovod_waiting_seconds.argtypes, core.horovod_waiting_seconds.restype = [], ctypes.c_double
     core.horovod_measure_waiting(BLOCKING_PREFIX.encode())
     return core.horovod_waiting_seconds
-
-
-def allow_timeline() -> None:
-    """Let Horovod write a timeline when it is asked to; call it on every rank before Horovod is initialized."""
-    os.environ.setdefault(TIMELINE, DYNAMIC)
 
 
 def _wait_for_slow_ranks() -> None:

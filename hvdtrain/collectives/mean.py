@@ -8,7 +8,7 @@ import numpy as np
 
 from hvdtrain.collectives.packing import packing_of
 from hvdtrain.config.compression import Method
-from hvdtrain.interfaces import AllreduceGroup, Shapes
+from hvdtrain.interfaces.strategy import AllreduceGroup, Shapes
 from hvdtrain.networks.description import Weights
 
 ROUND = "round"

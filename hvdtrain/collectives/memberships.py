@@ -12,7 +12,7 @@ from hvdtrain.system.membership import Membership
 from hvdtrain.system.processes import TICK_S, RunningTime
 
 
-class Memberships:
+class MembershipReader:
     """What the launcher says through the agent's pipe; a thread reads it.
 
     on_loss: called in that thread with the number of each membership that has lost ranks.

@@ -16,7 +16,9 @@ from hvdtrain.collectives import audits
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.exact_sum import sum_over_shards
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces import Audit, Batch, Group, ShardLoss
+from hvdtrain.interfaces.learner import ShardLoss
+from hvdtrain.interfaces.reading import Audit, Batch
+from hvdtrain.interfaces.strategy import Group
 
 
 class Combined(NamedTuple):
@@ -69,14 +71,14 @@ class ShardSums:
         """Combine the shards of all ranks; call it on every rank.
 
         Raises TrainingError if a shard that has rows was not computed by exactly one rank, ShardsDiffer if the audited
-        one has other bits on the rank that checks it, and ShardHashes in a step that only computes it again.
+        one has different bits on the rank that checks it, and ShardHashes in a step that only computes it again.
         """
         if self._step.audit and self._step.audit.only:
             raise ShardHashes(self._group.gather(self._hash))
         shapes = [*self._parameters, *(array.shape for array in self._start)]
-        sums = sum_over_shards(self._group, self._added, shapes, self._shards, self._said())
+        sums = sum_over_shards(self._group, self._added, shapes, self._shards, self._packed_status())
         self._added = []
-        losses = self._heard(sums.carried)
+        losses = self._unpack_status(sums.carried)
         count = len(self._parameters)
         # NumPy turns arrays without dimensions into scalars.
         gradients = [np.asarray(total / self._shards, np.float32) for total in sums.arrays[:count]]
@@ -84,7 +86,7 @@ class ShardSums:
         statistics = [_changed(before, change) for before, change in zip(self._start, changes, strict=True)]
         return Combined(gradients, statistics, losses)
 
-    def _said(self) -> np.ndarray:
+    def _packed_status(self) -> np.ndarray:
         """What this rank says about its shards, float64.
 
         By shard whether it computed it, its own number, and the loss. The hash of the audited shard, on the rank whose
@@ -99,7 +101,7 @@ class ShardSums:
         memberships[self._group.rank] = getattr(self._group, "known_membership", 0)
         return np.concatenate([shards.ravel(), hashes.ravel(), memberships])
 
-    def _heard(self, carried: np.ndarray) -> list[ShardLoss]:
+    def _unpack_status(self, carried: np.ndarray) -> list[ShardLoss]:
         """The losses, from the sum of what all ranks said; sets the membership that all know, if the group has one."""
         of_shards, hashes, memberships = np.split(carried, [3 * self._shards, 3 * self._shards + 4])
         computed, ranks, losses = of_shards.reshape(3, self._shards).tolist()

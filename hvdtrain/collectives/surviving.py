@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.collectives.memberships import Memberships
+from hvdtrain.collectives.memberships import MembershipReader
 from hvdtrain.errors import HvdtrainError, TrainingError, UserError
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import Ready
 from hvdtrain.system.membership import VARIABLE, Membership
@@ -63,7 +63,7 @@ Connect = Callable[[Membership, int, Callable[[], bool]], Connected]
 makes this one worthless; raises an error of any kind if the members cannot be connected."""
 
 
-class Change(NamedTuple):
+class RanksChange(NamedTuple):
     """What changed between two groups of a job."""
 
     membership: Membership
@@ -73,10 +73,10 @@ class Change(NamedTuple):
     joined: tuple[int, ...]
     """Ranks that were not there before, or are replaced."""
 
-    def then(self, later: Change) -> Change:
+    def then(self, later: RanksChange) -> RanksChange:
         """This change and the one after it, as one."""
         joined = tuple(rank for rank in later.membership.ranks if rank in {*self.joined, *later.joined})
-        return Change(later.membership, {**self.lost, **later.lost}, joined)
+        return RanksChange(later.membership, {**self.lost, **later.lost}, joined)
 
 
 class SurvivingGroup:
@@ -101,7 +101,7 @@ class SurvivingGroup:
         """How many collectives are complete: what shows that ranks that join get on."""
         self.agreed_membership = 0
         """The newest membership that all ranks knew in the last step."""
-        self._memberships = Memberships(agent_pipe.descriptor(VARIABLE), self._on_loss)
+        self._memberships = MembershipReader(agent_pipe.descriptor(VARIABLE), self._on_loss)
 
     @property
     def rank(self) -> int:
@@ -201,13 +201,13 @@ class SurvivingGroup:
         agent_pipe.send(Ready(0))
         self._memberships.take_lost(self._renew(None).number)
 
-    def renew(self, change: RanksChanged) -> Change:
+    def renew(self, change: RanksChanged) -> RanksChange:
         """Connect the members of the next membership. change: why."""
         before = set(self.ranks)
         membership = self._renew(change)
         lost = self._memberships.take_lost(membership.number)
         joined = tuple(rank for rank in membership.ranks if rank not in before or rank in lost)
-        return Change(membership, lost, joined)
+        return RanksChange(membership, lost, joined)
 
     def _renew(self, change: RanksChanged | None) -> Membership:
         self._leave(with_others=isinstance(change, RanksJoin))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hvdtrain.config.option import invalid
 
-NONE, AUTO, FP16, POWERSGD = "none", "auto", "fp16", "powersgd"
+NONE, FP16, POWERSGD = "none", "fp16", "powersgd"
 PACKED = ("bf16", "int8")
 """Methods that send each value in fewer bytes; fp16 is Horovod's own."""
 MAX_RANK = 256
@@ -26,17 +26,11 @@ class Method(NamedTuple):
         return f"{self.name}:{self.rank}" if self.rank else self.name
 
 
-CHOICES = (Method(NONE), Method("bf16"), Method("int8"))
-"""Of --compression auto: they change results by rounding only."""
-
-
 def parse_method(text: str) -> Method:
     """The method that --compression names. Raises UserError if it names none."""
-    if text in (NONE, AUTO, FP16, *PACKED):
+    if text in (NONE, FP16, *PACKED):
         return Method(text)
     if (match := LOW_RANK.fullmatch(text)) and int(match[1]) <= MAX_RANK:
         return Method(POWERSGD, int(match[1]))
-    remedy = (
-        f"use {', '.join((NONE, AUTO, FP16, *PACKED))}, or {POWERSGD}:R with a rank R from 1 to {MAX_RANK}, such as 2"
-    )
+    remedy = f"use {', '.join((NONE, FP16, *PACKED))}, or {POWERSGD}:R with a rank R from 1 to {MAX_RANK}, such as 2"
     raise invalid("compression", text, "not a method of compression", remedy)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -13,7 +13,7 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -22,14 +22,13 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import msgspec
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.command import Parser
+from hvdtrain.system import removed
 from hvdtrain.system.files import NOT_LOCAL, is_url
 from hvdtrain.system.text import did_you_mean
 
+Kind = TypeVar("Kind")
 NUMBER_LIMIT = 1 << 53
 """Numbers of options are below it: JSON and float64 hold integers exactly up to here."""
-Kind = TypeVar("Kind")
-
 SHOWN_CHARACTERS = 80
 """How much of an invalid value a message shows."""
 
@@ -56,8 +55,8 @@ class Option:
     """The value must be larger than this."""
     maximum: float | None = None
     below: float = NUMBER_LIMIT
-    strategy: str = ""
-    """The only --strategy that has this option; empty if all have it."""
+    over_horovod: bool = False
+    """Whether only strategies over Horovod have it."""
     unsupported: Mapping[str, tuple[tuple[Any, ...], str]] = dataclasses.field(default_factory=dict)
     """By framework: the values that it supports if these are not all, and why."""
     resume: Resume = Resume.FROM_HERE
@@ -78,6 +77,8 @@ class Option:
     """Whether it says where a run is, so that every run has a value of its own."""
     in_sweep: str = ""
     """If a sweep gives it to each trial itself: what to do instead."""
+    parse: Callable[[Any], Any] | None = None
+    """Of an option whose text has a form of its own: what reads it. Raises UserError."""
     is_path: bool = False
     """Whether its text is a path of this host, as those of type `Path` always are."""
     is_positional: bool = False
@@ -114,6 +115,25 @@ def positional(**facts: Any) -> Any:
     return dataclasses.field(metadata={Option: Option(is_positional=True, **facts)})
 
 
+def without_removed(replacements: Mapping[str, str]) -> Callable[[type[Kind]], type[Kind]]:
+    """Decorates a dataclass of options: UserError says what to use in place of an option that went (`removed`)."""
+
+    def decorate(kind: type[Kind]) -> type[Kind]:
+        make = kind.__init__
+
+        @functools.wraps(make)
+        def checked(self: Any, **given: Any) -> None:
+            for name in given.keys() - facts(kind).keys():
+                if replacement := replacements.get(f"--{key(name)}"):
+                    raise removed.error(name, replacement)
+            make(self, **given)
+
+        kind.__init__ = checked  # type: ignore[method-assign]
+        return kind
+
+    return decorate
+
+
 def facts(kind: type) -> dict[str, Option]:
     """By name in Python, what each option of this dataclass says about itself."""
     return {field.name: field.metadata[Option] for field in dataclasses.fields(kind)}
@@ -148,105 +168,39 @@ def invalid(name: str, value: Any, problem: str, remedy: str = "") -> UserError:
     return UserError(f"--{key(name)} {value}: {problem}", remedy, option=name)
 
 
+def numbers(
+    kind: Any, name: str, text: str, given: Sequence[str], fields: Sequence[str], remedy: str
+) -> dict[str, Any]:
+    """The numbers in an option's text, as fields of a dataclass; without those that are left out or empty.
+
+    name: of the option. fields: of the dataclass, in the order of the text. Raises UserError.
+    """
+    if len(given) > len(fields):
+        raise invalid(name, text, "has too many values", remedy)
+    values = {field: value for field, value in zip(fields, given, strict=False) if value}
+    for field, value in values.items():
+        try:
+            values[field] = from_text(value, types(kind)[field])
+        except ValueError:
+            raise invalid(name, text, f"{value[:SHOWN_CHARACTERS]!r} is no value of {field.upper()}", remedy) from None
+        if problem := facts(kind)[field].problem(values[field]):
+            raise invalid(name, text, f"{field.upper()} {problem}", remedy)
+    return values
+
+
 def convert(value: Any, kind: Any) -> Any:
-    """A value of JSON or TOML as one of an option of this type. Raises ValueError if it is of another type."""
+    """A value of JSON or TOML as one of an option of this type. Raises ValueError if it is of another type.
+
+    An option that takes text also takes a number, and one that takes several texts a single one.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and kind in (str, tuple[str, ...]):
+        value = str(value)
+    if isinstance(value, str) and kind == tuple[str, ...]:
+        value = (value,)
     try:
         return msgspec.convert(value, kind, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
-
-
-def parser_of(kind: type, program: str) -> OptionParser:
-    """The parser of a program whose options are a dataclass; the docstring of this is the program's description."""
-    parser = OptionParser(program, inspect.getdoc(kind) or "")
-    parser.add(kind)
-    return parser
-
-
-def read_arguments(kind: type[Kind], program: str, argv: list[str]) -> Kind:
-    """A dataclass of options, from a command line. Raises UserError for invalid options."""
-    return kind(**parser_of(kind, program).parse(argv))
-
-
-class OptionParser(Parser):
-    """A parser made from dataclasses of options, which may be written with underscores in place of dashes."""
-
-    def __init__(self, program: str, description: str, **settings: Any) -> None:
-        usage = f"{program} [OPTIONS]"
-        super().__init__(prog=program, usage=usage, description=description.replace("%", "%%"), **settings)
-        self._several: set[str] = set()
-
-    def add(self, kind: type, defaults: Any = None, hidden: Collection[str] = ()) -> None:
-        """Add the options of a dataclass. defaults: of this class, those that --help shows; it omits those hidden."""
-        groups: dict[str, Any] = {}
-        for field in dataclasses.fields(kind):
-            about = facts(kind)[field.name]
-            if about.group and about.group not in groups:
-                groups[about.group] = self._group(about.group)
-            default = getattr(defaults, field.name) if defaults else field.default
-            text = argparse.SUPPRESS if field.name in hidden else _help(texts(kind)[field.name], default)
-            self._add(groups.get(about.group, self), field.name, about, kind, text)
-
-    def parse(self, argv: list[str]) -> dict[str, Any]:
-        """The options that are given, by their names in Python. Raises UserError."""
-        given = vars(self.parse_args(list(map(_dashed, argv))))
-        return {name: tuple(value) if name in self._several else value for name, value in given.items()}
-
-    def _group(self, title: str) -> Any:
-        """The group of this heading, which several dataclasses may have options in."""
-        known = [group for group in self._action_groups if group.title == title]
-        return known[0] if known else self.add_argument_group(title)
-
-    def _add(self, group: Any, name: str, about: Option, kind: type, text: str) -> None:
-        of_type = types(kind)[name]
-        is_tuple = get_origin(of_type) is tuple
-        item = get_args(of_type)[0] if is_tuple else of_type
-        settings: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS}
-        self._several |= {name} if is_tuple else set()
-        if item is bool:
-            settings["action"] = "store_true" if about.is_switch else argparse.BooleanOptionalAction
-        else:
-            settings |= {"type": functools.partial(_argument, name, item), "metavar": _metavar(name, about, item)}
-            if get_origin(item) is Literal:
-                settings["choices"] = get_args(item)  # for the completion of shells: `type` refuses others
-            if is_tuple:
-                settings |= {"action": "append"} if about.is_repeated else {"nargs": "*"}
-        if about.is_positional:
-            self.usage = f"{self.usage} {name.upper()}{'...' * is_tuple}"
-            settings |= {"metavar": name.upper(), "default": ()} if is_tuple else {"metavar": name.upper()}
-            group.add_argument(name, **settings)
-        else:
-            group.add_argument(f"--{key(name)}", **settings)
-
-
-def _dashed(word: str) -> str:
-    """An argument; if it is an option, with dashes in its name."""
-    name, sign, value = word.partition("=")
-    return f"{name.replace('_', '-')}{sign}{value}" if name.startswith("--") else word
-
-
-def _argument(name: str, kind: Any, text: str) -> Any:
-    if Path in _alternatives(kind) and is_url(text):
-        raise invalid(name, text, NOT_LOCAL)
-    try:
-        return from_text(text, kind)
-    except ValueError:
-        raise not_accepted(name, f"--{key(name)} {text[:SHOWN_CHARACTERS]}", text, kind) from None
-
-
-def _metavar(name: str, about: Option, kind: Any) -> str:
-    names = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
-    return "|".join(
-        [*(names[alternative] for alternative in _alternatives(kind) if alternative in names), *choices(kind)]
-    )
-
-
-def _help(text: str, default: Any) -> str:
-    """An option's text in --help, with its default if it has one that says something."""
-    if default is False or default is dataclasses.MISSING or default in (None, "", ()):
-        return text.replace("%", "%%")
-    words = default if isinstance(default, tuple) else ("yes" if default is True else default,)
-    return f"{text.removesuffix('.')} (default: {' '.join(map(str, words))})".replace("%", "%%")
 
 
 def _path(kind: type, value: Any) -> Path:
@@ -255,11 +209,20 @@ def _path(kind: type, value: Any) -> Path:
     raise ValueError(f"{value!r:.80} is not a path")
 
 
+def as_options(options: Any) -> None:
+    """Give paths and texts of a dataclass of options their types, where a program gave texts and numbers."""
+    for name, about in facts(type(options)).items():
+        kind = types(options.__class__)[name]
+        if about.parse or Path in alternatives(kind):
+            with contextlib.suppress(ValueError):
+                object.__setattr__(options, name, convert(getattr(options, name), kind))
+
+
 def from_text(text: str, kind: Any) -> Any:
     """A value from a text such as one on a command line. Raises ValueError if it is of another type."""
     value: Any = text
     for number in (int, float):
-        if number in _alternatives(kind):
+        if number in alternatives(kind):
             try:
                 value = number(text)
             except ValueError:
@@ -275,7 +238,7 @@ def from_toml(name: str, value: Any, kind: Any, where: str) -> Any:
     """The option's value, from a value of a TOML file. Raises UserError, whose message begins with `where`."""
     if isinstance(value, str) and "\0" in value:
         raise UserError(f"{where}: the value of {key(name)} has a null character", "remove it", option=name)
-    if isinstance(value, str) and (Path in _alternatives(kind) or name == "data"):
+    if isinstance(value, str) and (Path in alternatives(kind) or name == "data"):
         value = os.path.expanduser(value)  # as a shell does
     try:
         return convert(value, kind)
@@ -318,11 +281,11 @@ def arguments(values: Mapping[str, Any]) -> list[str]:
 
 def choices(kind: Any) -> list[str]:
     """The texts that an option of this type accepts; empty if it accepts any."""
-    literals = [alternative for alternative in _alternatives(kind) if get_origin(alternative) is Literal]
+    literals = [alternative for alternative in alternatives(kind) if get_origin(alternative) is Literal]
     return [choice for literal in literals for choice in get_args(literal)]
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
+def alternatives(kind: Any) -> tuple[Any, ...]:
     """The types that an option accepts in addition to None."""
     if get_origin(kind) is tuple:
         return (kind,)
@@ -335,7 +298,7 @@ def _accepted(kind: Any) -> str:
     if get_origin(kind) is tuple:
         return "an array of texts in quotes"
     names = {bool: "true or false", int: "an integer", float: "a number", str: "text in quotes", Path: "text in quotes"}
-    kinds = [names[alternative] for alternative in _alternatives(kind) if alternative in names]
+    kinds = [names[alternative] for alternative in alternatives(kind) if alternative in names]
     texts = ", ".join(map(json.dumps, choices(kind)))
     return " or ".join([*kinds, *([texts if kinds else f"one of {texts}"] if texts else [])])
 

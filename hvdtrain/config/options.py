@@ -7,20 +7,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hvdtrain.config import validity
-from hvdtrain.config.compression import FP16, NONE
-from hvdtrain.config.option import Resume, option
+from hvdtrain.config.betas import Betas
+from hvdtrain.config.compression import FP16, NONE, parse_method
+from hvdtrain.config.image_size import parse_image_size
+from hvdtrain.config.intervals import Intervals
+from hvdtrain.config.option import Resume, as_options, option, without_removed
+from hvdtrain.config.schedule import Schedule
 from hvdtrain.config.score import AUTO, check_choice
+from hvdtrain.config.split import Split
 from hvdtrain.config.step_range import StepRange
+from hvdtrain.config.strategy_names import OVER_HOROVOD
+from hvdtrain.system import removed
 
 Framework = Literal["mxnet", "torch", "tensorflow"]
 TITLES: dict[str, str] = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 """The frameworks' own names."""
-STYLES: dict[Framework, tuple[str, ...]] = {
-    "torch": ("loop",),
-    "mxnet": ("gluon", "module", "ndarray"),
-    "tensorflow": ("loop", "fit"),
-}
-"""Programming styles of each framework, the default first."""
+AUTO_RESUME = Path("auto")
+"""The value of --resume that finds the run by its name."""
 MAX_WORKERS = 256
 """More threads or processes of one rank are a mistake."""
 MAX_SHARDS = 4096
@@ -46,6 +49,7 @@ MACHINE = "this machine"
 WATCH = "logs, timelines and checks"
 
 
+@without_removed(removed.TRAIN)
 @dataclass(frozen=True)
 class Config:
     """What decides the result of a run; recorded in its folder, and identical on all ranks."""
@@ -59,32 +63,26 @@ class Config:
     framework: Framework = option("torch", MODEL, resume=Resume.STATE, only_distributes=True)
     """Framework to train in."""
     strategy: str = option("horovod", MODEL, only_distributes=True)
-    """How gradients are combined over ranks or devices; `--strategy help` lists those available here."""
-    api: Literal["auto", "loop", "fit", "gluon", "module", "ndarray"] = option("auto", MODEL, only_distributes=True)
-    """Programming style: loop or fit (Keras) in TensorFlow; gluon, module or ndarray in MXNet; auto is the first."""
-    kvstore: Literal["device", "local", "dist_sync", "dist_device_sync"] = option(
-        "device", MODEL, strategy="kvstore", only_distributes=True
-    )
-    """MXNet's key-value store for --strategy kvstore: over the devices of one process, or over ranks (dist_*)."""
+    """How gradients are combined over ranks or devices, and in which programming style; `--strategy help` lists those
+    available here."""
     model: str = option("lenet", MODEL, resume=Resume.NETWORK, affects_speed=True)
     """Network: lenet, cifar_lenet, mlp, resnet20, NETWORK.toml, or FILE.py:NAME; or a task, FILE.py:CLASS."""
-    set: tuple[str, ...] = option((), MODEL, is_repeated=True, resume=Resume.NETWORK, by_script=True)
+    arg: tuple[str, ...] = option((), MODEL, is_repeated=True, resume=Resume.NETWORK, by_script=True)
     """NAME=VALUE for an argument of the task's class; may be given several times."""
     data: str = option("digits", DATA, resume=Resume.SAME, by_script=True, of_network=True, affects_speed=True)
     """digits, fashion-mnist, mnist, cifar10, synthetic, or your own: a folder, a file, or FILE.py:NAME."""
-    image_size: str = option("", DATA, resume=Resume.DATA, by_script=True, of_network=True)
+    image_size: str = option("", DATA, resume=Resume.DATA, by_script=True, of_network=True, parse=parse_image_size)
     """Size HEIGHTxWIDTH, or shape CHANNELSxHEIGHTxWIDTH, to which image files are resized; by default their own."""
     label: str = option("", DATA, resume=Resume.DATA, by_script=True, of_network=True)
     """Column of labels in a table; by default the one that is called label, labels, target, class or y."""
     columns: str = option("", DATA, resume=Resume.DATA, by_script=True, of_network=True)
     """Columns of a table that the network gets, as A,B,C; by default all others that hold numbers, or images."""
-    split: float = option(0.0, DATA, minimum=0, below=1, resume=Resume.DATA, by_script=True)
-    """Share of the rows to train with, for data without a test part: chosen by --seed, the same share of each class."""
+    split: str = option("", DATA, resume=Resume.DATA, parse=Split.parse)
+    """Shares TRAIN/VALIDATION/TEST of the rows, by --seed and class; TRAIN/VALIDATION for data with a test part, and
+    TRAIN for a training and a test part. By validation rows the best weights are chosen, and test data is used once, at
+    the end."""
     on_bad_row: Literal["stop", "skip"] = option("stop", DATA)
     """If a row of the data cannot be read: stop the job, or give the row weight zero."""
-    validation: float = option(0.0, DATA, minimum=0, below=1, resume=Resume.DATA)
-    """Share of the training rows, by seed and class, that is kept apart: by it the best weights are chosen, and test
-    data is used once, at the end."""
     init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, by_script=True, of_network=True)
     """Initial weights: N(0, 0.01^2), Glorot's uniform distribution, or He's normal one; biases are zero."""
     weights: str = option("", MODEL, by_script=True, is_path=True)
@@ -116,30 +114,19 @@ class Config:
     """Momentum of sgd."""
     nesterov: bool = option(False, OPTIMIZER, by_script=True, decided_by="optimizer")
     """Use Nesterov momentum."""
-    beta1: float = option(0.9, OPTIMIZER, minimum=0, below=1, by_script=True, decided_by="optimizer")
-    """Decay rate of the mean of gradients in adam and adamw."""
-    beta2: float = option(0.999, OPTIMIZER, minimum=0, below=1, by_script=True, decided_by="optimizer")
-    """Decay rate of the mean of squared gradients in adam and adamw."""
+    betas: str = option("0.9:0.999", OPTIMIZER, by_script=True, decided_by="optimizer", parse=Betas.parse)
+    """Decay rates BETA1:BETA2 of the mean of gradients, and of squared gradients, in adam and adamw."""
     epsilon: float = option(1e-8, OPTIMIZER, above=0, by_script=True, decided_by="optimizer")
-    """What adam and adamw add to the root of that mean, which they divide by."""
+    """What adam and adamw add to the root of the mean of squares, which they divide by."""
     weight_decay: float = option(0.0, OPTIMIZER, minimum=0, by_script=True, decided_by="optimizer")
     """L2 penalty: adds weight_decay * parameter to the gradient; adamw subtracts lr times that from the parameter."""
     no_decay: tuple[str, ...] = option((), OPTIMIZER, is_repeated=True, by_script=True, decided_by="optimizer")
     """Pattern of the names of parameters without weight decay, such as `*.bias`; may be given several times."""
-    schedule: Literal["constant", "step", "cosine", "polynomial", "onecycle"] = option(
-        "cosine", OPTIMIZER, by_script=True, decided_by="schedule"
-    )
-    """Learning rate schedule after the warm-up."""
+    schedule: str = option("cosine", OPTIMIZER, by_script=True, decided_by="schedule", parse=Schedule.parse)
+    """Learning rate after the warm-up: constant, step:FACTOR:EPOCHS (left out: 0.1, 5), cosine, polynomial:POWER (left
+    out: 1), or onecycle:SHARE of the run in which it rises (left out: 0.3)."""
     warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, by_script=True, decided_by="schedule")
     """Length of the linear learning rate warm-up, in epochs; onecycle has its rise instead."""
-    lr_gamma: float = option(0.1, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
-    """Factor by which the step schedule multiplies the learning rate."""
-    lr_step_epochs: int = option(5, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
-    """Epochs between two changes of the step schedule."""
-    lr_power: float = option(1.0, OPTIMIZER, above=0, by_script=True, decided_by="schedule")
-    """Power of the polynomial schedule; 1 falls linearly to 0."""
-    lr_rise: float = option(0.3, OPTIMIZER, minimum=0, below=1, by_script=True, decided_by="schedule")
-    """Share of the run in which the learning rate of onecycle rises."""
     batch_norm: Literal["local", "sync"] = option("local", MODEL, by_script=True, of_network=True)
     """Rows by whose mean and variance batch normalization trains: each rank's own, or those of all ranks."""
     precision: Literal["fp32", "bf16", "fp16"] = option(
@@ -164,18 +151,9 @@ class Config:
         unsupported={"mxnet": ((1,), "Horovod for MXNet has no backward_passes_per_step")},
     )
     """Backward passes per step, each on a part of the rank's rows (gradient accumulation)."""
-    op: Literal["average", "sum", "adasum"] = option(
-        "average",
-        GRADIENTS,
-        strategy="horovod",
-        resume=Resume.STATE,
-        unsupported={"mxnet": (("average", "sum"), "Horovod for MXNet has no Adasum")},
-    )
-    """Horovod's reduction operation for gradients."""
-    compression: str = option("none", GRADIENTS, affects_speed=True, only_distributes=True)
-    """How ranks send gradients: none, bf16, fp16, int8, or powersgd:R, of rank R; auto takes none, bf16 or int8, by
-    what is fastest between these ranks."""
-    groups: int | Literal["auto"] = option("auto", GRADIENTS, above=0, strategy="horovod", only_distributes=True)
+    compression: str = option("none", GRADIENTS, affects_speed=True, only_distributes=True, parse=parse_method)
+    """How ranks send gradients: none, bf16, fp16, int8, or powersgd:R, of rank R."""
+    groups: int | Literal["auto"] = option("auto", GRADIENTS, above=0, over_horovod=True, only_distributes=True)
     """Messages in which Horovod sends the gradients; auto chooses by the size of the network."""
     sync_every: int = option(1, LOCAL_STEPS, minimum=1, affects_speed=True)
     """Steps that each rank makes on its own rows until ranks average what these have changed in the weights; 1 averages
@@ -196,29 +174,33 @@ class Config:
     """End the run after so many epochs without a better score (--score); 0 for none."""
 
     def __post_init__(self) -> None:
+        as_options(self)
         # A resumed run gets the settings of its record and, from the same command line, once more.
-        for name in ("set", "no_decay"):
+        for name in ("arg", "no_decay"):
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
         validity.check_config(self)
 
     @property
     def resized(self) -> tuple[int | None, int, int] | None:
         """--image-size as (channels, height, width), the first None if it is not given; None without the option."""
-        if not self.image_size:
-            return None
-        *channels, height, width = map(int, self.image_size.split("x"))
-        return channels[0] if channels else None, height, width
+        return parse_image_size(self.image_size) if self.image_size else None
+
+    @property
+    def over_horovod(self) -> bool:
+        """Whether Horovod connects the ranks."""
+        return self.strategy in OVER_HOROVOD
 
     @property
     def by_horovod(self) -> bool:
         """Whether Horovod itself combines the gradients, as soon as each is computed."""
-        return self.strategy == "horovod" and self.compression in (NONE, FP16)
+        return self.over_horovod and self.compression in (NONE, FP16)
 
     def global_batch(self, size: int) -> int:
         """Rows of one step over all `size` ranks."""
         return self.batch_size * (size if self.batch_scope == "per-rank" else 1)
 
 
+@without_removed(removed.TRAIN)
 @dataclass(frozen=True)
 class RuntimeOptions:
     """Where a run is stored, what it uses of this host, how it is shown: what does not change its result."""
@@ -230,9 +212,8 @@ class RuntimeOptions:
     name: str = option("", RUN, is_place=True, in_sweep="it names each trial's run by its options")
     """Name of this run's folder; by default data, framework, strategy, number of ranks and time."""
     resume: Path | None = option(None, RUN, is_place=True, in_sweep="it resumes trials by itself")
-    """Run folder, its best checkpoint (RUN/best), or a checkpoint to resume; recorded options become the defaults."""
-    auto_resume: bool = option(False, RUN, is_place=True, in_sweep="it resumes trials by itself")
-    """Resume the run --name if it has a checkpoint, else start it: for jobs that are restarted automatically."""
+    """Run folder, its best checkpoint (RUN/best), or a checkpoint to resume; recorded options become the defaults. auto
+    resumes the run --name if it has a checkpoint, else starts it: for jobs that are restarted automatically."""
     device: Literal["auto", "cpu", "gpu"] = option("auto", MACHINE)
     """Device; auto uses a GPU if the framework finds one."""
     bind: Literal["auto", "none"] = option("auto", MACHINE, per_rank=True)
@@ -241,21 +222,14 @@ class RuntimeOptions:
     """With --shards, auto moves shards from slow ranks to fast ones while they train, which changes no bits."""
     devices: int = option(0, MACHINE, minimum=0)
     """Devices per process, for strategies that use several; 0 for all its GPUs, or two virtual CPU devices."""
-    cuda_graph: bool = option(False, MACHINE)
-    """Launch each step as one CUDA graph instead of operation by operation (PyTorch on GPUs)."""
-    device_data: Literal["auto", "off"] = option("auto", DATA, per_rank=True)
-    """auto also keeps training data that is in memory on the GPU, if it takes a quarter of its free memory or less."""
     workers: int | Literal["auto"] = option("auto", DATA, minimum=0, maximum=MAX_WORKERS, per_rank=True)
     """Threads or processes that read rows ahead; auto chooses by the data and the cores of the rank, 0 reads none."""
-    offline: bool = option(False, DATA, per_rank=True)
-    """Never access the network."""
-    checkpoint_every: int = option(0, RUN, minimum=0)
-    """Steps between checkpoints, in addition to those at the end of each epoch; 0 for none."""
-    checkpoint_seconds: float = option(60.0, RUN, minimum=0)
-    """Seconds between checkpoints, written at the next logging step within 1 % of the time; 0 for none by time."""
+    checkpoint_every: tuple[str, ...] = option(("60s",), RUN, is_repeated=True, parse=Intervals.parse)
+    """Steps (100) or seconds (60s) between checkpoints, in addition to those at the end of each epoch; may be given
+    twice. By time they are written at the next logging step, and within 1 % of the time; 0s for none by time."""
     keep: int = option(3, RUN, minimum=1, per_rank=True)
     """Number of newest checkpoints to keep, in addition to the best."""
-    score: str = option(AUTO, RUN)
+    score: str = option(AUTO, RUN, parse=check_choice)
     """Figure of evaluations that says which checkpoint is the best: max:METRIC, min:METRIC or min:loss; auto takes the
     metric accuracy if there is one, else the lowest loss."""
     hang_timeout: float = option(0.0, WATCH, minimum=0, per_rank=True)
@@ -270,32 +244,29 @@ class RuntimeOptions:
     launch --survive)."""
     log_every: int = option(20, WATCH, minimum=1)
     """Steps between logging steps, which record loss and speed and check for stop requests."""
-    timeline: str = option("", WATCH)
+    timeline: str = option("", WATCH, parse=StepRange.parse)
     """Steps FIRST:LAST, such as 100:110, of which to record what each rank did and waited for, in one file."""
-    framework_profiler: bool = option(False, WATCH)
-    """Also run the framework's own profiler in the steps of --timeline."""
     tracker: tuple[str, ...] = option((), WATCH, is_repeated=True, per_rank=True)
     """Where records also go: tensorboard, mlflow, wandb, prometheus, or a package's; may be given several times."""
-    tensorboard: bool = option(False, WATCH, per_rank=True)
-    """Short form of --tracker tensorboard."""
     on_end: str = option("", WATCH, per_rank=True)
     """Shell command that rank 0 runs when training ends, with HVDTRAIN_STATUS and more in its environment."""
     quiet: bool = option(False, WATCH, per_rank=True)
     """Print only errors on the console."""
 
     def __post_init__(self) -> None:
-        for name in ("runs", "resume"):
-            if isinstance(path := getattr(self, name), str):  # as notebooks give it
-                object.__setattr__(self, name, Path(path))
-        if self.timeline:
-            StepRange.parse(self.timeline)
-        check_choice(self.score)
+        as_options(self)
+        object.__setattr__(self, "tracker", tuple(dict.fromkeys(self.tracker)))
         validity.check_runtime(self)
 
     @property
-    def trackers(self) -> tuple[str, ...]:
-        """The names of all trackers, each once."""
-        return tuple(dict.fromkeys([*self.tracker, *(["tensorboard"] if self.tensorboard else [])]))
+    def auto_resume(self) -> bool:
+        """Whether the run of that name is resumed if it has a checkpoint."""
+        return self.resume == AUTO_RESUME
+
+    @property
+    def resumed(self) -> Path | None:
+        """The run, or the checkpoint, that --resume names."""
+        return None if self.auto_resume else self.resume
 
 
 RECIPES: dict[str, dict[str, Any]] = {

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config import option as values
-from hvdtrain.config import validity
-from hvdtrain.config.compression import AUTO, CHOICES
-from hvdtrain.config.option import OptionParser, as_json, key, option
-from hvdtrain.config.options import RECIPES, Config, Framework, RuntimeOptions, from_recipe
+from hvdtrain.config.option import as_json, key, option
+from hvdtrain.config.option_parser import OptionParser
+from hvdtrain.config.options import AUTO_RESUME, RECIPES, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.config.score import CHOICE
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed
@@ -32,7 +31,7 @@ PROGRAM = (
     "--model FILE.py:CLASS."
 )
 SCRIPT = "Train with data parallelism by the loop of this script."
-NOT_FOR_SCRIPTS = {"model", *validity.NOT_IN_SCRIPTS, *(name for name, about in FACTS.items() if about.by_script)}
+NOT_FOR_SCRIPTS = {"model", *(name for name, about in FACTS.items() if about.by_script)}
 """Options that a script with a loop of its own rejects."""
 REMEDY = "give a folder under runs/, or one of its checkpoints"
 Options = Config | RuntimeOptions
@@ -125,8 +124,6 @@ def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:
         remedy = "remove the folder, or give another --output"
         raise UserError(f"{folder}: no valid config.json of a run there ({error})", remedy) from None
     for name, value in expected.items():
-        if name == "compression" and value == AUTO and options.get(name) in [str(method) for method in CHOICES]:
-            continue  # the record has what it chose
         if options.get(name, value) != value:
             reason = f"{folder} was run with --{key(name)} {options[name]}, not {value}"
             raise UserError(reason, "give another --output", option=name)
@@ -214,14 +211,14 @@ class CommandLine:
 
     def defaults(self) -> Config:
         """The defaults of options: those of the run to resume, or of the recipe."""
-        given = self.values
-        if given.get("resume") and given.get("weights"):
-            reason = f"--weights: the run to resume has its own weights, those of {given['resume']}"
+        given, resumed = self.values, self._resumed
+        if resumed and given.get("weights"):
+            reason = f"--weights: the run to resume has its own weights, those of {resumed}"
             raise self._located(
                 UserError(reason, "leave out --weights, or begin a run without --resume", option="weights")
             )
         try:
-            config = recorded(given["resume"]) if given.get("resume") else from_recipe(given.get("recipe", "digits"))
+            config = recorded(resumed) if resumed else from_recipe(given.get("recipe", "digits"))
         except UserError as error:
             raise self._located(error) from None
         return dataclasses.replace(config, framework=self.framework) if self.framework else config
@@ -230,7 +227,7 @@ class CommandLine:
         """The options of training. Raises UserError for values that cannot work."""
         config, given = self.defaults(), self.values
         try:
-            config = dataclasses.replace(config, **_of(Config, {**given, "set": config.set + given.get("set", ())}))
+            config = dataclasses.replace(config, **_of(Config, {**given, "arg": config.arg + given.get("arg", ())}))
             runtime = RuntimeOptions(**{**self._recorded_score(), **_of(RuntimeOptions, given)})
         except UserError as error:
             raise self._located(error) from None
@@ -241,9 +238,15 @@ class CommandLine:
             raise self._located(UserError(reason, remedy, option="framework"))
         return config, runtime
 
+    @property
+    def _resumed(self) -> Path | None:
+        """The run, or the checkpoint, that --resume names."""
+        path = self.values.get("resume")
+        return None if path == AUTO_RESUME else path
+
     def _recorded_score(self) -> dict[str, str]:
         """The --score of the run to resume, which says what its best checkpoint is; empty if it did not choose one."""
-        if not (path := self.values.get("resume")):
+        if not (path := self._resumed):
             return {}
         runtime = read_json(run_folder(path) / "config.json").get("runtime")
         score = runtime.get("score") if isinstance(runtime, dict) else None
@@ -272,8 +275,8 @@ class CommandLine:
         """Where the value of each option comes from: the last of these that has it."""
         given = self.values
         origins = dict.fromkeys(KINDS, "default")
-        if given.get("resume"):
-            origins |= dict.fromkeys((*values.facts(Config), *self._recorded_score()), f"run {given['resume']}")
+        if resumed := self._resumed:
+            origins |= dict.fromkeys((*values.facts(Config), *self._recorded_score()), f"run {resumed}")
         else:
             recipe = given.get("recipe", "digits")
             origins |= dict.fromkeys(RECIPES[recipe], f"recipe {recipe}")

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hvdtrain.config.compression import FP16, NONE, POWERSGD, parse_method
 from hvdtrain.config.option import choices, facts, invalid, key, types
+from hvdtrain.config.schedule import Schedule
+from hvdtrain.config.split import Split
+from hvdtrain.config.strategy_names import OVER_HOROVOD
 from hvdtrain.errors import UserError
 from hvdtrain.system.rank_info import RUN_NAME
 
-IMAGE_SIZE = re.compile(r"([13]x)?[1-9]\d{0,4}x[1-9]\d{0,4}")
 MAX_LR_EXPONENT = 30
 """Learning rates are at most 10 to this power, so that float32 holds them."""
-CAPTURING = "--framework torch with --strategy single, horovod, ddp, ring or mpi"
-
-NOT_IN_SCRIPTS = ("cuda_graph",)
-"""Options of `RuntimeOptions` that a script with a loop of its own cannot have."""
 SCRIPT_REMEDIES = {
     "accumulate": "use --shards N, with which the loop gets each batch in N parts, or a smaller --batch-size",
     "precision": "leave it out, and compute in torch.autocast",
@@ -33,8 +30,8 @@ SCRIPT_REMEDIES = {
 }
 """What to do instead of an option that a script with a loop of its own decides, where that is not plain."""
 COMPRESSING = ("horovod", "ring", "mpi", "ddp")
-"""Strategies with --compression."""
-SHARDED = "--strategy single, horovod, ring, mpi or (PyTorch) ddp, in the framework's default --api"
+"""Strategies with --compression; fp16 is Horovod's own."""
+SHARDED = "--strategy single, horovod, ring, mpi or (PyTorch) ddp"
 
 
 def check_config(config: Any) -> None:
@@ -51,18 +48,20 @@ def check_runtime(runtime: Any) -> None:
 
 def check_launched(runtime: Any, name: str, request: str) -> None:
     """Check RuntimeOptions with the run's name, and the request to resume, that a launcher gives by variables."""
-    if runtime.resume and request == "restarts":
+    if runtime.resumed and request == "restarts":
         reason = "--restarts resumes from the run's own folder, which --resume contradicts"
         raise UserError(reason, "give the run's --name and --runs, and no --resume", option="resume")
-    if runtime.name and name and not runtime.resume and "SLURM_ARRAY_TASK_ID" in os.environ:
+    if runtime.name and name and not runtime.resumed and "SLURM_ARRAY_TASK_ID" in os.environ:
         reason = f"--array with --name {runtime.name}: all tasks would train the same run"
         raise UserError(reason, "omit --name: each task then has a run of its own", option="name")
 
 
 def check_ranges(options: Any) -> None:
-    """Check each number of a dataclass of options by the range that its option allows, and each path."""
+    """Check each value of a dataclass of options by what its option allows: ranges, local paths and forms of text."""
     for name, about in facts(type(options)).items():
         value = getattr(options, name)
+        if about.parse and value != getattr(type(options), name):
+            about.parse(value)
         for item in value if isinstance(value, tuple) else (value,):
             if problem := about.problem(item):
                 texts = choices(types(options.__class__)[name])
@@ -71,8 +70,6 @@ def check_ranges(options: Any) -> None:
 
 def check_framework(config: Any) -> None:
     """Check options that the framework does not support with any strategy."""
-    if config.framework == "torch" and config.op == "adasum":
-        _raise_first(_adasum_problems(config))
     by_framework = {name: about.unsupported.get(config.framework) for name, about in facts(type(config)).items()}
     check_supported(config, ((name, *values) for name, values in by_framework.items() if values))
     if config.framework == "mxnet" and (config.isa, config.precision) == ("avx2", "bf16"):
@@ -92,13 +89,10 @@ def check_strategy(config: Any, runtime: Any, strategy: Any, gradients: int | No
     check_supported(config, strategy.unsupported)
     if config.shards:
         lacks = "does not sum the gradients of shards exactly"
-        _raise_first(_alone_problems(config, runtime, strategy, "shards", lacks, "does not train in shards"))
+        _raise_first(_alone_problems(config, strategy, "shards", lacks))
     if config.sync_every > 1:
-        lacks, combines = "has no steps that a rank makes by itself", "combines the gradients of each step"
-        _raise_first(_alone_problems(config, runtime, strategy, "sync_every", lacks, combines))
+        _raise_first(_alone_problems(config, strategy, "sync_every", "has no steps that a rank makes by itself"))
     _raise_first(_audit_problems(config, runtime, strategy))
-    if runtime.cuda_graph:
-        _raise_first(_cuda_graph_problems(config, runtime, strategy))
     if gradients is not None:
         _raise_first(_grouping_problems(config, gradients))
     _raise_first(_device_problems(config, runtime, strategy))
@@ -131,12 +125,11 @@ def check_not_surviving(runtime: Any) -> None:
         raise invalid("on_wrong_bits", "exclude", problem, "start it by hvdtrain launch --survive, or use stop")
 
 
-def check_task_style(config: Any, style: str, default: str) -> None:
-    """Check that tasks and scripts are trained in the framework's default style: others train networks as data only."""
-    if style != default:
-        name, value = ("strategy", config.strategy) if config.api == "auto" else ("api", config.api)
-        remedy = "leave out --api, or train a network with --model"
-        raise invalid(name, value, f"tasks need --api {default}", remedy)
+def check_task_strategy(config: Any, has_tasks: bool) -> None:
+    """Check the strategy of a task or a script. has_tasks: whether it does not train networks as data only."""
+    if not has_tasks:
+        remedy = "use another strategy, or train a network with --model"
+        raise invalid("strategy", config.strategy, "it trains networks as data only", remedy)
 
 
 def check_decided(config: Any, strategy: Any, decided: Mapping[str, str]) -> None:
@@ -151,8 +144,6 @@ def check_decided(config: Any, strategy: Any, decided: Mapping[str, str]) -> Non
         given = f"--strategy {config.strategy}" if config.framework == "torch" else f"--framework {config.framework}"
         problem, remedy = f"{given} makes its updates without the task's {method}()", "leave out that method"
         raise UserError(problem, f"{remedy}, or use another strategy", option="strategy")
-    if config.op == "adasum":
-        raise invalid("op", "adasum", f"it does not combine the updates of the task's {method}()", "use --op average")
 
 
 def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) -> None:
@@ -164,16 +155,14 @@ def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) 
         if about.by_script and getattr(config, name) != getattr(type(config), name):
             reason = f"--{key(name)}: {script} decides it by itself"
             raise UserError(reason, SCRIPT_REMEDIES.get(name, "leave it out, and change the script"), option=name)
+    if Split.parse(config.split).untested:
+        problem = f"{script} has test rows of its own, or none"
+        raise invalid("split", config.split, problem, "give TRAIN/VALIDATION, such as 0.9/0.1")
     if is_other_script:
         reason = f"the run is of {config.model}, not of {script}"
         raise UserError(reason, "rename it, or start a new run", option="model")
     if config.model not in (type(config).model, script):
         raise invalid("model", config.model, f"{script} makes its model by itself", "leave it out")
-    given = {name: f"--{key(name)}" for name in NOT_IN_SCRIPTS if getattr(runtime, name)}
-    given |= {"op": "--op adasum"} if config.op == "adasum" else {}
-    for name, text in given.items():
-        reason = f"{text}: a script with its own loop cannot have it"
-        raise UserError(reason, "leave it out, or write a task", option=name)
 
 
 def check_rows(config: Any, samples: int, unit: str, ranks: int, devices: int) -> None:
@@ -204,10 +193,11 @@ def _raise_first(problems: Iterator[UserError]) -> None:
 
 
 def _config_problems(config: Any) -> Iterator[UserError]:
-    changes = config.epochs // config.lr_step_epochs if config.schedule == "step" else 0
-    if math.log10(config.lr) + changes * math.log10(config.lr_gamma) > MAX_LR_EXPONENT:
+    schedule = Schedule.parse(config.schedule)
+    changes = config.epochs // schedule.epochs if schedule.kind == "step" else 0
+    if math.log10(config.lr) + changes * math.log10(schedule.factor) > MAX_LR_EXPONENT:
         problem = f"the learning rate would exceed 10^{MAX_LR_EXPONENT}"
-        yield invalid("lr_gamma", config.lr_gamma, problem, "give at most 1")
+        yield invalid("schedule", config.schedule, problem, "give a FACTOR of at most 1, or a smaller --lr")
     if config.nesterov and (config.momentum == 0 or config.optimizer != "sgd"):
         remedy = "use --optimizer sgd and a --momentum above 0, or --no-nesterov"
         yield invalid("nesterov", config.nesterov, "requires momentum", remedy)
@@ -223,14 +213,10 @@ def _config_problems(config: Any) -> Iterator[UserError]:
         yield UserError(
             "--freeze: it has no fixed number of gradients", "leave out --groups, or --strategy manual", option="freeze"
         )
-    if config.image_size and not IMAGE_SIZE.fullmatch(config.image_size):
-        remedy = "give HEIGHTxWIDTH, or 1xHEIGHTxWIDTH for gray and 3x... for color"
-        yield invalid("image_size", config.image_size, "is not an image size", remedy)
     for name, about in facts(type(config)).items():
         value = getattr(config, name)
-        if about.strategy not in ("", config.strategy) and value != getattr(type(config), name):
-            problem = f"only --strategy {about.strategy} has this option"
-            yield invalid(name, value, problem, f"leave it out, or use --strategy {about.strategy}")
+        if about.over_horovod and config.strategy not in OVER_HOROVOD and value != getattr(type(config), name):
+            yield invalid(name, value, "only --strategy horovod has this option", "leave it out, or use that strategy")
 
 
 WITHOUT_SHARDS = {
@@ -239,7 +225,6 @@ WITHOUT_SHARDS = {
     "precision": (("fp32", "bf16"), "with --shards, no loss scale may depend on when gradients overflow"),
     "accumulate": (1, "shards are the parts of a step already"),
     "compile": (False, "a host without a C++ compiler would train uncompiled, and so other bits than the others"),
-    "op": ("average", "with --shards, the average over shards is exact, and no other one is"),
     "compression": ("none", "with --shards, gradients are sent as float64"),
     "groups": ("auto", "with --shards, all gradients are one message"),
 }
@@ -248,7 +233,6 @@ WITHOUT_SHARDS = {
 
 WITHOUT_LOCAL_STEPS = {
     "shards": (0, "with --sync-every, the optimizer's state of a rank would belong to its shards"),
-    "op": ("average", "with --sync-every, ranks combine weights, of which only the average has a meaning"),
     "on_nan": ("stop", "with --sync-every, ranks would skip different steps"),
     "precision": (("fp32", "bf16"), "with --sync-every, each rank would have a loss scale of its own"),
     "batch_norm": ("local", "with --sync-every, ranks exchange nothing within a step"),
@@ -272,18 +256,17 @@ def _compression_problems(config: Any) -> Iterator[UserError]:
     method = parse_method(config.compression)
     if method.name == NONE:
         return
-    if config.strategy not in COMPRESSING:
+    has_fp16 = config.strategy in OVER_HOROVOD
+    if config.strategy not in COMPRESSING and not (has_fp16 and method.name == FP16):
         problem = f"--strategy {config.strategy} does not compress"
         yield invalid("compression", config.compression, problem, f"use --strategy {', '.join(COMPRESSING)}")
-    if method.name == FP16 and config.strategy != "horovod":
+    if method.name == FP16 and not has_fp16:
         yield invalid("compression", FP16, "only --strategy horovod has it", "use bf16, which sends as many bytes")
     if method.name == FP16 and config.sync_every > 1:
         problem = "it is Horovod's own, for gradients, and with --sync-every ranks send weights"
         yield invalid("compression", FP16, problem, "use bf16, which sends as many bytes")
     if config.by_horovod:
         return
-    if config.op != "average":
-        yield invalid("op", config.op, f"with --compression {method}, it is the average", "leave it out")
     if config.groups != "auto":
         yield invalid("groups", config.groups, f"--compression {method} sends all gradients at once", "leave it out")
     if method.name == POWERSGD and config.precision == "fp16":
@@ -291,44 +274,17 @@ def _compression_problems(config: Any) -> Iterator[UserError]:
         yield invalid("compression", config.compression, problem, "use --precision bf16 or fp32, or --compression int8")
 
 
-def check_compression(config: Any, style: str, default: str) -> None:
-    """Check --compression together with a strategy's programming style; the framework's default one has all methods."""
-    if style != default and not config.by_horovod and config.compression != NONE:
-        remedy = f"use --api {default}, or --compression none"
-        raise invalid("compression", config.compression, f"--api {style} sends gradients as they are", remedy)
-
-
 def _runtime_problems(runtime: Any) -> Iterator[UserError]:
-    if runtime.framework_profiler and not runtime.timeline:
-        reason = "--framework-profiler: it needs to know for which steps"
-        yield UserError(reason, "give them by --timeline", option="framework_profiler")
     if runtime.on_wrong_bits != "stop" and not runtime.audit:
         yield invalid("on_wrong_bits", runtime.on_wrong_bits, "wrong bits are found by audits", "give --audit as well")
-    if runtime.auto_resume and (runtime.resume or not (runtime.name or os.environ.get(RUN_NAME))):
-        reason = "--auto-resume: it finds the run by its name"
-        yield UserError(reason, "give the run a --name, and no --resume", option="auto_resume")
+    if runtime.auto_resume and not (runtime.name or os.environ.get(RUN_NAME)):
+        yield invalid("resume", runtime.resume, "it finds the run by its name", "give the run a --name")
 
 
-def _adasum_problems(config: Any) -> Iterator[UserError]:
-    if config.clip_norm or config.on_nan == "skip" or config.precision == "fp16":
-        yield UserError(
-            "--op adasum: in PyTorch, Adasum combines updates, so there is no combined gradient for --clip-norm, "
-            "--on-nan skip or --precision fp16",
-            "leave these options out",
-            option="op",
-        )
-
-
-def _alone_problems(
-    config: Any, runtime: Any, strategy: Any, name: str, lacks: str, graphed: str
-) -> Iterator[UserError]:
-    """Of an option with which ranks make steps without the others: why this strategy, and a CUDA graph, cannot."""
-    value = getattr(config, name)
+def _alone_problems(config: Any, strategy: Any, name: str, lacks: str) -> Iterator[UserError]:
+    """Of an option with which ranks make steps without the others: why this strategy cannot."""
     if not strategy.sums_shards:
-        given = f"--strategy {config.strategy}" + ("" if config.api == "auto" else f" --api {config.api}")
-        yield invalid(name, value, f"{given} {lacks}", f"use {SHARDED}")
-    if runtime.cuda_graph:
-        yield invalid(name, value, f"a job with --cuda-graph {graphed}", "leave out --cuda-graph")
+        yield invalid(name, getattr(config, name), f"--strategy {config.strategy} {lacks}", f"use {SHARDED}")
 
 
 def _audit_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
@@ -340,28 +296,10 @@ def _audit_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserEr
         yield invalid("audit", runtime.audit, problem, "leave it out, or choose a strategy for several processes")
 
 
-def _cuda_graph_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
-    if not strategy.captures:
-        reason = f"--strategy {config.strategy} has no step to capture in {config.framework}"
-        remedy = CAPTURING
-    elif config.batch_norm == "sync":
-        reason, remedy = "with --batch-norm sync, ranks exchange values in the middle of a step", "--batch-norm local"
-    elif config.op == "adasum":
-        reason, remedy = "--op adasum combines the updates of ranks in their optimizers", "--op average"
-    elif runtime.device == "cpu":
-        reason, remedy = "--device cpu has no GPU to launch it on", "--device gpu"
-    else:
-        return
-    yield UserError(f"--cuda-graph: {reason}", f"leave it out, or use {remedy}", option="cuda_graph")
-
-
 def _grouping_problems(config: Any, gradients: int) -> Iterator[UserError]:
     if config.groups != "auto" and config.groups > gradients:
         problem = f"{config.model} has {gradients} gradients"
         yield invalid("groups", config.groups, problem, f"give at most {gradients}, or auto")
-    if config.groups != "auto" and config.op == "adasum":
-        problem = "Adasum combines each gradient by itself"
-        yield invalid("groups", config.groups, problem, "leave --groups at auto, or --op")
 
 
 def _device_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:

@@ -15,13 +15,14 @@ from hvdtrain.datasets.formats.reading import Arrays, check_sha256, wrap_errors
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
 from hvdtrain.system.files import user_cache
+from hvdtrain.system.network import is_offline
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
            "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")  # fmt: skip
 
 
 class NotOnThisHost(UserError):
-    """A published data set is not on this host, and --offline forbids a download."""
+    """A published data set is not on this host, and HVDTRAIN_OFFLINE forbids a download."""
 
 
 class Published(NamedTuple):
@@ -73,12 +74,12 @@ IDX_FILES = tuple(PUBLISHED["mnist"].sha256)
 """The names of MNIST's four files, in the order of `Arrays`."""
 
 
-def load_published(name: str, offline: bool) -> Arrays:
-    """From $HVDTRAIN_DATA/<name>, else from the user's cache; downloaded if neither has it and not `offline`.
+def load_published(name: str) -> Arrays:
+    """From $HVDTRAIN_DATA/<name>, else from the user's cache; downloaded if neither has it and that is allowed.
 
     Raises UserError if it is in neither and cannot be downloaded, or is damaged.
     """
-    paths, sums = _locate(name, offline), PUBLISHED[name].sha256
+    paths, sums = _locate(name), PUBLISHED[name].sha256
     if name != "cifar10":
         return tuple(read_idx(path, _remedy(path), sums[file]) for file, path in paths.items())
     path = paths[CIFAR_ARCHIVE]
@@ -87,16 +88,16 @@ def load_published(name: str, offline: bool) -> Arrays:
         return parse_cifar10(cifar_members(archive))
 
 
-def _locate(name: str, offline: bool) -> dict[str, Path]:
+def _locate(name: str) -> dict[str, Path]:
     """The path of each file of the data set; downloads those that are missing."""
     source, folders = PUBLISHED[name], _folders(name)
     paths = {file: find_file(folders, file) for file in source.sha256}
     missing = [file for file, path in paths.items() if path is None]
-    if missing and offline:
+    if missing and is_offline():
         raise NotOnThisHost(
             f"--data {name}: {', '.join(missing)} not found in {' or '.join(map(str, folders))}, "
-            "and --offline forbids a download",
-            f"copy the files of {source.mirrors[0]} there, or run once without --offline",
+            "and HVDTRAIN_OFFLINE forbids a download",
+            f"copy the files of {source.mirrors[0]} there, or run once without that variable",
         )
     if missing:
         from hvdtrain.datasets.downloads import download
@@ -128,7 +129,7 @@ def _spellings(file: str) -> tuple[str, ...]:
 
 def _remedy(path: Path) -> str:
     if user_cache() in path.parents:
-        return "delete it, and it is downloaded again (not with --offline)"
+        return "delete it, and it is downloaded again (not with HVDTRAIN_OFFLINE)"
     return "replace it with the published file, or unset HVDTRAIN_DATA to download it"
 
 

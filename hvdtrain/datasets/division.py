@@ -1,4 +1,4 @@
-"""The parts of the data that a run makes itself: test rows by --split, and validation rows by --validation."""
+"""The parts of the data that a run makes itself: test rows and validation rows, by --split."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.config.options import Config
+from hvdtrain.config.split import Split
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.datasets.splitting import classes_of, divide, split_rows, subset
 from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Source
+from hvdtrain.interfaces.reading import Source
 
 
 class Division(NamedTuple):
     """How rows are divided."""
 
     split: float
-    """Share of all rows to train with, the others are test rows; 0 for data that has a test part."""
+    """See `Split.untested`."""
     validation: float
-    """Share of the training rows that is kept apart; 0 for none."""
     seed: int
 
     @classmethod
     def by(cls, config: Config) -> Division:
         """That of a run with these options."""
-        return cls(config.split, config.validation, config.seed)
+        return cls(*Split.parse(config.split), config.seed)
 
     def of(
         self, name: str, train: Source, test: Source | None, labels: np.ndarray | None = None, labels_at: int = 1
@@ -37,9 +37,8 @@ class Division(NamedTuple):
         known; else see `labels_of`. Raises UserError for parts that cannot be made, or that would have no row.
         """
         if (self.split or self.validation) and stream_of(train):
-            option = "split" if self.split else "validation"
-            reason = f"--{option}: {name} is a stream, whose rows cannot be chosen by number"
-            raise UserError(reason, "give the parts as streams of their own", option=option)
+            reason = f"--split: {name} is a stream, whose rows cannot be chosen by number"
+            raise UserError(reason, "give the parts as streams of their own", option="split")
         is_whole = test is not None
         trained, tested = divide(name, train, test, labels, self.split, self.seed)
         if not self.validation:
@@ -52,8 +51,8 @@ class Division(NamedTuple):
         """The training rows but a share of them, and that share as validation rows, by class."""
         count, kept = len(train), round(self.validation * len(train))
         if not 1 <= kept < count:
-            problem = f"--validation {self.validation:g}: is {kept} of the {count} training rows of {name}"
-            raise UserError(problem, "give a share that leaves rows in both parts", option="validation")
+            problem = f"--split: {kept} of the {count} training rows of {name} would be validation rows"
+            raise UserError(problem, "give shares that leave rows in both parts", option="split")
         rows, validated = split_rows(classes_of(labels, kept), count, 1 - self.validation, self.seed)
         return subset(train, rows), subset(train, validated)
 

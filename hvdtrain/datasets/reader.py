@@ -14,7 +14,7 @@ from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.rows import Rows, read_rows
 from hvdtrain.datasets.streams import stream_of
 from hvdtrain.datasets.worker import WorkerProcess
-from hvdtrain.interfaces import Dataset, Part, Source
+from hvdtrain.interfaces.reading import Dataset, Part, Source
 from hvdtrain.system import resources
 
 AHEAD = 2

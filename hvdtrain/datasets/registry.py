@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hvdtrain.config.split import Split
 from hvdtrain.datasets.built_in import PUBLISHED, digits, load_published, synthetic
 from hvdtrain.datasets.division import Division, labels_of
 from hvdtrain.datasets.formats.reading import ImageSize
@@ -15,7 +16,7 @@ from hvdtrain.datasets.formats.tables import Columns, check_no_columns
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
 from hvdtrain.datasets.validation import check_same_shape
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset, Source
+from hvdtrain.interfaces.reading import Dataset, Source
 from hvdtrain.networks.layers import Shape
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import did_you_mean
@@ -29,12 +30,10 @@ NAMES = ("digits", "synthetic", *PUBLISHED)
 def load_dataset(
     data: str,
     image_shape: Shape | None = None,
-    offline: bool = False,
     image_size: ImageSize = None,
     skip_bad_rows: bool = False,
     name: str = "",
-    split: float = 0.0,
-    validation: float = 0.0,
+    split: str | float = "",
     seed: int = 0,
     label: str = "",
     columns: Sequence[str] = (),
@@ -43,9 +42,9 @@ def load_dataset(
     """The data set with this name, or the user's own at this path.
 
     image_shape: (channels, height, width) that the network takes, if it takes only one; synthetic images get it.
-    offline: do not download. image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace
-    rows that cannot be read (`CheckedRows`). name: of the data in messages, by default `data`. split: share of the rows
-    to train with, of data that has no test part; validation: share of these that is kept apart; seed: decides which.
+    image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace rows that cannot be read
+    (`CheckedRows`). name: of the data in messages, by default `data`. split: as --split; seed: decides which rows are
+    in a part.
     label, columns: names of columns of a table, as --label and --columns. as_images: give rows of n numbers the shape
     (1, 1, n), as networks take it. Raises UserError, which names the file or option, the problem and the remedy.
     """
@@ -61,12 +60,12 @@ def load_dataset(
 
         loaded = load_path(name, path, skip_bad_rows, image_size, chosen)
     else:
-        loaded = _built_in(name, data, image_shape, offline)
+        loaded = _built_in(name, data, image_shape)
         check_no_columns(name, chosen)
         if image_size:
             raise UserError(f"--image-size: {name} is not resized", "leave it out")
     labels = labels_of(loaded.train, 1)
-    train, test, validated = Division(split, validation, seed).of(name, loaded.train, loaded.test, labels)
+    train, test, validated = Division(*Split.parse(str(split)), seed).of(name, loaded.train, loaded.test, labels)
     if as_images:
         if not loaded.classes:
             reason = f"{name}: its labels are numbers with fractions, and a network as data tells classes apart"
@@ -88,12 +87,12 @@ def _as_images(source: Source) -> Source:
     return images
 
 
-def _built_in(name: str, data: str, image_shape: Shape | None, offline: bool) -> LoadedSources:
+def _built_in(name: str, data: str, image_shape: Shape | None) -> LoadedSources:
     if data == "digits":
         return LoadedSources.of_arrays(name, digits(), DIGITS)
     if data == "synthetic":
         return LoadedSources.of_arrays(name, synthetic(image_shape or SYNTHETIC_SHAPE), DIGITS)
     if data in PUBLISHED:
-        return LoadedSources.of_arrays(name, load_published(data, offline), PUBLISHED[data].classes)
+        return LoadedSources.of_arrays(name, load_published(data), PUBLISHED[data].classes)
     hint = did_you_mean(data, NAMES)
     raise UserError(f"{name}: no such folder{hint}", f"give a folder, or one of {', '.join(NAMES)}")

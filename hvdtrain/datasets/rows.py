@@ -15,7 +15,7 @@ from hvdtrain.datasets.formats.reading import Arrays, DataChanged, Malformed, on
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.validation import names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Source
+from hvdtrain.interfaces.reading import Source
 from hvdtrain.networks.layers import text
 
 MAX_FIRST = 1000

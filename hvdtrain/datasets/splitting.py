@@ -9,7 +9,7 @@ import numpy as np
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.rows import ArraySource, RowReader, Rows, read_rows
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Source
+from hvdtrain.interfaces.reading import Source
 
 STREAM = 3
 """Separates these random numbers from others of the same seed."""
@@ -78,10 +78,12 @@ def divide(
     """
     if test is not None:
         if split:
-            raise UserError(f"--split {split:g}: {name} has a test part", "leave it out")
+            raise UserError(
+                f"--split: {name} has a test part", "leave it out, or give TRAIN/VALIDATION", option="split"
+            )
         return train, test
     if not split:
-        raise UserError(f"{name}: has no test part", "give --split 0.8, which keeps a fifth of its rows for tests")
+        raise UserError(f"{name}: has no test part", "give --split 0.8/0.1/0.1, or 0.8 for no validation rows")
     if labels is None and isinstance(train, ArraySource) and train.arrays[-1].dtype.kind in "iu":
         labels = train.arrays[-1]
     labels = classes_of(labels, round((1 - split) * len(train)))

@@ -19,7 +19,7 @@ from hvdtrain.datasets.formats.reading import DataChanged, Malformed
 from hvdtrain.datasets.row_random import FIRST, Draw, seeded_rows
 from hvdtrain.datasets.rows import CheckedRows, RowChecks, Rows, describe_forms, forms_of
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Source
+from hvdtrain.interfaces.reading import Source
 
 FINGERPRINT_ROWS = 16
 """Rows at the beginning by which a stream is recognized, and by which ranks compare theirs."""

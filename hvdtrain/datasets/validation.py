@@ -10,7 +10,7 @@ import hashlib
 import numpy as np
 
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset, Source
+from hvdtrain.interfaces.reading import Dataset, Source
 from hvdtrain.networks.layers import text
 
 MAX_SAMPLED, MAX_READ = 1 << 17, 64

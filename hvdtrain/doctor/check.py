@@ -21,7 +21,6 @@ from hvdtrain.system.resources import within_quota
 
 if TYPE_CHECKING:
     from hvdtrain.doctor.connected_job import ConnectedJob
-    from hvdtrain.jobs.hosts import SshAccess
 
 Topic = Literal["software", "jobs", "job", "machine", "network", "gpu"]
 """In the order in which a report has them."""
@@ -53,8 +52,6 @@ class CheckContext:
     hosts: tuple[str, ...] = ()
     """Hosts to check over ssh."""
     runs: Path = Path("runs")
-    ssh: SshAccess | None = None
-    """How those hosts are reached; None for the default."""
     host: str = field(default_factory=host_name)
     job: ConnectedJob | None = None
     """The connection to the job's other ranks, for checks that all ranks make together."""

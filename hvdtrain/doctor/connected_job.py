@@ -23,9 +23,7 @@ from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.network import free_port
 from hvdtrain.system.processes import end_with_parent
 
-if TYPE_CHECKING:  # NumPy may be what is broken
-    import numpy as np
-
+if TYPE_CHECKING:  # NumPy, which it needs, may be what is broken
     from hvdtrain.collectives.ring import RingGroup
 
 MAX_ANSWER_BYTES = 1 << 16
@@ -108,11 +106,6 @@ class ConnectedJob:
         """The values of all ranks, in their order; all ranks must call it. Raises HvdtrainError."""
         assert self._ring
         return self._ring.gather(value)
-
-    def allreduce(self, values: np.ndarray) -> None:
-        """Sum `values`, float32 (n,), over all ranks, in place; all ranks must call it. Raises HvdtrainError."""
-        assert self._ring
-        self._ring.allreduce(values)
 
     def disconnect(self) -> None:
         """Close the connections after a failure, so that the neighbors notice."""

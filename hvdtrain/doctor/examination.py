@@ -12,30 +12,29 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.doctor.check import BUDGET_S, Check, CheckContext, Row, rows_of, run_check
-from hvdtrain.doctor.checks import gpu, horovod, job, launchers, link, machine, mpi, network, software, variables
+from hvdtrain.doctor.checks import gpu, horovod, job, launchers, machine, mpi, network, software, variables
 from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
 from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.doctor.quick import QUICK
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.jobs.hosts import SshAccess
 from hvdtrain.system import rank_info
 
-MODULES = (software, horovod, mpi, launchers, gpu, machine, network, variables, job, link)
+MODULES = (software, horovod, mpi, launchers, gpu, machine, network, variables, job)
 """In the order in which checks run and are listed; those of the whole job come last."""
 CHECKS = tuple(check for module in MODULES for check in vars(module).values() if isinstance(check, Check))
 HELPER_LIMIT_S = 120
 
 
-def examine(only: list[str], ranks: int, hosts: tuple[str, ...], runs: Path, ssh: SshAccess) -> dict[str, Any]:
+def examine(only: list[str], ranks: int, hosts: tuple[str, ...], runs: Path) -> dict[str, Any]:
     """Run the checks; in a job, all ranks must call it.
 
     only: names of checks to run; all if empty. ranks: number of ranks planned on this host; in a job, the actual number
-    is used. hosts: other hosts to check over ssh, reached as `ssh` says. runs: folder of runs.
+    is used. hosts: other hosts to check over ssh. runs: folder of runs.
     Returns the report as JSON values: on rank 0 that of the whole job, on other ranks their own.
     """
     began = time.monotonic()
     rank = detect_rank()
-    context = CheckContext(rank, ranks, began + BUDGET_S, hosts, runs, ssh)
+    context = CheckContext(rank, ranks, began + BUDGET_S, hosts, runs)
     checks = [check for check in CHECKS if not only or check.name in only]
     reports = _examine_job(context, checks) if context.in_job else [_report(context, _local_rows(context, checks))]
     findings = merge(reports)

@@ -24,12 +24,10 @@ from typing import Any
 
 from hvdtrain.doctor.subprocesses import send
 
-SMALL_BYTES, MEDIUM_BYTES, LARGE_BYTES = 8, 1 << 16, 16 << 20
-REPEATS = {SMALL_BYTES: 20, MEDIUM_BYTES: 5, LARGE_BYTES: 5}
-"""Of allreduces, by size."""
+SMALL_BYTES = 8
+REPEATS = {SMALL_BYTES: 20, 1 << 20: 5}
+"""Of allreduces, by size in bytes: also a slow link transfers the large ones in time."""
 WARM_UPS = 2
-LARGE_S = 10.0
-"""Longest time for those of LARGE_BYTES, which on slow links would be ended by the limit: there they are left out."""
 
 
 def framework(name: str) -> None:
@@ -56,13 +54,6 @@ def _import_as_in_training(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def products(name: str) -> None:
-    """Multiply matrices in a framework in both precisions; report the seconds of each, by its name in --precision."""
-    arithmetic = importlib.import_module("hvdtrain.frameworks.arithmetic")
-    for precision in ("fp32", "bf16"):
-        send(**{precision: arithmetic.product_s(name, precision)})
-
-
 def _describe(error: BaseException) -> str:
     """An exception in one line, with its cause."""
     cause = f"; {_describe(error.__cause__)}" if error.__cause__ else ""
@@ -79,7 +70,6 @@ def _gpus(name: str, module: Any) -> dict[str, Any]:
                 "cuda": module.version.cuda,
                 "gpus": module.cuda.device_count() if available else 0,
                 "nccl": nccl,
-                "architectures": list(getattr(module.cuda, "get_arch_list", list)()) if available else [],
             }
         if name == "mxnet":
             return {
@@ -91,7 +81,6 @@ def _gpus(name: str, module: Any) -> dict[str, Any]:
             return {
                 "cuda": built.get("cuda_version"),
                 "gpus": len(module.config.list_physical_devices("GPU")),
-                "architectures": list(built.get("cuda_compute_capabilities", [])),
             }
     return {}
 
@@ -135,10 +124,8 @@ def collective(name: str) -> None:
     send(rank=rank, size=size, local_rank=hvd.local_rank(), pid=os.getpid())
     measured: dict[str, float] = {}
     correct = True
-    for size_bytes in (SMALL_BYTES, MEDIUM_BYTES, LARGE_BYTES):
-        if size_bytes == LARGE_BYTES and not _is_short(name, module, hvd, measured[str(MEDIUM_BYTES)]):
-            break
-        seconds, is_sum = _measure_allreduce(name, module, hvd, size_bytes, REPEATS[size_bytes])
+    for size_bytes, repeats in REPEATS.items():
+        seconds, is_sum = _measure_allreduce(name, module, hvd, size_bytes, repeats)
         measured[str(size_bytes)] = seconds
         correct = correct and is_sum
     send(correct=correct, seconds=measured, rank=rank, size=size)
@@ -160,16 +147,6 @@ def _measure_allreduce(name: str, module: Any, hvd: Any, size_bytes: int, repeat
         seconds.append(time.perf_counter() - began)
         correct = correct and bool((total == expected).all())
     return median(seconds[WARM_UPS:]), correct
-
-
-def _is_short(name: str, module: Any, hvd: Any, medium_s: float) -> bool:
-    """Whether the large allreduces do not take too long: the same on all ranks, from the mean of their seconds."""
-    import numpy as np
-
-    tensor = _to_tensor(name, module)(np.full(1, medium_s, np.float32))
-    result = hvd.allreduce(tensor, name="doctor.seconds", op=hvd.Sum)
-    mean_s = float(np.asarray(result.asnumpy() if name == "mxnet" else result)[0]) / hvd.size()
-    return mean_s * LARGE_BYTES / MEDIUM_BYTES * (WARM_UPS + REPEATS[LARGE_BYTES]) < LARGE_S
 
 
 def _to_tensor(name: str, module: Any) -> Callable[[Any], Any]:
@@ -213,21 +190,6 @@ def exists(path: str, wait_s: str) -> None:
         send(exists=True)
 
 
-def data() -> None:
-    """Read every published data set on this host, with its checksums; nothing is downloaded."""
-    from hvdtrain.datasets.built_in import PUBLISHED, NotOnThisHost
-    from hvdtrain.datasets.registry import load_dataset
-    from hvdtrain.errors import UserError
-
-    for name in PUBLISHED:
-        try:
-            send(**{name: {"images": len(load_dataset(name, offline=True).train)}})
-        except NotOnThisHost:
-            send(**{name: {"missing": True}})
-        except UserError as error:
-            send(**{name: {"damaged": error.reason, "remedy": error.remedy}})
-
-
 def resolve(name: str) -> None:
     """The IPv4 addresses of a host name, and the seconds that the lookup took."""
     began = time.monotonic()
@@ -239,7 +201,7 @@ def resolve(name: str) -> None:
 
 
 PARTS: dict[str, Callable[..., None]] = {
-    part.__name__: part for part in (framework, products, mpi4py, collective, mpi, folder, exists, data, resolve)
+    part.__name__: part for part in (framework, mpi4py, collective, mpi, folder, exists, resolve)
 }
 
 

@@ -1,6 +1,6 @@
 """Times an allreduce by one of the libraries that strategies use; `python -m hvdtrain bench allreduce` starts it.
 
-usage: python -m hvdtrain.frameworks.allreduce_benchmark METHOD IDLE_SECONDS BYTES...
+usage: python -m hvdtrain.frameworks.allreduce_benchmark METHOD BYTES...
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from hvdtrain.system import rank_info
 
 # Bytes reduced in total by one measurement, and limits of the number of allreduces that takes.
 MEASURED_BYTES, MIN_REPEATS, MAX_REPEATS = 1 << 28, 5, 1000
-SETTLING_S = 1.0
-"""Seconds before the idle cost is measured, in which the start of a library ends."""
 
 Allreduce = Callable[[np.ndarray], Any]
 Close = Callable[[], None]
@@ -82,20 +80,6 @@ METHODS: dict[str, Callable[[], tuple[Allreduce, Close]]] = {
 }
 
 
-def idle_shares(idle_s: float, rank: int, ranks: int) -> np.ndarray:
-    """CPU seconds of this process, all its threads, per second of waiting; (ranks,), 0 at the other ranks.
-
-    idle_s: seconds to measure, after SETTLING_S; 0 measures nothing.
-    """
-    shares = np.zeros(ranks, np.float32)
-    if idle_s:
-        time.sleep(SETTLING_S)
-        began, cpu_s = time.perf_counter(), time.process_time()
-        time.sleep(idle_s)
-        shares[rank] = (time.process_time() - cpu_s) / (time.perf_counter() - began)
-    return shares
-
-
 def seconds(allreduce: Allreduce, size: int, ranks: int) -> float:
     """Median seconds of an allreduce of `size` bytes of float32. Raises AssertionError if the sum is wrong."""
     rank = rank_info.detect().rank
@@ -113,19 +97,14 @@ def seconds(allreduce: Allreduce, size: int, ranks: int) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Measure one of METHODS, first idle and then for each number of bytes.
-
-    Rank 0 prints one line of JSON: `idle`, the shares of a core that the ranks take, and `seconds` by number of bytes.
-    """
+    """Measure one of METHODS; rank 0 prints one line of JSON, the seconds by number of bytes."""
     preparation.set_environment()
-    method, idle_s, *sizes = argv
+    method, *sizes = argv
     launched = rank_info.detect()
     allreduce, close = METHODS[method]()
-    idle = idle_shares(float(idle_s), launched.rank, launched.size)
-    allreduce(idle)
     times = {size: seconds(allreduce, int(size), launched.size) for size in sizes}
     if launched.rank == 0:
-        print(json.dumps({"idle": idle.tolist(), "seconds": times}), flush=True)
+        print(json.dumps(times), flush=True)
     close()
 
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Batch, Group
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.networks.random_numbers import draw_masks
 

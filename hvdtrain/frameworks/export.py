@@ -1,13 +1,12 @@
-"""Networks and models of tasks in formats that other programs run: ONNX, torch.export's and TensorFlow's own.
+"""Networks in formats that other programs run: ONNX, torch.export's and TensorFlow's own.
 
-Each is compared with the logits or outputs in hvdtrain before it gets its name on the disk.
+Each is compared with the logits in hvdtrain before it gets its name on the disk.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,22 +15,19 @@ from typing import NamedTuple, cast, get_args
 import numpy as np
 
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
-from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.frameworks.preparation import require, set_environment
+from hvdtrain.errors import HvdtrainError, UserError, needed_by
+from hvdtrain.frameworks.preparation import require
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.interfaces import PIXEL_MAX
+from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.layers import Shape
 from hvdtrain.system.files import replace_folder, write_atomically
 from hvdtrain.tasks.target import NetworkTarget
-from hvdtrain.tasks.user import UserTask
 
 TOLERANCE = 1e-5
 """Of the largest logit, or of 1 if that is less: float32 has seven digits."""
 BLOCKS = (1, 2, 4, 8)
 """Random images on which logits are compared: of squares of so many pixels, as averages of noise differ little."""
-TASK_REMEDY = "let the model's outputs depend on its inputs and weights only, by the framework's operations"
-EXTRA = "run: pip install 'hvdtrain[onnx]'"
 
 
 @dataclass(frozen=True)
@@ -83,59 +79,30 @@ class _Reference:
             )
 
     def compare(self, runtime: str, run: Callable[[np.ndarray], np.ndarray]) -> Comparison:
-        """Compare with the logits that `run` returns for float32 images. Raises HvdtrainError if they differ."""
-        numbers = [np.arange(count) for count in (1, len(BLOCKS))]
-        return compare(
-            *(self._framework, runtime, [(rows,) for rows in numbers]),
-            lambda rows: {"logits": self._logits[rows]},
-            lambda rows: {"logits": run(self._images[rows])},
-        )
+        """Compare with the logits that `run` returns for float32 images: of one, and of all.
 
-
-Outputs = Mapping[str, np.ndarray]
-"""Of a model, by name."""
-
-
-def compare(
-    framework: Framework,
-    runtime: str,
-    inputs: Iterable[tuple[np.ndarray, ...]],
-    original: Callable[..., Outputs],
-    exported: Callable[..., Outputs],
-    remedy: str = "export in another format, and report this as a bug of hvdtrain",
-) -> Comparison:
-    """Compare the outputs of both for each of the inputs. Raises HvdtrainError, with this remedy, if they differ."""
-    largest = 0.0
-    for arrays in inputs:
-        expected, outputs = original(*arrays), exported(*arrays)
-        for name, values in expected.items():
-            if not np.isfinite(values).all():
-                raise UserError("the model's outputs are not finite", "export another checkpoint")
-            shape = outputs[name].shape if name in outputs else None
-            if shape != values.shape:
+        Raises HvdtrainError if they differ.
+        """
+        largest = 0.0
+        for count in (1, len(BLOCKS)):
+            expected, logits = self._logits[:count], run(self._images[:count])
+            allowed, difference = TOLERANCE * max(1.0, float(np.abs(expected).max())), np.inf
+            if logits.shape == expected.shape:
+                difference = float(np.abs(np.subtract(expected, logits, dtype=np.float64)).max())
+            if not difference <= allowed:  # nor NaN
                 raise HvdtrainError(
-                    f"the {name} of {runtime} are of shape {shape}, those of {framework} of {values.shape}, so "
-                    "nothing was written",
-                    remedy,
-                )
-            allowed = TOLERANCE * max(1.0, float(np.abs(values).max(initial=0)))
-            # NumPy's maximum of NaN and another number is NaN, which is not below anything.
-            difference = float(np.abs(np.subtract(values, outputs[name], dtype=np.float64)).max(initial=0))
-            if not difference <= allowed:
-                raise HvdtrainError(
-                    f"the {name} of {runtime} differ by {difference:.1g} from those of {framework}, more than "
+                    f"the logits of {runtime} differ by {difference:.1g} from those of {self._framework}, more than "
                     f"{allowed:.1g}, so nothing was written",
-                    remedy,
+                    "export in another format, and report this as a bug of hvdtrain",
                 )
             largest = max(largest, difference)
-    return Comparison(runtime, framework, largest)
+        return Comparison(runtime, self._framework, largest)
 
 
-def export_onnx(model: Model, path: Path, framework: Framework | None) -> Comparison:
-    """Write an ONNX model, which needs a framework only for the comparison.
+def export_onnx(model: Model, path: Path) -> Comparison:
+    """Write an ONNX model, and compare it with the framework of the checkpoint, if that is installed.
 
-    framework: to compare with; None for that of the checkpoint, if it is installed. Raises UserError if a package is
-    missing or the model too large, OSError if the file cannot be written.
+    Raises UserError if a package is missing or the model too large, OSError if the file cannot be written.
     """
     _import_package("onnx")
     from hvdtrain.networks.onnx_graph import LARGEST, to_onnx
@@ -147,16 +114,14 @@ def export_onnx(model: Model, path: Path, framework: Framework | None) -> Compar
             "export to .pt2 or to a SavedModel",
         )
     content = to_onnx(model.network, model.weights, model.metadata).SerializeToString()
-    comparison = _compare_onnx(model, content, framework)
+    comparison = _compare_onnx(model, content)
     write_atomically(path, content)
     return comparison
 
 
-def _compare_onnx(model: Model, content: bytes, framework: Framework | None) -> Comparison:
+def _compare_onnx(model: Model, content: bytes) -> Comparison:
     try:
-        runtime = _import_package("onnxruntime")
-        if framework is None:
-            framework = _recorded(model)
+        runtime, framework = _import_package("onnxruntime"), _recorded(model)
     except UserError as error:
         return Comparison(problem=str(error))
     reference = _Reference(model, framework)
@@ -171,7 +136,7 @@ def _compare_onnx(model: Model, content: bytes, framework: Framework | None) -> 
 def _recorded(model: Model) -> Framework:
     """The framework that wrote the checkpoint. Raises UserError if it is not installed, or unknown."""
     if model.framework not in get_args(Framework):
-        raise UserError(f"written by the unknown framework {model.framework!r}", "choose one with --framework")
+        raise UserError(f"written by the unknown framework {model.framework!r}", "give another run")
     framework = cast(Framework, model.framework)
     require([framework], framework)
     return framework
@@ -180,11 +145,12 @@ def _recorded(model: Model) -> Framework:
 def export_program(model: Model, path: Path) -> Comparison:
     """Write a program of torch.export. Raises UserError without PyTorch, OSError if the file cannot be written."""
     reference = _Reference(model, "torch")
-    from hvdtrain.frameworks.torch.export import WholeImages, program_outputs, to_program
+    from hvdtrain.frameworks.torch.export import WholeImages, program_logits, to_program
 
+    # At least two images: the number of a single one would become a constant.
     example = np.zeros((2, *model.network.input_shape), np.float32)
-    content = to_program(WholeImages(model.network, model.weights), (example,), model.metadata)
-    comparison = reference.compare("the exported program", lambda images: program_outputs(content, images)["output"])
+    content = to_program(WholeImages(model.network, model.weights), example, model.metadata)
+    comparison = reference.compare("the exported program", lambda images: program_logits(content, images))
     write_atomically(path, content)
     return comparison
 
@@ -192,74 +158,15 @@ def export_program(model: Model, path: Path) -> Comparison:
 def export_saved_model(model: Model, folder: Path) -> Comparison:
     """Write a SavedModel. Raises UserError without TensorFlow, OSError if the folder cannot be written."""
     reference = _Reference(model, "tensorflow")
-    from hvdtrain.frameworks.tensorflow.export import save_network, saved_outputs
+    from hvdtrain.frameworks.tensorflow.export import save_network, saved_logits
 
     def write(draft: Path) -> Comparison:
         save_network(model.network, model.weights, model.metadata, draft)
-        return reference.compare("the SavedModel", lambda images: saved_outputs(draft, images=images)["logits"])
+        return reference.compare("the SavedModel", lambda images: saved_logits(draft, images))
 
     return replace_folder(folder, write)
-
-
-def export_task_program(task: UserTask, weights: Weights, metadata: Mapping[str, str], path: Path) -> Comparison:
-    """Write the model of a PyTorch task as a program of torch.export, for any number of rows.
-
-    Raises UserError if PyTorch cannot make one of it, OSError if the file cannot be written.
-    """
-    require(["torch"], "torch")
-    set_environment()
-    from hvdtrain.frameworks.torch import export
-
-    module, inputs = export.task_module(task, weights), _task_inputs(task)
-    try:
-        content = export.to_program(module, inputs, metadata)
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        problem = f"returned a module that torch.export cannot follow ({reason:.300})"
-        raise task.error("model", problem, "change its forward()") from error
-    comparison = compare(
-        *("torch", "the exported program", _first_row_and_all(inputs)),
-        functools.partial(export.module_outputs, module),
-        functools.partial(export.program_outputs, content),
-        TASK_REMEDY,
-    )
-    write_atomically(path, content)
-    return comparison
-
-
-def export_task_saved_model(task: UserTask, weights: Weights, metadata: Mapping[str, str], folder: Path) -> Comparison:
-    """Write the model of a TensorFlow task as a SavedModel, for any number of rows.
-
-    Raises UserError if TensorFlow cannot make one of it, OSError if the folder cannot be written.
-    """
-    require(["tensorflow"], "tensorflow")
-    set_environment()
-    from hvdtrain.frameworks.tensorflow.export import TaskModel
-
-    model, inputs = TaskModel(task, weights), _task_inputs(task)
-
-    def write(draft: Path) -> Comparison:
-        model.save(inputs, metadata, draft)
-        exported = functools.partial(model.saved_outputs, draft)
-        parts = _first_row_and_all(inputs)
-        return compare("tensorflow", "the SavedModel", parts, model.outputs, exported, TASK_REMEDY)
-
-    return replace_folder(folder, write)
-
-
-def _task_inputs(task: UserTask) -> tuple[np.ndarray, ...]:
-    """What the model gets of the first rows, at least two: a single one would become a constant."""
-    arrays = task.first_rows()[: task.inputs]
-    return tuple(np.repeat(array, 2, 0) if len(array) == 1 else array for array in arrays)
-
-
-def _first_row_and_all(inputs: tuple[np.ndarray, ...]) -> list[tuple[np.ndarray, ...]]:
-    return [tuple(array[:1] for array in inputs), inputs]
 
 
 def _import_package(name: str) -> ModuleType:
-    try:
+    with needed_by("export to ONNX", "onnx"):
         return importlib.import_module(name)
-    except ImportError as error:
-        reason = str(error).splitlines()[0] if str(error) else "no reason given"
-        raise UserError(f"{name} cannot be imported ({reason})", EXTRA) from None

@@ -1,29 +1,29 @@
-"""All frameworks, their programming styles and strategies; builds the learner that a configuration asks for."""
+"""All frameworks and their strategies; builds the learner that a configuration asks for."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import importlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from hvdtrain.collectives import compression, ring, surviving
+from hvdtrain.collectives import ring, surviving
 from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import MPIGroup, single_process
-from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.limits import limited_start
 from hvdtrain.collectives.surviving import Connect, SurvivingGroup
 from hvdtrain.config import validity
-from hvdtrain.config.compression import AUTO, NONE
-from hvdtrain.config.options import STYLES, Config, Framework, RuntimeOptions
+from hvdtrain.config.compression import NONE
+from hvdtrain.config.option import invalid
+from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.arithmetic import settle
 from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_environment
 from hvdtrain.frameworks.user_code import UserLearner
-from hvdtrain.interfaces import AllreduceGroup, Group, Learner, Strategy
+from hvdtrain.interfaces.learner import Learner
+from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import arithmetic, rank_info
 from hvdtrain.system.text import did_you_mean
@@ -34,7 +34,7 @@ AnyStrategy = TypeVar("AnyStrategy", bound=Strategy)
 
 
 @dataclass(frozen=True)
-class Connection:
+class GroupEntry:
     """A group of processes that is the same in every framework, for strategies without one of their own."""
 
     start: Callable[[Config, RuntimeOptions], Group]
@@ -47,39 +47,52 @@ class Connection:
     """Connects the members of a job that survives lost ranks; None where that is impossible."""
 
 
-SINGLE = Connection(
+SINGLE = GroupEntry(
     lambda config, runtime: single_process(config.strategy),
     "One process on one device; gradients are not combined.",
 )
-RING = Connection(
+RING = GroupEntry(
     lambda config, runtime: ring.start(runtime.hang_timeout),
     "hvdtrain's ring allreduce over TCP, on one buffer of all gradients.",
     connect=ring.connect,
 )
-MPI = Connection(
+MPI = GroupEntry(
     lambda config, runtime: MPIGroup(),
     "MPI.Allreduce through mpi4py, on one buffer of all gradients.",
     ("mpi4py.MPI",),
 )
 
 
+KVSTORES = {
+    "kvstore-device": "device",
+    "kvstore-local": "local",
+    "kvstore-dist": "dist_sync",
+    "kvstore-dist-device": "dist_device_sync",
+}
+"""Strategies with MXNet's key-value store, and what MXNet calls it: of devices of one process, or of ranks (dist_*)."""
+
+
 @dataclass(frozen=True)
 class StrategyEntry(Generic[AnyStrategy]):
-    """A strategy of a framework in one programming style, and the learner that trains with it."""
+    """A strategy of a framework, and the learner that trains with it."""
 
     name: str
     """Value of --strategy."""
-    style: str
-    """Value of --api."""
     strategy: type[AnyStrategy]
     learner: Callable[[Any, Any, AnyStrategy], Learner]
     """Called with what is trained, the initial weights (None if its model has its own), and the strategy."""
-    connection: Connection | None = None
+    connection: GroupEntry | None = None
     """The group that the strategy is made with; None for one that makes its own."""
+    store: str = ""
+    """Of a strategy with MXNet's key-value store: its type."""
+    has_tasks: bool = True
+    """Whether it also trains tasks and scripts, and not only networks as data."""
 
     @property
     def over(self) -> str:
         """What shares a batch: `ranks`, the `devices` of one process, or `one` device."""
+        if self.store.startswith("dist"):
+            return "ranks"
         if self.strategy.many_devices:
             return "devices"
         return "one" if self.connection is SINGLE else "ranks"
@@ -87,7 +100,9 @@ class StrategyEntry(Generic[AnyStrategy]):
     @property
     def summary(self) -> str:
         """One line on what the strategy does."""
-        return self.connection.summary if self.connection else (self.strategy.__doc__ or "").partition("\n")[0]
+        about = self.connection.summary if self.connection else (self.strategy.__doc__ or "").partition("\n")[0]
+        places = "ranks" if self.over == "ranks" else "the devices of one process"
+        return f"{about.removesuffix('.')} {self.store}, over {places}." if self.store else about
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -105,7 +120,8 @@ class StrategyEntry(Generic[AnyStrategy]):
         Raises UserError if the launcher does not fit, TrainingError if other ranks are missing.
         """
         groups: tuple[Any, ...] = (self.connection.start(config, runtime),) if self.connection else ()
-        return self.strategy(config, runtime, *groups)
+        stores = (self.store,) if self.store else ()
+        return self.strategy(config, runtime, *groups, *stores)
 
 
 def _torch() -> tuple[StrategyEntry[Any], ...]:
@@ -114,13 +130,13 @@ def _torch() -> tuple[StrategyEntry[Any], ...]:
     from hvdtrain.frameworks.torch.learner import TorchLearner
 
     return (
-        StrategyEntry("single", "loop", strategies.TorchStrategy, TorchLearner, SINGLE),
-        StrategyEntry("horovod", "loop", strategies.TorchHorovod, TorchLearner),
-        StrategyEntry("ddp", "loop", strategies.TorchDDP, TorchLearner),
-        StrategyEntry("dataparallel", "loop", TorchDataParallel, TorchLearner),
-        StrategyEntry("ring", "loop", strategies.TorchAllreduce, TorchLearner, RING),
-        StrategyEntry("mpi", "loop", strategies.TorchAllreduce, TorchLearner, MPI),
-        StrategyEntry("manual", "loop", TorchManual, TorchManualLearner),
+        StrategyEntry("single", strategies.TorchStrategy, TorchLearner, SINGLE),
+        StrategyEntry("horovod", strategies.TorchHorovod, TorchLearner),
+        StrategyEntry("ddp", strategies.TorchDDP, TorchLearner),
+        StrategyEntry("dataparallel", TorchDataParallel, TorchLearner),
+        StrategyEntry("ring", strategies.TorchAllreduce, TorchLearner, RING),
+        StrategyEntry("mpi", strategies.TorchAllreduce, TorchLearner, MPI),
+        StrategyEntry("manual", TorchManual, TorchManualLearner),
     )
 
 
@@ -130,18 +146,22 @@ def _mxnet() -> tuple[StrategyEntry[Any], ...]:
     from hvdtrain.frameworks.styles import mxnet_module as module
     from hvdtrain.frameworks.styles import mxnet_ndarray as ndarray
 
+    networks = functools.partial(StrategyEntry[Any], has_tasks=False)
     return (
-        StrategyEntry("single", "gluon", strategies.MXNetStrategy, MXNetLearner, SINGLE),
-        StrategyEntry("horovod", "gluon", strategies.MXNetHorovod, MXNetLearner),
-        StrategyEntry("kvstore", "gluon", strategies.MXNetKVStore, MXNetLearner),
-        StrategyEntry("ring", "gluon", strategies.MXNetAllreduce, MXNetLearner, RING),
-        StrategyEntry("mpi", "gluon", strategies.MXNetAllreduce, MXNetLearner, MPI),
-        StrategyEntry("single", "module", module.ModuleStrategy, module.ModuleLearner, SINGLE),
-        StrategyEntry("horovod", "module", module.ModuleHorovod, module.ModuleLearner),
-        StrategyEntry("kvstore", "module", module.ModuleKVStore, module.ModuleLearner),
-        StrategyEntry("single", "ndarray", ndarray.NDArrayStrategy, ndarray.NDArrayLearner, SINGLE),
-        StrategyEntry("manual", "ndarray", ndarray.NDArrayManual, ndarray.NDArrayLearner),
-        StrategyEntry("horovod", "ndarray", ndarray.NDArrayHorovod, ndarray.NDArrayLearner),
+        StrategyEntry("single", strategies.MXNetStrategy, MXNetLearner, SINGLE),
+        StrategyEntry("horovod", strategies.MXNetHorovod, MXNetLearner),
+        *(StrategyEntry(name, strategies.MXNetKVStore, MXNetLearner, store=store) for name, store in KVSTORES.items()),
+        StrategyEntry("ring", strategies.MXNetAllreduce, MXNetLearner, RING),
+        StrategyEntry("mpi", strategies.MXNetAllreduce, MXNetLearner, MPI),
+        networks("module", module.ModuleHorovod, module.ModuleLearner),
+        networks("module-single", module.ModuleStrategy, module.ModuleLearner, SINGLE),
+        *(
+            networks(f"module-{name}", module.ModuleKVStore, module.ModuleLearner, store=store)
+            for name, store in KVSTORES.items()
+        ),
+        networks("ndarray", ndarray.NDArrayHorovod, ndarray.NDArrayLearner),
+        networks("ndarray-single", ndarray.NDArrayStrategy, ndarray.NDArrayLearner, SINGLE),
+        networks("manual", ndarray.NDArrayManual, ndarray.NDArrayLearner),
     )
 
 
@@ -150,17 +170,18 @@ def _tensorflow() -> tuple[StrategyEntry[Any], ...]:
     from hvdtrain.frameworks.tensorflow import strategies
     from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
 
+    networks = functools.partial(StrategyEntry[Any], has_tasks=False)
     return (
-        StrategyEntry("single", "loop", strategies.TensorFlowStrategy, TensorFlowLearner, SINGLE),
-        StrategyEntry("horovod", "loop", strategies.TensorFlowHorovod, TensorFlowLearner),
-        StrategyEntry("mirrored", "loop", strategies.TensorFlowMirrored, TensorFlowLearner),
-        StrategyEntry("multiworker", "loop", strategies.TensorFlowMultiWorker, TensorFlowLearner),
-        StrategyEntry("ring", "loop", strategies.TensorFlowAllreduce, TensorFlowLearner, RING),
-        StrategyEntry("mpi", "loop", strategies.TensorFlowAllreduce, TensorFlowLearner, MPI),
-        StrategyEntry("single", "fit", keras_fit.KerasStrategy, keras_fit.KerasLearner, SINGLE),
-        StrategyEntry("horovod", "fit", keras_fit.KerasHorovod, keras_fit.KerasLearner),
-        StrategyEntry("mirrored", "fit", keras_fit.KerasMirrored, keras_fit.KerasLearner),
-        StrategyEntry("multiworker", "fit", keras_fit.KerasMultiWorker, keras_fit.KerasLearner),
+        StrategyEntry("single", strategies.TensorFlowStrategy, TensorFlowLearner, SINGLE),
+        StrategyEntry("horovod", strategies.TensorFlowHorovod, TensorFlowLearner),
+        StrategyEntry("mirrored", strategies.TensorFlowMirrored, TensorFlowLearner),
+        StrategyEntry("multiworker", strategies.TensorFlowMultiWorker, TensorFlowLearner),
+        StrategyEntry("ring", strategies.TensorFlowAllreduce, TensorFlowLearner, RING),
+        StrategyEntry("mpi", strategies.TensorFlowAllreduce, TensorFlowLearner, MPI),
+        networks("keras-fit", keras_fit.KerasHorovod, keras_fit.KerasLearner),
+        networks("keras-fit-single", keras_fit.KerasStrategy, keras_fit.KerasLearner, SINGLE),
+        networks("keras-fit-mirrored", keras_fit.KerasMirrored, keras_fit.KerasLearner),
+        networks("keras-fit-multiworker", keras_fit.KerasMultiWorker, keras_fit.KerasLearner),
     )
 
 
@@ -169,7 +190,7 @@ ENTRIES: dict[Framework, Callable[[], tuple[StrategyEntry[Any], ...]]] = {
     "mxnet": _mxnet,
     "tensorflow": _tensorflow,
 }
-"""What makes the entries of each framework, those of its default style first; it imports the framework."""
+"""What makes the entries of each framework, those that train tasks first; it imports the framework."""
 
 
 def build_learner(config: Config, target: Target, weights: Weights | None, runtime: RuntimeOptions) -> Learner:
@@ -179,18 +200,15 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
     """
     _prepare(config, runtime)
     entry = check_request(config, target, runtime)
-    elements = sum(array.size for array in weights.values()) if weights else None
-    strategy = _start(entry, config, runtime, elements)
+    strategy = _start(entry, config, runtime)
     learner = entry.learner(target, weights, strategy)
-    learner.mean, learner.choice = strategy.mean, strategy.choice
+    learner.mean = strategy.mean
     share_arrays(learner, learner.shared_statistics)  # strategies share the parameters, and not all of them these
     return learner
 
 
-def _start(
-    entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions, elements: int | None = None
-) -> AnyStrategy:
-    """The strategy, with the processes that train together. elements: of all gradients, if that is known."""
+def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> AnyStrategy:
+    """The strategy, with the processes that train together."""
     settle(config, runtime)
     if surviving.is_requested():
         return _start_surviving(entry, config, runtime)
@@ -198,24 +216,16 @@ def _start(
     with limited_start():
         strategy = entry.start(config, runtime)
     validity.check_shards(config, strategy.group.size)
-    group, choice = strategy.group, ""
-    if config.compression == AUTO:
-        folder = runtime.runs / runtime.name if runtime.auto_resume else None
-        chosen = compression.choose(cast(AllreduceGroup, group), elements, folder)
-        config = strategy.config = dataclasses.replace(config, compression=str(chosen.method))
-        choice = chosen.why
     if config.sync_every > 1:
-        strategy = _of_local_steps(entry, config, runtime, group)
-    elif strategy.mean or not (config.by_horovod or config.compression == NONE):  # its mean is that of the choice
-        strategy = _by_group(config).strategy(config, runtime, group)
-    strategy.choice = choice
+        return _of_local_steps(config, runtime, strategy.group)
+    if not (strategy.mean or config.by_horovod or config.compression == NONE):
+        return _by_group(config).strategy(config, runtime, strategy.group)
     return strategy
 
 
-def _of_local_steps(entry: StrategyEntry[Any], config: Config, runtime: RuntimeOptions, group: Group) -> Any:
-    """The strategy in the same style that combines no gradients; by the group and the mean, ranks combine weights."""
-    entries = ENTRIES[config.framework]()
-    alone = next(other for other in entries if other.style == entry.style and other.connection is SINGLE)
+def _of_local_steps(config: Config, runtime: RuntimeOptions, group: Group) -> Any:
+    """The strategy that combines no gradients; by the group and the mean, ranks combine weights."""
+    alone = next(other for other in ENTRIES[config.framework]() if other.connection is SINGLE)
     strategy = alone.strategy(config, runtime, group)
     strategy.mean, strategy.state_by_rank = make_mean(config, cast(AllreduceGroup, group)), group.size > 1
     return strategy
@@ -237,19 +247,11 @@ def _start_surviving(entry: StrategyEntry[AnyStrategy], config: Config, runtime:
     return _by_group(config).strategy(config, runtime, SurvivingGroup(entry.connect))
 
 
-KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
-"""PyTorch's profiler prints a line when it starts and stops, at any level up to 5."""
-
-
 def _prepare(config: Config, runtime: RuntimeOptions) -> None:
     """What must be set before a framework starts."""
     arithmetic.hold(config.threads, config.isa, config.shards)  # again, for programs that call `train` by themselves
     set_environment()
     keep_freed_memory()
-    if runtime.timeline and config.strategy == "horovod":
-        allow_timeline()
-    if runtime.framework_profiler:
-        os.environ.setdefault(KINETO_LOG_LEVEL, "99")
 
 
 USER_LOOPS = {"torch": "TorchUserLearner", "mxnet": "MXNetUserLearner"}
@@ -268,7 +270,7 @@ def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) 
     strategy = _start(entry, config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
     learner: UserLearner = getattr(module, USER_LOOPS[config.framework])(strategy)
-    learner.mean, learner.choice = strategy.mean, strategy.choice
+    learner.mean = strategy.mean
     return learner
 
 
@@ -281,40 +283,26 @@ def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> St
     entry = find_strategy(config)
     require(entry.requires, config.framework)
     if not target.is_portable:
-        validity.check_task_style(config, entry.style, STYLES[config.framework][0])
-    validity.check_compression(config, entry.style, STYLES[config.framework][0])
+        validity.check_task_strategy(config, entry.has_tasks)
     validity.check_decided(config, entry.strategy, target.decided)
     validity.check_strategy(config, runtime, entry.strategy, target.gradients)
     return entry
 
 
 def find_strategy(config: Config) -> StrategyEntry[Any]:
-    """The entry of --strategy and --api. Raises UserError if the framework is missing or has no such strategy."""
+    """The entry of --strategy. Raises UserError if the framework is missing or has no such strategy."""
     require([config.framework], config.framework)
-    apis = STYLES[config.framework]
-    if config.api not in ("auto", *apis):
-        raise UserError(
-            f"--api {config.api}: {config.framework} has {', '.join(apis)}", "choose one of them, or leave --api out"
-        )
-    entries = ENTRIES[config.framework]()
-    for entry in entries:
-        if entry.name == config.strategy and config.api in ("auto", entry.style):
-            return entry
-    api = "" if config.api == "auto" else f" with --api {config.api}"
-    styles = [entry.style for entry in entries if entry.name == config.strategy]
-    known = did_you_mean(config.strategy, {entry.name for entry in entries})
-    hint = f", but with --api {' or '.join(styles)}" if styles else known
-    raise UserError(
-        f"--strategy {config.strategy}: {config.framework} has no such strategy{api}{hint}",
-        "--strategy help lists them",
-    )
+    entries = {entry.name: entry for entry in ENTRIES[config.framework]()}
+    if config.strategy not in entries:
+        problem = f"{config.framework} has no such strategy{did_you_mean(config.strategy, entries)}"
+        raise invalid("strategy", config.strategy, problem, "--strategy help lists them")
+    return entries[config.strategy]
 
 
 class StrategyRow(NamedTuple):
     """A strategy as `--strategy help` lists it."""
 
     strategy: str
-    api: str
     over: str
     """See `StrategyEntry.over`."""
     about: str
@@ -325,16 +313,13 @@ class StrategyRow(NamedTuple):
 
 
 def list_strategies(framework: Framework) -> list[StrategyRow]:
-    """All strategies of a framework in all styles, and why those that do not run on this machine do not.
+    """All strategies of a framework, and why those that do not run on this machine do not.
 
     Raises UserError if the framework itself is missing.
     """
     require([framework], framework)
     return [
-        StrategyRow(
-            *(entry.name, entry.style, entry.over, entry.summary, _problem(entry, framework)),
-            entry.strategy.sums_shards,
-        )
+        StrategyRow(entry.name, entry.over, entry.summary, _problem(entry, framework), entry.strategy.sums_shards)
         for entry in ENTRIES[framework]()
     ]
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Batch, Evaluated, Learner, StepLoss
+from hvdtrain.interfaces.learner import Evaluated, Learner, StepLoss
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.system.phases import SCRIPT
 from hvdtrain.tasks.target import step_seeds
 from hvdtrain.tasks.user import UserTask

@@ -1,4 +1,4 @@
-"""Watches which hosts a job that survives may use, while it runs."""
+"""Watches the hostfile of a job that survives, while the job runs."""
 
 from __future__ import annotations
 
@@ -9,48 +9,33 @@ from pathlib import Path
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.background import in_thread
-from hvdtrain.jobs.discovery import discover
 from hvdtrain.jobs.hosts import Host, read_hostfile
-from hvdtrain.jobs.job import Survival
 
 INTERVAL_S = 1.0
 """Between two looks at the hosts."""
 
 
-async def watch(
-    survival: Survival, on_hosts: Callable[[tuple[Host, ...]], None], say: Callable[[object], None]
-) -> None:
-    """Call `on_hosts` with the hosts whenever they change, until this task is cancelled. say: prints a message.
+async def watch(hostfile: Path, on_hosts: Callable[[tuple[Host, ...]], None], say: Callable[[object], None]) -> None:
+    """Call `on_hosts` with the hosts whenever the file changes, until this task is cancelled. say: prints a message.
 
-    Where they cannot be found out, those that were known stay.
+    Where the file is invalid, the hosts that were known stay.
     """
-    last: tuple[Host, ...] | None = None
-    changed, problem = _changed(survival.hostfile), ""
-    while survival.host_discovery_script or survival.hostfile:
+    changed = _changed(hostfile)
+    while True:
         await asyncio.sleep(INTERVAL_S)
-        try:
-            if survival.host_discovery_script:
-                hosts = await in_thread(discover, survival.host_discovery_script)
-            else:
-                assert survival.hostfile
-                now = await in_thread(_changed, survival.hostfile)
-                if now == changed:
-                    continue
-                changed, hosts = now, await in_thread(read_hostfile, survival.hostfile)
-        except UserError as error:
-            if problem != error.reason:
-                problem = error.reason
-                say(f"{error.reason}; the hosts stay as they were")
+        now = await in_thread(_changed, hostfile)
+        if now == changed:
             continue
-        problem = ""
-        if hosts != last:
-            last = hosts
-            on_hosts(hosts)
+        changed = now
+        try:
+            on_hosts(await in_thread(read_hostfile, hostfile))
+        except UserError as error:
+            say(f"{error.reason}; the hosts stay as they were")
 
 
-def _changed(hostfile: Path | None) -> float:
+def _changed(hostfile: Path) -> float:
     """When a hostfile was written; 0 where there is none."""
     try:
-        return os.stat(hostfile).st_mtime if hostfile else 0.0
+        return os.stat(hostfile).st_mtime
     except OSError:
         return 0.0

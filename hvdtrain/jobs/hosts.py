@@ -29,7 +29,7 @@ from typing import NamedTuple
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info, stacks
 from hvdtrain.system.network import HOST_NAME
-from hvdtrain.system.rank_info import MAX_PORT, host_name
+from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.text import last_line, printable
 
 
@@ -37,23 +37,6 @@ class Host(NamedTuple):
     name: str
     slots: int
     """The number of ranks that may run on it."""
-
-
-class SshAccess(NamedTuple):
-    """How ssh reaches the other hosts, beyond what its own configuration says."""
-
-    port: int = 0
-    """0: the default."""
-    key: str = ""
-    """The path of a private key; empty: the default ones."""
-
-    @property
-    def arguments(self) -> list[str]:
-        """Options of ssh."""
-        return [*(["-p", str(self.port)] if self.port else []), *(["-i", self.key] if self.key else [])]
-
-
-DEFAULT_ACCESS = SshAccess()
 
 
 def placed(ranks: int, hosts: tuple[Host, ...]) -> list[Host]:
@@ -143,8 +126,6 @@ OUTPUT_BYTES = 1 << 20
 """How much is read of what it prints."""
 FILE_BYTES = 1 << 24
 """How much it may print, as a forced command may print without end; and the largest known_hosts that ssh may add to."""
-PLAIN_PATH = re.compile(r"[A-Za-z0-9_.,:+@=/-]+")
-"""Paths of a key: horovodrun gives them to a shell as they are, Open MPI divides them at spaces, ssh replaces %."""
 
 
 class HostCheck(NamedTuple):
@@ -156,34 +137,10 @@ class HostCheck(NamedTuple):
     remedy: str = ""
 
 
-def ssh(host: str, command: str, access: SshAccess = DEFAULT_ACCESS) -> list[str]:
+def ssh(host: str, command: str) -> list[str]:
     """What runs a command in another host's shell."""
     # BatchMode: fail instead of asking for a password. --: a name never counts as an option.
-    return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", *access.arguments, "--", host, command]
-
-
-def check_access(port: int, key: Path | None) -> SshAccess:
-    """The values of --ssh-port and --ssh-key. Raises UserError for a port or a key that ssh cannot use."""
-    if not 0 <= port < MAX_PORT:
-        raise UserError(f"--ssh-port {port} is not a port", f"give 1 to {MAX_PORT - 1}")
-    if key is None:
-        return SshAccess(port)
-    path = os.path.abspath(os.path.expanduser(key))
-    if path.endswith(".pub"):
-        raise UserError(f"--ssh-key {key} is a public key", f"give the private one: {key.with_suffix('')}")
-    if not PLAIN_PATH.fullmatch(path):
-        reason = f"--ssh-key {path!r}: horovodrun and mpirun cannot pass on a path with spaces or special characters"
-        raise UserError(reason, "give a link to it with another path, or name it as IdentityFile in ~/.ssh/config")
-    try:
-        mode = os.stat(path).st_mode
-        with open(path, "rb"):
-            pass
-    except OSError as error:
-        reason = f"--ssh-key {key} cannot be read ({error.strerror})"
-        raise UserError(reason, "give the file of a private key") from None
-    if mode & 0o077:
-        raise UserError(f"--ssh-key {key} is open to other users, so ssh does not use it", f"chmod 600 {key}")
-    return SshAccess(port, path)
+    return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, command]
 
 
 def other_hosts(hosts: Sequence[Host]) -> list[str]:
@@ -192,9 +149,9 @@ def other_hosts(hosts: Sequence[Host]) -> list[str]:
     return [name for name, _ in hosts if name not in ("localhost", "127.0.0.1", here, here.partition(".")[0])]
 
 
-def check_hosts(hosts: list[str], access: SshAccess = DEFAULT_ACCESS) -> None:
+def check_hosts(hosts: list[str]) -> None:
     """Raises UserError, which names each host that cannot be reached by ssh or differs from this one."""
-    problems = [check for check in inspect(hosts, access) if check.problem]
+    problems = [check for check in inspect(hosts) if check.problem]
     if len(problems) == 1:
         raise UserError(f"{problems[0].host}: {problems[0].problem}", problems[0].remedy)
     if problems:
@@ -202,7 +159,7 @@ def check_hosts(hosts: list[str], access: SshAccess = DEFAULT_ACCESS) -> None:
         raise UserError(f"{len(problems)} hosts cannot be used:{''.join(lines)}")
 
 
-def inspect(hosts: list[str], access: SshAccess = DEFAULT_ACCESS) -> list[HostCheck]:
+def inspect(hosts: list[str]) -> list[HostCheck]:
     """Check all hosts at once."""
     if not hosts:
         return []  # then this host's versions are not needed either
@@ -210,18 +167,18 @@ def inspect(hosts: list[str], access: SshAccess = DEFAULT_ACCESS) -> list[HostCh
         raise UserError("no ssh on PATH, which starts ranks on other hosts", "apt-get install openssh-client")
     here = stacks.versions_here()
     with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
-        return list(pool.map(lambda host: _inspect(host, here, access), hosts))
+        return list(pool.map(lambda host: _inspect(host, here), hosts))
 
 
-def _inspect(host: str, here: dict[str, str], access: SshAccess) -> HostCheck:
+def _inspect(host: str, here: dict[str, str]) -> HostCheck:
     try:
-        status, out, err = _run_limited(ssh(host, _versions_command(), access))
+        status, out, err = _run_limited(ssh(host, _versions_command()))
     except subprocess.TimeoutExpired:
-        remedy = f"make sure that this works: {_tried(host, access)} true"
+        remedy = f"make sure that this works: ssh {host} true"
         return HostCheck(host, f"no answer by ssh within {TIMEOUT_S:.0f} s", remedy)
     said = last_line(err)
     if status == 255:
-        return HostCheck(host, f"no ssh without a password ({said})", ssh_remedy(host, err, access))
+        return HostCheck(host, f"no ssh without a password ({said})", ssh_remedy(host, err))
     if status not in (0, -signal.SIGXFSZ):
         return HostCheck(
             host,
@@ -233,7 +190,7 @@ def _inspect(host: str, here: dict[str, str], access: SshAccess) -> HostCheck:
         return HostCheck(
             host,
             f"ssh does not run what it is asked to: it printed {printable(last_line(out)):.100}",
-            f"allow any command there (command= in authorized_keys, ForceCommand): {_tried(host, access)} date",
+            f"allow any command there (command= in authorized_keys, ForceCommand): ssh {host} date",
         )
     differs = stacks.version_difference(there, here)
     if differs:
@@ -254,11 +211,6 @@ def _run_limited(command: list[str], stdin: str = "") -> tuple[int, str, str]:
         return done.returncode, next(said), next(said)
 
 
-def _tried(host: str, access: SshAccess) -> str:
-    """How a user tries ssh to a host."""
-    return " ".join(["ssh", *access.arguments, host])
-
-
 def _versions(output: str) -> dict[str, str] | None:
     """The versions that another host printed, in the last line with any, as its shell may print more; None without."""
     for line in reversed(output.splitlines()):
@@ -277,28 +229,22 @@ def _versions_command() -> str:
     return f"cd {shlex.quote(os.getcwd())} && {shlex.join(command)}"
 
 
-def ssh_remedy(host: str, error: str, access: SshAccess = DEFAULT_ACCESS) -> str:
+def ssh_remedy(host: str, error: str) -> str:
     """How to fix an ssh that failed with this message."""
-    port = f"-p {access.port} " if access.port else ""
-    if "Permission denied" in error and access.key:
-        return f"ssh-copy-id {port}-i {access.key} {host}; a key with a passphrase needs ssh-add {access.key} as well"
     if "Permission denied" in error:
-        return f"ssh-keygen -t ed25519 (once), then ssh-copy-id {port}{host}; or give --ssh-key FILE"
+        return f"ssh-keygen -t ed25519 (once), then ssh-copy-id {host}; or name a key as IdentityFile in ~/.ssh/config"
     if "verification failed" in error:
-        return (
-            f"ssh-keyscan {port}{host} >> ~/.ssh/known_hosts, after comparing the key; or ssh {port}{host} once by hand"
-        )
+        return f"ssh-keyscan {host} >> ~/.ssh/known_hosts, after comparing the key; or ssh {host} once by hand"
     if "resolve" in error:
         return f"add {host} and its address to /etc/hosts, or correct the name"
-    tried = " ".join(["ssh", "-v", *access.arguments, host])
-    return f"check that {host} is up and runs sshd: {tried} true (another port: --ssh-port N)"
+    return f"check that {host} is up and runs sshd: ssh -v {host} true (another port: Port in ~/.ssh/config)"
 
 
 VARIABLES_FILE = "HVDTRAIN_VARIABLES_FILE"
 """Environment variable: the file, which a rank's agent reads when it starts."""
 
 
-def distribute_variables(hosts: list[str], variables: Mapping[str, str], access: SshAccess = DEFAULT_ACCESS) -> str:
+def distribute_variables(hosts: list[str], variables: Mapping[str, str]) -> str:
     """Write variables to a file on this host and on these, readable by its owner only; the file's path.
 
     They go through the standard input of ssh, as all users of a host can read command lines. Raises UserError, naming
@@ -306,24 +252,24 @@ def distribute_variables(hosts: list[str], variables: Mapping[str, str], access:
     """
     path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # a random name, which no other user can have created before
     try:
-        _run_everywhere(hosts, f"umask 077 && cat > {path}", json.dumps(dict(variables)), access)
+        _run_everywhere(hosts, f"umask 077 && cat > {path}", json.dumps(dict(variables)))
     except UserError:
         with contextlib.suppress(UserError):
-            remove_variables(hosts, path, access)
+            remove_variables(hosts, path)
         raise
     return path
 
 
-def remove_variables(hosts: list[str], path: str, access: SshAccess = DEFAULT_ACCESS) -> None:
+def remove_variables(hosts: list[str], path: str) -> None:
     """Remove the files that `distribute_variables` wrote. Raises UserError, naming a host that cannot be reached."""
-    _run_everywhere(hosts, f"rm -f {path}", "", access)
+    _run_everywhere(hosts, f"rm -f {path}", "")
 
 
-def _run_everywhere(hosts: list[str], script: str, stdin: str, access: SshAccess) -> None:
+def _run_everywhere(hosts: list[str], script: str, stdin: str) -> None:
     remote = shlex.join(["sh", "-c", script])
 
     def run(host: str) -> None:
-        command = ssh(host, remote, access) if host else ["sh", "-c", script]
+        command = ssh(host, remote) if host else ["sh", "-c", script]
         try:
             status, _, err = _run_limited(command, stdin)
             problem = last_line(err) if status else ""

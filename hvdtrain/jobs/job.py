@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.hosts import DEFAULT_ACCESS, Host, HostCheck, SshAccess, placed
+from hvdtrain.jobs.hosts import Host, HostCheck, placed
 from hvdtrain.system import credentials
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 
@@ -31,8 +31,6 @@ class Survival:
     """More than the job begins with: it grows where hosts have slots. 0: it does not."""
     hostfile: Path | None = None
     """The hosts and their slots, read again when it changes."""
-    host_discovery_script: Path | None = None
-    """Prints them, a line of name:slots for each host, whenever it is run."""
     allocation: tuple[Host, ...] = ()
     """With srun: all slots of the Slurm allocation, of which those where no rank begins are spare."""
 
@@ -49,11 +47,8 @@ class Job:
     """Without `hosts`: the batch system's hosts, and how many ranks it would start on each; empty: this host."""
     interface: str | None = None
     """Network interface between the hosts."""
-    ssh: SshAccess = DEFAULT_ACCESS
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the user asked for: --env, and Horovod's own settings."""
-    controller: str = "gloo"
-    """What Horovod coordinates its ranks with: gloo or mpi."""
+    """Variables that the user asked for by --env."""
     mpi: str = ""
     """srun's --mpi."""
     nodes: int = 0
@@ -62,13 +57,11 @@ class Job:
     """The folder of Open MPI on all hosts; empty where it is the system's."""
     container: str = ""
     """Image in which the ranks run: a .sif file for Apptainer, else a name for Slurm's pyxis."""
-    oversubscribe: bool = False
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     """Cores of this host; other hosts are assumed to have as many."""
     as_root: bool = field(default_factory=lambda: os.geteuid() == 0)
     start_timeout_s: float = START_TIMEOUT_S
     """Between the registration of the first rank and that of the last one; then until all have initialized Horovod."""
-    time_limit_s: float | None = None
     output_dir: Path | None = None
     survival: Survival | None = None
 
@@ -113,10 +106,10 @@ def check_job(job: Job) -> list[str]:
         raise UserError("no program to start", "write it after --, such as -- python -m hvdtrain.torch_lenet")
     hosts = job.hosts or job.allocation
     slots = sum(host.slots for host in hosts)
-    if hosts and job.ranks > slots and not job.oversubscribe:
+    if hosts and job.ranks > slots:
         listed = ", ".join(f"{name}:{count}" for name, count in hosts)
         reason = f"{job.ranks} ranks, but {slots} slot(s) ({listed})"
-        raise UserError(reason, "name more slots or hosts, or give --oversubscribe")
+        raise UserError(reason, "name more slots or hosts")
     if job.crowded:
         return [f"{job.ranks_per_host} ranks share {job.cores} core(s): the job runs, but slower than with {job.cores}"]
     return []
@@ -143,7 +136,7 @@ def reduced(job: Job, checked: list[HostCheck], min_ranks: int, say: Callable[[o
     unusable = {check.host: check.problem for check in checked if check.problem}
     left = tuple(host for host in job.hosts if host.name not in unusable)
     slots = sum(host.slots for host in left)
-    ranks = min(job.ranks, job.ranks if job.oversubscribe and left else slots)
+    ranks = min(job.ranks, slots)
     if ranks < min_ranks:
         listed = "; ".join(f"{name}: {problem}" for name, problem in unusable.items())
         reason = f"{slots} slot(s) are left for {min_ranks} ranks ({listed})"
@@ -228,12 +221,10 @@ def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
     return {**values, **job.environment}
 
 
-def agent_command(job: Job, *flags: str, python: str = sys.executable) -> list[str]:
+def agent_command(job: Job, *flags: str) -> list[str]:
     """The command line that runs the job's program under a rank's agent (see `hvdtrain.jobs.agent`)."""
-    inside = []
-    if job.container:
-        python = "python"  # the image's own
-        inside = ["apptainer", "exec", "--nv", job.container] if job.container.endswith(".sif") else []
+    python = "python" if job.container else sys.executable  # the image's own
+    inside = ["apptainer", "exec", "--nv", job.container] if job.container.endswith(".sif") else []
     interface = ["--interface", job.interface] if job.interface else []
     timeout = ["--start-timeout", f"{job.start_timeout_s:g}"]
     return [*inside, python, "-m", "hvdtrain.jobs.agent", *flags, *interface, *timeout, "--", *job.program]

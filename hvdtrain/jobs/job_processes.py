@@ -101,7 +101,7 @@ class JobProcesses:
         """The variables with a file in place of those that hold credentials."""
         public, private = credentials.separated(environment)
         others = hosts.other_hosts(self._job.hosts)
-        self._variables_file = await asyncio.to_thread(hosts.distribute_variables, others, private, self._job.ssh)
+        self._variables_file = await asyncio.to_thread(hosts.distribute_variables, others, private)
         return {**public, hosts.VARIABLES_FILE: self._variables_file}
 
     def all_registered(self) -> None:
@@ -113,7 +113,7 @@ class JobProcesses:
         if path:
             with contextlib.suppress(UserError):  # a host that can no longer be reached
                 others = hosts.other_hosts(self._job.hosts)
-                await asyncio.to_thread(hosts.remove_variables, others, path, self._job.ssh)
+                await asyncio.to_thread(hosts.remove_variables, others, path)
 
     async def end(self, by_itself: bool) -> None:
         """Leave no process behind: what still runs gets SIGTERM, then SIGKILL. by_itself: the ranks have ended well."""

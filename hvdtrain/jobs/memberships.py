@@ -8,7 +8,7 @@ from __future__ import annotations
 from hvdtrain.system.membership import Member, Membership
 
 
-class Memberships:
+class MembershipLedger:
     """The memberships of one attempt. ranks: how many train in the first one. min_ranks: with fewer the job ends."""
 
     def __init__(self, ranks: int, min_ranks: int) -> None:
@@ -17,7 +17,8 @@ class Memberships:
         """Of the newest membership; 0 before the first one, for which all ranks have to be ready."""
         self._members: dict[int, Member] = {}
         """By rank, in the order of their positions; before the first membership, those that are ready."""
-        self._finished = False
+        self.finished = False
+        """Whether a member has ended well: the others are to do so as well, and no rank joins any more."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -30,14 +31,9 @@ class Memberships:
         return bool(self._members) and not self.number
 
     @property
-    def finished(self) -> bool:
-        """Whether a member has ended well: the others are to do so as well, and no rank joins any more."""
-        return self._finished
-
-    @property
     def too_few(self) -> bool:
         """Whether the ranks that are left cannot go on."""
-        return bool(self.number) and not self._finished and len(self._members) < max(self._min_ranks, 1)
+        return bool(self.number) and not self.finished and len(self._members) < max(self._min_ranks, 1)
 
     def ready(self, member: Member, after: int = 0) -> Membership | None:
         """A rank can train: the membership that has it, or None where others are awaited first.
@@ -47,7 +43,7 @@ class Memberships:
         """
         if self.number and after == self.number and member.rank in self._members:
             return self._next({})
-        if member.rank in self._members or self._finished:
+        if member.rank in self._members or self.finished:
             return None
         self._members[member.rank] = member
         if self.number:
@@ -74,7 +70,7 @@ class Memberships:
 
     def has_finished(self, rank: int) -> None:
         """A rank has ended well. Those that still run need no new membership for that."""
-        self._finished = True
+        self.finished = True
         self._members.pop(rank, None)
 
     def _next(self, lost: dict[int, str]) -> Membership:

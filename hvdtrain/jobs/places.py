@@ -39,10 +39,10 @@ class _History:
 
 
 class Places:
-    """The slots of the hosts, and which rank has which. hosts: at least `ranks` slots are used, whatever they list."""
+    """The slots of the hosts, and which rank has which. hosts: they have at least `ranks` slots."""
 
     def __init__(self, hosts: Sequence[Host], ranks: int) -> None:
-        self._hosts = {host.name: host.slots for host in _enough(hosts, ranks)}
+        self._hosts = {host.name: host.slots for host in hosts}
         self._ranks = ranks
         self._places: dict[int, Place] = {}
         self._history: dict[int, _History] = {}
@@ -143,10 +143,3 @@ class Places:
     def _free_local_rank(self, host: str) -> int:
         used = {place.local_rank for place in self._on(host)}
         return next(number for number in range(len(used) + 1) if number not in used)
-
-
-def _enough(hosts: Sequence[Host], ranks: int) -> list[Host]:
-    """The hosts, each with more slots where they have fewer than there are ranks (--oversubscribe)."""
-    slots = sum(host.slots for host in hosts)
-    times = -(-ranks // slots)
-    return [Host(host.name, host.slots * times) for host in hosts]

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import secrets
 import signal
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -31,7 +29,6 @@ from hvdtrain.jobs.job import Job, RestartPolicy, passed_on, python_programs_fir
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.signals import HANDLED, Signals, interrupted_status, signal_during, signal_within
-from hvdtrain.jobs.slurm import submissions
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.jobs.surviving import SurvivingSupervisor
 from hvdtrain.system import rank_info, run_end
@@ -64,7 +61,7 @@ def _run(
     launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, str]
 ) -> tuple[RunEnd, RunEnd, Path | None]:
     """How the job ended, the same as its run records it, and the folder of its run; None if no rank has opened one."""
-    hosts.check_hosts(hosts.other_hosts(job.hosts), job.ssh)
+    hosts.check_hosts(hosts.other_hosts(job.hosts))
     if job.output_dir:
         _make_folder(job.output_dir)
     inherited = environment if launcher == "local" else {**passed_on(environment), **job.environment}
@@ -190,7 +187,6 @@ class Restarts:
         self.recorded: RunEnd | None = None
         """What the run's folder says of a failure; None without one, or where the folder does not respond."""
         self._attempts: list[Attempt] = []
-        self._began = time.monotonic()
         self._files = Files(lambda: say(f"{self.folder} does not respond; its records of this job are incomplete"))
 
     async def run(self) -> RunEnd:
@@ -221,8 +217,6 @@ class Restarts:
     def _opened(self, run: OpenedRun) -> None:
         """Rank 0 says which run this attempt trains."""
         self._run = run
-        # A home folder that does not answer must not hold up the supervisor.
-        threading.Thread(target=submissions.add_run, args=(run.folder,), daemon=True).start()
 
     async def _run_attempts(self) -> RunEnd:
         while True:
@@ -263,12 +257,7 @@ class Restarts:
         trained = any(attempt.trained for attempt in self._attempts)
         if folder and trained and await self._files.call(os.path.isdir, folder) is False:
             raise UserError(f"{folder} is missing, so that training would start from the beginning", "restore it")
-        job = reduced(self._job, await self._checked, self._policy.min_ranks or self._job.ranks, self._say)
-        return dataclasses.replace(job, time_limit_s=self._time_left())
-
-    def _time_left(self) -> float | None:
-        limit = self._job.time_limit_s
-        return max(limit - (time.monotonic() - self._began), 0.1) if limit else None
+        return reduced(self._job, await self._checked, self._policy.min_ranks or self._job.ranks, self._say)
 
     def _close(self, attempt: Attempt) -> None:
         """Complete the record of an attempt, and write it to the run's folder."""
@@ -337,7 +326,7 @@ class Restarts:
 
     async def _check_hosts(self) -> int:
         """Find out which hosts respond now; the signal that asked for the end of the job meanwhile, or 0."""
-        self._checked = in_thread(hosts.inspect, hosts.other_hosts(self._job.hosts), self._job.ssh)
+        self._checked = in_thread(hosts.inspect, hosts.other_hosts(self._job.hosts))
         return await signal_during(self._signals, self._checked)
 
     def _given_up(self, why: str, last: RunEnd) -> RunEnd:

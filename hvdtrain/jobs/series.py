@@ -198,16 +198,6 @@ class SweepProgram(NamedTuple):
     command: tuple[str, ...]
     """What each trial runs, after --, without the name of this program: train or launch, and their options."""
 
-    @property
-    def folder(self) -> str:
-        """The value of --output, the last one."""
-        folder = SWEEP
-        for option, following in zip(self.options, [*self.options[1:], ""], strict=True):
-            name, sign, value = option.partition("=")
-            if name in ("--output", "--out"):
-                folder = value if sign else following
-        return folder
-
     def command_line(self, launcher: list[str], array: bool) -> str:
         """For the shell. launcher: what starts the ranks of a trial, for a command that does not start them itself."""
         given = any(option.partition("=")[0] == "--trial" for option in self.options)

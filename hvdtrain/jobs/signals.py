@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,26 +17,21 @@ HANDLED = (*SIGNALS, signal.SIGHUP)
 """SIGHUP, from a terminal that was closed, is a request to stop as SIGTERM is."""
 
 
-class Request(enum.Enum):
-    """What a signal asks for."""
-
-    NEW = "a stop"
-    SAME = "a stop that was asked for a moment ago"
-    REPEATED = "the end of the job at once"
-
-
 class StopRequests:
     """Which signals ask a job to stop, and which ask again."""
 
     def __init__(self) -> None:
         self._first: dict[int, float] = {}
 
-    def judge(self, number: int, now: float) -> Request:
-        """What a signal asks for that is received now (monotonic, in s). SIGUSR1 only announces a time limit."""
+    def repeats(self, number: int, now: float) -> bool | None:
+        """Whether a signal that is received now (monotonic, in s) asks for the end of the job at once.
+
+        None for the same request as a moment ago. SIGUSR1 only announces a time limit.
+        """
         first = self._first.setdefault(number, now)
         if first == now or number == signal.SIGUSR1:
-            return Request.NEW
-        return Request.REPEATED if is_second_request(number, now - first) else Request.SAME
+            return False
+        return is_second_request(number, now - first) or None
 
 
 def interrupted_status(number: int) -> int:
@@ -70,9 +64,9 @@ class Signals:
             self._pending.append(number)
             return
         number = signal.SIGTERM if number == signal.SIGHUP else number
-        request = self._requests.judge(number, time.monotonic())
-        if request != Request.SAME:
-            self._listener(number, request == Request.REPEATED)
+        repeats = self._requests.repeats(number, time.monotonic())
+        if repeats is not None:
+            self._listener(number, repeats)
 
     @staticmethod
     def ignore() -> None:

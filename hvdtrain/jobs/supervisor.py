@@ -63,7 +63,7 @@ class Supervisor:
         self._ranks: dict[int, RankConnection] = {}
         self._running = False
         self._requested: set[int] = set()
-        """Signals that asked the job to stop; the time limit does as SIGTERM."""
+        """Signals that asked the job to stop."""
         self._stop_reported = False
         self._failures: list[Failure] = []
         """Ranks that failed, in the order in which they were noticed."""
@@ -98,7 +98,7 @@ class Supervisor:
         await self._processes.start(self._specs, address)
 
     def _end(self) -> RunEnd:
-        """A signal or the time limit that asked the job to stop makes of a failure a stop: it is not started again."""
+        """A signal that asked the job to stop makes of a failure a stop: it is not started again."""
         stopped = any(rank.status == Stopped.exit_status for rank in self._ranks.values())
         failure, exit_status = self._failure or (None, Stopped.exit_status if stopped else 0)
         if self._requested or exit_status == Stopped.exit_status:
@@ -190,8 +190,6 @@ class Supervisor:
         for _, rank in sorted(self._ranks.items()):
             rank.send(**self._environment_of(rank))
         self._running = True
-        if self._job.time_limit_s:
-            asyncio.get_running_loop().call_later(self._job.time_limit_s, self._on_time_limit)
 
     def _environment_of(self, rank: RankConnection) -> Message:
         """The message with which the agent of a rank starts its program."""
@@ -322,11 +320,6 @@ class Supervisor:
             rank.send(signal=number)
         if number != signal.SIGUSR1:
             self._start_stop_deadline()
-
-    def _on_time_limit(self) -> None:
-        if not self._failure and not self._ended():
-            self._console.say(f"the time limit of {self._job.time_limit_s:g} s is reached; stopping")
-            self._request_stop(signal.SIGTERM)
 
     def _start_stop_deadline(self) -> None:
         """From now on the ranks have STOP_S seconds to end."""

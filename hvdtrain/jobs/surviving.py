@@ -15,11 +15,11 @@ from hvdtrain.errors import Stopped, UserError
 from hvdtrain.jobs import gloo, host_changes
 from hvdtrain.jobs.background import call_after, start_task
 from hvdtrain.jobs.cause import signature
-from hvdtrain.jobs.hosts import Host, other_hosts
+from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job
 from hvdtrain.jobs.job_processes import LauncherProcess
 from hvdtrain.jobs.launchers.single_rank import build_rank
-from hvdtrain.jobs.memberships import Memberships
+from hvdtrain.jobs.memberships import MembershipLedger
 from hvdtrain.jobs.places import Place, Places
 from hvdtrain.jobs.protocol import Message
 from hvdtrain.jobs.rank_connection import RankConnection, conflict_of
@@ -29,7 +29,6 @@ from hvdtrain.system import rank_info
 from hvdtrain.system.agent_pipe import Excluded, NotRunning, OpenedRun, Ready, Said
 from hvdtrain.system.membership import Member, Membership
 from hvdtrain.system.processes import describe_status, shell_status, signal_name
-from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.run_end import Failure
 
 MAX_STARTS = 4
@@ -45,7 +44,7 @@ class SurvivingSupervisor(Supervisor):
         super().__init__(launcher, job, [], *arguments)
         assert job.survival
         self._variables, self._survival = variables, job.survival
-        self._memberships = Memberships(job.ranks, job.survival.min_ranks)
+        self._memberships = MembershipLedger(job.ranks, job.survival.min_ranks)
         self._places = Places.of_job(job)
         self._started: dict[int, LauncherProcess] = {}
         """The process of each rank."""
@@ -61,7 +60,9 @@ class SurvivingSupervisor(Supervisor):
 
     async def _start_processes(self, address: str) -> None:
         self._processes.prepare(address)
-        self._limits.append(start_task(host_changes.watch(self._survival, self._on_hosts, self._console.say)))
+        if self._survival.hostfile:
+            changes = host_changes.watch(self._survival.hostfile, self._on_hosts, self._console.say)
+            self._limits.append(start_task(changes))
         self._start_due()
 
     @property
@@ -327,8 +328,6 @@ class SurvivingSupervisor(Supervisor):
 
     def _on_hosts(self, hosts: tuple[Host, ...]) -> None:
         """These hosts have slots now."""
-        if self._launcher == "local":
-            hosts = (Host(host_name(), sum(host.slots for host in hosts if not other_hosts([host]))),)
         for place in self._places.update(hosts):
             self._lose(place.rank, Failure(f"{place.host} has no slot for it any more"))
         self._start_due()

@@ -21,16 +21,16 @@ REMEDY = f"give RUN/{BEST}, or RUN/{BEST}:max:NAME or RUN/{BEST}:min:NAME with t
 
 
 def best_checkpoints(run: Path, choice: str) -> list[Entry]:
-    """The checkpoints of a run's current line, best first. choice: as of --score; empty for the run's own score.
+    """The checkpoints of a run, best first. choice: as of --score; empty for the run's own score.
 
     Raises UserError if there is none, or for a figure that was not measured.
     """
-    line = checkpoint_folder.current_line(run / "checkpoints")
+    known = checkpoint_folder.entries(run / "checkpoints")
     if not choice:
-        found = checkpoint_folder.best_first(line)
+        found = checkpoint_folder.best_first(known)
     else:
         scores = _scores(run, choice)
-        ranked = [(scores[entry.step], entry.written, entry) for entry in line if entry.step in scores]
+        ranked = [(scores[entry.step], entry.written, entry) for entry in known if entry.step in scores]
         found = [entry for _, _, entry in sorted(ranked, key=lambda one: one[:2], reverse=True)]
     if not found:
         reason = f"{printable(str(run))}: no evaluation has given a checkpoint of it a score"
@@ -39,15 +39,15 @@ def best_checkpoints(run: Path, choice: str) -> list[Entry]:
 
 
 def step_of(path: Path) -> int | None:
-    """The step of the checkpoint that `path` names: `RUN/best`, or the folder of one of a run's line; else None.
+    """The step of the checkpoint that `path` names: `RUN/best`, or the folder of one of a run's; else None.
 
     Raises UserError as `best_checkpoints` does.
     """
     if run := checkpoint_folder.run_of_best(path):
         return best_checkpoints(run, choice_of(path))[0].step
     run = checkpoint_folder.run_of(path)
-    line = checkpoint_folder.current_line(run / "checkpoints") if run else []
-    return next((entry.step for entry in line if entry.path.absolute() == path.absolute()), None)
+    known = checkpoint_folder.entries(run / "checkpoints") if run else []
+    return next((entry.step for entry in known if entry.path.absolute() == path.absolute()), None)
 
 
 def choice_of(path: Path) -> str:

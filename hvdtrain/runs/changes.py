@@ -22,7 +22,7 @@ LOST, JOINED, SHARDS, AUDIT = "lost", "joined", "shards", "audit"
 """Kinds of changes."""
 
 
-class Change(NamedTuple):
+class RankEvent(NamedTuple):
     """Something that happened, in a line."""
 
     kind: str
@@ -95,11 +95,11 @@ def _texts(value: Any, count: int) -> list[str]:
 class Changes:
     """All that happened to the ranks of a run."""
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[RankEvent] = field(default_factory=list)
     """In the order in which they began: a loss, and that the rank joined again, are one."""
     members: Members | None = None
     """The newest ones; None for a run whose ranks cannot change."""
-    lost: dict[int, Change] = field(default_factory=dict)
+    lost: dict[int, RankEvent] = field(default_factory=dict)
     """Ranks that are not there now."""
     losses: int = 0
     """Ranks that were lost, each as often as it was."""
@@ -162,7 +162,7 @@ class Changes:
 class _Draft:
     """A change, and for a rank that was lost, when it joined again."""
 
-    first: Change
+    first: RankEvent
     host: str = ""
     pause_s: float = 0.0
     repeated: int = 0
@@ -170,7 +170,7 @@ class _Draft:
     """The members that it joined."""
 
     @property
-    def change(self) -> Change:
+    def change(self) -> RankEvent:
         pauses, again = [self.pause_s], ""
         if self.joined:
             host = self.joined.hosts.get(self.first.rank or 0, "")
@@ -211,7 +211,7 @@ class _MembersHistory:
             yield from self._join(rank, new)
         if not (left or new.lost or joined):
             text = f"connections between the ranks broke at step {new.step}"
-            yield _Draft(Change(LOST, *new[:3], None, text), "", new.paused_s, new.repeated)
+            yield _Draft(RankEvent(LOST, *new[:3], None, text), "", new.paused_s, new.repeated)
         self.paused_s += new.paused_s
         self.repeated += new.repeated
 
@@ -220,7 +220,7 @@ class _MembersHistory:
         text = f"{_who(rank, host)} lost at step {new.step}{f' ({why})' if why else ''}"
         while len(self.open) >= MAX_RANKS:
             del self.open[next(iter(self.open))]
-        self.open[rank] = _Draft(Change(LOST, *new[:3], rank, text), host, new.paused_s, new.repeated)
+        self.open[rank] = _Draft(RankEvent(LOST, *new[:3], rank, text), host, new.paused_s, new.repeated)
         return self.open[rank]
 
     def _join(self, rank: int, new: Members) -> Iterator[_Draft]:
@@ -230,7 +230,7 @@ class _MembersHistory:
             lost.joined = new
         else:
             text = f"{_who(rank, host)} joined at step {new.step}"
-            yield _Draft(Change(JOINED, *new[:3], rank, text), host, new.paused_s, new.repeated)
+            yield _Draft(RankEvent(JOINED, *new[:3], rank, text), host, new.paused_s, new.repeated)
 
 
 def _who(rank: int, host: str) -> str:
@@ -257,7 +257,7 @@ def _numbers(value: Any) -> list[int]:
     return numbers if all(type(number) is int and 0 <= number < MAX_RANK for number in numbers) else []
 
 
-def _moved(values: dict[str, Any]) -> Change | None:
+def _moved(values: dict[str, Any]) -> RankEvent | None:
     record, moves = Record(values), _moves(values)
     if record.count("step") is None or not moves:
         return None
@@ -267,17 +267,17 @@ def _moved(values: dict[str, Any]) -> Change | None:
     )
     why = record.text("why")
     giver = givers.pop() if len(givers) == 1 else None
-    return Change(SHARDS, *_when(record), giver, f"{text}: {why}" if why else text)
+    return RankEvent(SHARDS, *_when(record), giver, f"{text}: {why}" if why else text)
 
 
-def _audited(values: dict[str, Any]) -> Change | None:
+def _audited(values: dict[str, Any]) -> RankEvent | None:
     record = Record(values)
     shard, rank, by, wrong = (record.count(name) for name in ("shard", "rank", "by", "wrong"))
     if record.count("step") is None or shard is None or rank is None or by is None:
         return None
     found = "which one is wrong is not known" if wrong is None else f"rank {wrong} computed wrong bits"
     text = f"shard {shard} of step {record.count('step')} has other bits on rank {rank} than on rank {by}: {found}"
-    return Change(AUDIT, *_when(record), wrong, text)
+    return RankEvent(AUDIT, *_when(record), wrong, text)
 
 
 def _which(ranks: Iterable[int]) -> str:

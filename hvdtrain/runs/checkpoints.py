@@ -7,7 +7,7 @@ file and the folder are flushed to disk, it is renamed, and the parent folder is
 leaves earlier checkpoints intact. Reading verifies every sum, so damage is detected.
 
 A new checkpoint takes no other's place. Those that it does not continue, because training resumed from an older one,
-are moved to the run's folder `branch-1`, `branch-2`, ..., where nothing resumes from them unless it is asked to.
+are moved before to the run's folder `branch-1`, `branch-2`, ..., where nothing resumes from them unless it is asked to.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs import shards
@@ -45,7 +45,6 @@ from hvdtrain.system.checkpoint_folder import (
     WEIGHTS,
     Damaged,
     Entry,
-    Line,
 )
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import did_you_mean, printable
@@ -61,7 +60,7 @@ OF_RANK = "rank-"
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int, parent: Entry | None = None) -> Path:
-    """Write `folder/step-NNNNNNNN`, and remove all but the newest `keep` whole checkpoints of its line and the best.
+    """Write `folder/step-NNNNNNNN`, and remove all but the newest `keep` whole checkpoints and the best.
 
     parent: the checkpoint that training continues, of this run or another; by default the newest one in `folder`.
     Raises OSError if the disk does not accept it, Damaged if it cannot be read back; older checkpoints are untouched
@@ -71,9 +70,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int, parent: Entry | None =
     folder.mkdir(exist_ok=True)
     for stale in folder.glob(f"{UNFINISHED}*"):
         shutil.rmtree(stale, ignore_errors=True)
-    number = checkpoint_folder.next_number(folder)
-    line = checkpoint_folder.extended(_parent_line(folder, parent), number)
-    history = {"written": number, "line": line, "parent": str(parent.path) if parent else ""}
+    history = {"written": checkpoint_folder.next_number(folder), "parent": str(parent.path) if parent else ""}
     final = _free_path(folder, f"step-{checkpoint.position.step:08d}")
     unfinished = folder / f"{UNFINISHED}{final.name}-{os.getpid()}"
     try:
@@ -82,20 +79,12 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int, parent: Entry | None =
     except Exception:
         shutil.rmtree(unfinished, ignore_errors=True)  # the disk may be full
         raise
+    _set_branch_aside(folder, parent)
     unfinished.rename(final)
     _flush_folder(folder)
     _check_written(final, checkpoint)
-    _set_branch_aside(folder, line)
     _prune(folder, keep, final)
     return final
-
-
-def _parent_line(folder: Path, parent: Entry | None) -> Line:
-    """The line that the next checkpoint in `folder` continues; empty if it is the first one of its run."""
-    if parent:
-        return parent.line if parent.path.parent.parent == folder.parent else ()
-    known = checkpoint_folder.entries(folder)
-    return known[-1].line if known else ()
 
 
 def _free_path(folder: Path, name: str) -> Path:
@@ -138,10 +127,16 @@ def _flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _set_branch_aside(folder: Path, line: Line) -> None:
-    """Move checkpoints that are not on `line`, or are too damaged to tell, to the next branch of the run."""
-    on_line = {entry.path for entry in checkpoint_folder.entries(folder) if entry.is_on(line)}
-    left = [path for path in checkpoint_folder.paths(folder) if path not in on_line]
+def _set_branch_aside(folder: Path, parent: Entry | None) -> None:
+    """Move checkpoints that the next one does not continue, or are too damaged to tell, to a branch of the run.
+
+    parent: that of `save`. What is newer than it was written by training that did not go on.
+    """
+    known = checkpoint_folder.entries(folder)
+    if parent:
+        is_of_run = parent.path.parent.parent == folder.parent
+        known = [entry for entry in known if is_of_run and entry.written <= parent.written]
+    left = sorted(set(checkpoint_folder.paths(folder)) - {entry.path for entry in known})
     if not left:
         return
     branch = _free_path(folder.parent, f"branch-{len(checkpoint_folder.branches(folder.parent)) + 1}")
@@ -281,11 +276,8 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
     Raises UserError if it belongs to a task, or its weights are not those of the network.
     """
     if "task" in saved.network:
-        exported = "; hvdtrain export --model writes models of tasks" if is_reference(saved.model) else ""
-        raise UserError(
-            f"{path}: is of {saved.model!r:.80}, not of a network as data",
-            f"load its weights in code of your own{exported}",
-        )
+        remedy = f'use hvdtrain.load("{path}")' if is_reference(saved.model) else "load its weights in code of your own"
+        raise UserError(f"{path}: is of {saved.model!r:.80}, not of a network as data", remedy)
     try:
         network = shaped_from_record(saved.network, saved.model)
         network.check(saved.weights)
@@ -301,7 +293,7 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
 
 
 def newest(path: Path) -> tuple[Path, Checkpoint]:
-    """The checkpoint at `path`, or the newest whole one of the line that the run in that folder continues.
+    """The checkpoint at `path`, or the newest whole one of the run in that folder.
 
     path: that folder, or `best` below it for the whole one of the best score (`runs.best`). Damaged ones are logged.
     Raises UserError if none is whole.
@@ -326,7 +318,6 @@ def newest(path: Path) -> tuple[Path, Checkpoint]:
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """The checkpoints to try: first those too damaged to be on a line, to report them, then the line, newest first."""
-    known = {entry.path for entry in checkpoint_folder.entries(folder)}
-    line = [entry.path for entry in checkpoint_folder.current_line(folder)]
-    return [path for path in checkpoint_folder.paths(folder) if path not in known] + line[::-1]
+    """The checkpoints to try: first those too damaged to know their order, to report them, then the newest first."""
+    known = [entry.path for entry in checkpoint_folder.entries(folder)]
+    return [path for path in checkpoint_folder.paths(folder) if path not in known] + known[::-1]

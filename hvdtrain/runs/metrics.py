@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from hvdtrain.runs import rank_times
 from hvdtrain.runs.console import log
 from hvdtrain.runs.json_lines import LinesByEpoch, Records, decoded
-from hvdtrain.runs.rank_times import RankTimes
-from hvdtrain.runs.step_times import StepTime
+from hvdtrain.runs.step_times import StepSeconds
 from hvdtrain.system.files import LINES_BYTES, last_bytes, open_regular
 from hvdtrain.system.text import finite_number, to_json
 
@@ -146,7 +145,7 @@ class History(NamedTuple):
     """Those that a script logged, see `MetricsReader.logged`."""
     part: str
     """Of the data that was evaluated: `validation` or `test`; empty for none."""
-    ranks: dict[int, StepTime]
+    ranks: dict[int, StepSeconds]
     """By rank, see `rank_times.summed`."""
 
 
@@ -271,13 +270,6 @@ class MetricsReader:
                     curve.steps.append(record["step"])
                     curve.values.append(value)
         return curves
-
-    def rank_times(self, most: int = rank_times.MAX_TIMES) -> list[RankTimes]:
-        """The logging steps that measured the time of ranks.
-
-        most: of more logging steps, every second, third, ... up to the newest is taken.
-        """
-        return rank_times.newest(self.of_kind("train"), most)
 
     def hashes(self) -> dict[int, SavedHash]:
         """By step: the hashes of the weights at checkpoints, of which not all need to be there any more."""

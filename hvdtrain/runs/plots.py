@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import textwrap
 import warnings
 from collections import Counter
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hvdtrain.config.score import ACCURACY, score_of
+from hvdtrain.errors import needed_by
 from hvdtrain.runs import metrics
+from hvdtrain.runs.console import log_to_file
 from hvdtrain.system.text import printable
 
 if TYPE_CHECKING:  # importing Matplotlib takes half a second, so only drawing does it
@@ -39,15 +42,15 @@ MIN_ACCURACY_SPAN = 0.1
 
 
 @contextlib.contextmanager
-def drawing(salt: str = "", has_names: bool = True) -> Iterator[None]:
-    """Figures are drawn and saved within it.
+def drawing(salt: str = "") -> Iterator[None]:
+    """Figures are drawn and saved within it. salt: makes the ids in an SVG its own, and the same each time.
 
-    salt: makes the ids in an SVG its own, and the same each time. has_names: whether users chose any text; math, which
-    labels of logarithmic axes are, is drawn only without.
+    Raises MissingPackage without Matplotlib.
     """
-    import matplotlib
+    with needed_by("a chart", "plots"):
+        import matplotlib
 
-    more = {"svg.hashsalt": salt, "text.parse_math": not has_names}  # a dollar sign in a name is not math
+    more = {"svg.hashsalt": salt, "text.parse_math": False}  # a dollar sign in a name is not math
     with matplotlib.rc_context({**STYLE, **more}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # they are drawn as boxes
         yield
@@ -71,11 +74,16 @@ def encode(figure: Figure, form: Literal["png", "svg"]) -> bytes:
 def plot_metrics(folder: Path, title: str, choice: str = "") -> Path | None:
     """Draw training loss, test loss and a metric into `folder/metrics.png`; returns its path.
 
-    choice: the value of --score, which decides the metric. Returns None, and draws nothing, if no curve has two points.
-    Raises OSError if it cannot be written.
+    choice: the value of --score, which decides the metric. Returns None, and draws nothing, if no curve has two points
+    or Matplotlib is missing. Raises OSError if it cannot be written.
     """
     records = metrics.read(folder / "metrics.jsonl")
     if max(Counter(record["kind"] for record in records if record["kind"] in metrics.KINDS).values(), default=0) < 2:
+        return None
+    try:
+        import matplotlib.figure  # noqa: F401
+    except Exception as error:  # also of an installation that does not work
+        log_to_file(logging.INFO, f"no metrics.png: {error}; pip install 'hvdtrain[plots]'")
         return None
     path = folder / "metrics.png"
     with drawing():

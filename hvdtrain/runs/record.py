@@ -16,7 +16,7 @@ from typing import Any
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import run_folder, to_record
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Learner
+from hvdtrain.interfaces.learner import Learner
 from hvdtrain.runs import metrics
 from hvdtrain.runs.lock import trained_by_this_program
 from hvdtrain.system import arithmetic, credentials, rank_info, resources, stacks
@@ -61,12 +61,12 @@ def is_finished(folder: Path) -> bool:
 
 
 def continued_folder(runtime: RuntimeOptions) -> Path | None:
-    """The folder of a run that is continued in place by --resume or --auto-resume; None for a run with a new folder.
+    """The folder of a run that is continued in place by --resume; None for a run with a new folder.
 
     Raises UserError if it cannot be created.
     """
     if not runtime.auto_resume:
-        return run_folder(runtime.resume) if runtime.resume and not runtime.name else None
+        return run_folder(runtime.resumed) if runtime.resumed and not runtime.name else None
     for folder in (runtime.runs / name for name in _names(runtime)):
         with _reporting(folder):
             folder.mkdir(parents=True, exist_ok=True)

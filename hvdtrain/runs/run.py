@@ -1,39 +1,31 @@
-"""A run as it is read from its folder, whatever state it and its files are in; and the search for runs."""
+"""A run as it is read from its folder, whatever state it and its files are in."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
-import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config.options import STYLES, Config
+from hvdtrain.config.options import Config
 from hvdtrain.config.score import ACCURACY, Score, score_of
 from hvdtrain.config.sources import FACTS, to_record
-from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import History, MetricsReader
 from hvdtrain.runs.records import DamagedFile, Problem, Record, as_text
-from hvdtrain.runs.step_times import NO_TIME, StepTime
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 
-RECORDS = ("config.json", "result.json")
-"""Files by which a folder is a run's for sure."""
-TRACES = (*RECORDS, "end.json", "heartbeats", metrics.NAME, "logs", "checkpoints")
-"""Files and folders by which a run's folder is recognized."""
-NOT_SETTINGS = ("framework", "strategy", "api", "kvstore", "recipe", "seed")
+NOT_SETTINGS = ("framework", "strategy", "recipe", "seed")
 """Options that are columns, names for other options, or what repetitions may change."""
 LAYERS = "layers"
 """The setting that tells networks of one --model name apart: a checksum of their layers."""
 
 
-class Run:
+class RecordedRun:
     """A run, from its folder. Each file is read when a value of it is first asked for; what is not known is None,
     empty or 0.
     """
@@ -88,7 +80,7 @@ class Run:
         reader = MetricsReader(self.folder / metrics.NAME).read()
         return reader.history(), Changes.of(reader)
 
-    def require(self) -> Run:
+    def require(self) -> RecordedRun:
         """The run, if it has finished. Raises DamagedFile for content that no run writes."""
         _ = self.config, self.result, self.options, self.ranks, self.devices, self.global_batch, self.steps
         for name in ("host", "versions", "network"):
@@ -112,17 +104,14 @@ class Run:
     def options(self) -> dict[str, Any]:
         """Those of `Config`; for what the record lacks, as a script with its own loop decides it, the defaults.
 
-        Lists are one text. An option that names the default style has `auto`.
+        Lists are one text.
         """
         recorded, defaults = self.config.table("config", required=True), to_record(Config())
         for name, default in defaults.items():
             value = recorded.values.get(name, default)
             if not isinstance(value, int | float if isinstance(default, float) else type(default)):
                 recorded.note(f'"{name}" is {value!r:.80}')
-        options = {printable(name): _shown(value) for name, value in (defaults | recorded.values).items()}
-        if options["api"] == _default_style(options["framework"]):
-            options["api"] = Config.api  # a run that names the default is a repetition of one that does not
-        return options
+        return {printable(name): _shown(value) for name, value in (defaults | recorded.values).items()}
 
     @functools.cached_property
     def recorded(self) -> Record:
@@ -139,13 +128,6 @@ class Run:
         """The strategy, with what Horovod's ranks are connected by: runs over Gloo and MPI are not repetitions."""
         strategy = self.recorded.text("strategy")
         return f"{strategy} over {self.controller}" if strategy and self.controller else strategy
-
-    @property
-    def strategy_and_style(self) -> str:
-        """The strategy, with key-value store and programming style unless they are the default."""
-        kvstore, api = self.options["kvstore"], self.options["api"]
-        store = f" {kvstore}" if kvstore != Config.kvstore else ""
-        return f"{self.strategy or self.options['strategy']}{store}" + (f" ({api})" if api != Config.api else "")
 
     @functools.cached_property
     def ranks(self) -> int:
@@ -210,7 +192,7 @@ class Run:
     @functools.cached_property
     def identity(self) -> tuple[Any, ...]:
         """Equal for runs that are repetitions of each other."""
-        place = self.options["framework"], self.strategy_and_style, self.ranks, self.devices
+        place = self.options["framework"], self.strategy or self.options["strategy"], self.ranks, self.devices
         return (*place, *self.settings.items())
 
     @functools.cached_property
@@ -276,13 +258,13 @@ class Run:
         return self.chosen.count("rows") or self.chosen.count("test_rows") or None
 
     @functools.cached_property
-    def shares(self) -> StepTime | None:
+    def shares(self) -> StepSeconds | None:
         """Each part's share of the time of steps, of all ranks together; None if the run did not record it.
 
         Of several devices in a process, computing has their communication.
         """
-        time = functools.reduce(StepTime.plus, self.history.ranks.values(), NO_TIME)
-        return (time if self.devices == 1 else StepTime(time.total - time.data, None, time.data)).shares
+        time = functools.reduce(StepSeconds.plus, self.history.ranks.values(), NO_TIME)
+        return (time if self.devices == 1 else StepSeconds(time.total - time.data, None, time.data)).shares
 
 
 def _shown(value: Any) -> Any:
@@ -292,72 +274,6 @@ def _shown(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def _default_style(framework: Any) -> str:
-    """The programming style that --api auto means; empty for an unknown framework."""
-    return next((styles[0] for name, styles in STYLES.items() if name == framework), "")
-
-
 def _ratio(value: float | None, base: float | None) -> float | None:
     """None if either was not measured, or is not positive."""
     return value / base if value and base and value > 0 and base > 0 else None
-
-
-def is_run(folder: Path) -> bool:
-    """Whether it is the folder of a run, perhaps of one that did not come far."""
-    try:
-        with os.scandir(folder) as entries:
-            return any(entry.name in TRACES or entry.name.startswith("lock-") for entry in entries)
-    except OSError:
-        return False
-
-
-def find_runs(path: Path) -> list[Path]:
-    """The run at `path`, or the runs directly below it, by name.
-
-    Raises UserError if there is no such folder, or it cannot be listed.
-    """
-    name, remedy = printable(str(path)), "give a run's folder, or one that contains runs, such as runs"
-    try:
-        with os.scandir(path) as entries:
-            names = [entry.name for entry in entries]
-    except FileNotFoundError:
-        raise UserError(f"{name}: no such folder", remedy) from None
-    except NotADirectoryError:
-        raise UserError(f"{name}: not a folder", remedy) from None
-    except OSError as error:
-        raise UserError(f"{name}: cannot be listed ({error.strerror})", "give folders that you may read") from None
-    if set(RECORDS) & set(names):
-        return [path]
-    below = sorted(child for child in names if not child.startswith(".") and is_run(path / child))
-    return [path / child for child in below] or ([path] if is_run(path) else [])
-
-
-def closed_folders(path: Path) -> list[str]:
-    """The names of the folders directly below that may not be listed: whether they are runs is not known."""
-    with contextlib.suppress(OSError), os.scandir(path) as entries:
-        return sorted(
-            printable(entry.name) for entry in entries if entry.is_dir() and not os.access(entry, os.R_OK | os.X_OK)
-        )
-    return []
-
-
-def finished_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """The runs in these folders or their direct children, and the names of unfinished ones, with the reason.
-
-    Raises UserError if there are none, or DamagedFile if one cannot be read.
-    """
-    folders: dict[Path, Path] = {}
-    unfinished: dict[Path, str] = {}
-    for path in paths:
-        for folder in find_runs(path):
-            missing = [name for name in RECORDS if not (folder / name).is_file()]
-            if not missing:
-                folders.setdefault(folder.resolve(), folder)
-            else:
-                unfinished[folder.resolve()] = f"{printable(str(folder))}: no {' and no '.join(missing)}"
-    if not folders:
-        also = f" ({len(unfinished)} did not finish: {'; '.join(unfinished.values())})" if unfinished else ""
-        given = ", ".join(printable(str(path)) for path in paths)
-        remedy = f"give run folders, which contain {' and '.join(RECORDS)}"
-        raise UserError(f"{given}: no finished run there{also}", remedy)
-    return [Run(folder).require() for folder in folders.values()], list(unfinished.values())

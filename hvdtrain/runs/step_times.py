@@ -22,7 +22,7 @@ MIN_MORE_S = 0.1
 """Shorter differences do not count: chance decides them, or they cost the others next to nothing."""
 
 
-class StepTime(NamedTuple):
+class StepSeconds(NamedTuple):
     """Seconds that steps took a rank: those of a logging interval, of a window, or of all steps so far."""
 
     compute: float
@@ -41,36 +41,36 @@ class StepTime(NamedTuple):
         """What the rank took for its own rows: other ranks wait for the one with the most."""
         return self.compute + self.data
 
-    def plus(self, other: StepTime) -> StepTime:
+    def plus(self, other: StepSeconds) -> StepSeconds:
         """The time of these steps and of others."""
         known = self.communicate is not None and other.communicate is not None
         communicate = (self.communicate or 0.0) + (other.communicate or 0.0)
         compute = self.compute + other.compute
-        return StepTime(compute, communicate if known else None, self.data + other.data)
+        return StepSeconds(compute, communicate if known else None, self.data + other.data)
 
-    def minus(self, other: StepTime) -> StepTime:
+    def minus(self, other: StepSeconds) -> StepSeconds:
         """The time of these steps without the first ones of them; no part is below 0."""
         known = self.communicate is not None and other.communicate is not None
         communicate = max((self.communicate or 0.0) - (other.communicate or 0.0), 0.0)
         compute = max(self.compute - other.compute, 0.0)
-        return StepTime(compute, communicate if known else None, max(self.data - other.data, 0.0))
+        return StepSeconds(compute, communicate if known else None, max(self.data - other.data, 0.0))
 
     @property
-    def shares(self) -> StepTime | None:
+    def shares(self) -> StepSeconds | None:
         """Each part as a share of the time; None if no time has passed."""
         return self.of(1.0) if self.total else None
 
-    def of(self, seconds: float) -> StepTime:
+    def of(self, seconds: float) -> StepSeconds:
         """The same parts of another time."""
         total = self.total / seconds
         communicate = None if self.communicate is None else self.communicate / total
-        return StepTime(self.compute / total, communicate, self.data / total)
+        return StepSeconds(self.compute / total, communicate, self.data / total)
 
 
-NO_TIME = StepTime(0.0, 0.0, 0.0)
+NO_TIME = StepSeconds(0.0, 0.0, 0.0)
 
 
-def to_record(times: Sequence[StepTime | None]) -> dict[str, list[float | None] | None]:
+def to_record(times: Sequence[StepSeconds | None]) -> dict[str, list[float | None] | None]:
     """The times of ranks, by rank, as a record of metrics has them; communication is None unless all ranks know it.
 
     times: None for a rank that is not there, as one that was lost.
@@ -83,7 +83,7 @@ def to_record(times: Sequence[StepTime | None]) -> dict[str, list[float | None] 
     }
 
 
-def from_record(record: dict[str, Any]) -> dict[int, StepTime]:
+def from_record(record: dict[str, Any]) -> dict[int, StepSeconds]:
     """The times of the ranks that were there, by rank: a rank that was not has null, or no time at all.
 
     Empty if the record lacks those of computing or data, or has odd values.
@@ -93,7 +93,7 @@ def from_record(record: dict[str, Any]) -> dict[int, StepTime]:
         return {}
     by_rank = enumerate(zip(compute, communicate or [None] * len(compute), data, strict=True))
     times = {
-        rank: StepTime(computing, waiting, reading)
+        rank: StepSeconds(computing, waiting, reading)
         for rank, (computing, waiting, reading) in by_rank
         if computing is not None and reading is not None
     }
@@ -138,7 +138,7 @@ NOBODY: frozenset[tuple[int, str]] = frozenset()
 
 
 def slow_ranks(
-    window: Sequence[Sequence[StepTime]], was_slow: frozenset[tuple[int, str]] = NOBODY, work: Sequence[float] = ()
+    window: Sequence[Sequence[StepSeconds]], was_slow: frozenset[tuple[int, str]] = NOBODY, work: Sequence[float] = ()
 ) -> list[SlowRank]:
     """The ranks that are slow in a window, the slowest last.
 

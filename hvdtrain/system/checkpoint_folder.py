@@ -1,8 +1,7 @@
 """The checkpoints in a folder: whether their files are as they were written, and the order in which they were written.
 
-The checkpoints of a run form a line: each continues the one before it. Where training resumes from one that is not the
-newest, those after it leave the line, although their steps may be higher. `state.json` of each checkpoint holds the
-numbers of all checkpoints on its line, so the line is known after old ones were removed.
+Each checkpoint continues the one that was written before it: those that training does not continue are moved to another
+folder, a branch, before the next one is written.
 
 Standard library only: the launcher reads this as well as training.
 """
@@ -38,9 +37,6 @@ CHUNK_BYTES = 1 << 24
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading a file may raise that hvdtrain did not write; it may come from anyone."""
 
-Line = tuple[tuple[int, int], ...]
-"""Ranges (first, last) of the numbers of checkpoints of which each continues the one before it."""
-
 
 class Damaged(HvdtrainError):
     """A checkpoint is incomplete, or its content is not what was written."""
@@ -54,14 +50,9 @@ class Entry:
     step: int
     score: float
     written: int
-    """Its number in the order of writing, from 1, over all lines of its run."""
-    line: Line
-    """All checkpoints that it continues, and itself."""
+    """Its number in the order of writing, from 1, also among those in branches of its run."""
     score_choice: str = ""
     """What its score is of; only scores of the same are compared."""
-
-    def is_on(self, line: Line) -> bool:
-        return any(first <= self.written <= last for first, last in line)
 
 
 def paths(folder: Path) -> list[Path]:
@@ -75,15 +66,9 @@ def entries(folder: Path) -> list[Entry]:
     return sorted((entry for path in paths(folder) if (entry := entry_of(path))), key=lambda entry: entry.written)
 
 
-def current_line(folder: Path) -> list[Entry]:
-    """The newest checkpoint in a folder and those that it continues, oldest first."""
-    known = entries(folder)
-    return [entry for entry in known if entry.is_on(known[-1].line)]
-
-
 def newest_whole(folder: Path) -> Entry | None:
-    """The checkpoint from which the run resumes: the newest of the current line whose files are all as written."""
-    return next((entry for entry in reversed(current_line(folder)) if is_whole(entry.path)), None)
+    """The checkpoint from which the run resumes: the newest whose files are all as written."""
+    return next((entry for entry in reversed(entries(folder)) if is_whole(entry.path)), None)
 
 
 def best_first(known: Sequence[Entry]) -> list[Entry]:
@@ -107,21 +92,14 @@ def run_of(path: Path) -> Path | None:
 
 
 def next_number(folder: Path) -> int:
-    """The number of the next checkpoint in a folder: above those of all lines, also of the run's branches."""
+    """The number of the next checkpoint in a folder: above those of all others, also of the run's branches."""
     places = [folder, *branches(folder.parent)]
     return 1 + max((entry.written for place in places for entry in entries(place)), default=0)
 
 
 def branches(run: Path) -> list[Path]:
-    """The folders of a run that hold checkpoints of lines which were left."""
+    """The folders of a run that hold checkpoints which training did not continue."""
     return [path for path in run.glob("branch-*") if path.is_dir()]
-
-
-def extended(line: Line, number: int) -> Line:
-    """The line of the checkpoint with this number that continues `line`."""
-    if line and line[-1][1] == number - 1:
-        return (*line[:-1], (line[-1][0], number))
-    return (*line, (number, number))
 
 
 @dataclass(frozen=True)
@@ -218,11 +196,10 @@ def entry_of(path: Path) -> Entry | None:
     try:
         state = read_state(read_manifest(path))
         history = state["history"]
-        step, score, line = _count(state["position"]["step"]), float(state["score"]), history["line"]
+        step, score = _count(state["position"]["step"]), float(state["score"])
         if not math.isfinite(score):
             return None
-        ranges = tuple((_count(first), _count(last)) for first, last in line)
-        return Entry(path, step, score, _count(history["written"]), ranges, str(state.get("score_choice", "")))
+        return Entry(path, step, score, _count(history["written"]), str(state.get("score_choice", "")))
     except (Damaged, *BROKEN):
         return None
 

@@ -160,7 +160,7 @@ def suits_colors(environment: Mapping[str, str]) -> bool:
     return environment.get("TERM") != "dumb" and not by_mpirun
 
 
-class Stream(io.TextIOWrapper):
+class LineStream(io.TextIOWrapper):
     """Text in whole lines; the beginning of a line waits for its end, or for `flush`."""
 
     def write(self, text: str) -> int:
@@ -184,7 +184,7 @@ def prepare_streams() -> None:
         elif stream is original:
             stream.flush()
             file = OutputFile(stream.fileno(), "w", closefd=False)
-            setattr(sys, name, Stream(file, encoding=stream.encoding, errors="backslashreplace"))
+            setattr(sys, name, LineStream(file, encoding=stream.encoding, errors="backslashreplace"))
 
 
 @contextlib.contextmanager

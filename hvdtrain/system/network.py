@@ -1,9 +1,10 @@
-"""This host's network interfaces and ports."""
+"""This host's network interfaces and ports, and whether data may be downloaded."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import re
 import socket
 import struct
@@ -18,6 +19,15 @@ HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 """A host's name or IPv4 address (RFC 1123), also with the underscores of Docker. It never begins like an option."""
 VIRTUAL = re.compile(r"(docker|br-|virbr|veth|cni|flannel|cali|lxc|lxd|podman|vmnet|vboxnet|tailscale|tun|tap|dummy)")
 """Prefixes of interface names that container and VPN software uses; such interfaces lead to no other host."""
+
+
+OFFLINE = "HVDTRAIN_OFFLINE"
+"""Forbids all access to the network but that between ranks, if it is set and not 0."""
+
+
+def is_offline() -> bool:
+    """Whether the user forbids downloads, and trackers that need the network."""
+    return os.environ.get(OFFLINE, "") not in ("", "0")
 
 
 class Interface(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -79,8 +79,6 @@ class StepSpans(NamedTuple):
 
     step: int
     parts: list[Span]
-    enqueued: list[tuple[str, int]]
-    """Name of each message, and when this rank gave its gradients to Horovod."""
 
     @property
     def begin(self) -> int:
@@ -111,7 +109,6 @@ class Phases:
         self._on_step_time: Callable[[bool], None] | None = None
         self._steps: list[StepSpans] = []
         self._marks: list[tuple[str, int]] = []
-        self._enqueued: list[tuple[str, int]] = []
 
     def start_run(self, between: Phase, on_step_time: Callable[[bool], None]) -> None:
         """Begin a run of this process, which may have made others before.
@@ -145,7 +142,7 @@ class Phases:
 
     def record(self) -> None:
         """Record from here on: the next step begins now."""
-        self._steps, self._enqueued = [], []
+        self._steps = []
         self._drain()
         self._marks = [(self.between.name, now())]
         self.is_recording = True
@@ -155,25 +152,12 @@ class Phases:
         self.is_recording = False
         return self._steps
 
-    def split(self, marks: Iterable[tuple[Phase, int]]) -> None:
-        """Record parts whose beginnings were measured elsewhere, in their order, in ns; they end the current one."""
-        latest, end = self._marks[-1][1], now()
-        for phase, begin in marks:
-            latest = min(max(begin, latest), end)  # a clock that was set back or forward in between makes no overlap
-            self._marks.append((phase.name, latest))
-
-    def enqueued(self, message: str) -> None:
-        """Record that this rank's gradients of a message are given to Horovod now; any thread may call it."""
-        if self.is_recording:
-            self._enqueued.append((message, now()))
-
     def end_step(self, step: int) -> None:
         """The recorded step with this number ends here, and the next one begins."""
         self._drain()
         end = now()
         marks, self._marks = self._marks, [(self.between.name, end)]
-        messages, self._enqueued = self._enqueued, []
-        self._steps.append(StepSpans(step, _spans(marks, end), messages))
+        self._steps.append(StepSpans(step, _spans(marks, end)))
 
     def _mark(self, name: str) -> None:
         self._drain()

@@ -57,7 +57,7 @@ JOB = "HVDTRAIN_JOB"
 RUN_NAME = "HVDTRAIN_RUN_NAME"
 """The name that `hvdtrain launch` gives the run of a job, unless the program names it itself."""
 RESUME = "HVDTRAIN_RESUME"
-"""Asks training to resume the run of its name, as --auto-resume does, for `restarts` or `requeue`: the feature of
+"""Asks training to resume the run of its name, as --resume auto does, for `restarts` or `requeue`: the feature of
 `hvdtrain launch` that starts the same command line again."""
 REPLACES = "HVDTRAIN_REPLACES"
 """Set for a rank that is started while others of its job may train already."""

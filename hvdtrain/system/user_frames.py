@@ -53,18 +53,7 @@ def _is_hidden(file: str) -> bool:
 
 def _shortened(lines: list[str]) -> tuple[str, ...]:
     """At most MAX_CHARACTERS of the lines, from both ends."""
-    half = MAX_CHARACTERS // 2
-    lines = [line[:half] for line in lines]
-    if sum(map(len, lines)) <= MAX_CHARACTERS:
+    text, half = "\n".join(lines), MAX_CHARACTERS // 2
+    if len(text) <= MAX_CHARACTERS:
         return tuple(lines)
-    first, last = _fitting(lines, half), _fitting(lines[::-1], half)
-    return (*lines[:first], "  ...", *lines[len(lines) - last :])
-
-
-def _fitting(lines: list[str], characters: int) -> int:
-    """How many of the lines have so many characters."""
-    for number, line in enumerate(lines):
-        characters -= len(line)
-        if characters < 0:
-            return number
-    return len(lines)
+    return (*text[:half].split("\n"), "  ...", *text[-half:].split("\n"))

@@ -10,7 +10,7 @@ REQUIRED = ("data", "model")
 OPTIONAL = ("losses", "metrics", "augment", "optimizer", "schedule")
 """Methods that a task may have, or set to None."""
 ARGUMENTS = ("optimizer", "schedule")
-"""Of these, names under which tasks also keep an argument, such as the text that --set optimizer=adam gives."""
+"""Of these, names under which tasks also keep an argument, such as the text that --arg optimizer=adam gives."""
 LIKENESS = 0.82
 """A name that is as similar to a method's as this (`difflib`) is misspelt; `classes` and `argument` are not."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from hvdtrain.config.sources import REMEDY, recorded, run_folder
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint, Dataset
+from hvdtrain.interfaces.learner import Checkpoint
+from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.record import from_record
 from hvdtrain.networks.registry import find_network
@@ -29,51 +29,41 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     such network, task or data, or they do not fit together.
     """
     network: Network | None = None
-    if runtime.resume and recorded(runtime.resume).model == config.model:
-        network = recorded_network(runtime.resume, config.model)
+    if runtime.resumed and recorded(runtime.resumed).model == config.model:
+        network = recorded_network(runtime.resumed, config.model)
     if network is None and is_reference(config.model):
         loaded = load_object(config.model, f"--model {config.model}")
         if not isinstance(loaded, Network):
-            task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip", Division.by(config))
+            task = make_task(config.model, loaded, config.arg, config.on_bad_row == "skip", Division.by(config))
             return dataclasses.replace(task, loader_spec=_task_loader_spec(config, task)), task.dataset
-    if config.set:
-        raise UserError(f"--set {config.set[0]}: {config.model} is not a task", "give --model FILE.py:CLASS")
+    if config.arg:
+        raise UserError(f"--arg {config.arg[0]}: {config.model} is not a task", "give --model FILE.py:CLASS")
     network = network or find_network(config.model)
-    spec = _network_loader_spec(config, runtime, network)
+    spec = _network_loader_spec(config, network)
     dataset = load_dataset(**spec)
     return NetworkTarget(network.for_data(dataset.input_shape, len(dataset.classes), config.model), spec), dataset
 
 
-def load_task(name: str, settings: Sequence[str], config: Config) -> UserTask:
-    """The task FILE.py:CLASS with these NAME=VALUE; runs the file. Raises UserError if there is no such task.
+def load_trained(path: Path, saved: Checkpoint, task: Any) -> UserTask:
+    """The task of a checkpoint; runs its file.
 
-    config: of a run that trained it.
-    """
-    if not is_reference(name):
-        raise UserError(f"--model {name}: is not a task", "give FILE.py:CLASS")
-    return make_task(name, load_object(name, f"--model {name}"), settings, True, Division.by(config))
-
-
-def load_trained_task(path: Path, saved: Checkpoint, name: str, settings: Sequence[str]) -> UserTask:
-    """The task of a checkpoint, whose code is run only if the user names it: a checkpoint could name any file.
-
-    path: the checkpoint's. name: FILE.py:CLASS. settings: NAME=VALUE; by default those of training. Raises UserError if
-    it is another task.
+    path: the checkpoint's. task: the class, or its FILE.py:CLASS; None for the one that the checkpoint names. Raises
+    UserError if there is no such task, or it is not the one that was trained.
     """
     trained, options = saved.network["task"], saved.network.get("options")
-    if not name:
-        raise UserError(f"{path}: belongs to the task {trained}, whose code makes the model", f"give --model {trained}")
-    if not settings and isinstance(options, dict):
-        settings = [f"{option}={value!r}" for option, value in options.items()]
+    name = task if isinstance(task, str) else trained
+    if task is None or isinstance(task, str):
+        if not is_reference(name):
+            raise UserError(f"{path}: was trained by {name!r:.80}, which is no FILE.py:CLASS", "give the class as task")
+        task = load_object(name, f"{path}: task {name}")
+    settings = [f"{option}={value!r}" for option, value in options.items()] if isinstance(options, dict) else []
     has_record = (run_folder(path) / "config.json").is_file()  # a checkpoint may have been copied without it
-    task = load_task(name, settings, recorded(path) if has_record else Config())
-    if not task.is_of(saved.network):
-        raise UserError(
-            f"{path}: belongs to the task {trained} with {options!r:.80}, not to {name} with "
-            f"{dict(task.options)!r:.80}",
-            "give --model and --set as in training",
-        )
-    return task
+    division = Division.by(recorded(path) if has_record else Config())
+    made = make_task(name, task, settings, True, division)
+    if not made.is_of(saved.network):
+        reason = f"{path}: belongs to the task {trained} with {options!r:.80}, not to {name}"
+        raise UserError(reason, "give the task that was trained")
+    return made
 
 
 def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:
@@ -81,7 +71,7 @@ def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:
     return {
         "loader": f"{__name__}:load_task_data",
         "name": config.model,
-        "settings": config.set,
+        "settings": config.arg,
         "skip_bad_rows": config.on_bad_row == "skip",
         "expected": task.dataset.fingerprint,
         "division": Division.by(config),
@@ -106,17 +96,15 @@ def load_task_data(
     return dataset
 
 
-def _network_loader_spec(config: Config, runtime: RuntimeOptions, network: Network) -> dict[str, Any]:
+def _network_loader_spec(config: Config, network: Network) -> dict[str, Any]:
     """The arguments of `load_dataset` for a network, as JSON has them."""
     return {
         "data": config.data,
         "image_shape": network.input_shape,
-        "offline": runtime.offline,
         "image_size": config.resized,
         "skip_bad_rows": config.on_bad_row == "skip",
         "name": f"--data {config.data}",
         "split": config.split,
-        "validation": config.validation,
         "seed": config.seed,
         "label": config.label,
         "columns": [name for name in config.columns.split(",") if name],

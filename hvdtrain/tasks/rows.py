@@ -26,7 +26,7 @@ from hvdtrain.datasets.rows import (
     replace_bad,
 )
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset, Part, Source
+from hvdtrain.interfaces.reading import Dataset, Part, Source
 
 PROBED = 4
 """Rows on which the method is tried out."""

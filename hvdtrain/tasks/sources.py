@@ -12,7 +12,7 @@ from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle, rows
 from hvdtrain.datasets.rows import ArraySource, RowChecks, RowReader, as_array, describe_types, has_numbers
 from hvdtrain.datasets.streams import StreamRows, is_stream
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset, Source
+from hvdtrain.interfaces.reading import Dataset, Source
 
 
 def load_parts(
@@ -25,8 +25,7 @@ def load_parts(
     """
     if validation is not None and division.validation:
         remedy = "leave it out, or give training and test rows only"
-        reason = f"--validation {division.validation:g}: {name} gives validation rows by itself"
-        raise UserError(reason, remedy, option="validation")
+        raise UserError(f"--split: {name} gives validation rows by itself", remedy, option="split")
     trained = as_source(f"{name}: the training rows", train, skip)
     tested = None if test is None else as_source(f"{name}: the test rows", test, skip)
     trained, tested, divided = division.of(name, trained, tested, labels_at=labels_at)

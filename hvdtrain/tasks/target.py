@@ -10,7 +10,7 @@ import numpy as np
 
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.validation import advice, suspicious
-from hvdtrain.interfaces import Dataset
+from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.record import shaped_to_record

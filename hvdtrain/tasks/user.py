@@ -27,7 +27,7 @@ from hvdtrain.datasets.rows import (
     forms_of,
 )
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.interfaces import Dataset, Part, Source
+from hvdtrain.interfaces.reading import Dataset, Part, Source
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks import methods
 from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
@@ -57,7 +57,7 @@ class TaskError(UserError):
 class UserTask(Target):
     """A task, and its data.
 
-    name: FILE.py:CLASS, as --model has it. options: what --set gave. task: the user's object. inputs: number of arrays
+    name: FILE.py:CLASS, as --model has it. options: what --arg gave. task: the user's object. inputs: number of arrays
     of a row that the model gets; the losses get the others.
     """
 
@@ -183,9 +183,9 @@ def _parse(name: str, settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not (equals and key.isidentifier()):
-            raise UserError(f"--set {setting}: is not of the form NAME=VALUE", "give for example --set width=64")
+            raise UserError(f"--arg {setting}: is not of the form NAME=VALUE", "give for example --arg width=64")
         if key in options:
-            raise UserError(f"--set {setting}: {key} is given twice", "give each name once")
+            raise UserError(f"--arg {setting}: {key} is given twice", "give each name once")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a text that is almost a literal, such as 1or2
@@ -200,7 +200,7 @@ def _parse(name: str, settings: Sequence[str]) -> dict[str, Any]:
 def _construct(name: str, kind: Any, options: dict[str, Any]) -> Any:
     if not callable(kind):
         if options:
-            raise UserError(f"--set {next(iter(options))}: {name} is not a class", "give --set to a class")
+            raise UserError(f"--arg {next(iter(options))}: {name} is not a class", "give --arg to a class")
         return kind
     try:
         parameters = inspect.signature(kind).parameters
@@ -211,12 +211,12 @@ def _construct(name: str, kind: Any, options: dict[str, Any]) -> Any:
         if option not in parameters and not takes_any:
             known = ", ".join(parameters) or "nothing"
             hint = did_you_mean(option, parameters)
-            raise UserError(f"--set {option}: {name} has no such argument{hint}", f"it takes {known}")
+            raise UserError(f"--arg {option}: {name} has no such argument{hint}", f"it takes {known}")
     options.update({key: _truth_value(key, value, parameters.get(key)) for key, value in options.items()})
     for key, parameter in parameters.items():
         is_any = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         if parameter.default is parameter.empty and key not in options and not is_any:
-            raise UserError(f"--model {name}: needs a value for {key}", f"give --set {key}=VALUE")
+            raise UserError(f"--model {name}: needs a value for {key}", f"give --arg {key}=VALUE")
     return _report(name, getattr(kind, "__name__", "the class"), kind, **options)
 
 
@@ -231,7 +231,7 @@ def _truth_value(key: str, value: Any, parameter: inspect.Parameter | None) -> A
         return value
     allowed = (*TRUTH_VALUES, 0, 1, None) if "None" in kinds else (*TRUTH_VALUES, 0, 1)
     if "bool" in kinds and kinds <= {"bool", "None"} and word not in allowed:
-        raise UserError(f"--set {key}={value}: {key} is true or false", f"give --set {key}=true or {key}=false")
+        raise UserError(f"--arg {key}={value}: {key} is true or false", f"give --arg {key}=true or {key}=false")
     return TRUTH_VALUES.get(word, value)
 
 
@@ -248,11 +248,11 @@ def _load_data(name: str, task: Any, inputs: int, skip: bool, division: Division
     where, data = f"--model {name}", parts_of(_call(name, task, "data"), with_validation=True)
     if division.split:
         if isinstance(data, tuple | list) and len(data) in (2, 3) and any(map(_is_part, data)):
-            reason = f"--split {division.split:g}: data() returned {_counted(data)}, which are parts already"
+            reason = f"--split: data() returned {_counted(data)}, which are parts already"
             raise UserError(reason, "leave it out", option="split")
         data = (data, None, None)
     elif not isinstance(data, tuple | list) or len(data) not in (2, 3):
-        remedy = "return (train, test) or (train, validation, test), or give --split 0.8 to divide its rows"
+        remedy = "return (train, test) or (train, validation, test), or give --split 0.8/0.1/0.1 to divide its rows"
         raise UserError(f"{where}: data() returned {_counted(data)}", remedy)
     train, validation, test = data if len(data) == 3 else (data[0], None, data[1])
     loaded = load_parts(where, train, validation, test, skip, division, labels_at=inputs)
@@ -324,5 +324,5 @@ class Script(Target):
         Raises UserError for rows of another kind.
         """
         division = Division.by(config)
-        tested = NoRows() if test is None and not config.split else test
+        tested = NoRows() if test is None else test
         return load_parts(self.name, train, validation, tested, config.on_bad_row == "skip", division, labels_at=1)

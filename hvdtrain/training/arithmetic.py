@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.arithmetic import threads
-from hvdtrain.interfaces import Checkpoint, Group, Learner
+from hvdtrain.interfaces.learner import Checkpoint, Learner
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.system import arithmetic, rank_info, stacks
 from hvdtrain.system.text import printable

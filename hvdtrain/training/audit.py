@@ -1,4 +1,4 @@
-"""Audits of shards (`--audit`): they are counted, and when two ranks computed other bits, a third execution says who.
+"""Audits of shards (`--audit`): counted, and when two ranks computed different bits, a third execution says who.
 
 The hashes are compared in a step's first sum, by all ranks (`collectives.shard_sums`). Where they differ, no rank makes
 the update. All ranks then compute the shard again, each for itself, and the wrong rank is named, or leaves the job.
@@ -9,19 +9,20 @@ from __future__ import annotations
 import time
 from typing import NoReturn
 
-from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer, Verdict, judge
+from hvdtrain.collectives.audits import AuditVerdict, ShardHashes, ShardsDiffer, judge
 from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.errors import TrainingError, WrongBits
-from hvdtrain.interfaces import Audit, Batch, Position
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.interfaces.reading import Audit, Batch
 from hvdtrain.runs.console import log
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import Excluded
 from hvdtrain.system.processes import TICK_S, RunningTime
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.observer import Observer
-from hvdtrain.training.ranks import Interval
+from hvdtrain.training.ranks import LoggedInterval
 from hvdtrain.training.reporting import Reporter
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 
 REMEDY = "take the host out of the job and test its memory and processor; then resume from the last checkpoint"
 EXCLUSION_S = 60.0
@@ -34,7 +35,7 @@ class Auditor(Observer):
     reporter: writes the records.
     """
 
-    def __init__(self, run: Run, batches: Batches, reporter: Reporter) -> None:
+    def __init__(self, run: RunContext, batches: Batches, reporter: Reporter) -> None:
         self._run, self._batches, self._reporter = run, batches, reporter
         self._audits = self._unequal = 0
 
@@ -47,7 +48,7 @@ class Auditor(Observer):
         """Count the audit of the step."""
         self._audits += self._batches.audit(at.step - 1) is not None
 
-    def joined(self, at: Position, interval: Interval) -> None:
+    def joined(self, at: Position, interval: LoggedInterval) -> None:
         """Record the audits so far."""
         if self._run.runtime.audit:
             self._reporter.record("audited", at, audits=self._audits, unequal=self._unequal)
@@ -57,7 +58,7 @@ class Auditor(Observer):
         self._unequal += 1
         owner, by = (ranks_of(self._run.group)[position] for position in difference.hashes)
         what = f"shard {difference.shard} of step {difference.at}"
-        log.warning("ranks %d and %d computed other bits for %s; each rank computes it again", owner, by, what)
+        log.warning("ranks %d and %d computed different bits for %s; each rank computes it again", owner, by, what)
         return self._batches.only(difference.at, at.epoch, Audit(difference.shard, difference.by))
 
     def settle(self, at: Position, difference: ShardsDiffer) -> NoReturn:
@@ -97,16 +98,16 @@ class Auditor(Observer):
             clock.tick()
 
 
-def what_was_wrong(difference: ShardsDiffer, verdict: Verdict) -> str:
+def what_was_wrong(difference: ShardsDiffer, verdict: AuditVerdict) -> str:
     """What the wrong rank did, as the end of a sentence that begins with it."""
     again = "and again at a second try" if verdict.was_wrong_again else "and the right ones at a second try"
     return f"computed wrong bits for shard {difference.shard} of step {difference.at}, {again}"
 
 
-def explain(difference: ShardsDiffer, verdict: Verdict, names: list[str]) -> str:
+def explain(difference: ShardsDiffer, verdict: AuditVerdict, names: list[str]) -> str:
     """What was found, in a sentence. names: of the ranks, by position in the group."""
     if verdict.wrong is not None:
         return f"{names[verdict.wrong]} {what_was_wrong(difference, verdict)}"
     what = f"shard {difference.shard} of step {difference.at}"
     one, two = (names[position] for position in difference.hashes)
-    return f"{one} and {two} computed other bits for {what}, and it cannot be told which of them is wrong"
+    return f"{one} and {two} computed different bits for {what}, and it cannot be told which of them is wrong"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from hvdtrain.interfaces import Learner
+from hvdtrain.interfaces.learner import Learner
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.datasets.sharding import Assignment
-from hvdtrain.runs.step_times import NO_TIME, StepTime
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 
 PART_S = 1.0
 """The time of shards is measured over parts of so many seconds: within less, chance decides."""
@@ -36,7 +36,7 @@ class Move(NamedTuple):
     receiver: int
 
 
-class Change(NamedTuple):
+class Rebalancing(NamedTuple):
     """Another assignment, what is different in it, and the times that led to it."""
 
     assignment: Assignment
@@ -103,7 +103,7 @@ class Balancer:
         """What a shard took each rank in each part."""
         self._is_warm = False
 
-    def add(self, steps: int, times: Sequence[StepTime]) -> Change | None:
+    def add(self, steps: int, times: Sequence[StepSeconds]) -> Rebalancing | None:
         """Add what so many steps took each rank; the change that is to be made before the next step, if there is one.
 
         The first steps with an assignment are left out: frameworks compile graphs for other numbers of shards, and
@@ -135,7 +135,7 @@ class Balancer:
         self._begin(assignment)
 
 
-def better(assignment: Assignment, window: Sequence[np.ndarray]) -> Change | None:
+def better(assignment: Assignment, window: Sequence[np.ndarray]) -> Rebalancing | None:
     """A change of the assignment that makes steps shorter, beyond chance. window: see `Balancer`."""
     rows, before = np.array(window), np.array(assignment.counts)
     shard_s = np.median(rows, axis=0)
@@ -145,7 +145,7 @@ def better(assignment: Assignment, window: Sequence[np.ndarray]) -> Change | Non
     if gain < max(MIN_GAIN, NOISES * _noise(rows, shard_s)):
         return None
     moves = moves_to(assignment, after.tolist())
-    return Change(moved(assignment, moves), moves, shard_s.tolist(), before_s, after_s)
+    return Rebalancing(moved(assignment, moves), moves, shard_s.tolist(), before_s, after_s)
 
 
 def _noise(rows: np.ndarray, shard_s: np.ndarray) -> float:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hvdtrain.collectives.surviving import by_rank, ranks_of
-from hvdtrain.interfaces import Position
-from hvdtrain.training.balance import Balancer, Change
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.training.balance import Balancer, Rebalancing
 from hvdtrain.training.observer import Observer, Pause
-from hvdtrain.training.ranks import Interval
+from hvdtrain.training.ranks import LoggedInterval
 from hvdtrain.training.reporting import Reporter
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 
 
 class Balancing(Observer):
@@ -20,7 +20,7 @@ class Balancing(Observer):
     It comes after `reporter`, which looks at an interval with the shards that ranks had in it.
     """
 
-    def __init__(self, run: Run, reporter: Reporter) -> None:
+    def __init__(self, run: RunContext, reporter: Reporter) -> None:
         self._run, self._reporter = run, reporter
         self._step = 0
         """The step of the last logging step."""
@@ -35,7 +35,7 @@ class Balancing(Observer):
         self._run.assign(None)
         self._balancer = Balancer(self._run.assignment)
 
-    def joined(self, at: Position, interval: Interval) -> None:
+    def joined(self, at: Position, interval: LoggedInterval) -> None:
         """Move shards if the times of the last logging steps say so."""
         run, steps = self._run, at.step - self._step
         self._step = at.step
@@ -45,7 +45,7 @@ class Balancing(Observer):
             run.assign(change.assignment)
             self._report(at, change)
 
-    def _report(self, at: Position, change: Change) -> None:
+    def _report(self, at: Position, change: Rebalancing) -> None:
         group, why = self._run.group, explained(change, ranks_of(self._run.group))
         counts, ranks = by_rank(group, change.assignment.counts), ranks_of(group)
         moves = [[shard, ranks[giver], ranks[receiver]] for shard, giver, receiver in change.moves]
@@ -57,7 +57,7 @@ class Balancing(Observer):
         self._reporter.record("shards", at, counts=counts, moved=moves, why=why)
 
 
-def explained(change: Change, ranks: Sequence[int]) -> str:
+def explained(change: Rebalancing, ranks: Sequence[int]) -> str:
     """Why shards move, for people: of the ranks that give and get most, what a shard takes each.
 
     ranks: those that train, by position.

@@ -12,13 +12,15 @@ import numpy as np
 from hvdtrain.collectives import audits
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Reader
-from hvdtrain.datasets.rows import ArraySource, RowError, Rows
+from hvdtrain.datasets.rows import RowError, Rows
 from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Audit, Batch, Group, Part, Position
-from hvdtrain.runs.console import log, log_to_file
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.interfaces.reading import Audit, Batch, Part
+from hvdtrain.interfaces.strategy import Group
+from hvdtrain.runs.console import log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 
 NO_WEIGHTS, NO_ROWS = np.empty(0, np.float32), np.empty(0, np.int64)
 """Of a step in shards, which have them."""
@@ -29,17 +31,14 @@ MAX_ROWS = 8
 class Batches:
     """This rank's share of each global batch. reader: of the run's data."""
 
-    def __init__(self, run: Run, reader: Reader) -> None:
+    def __init__(self, run: RunContext, reader: Reader) -> None:
         self._run = run
         self.reader, self.bad_rows = reader, BadRows()
         self.rows = 0
         """Number of rows that this rank has trained on."""
-        self._rows_kept = False
-        """Whether the learner has the training rows already."""
 
     def prepare(self) -> None:
-        """Before the first step: keep the rows on the device, or wait until all processes can read them."""
-        self._rows_kept = keep_rows(self._run)
+        """Before the first step: wait until all processes can read the rows."""
         if stream := stream_of(self._run.dataset.train):
             stream.keep(self._run.global_batch)
         self.reader.wait_until_loaded()
@@ -86,11 +85,9 @@ class Batches:
         steps: Iterator[dict[int, sharding.Slice]] = (
             self._parts(step, run.cut(run.group.rank).numbers) for step in range(first, end)
         )
-        rows_of_parts: Iterator[Rows] = itertools.repeat(Rows(()))
-        if not self._rows_kept:
-            steps, ahead = itertools.tee(steps)
-            numbers = (slice_.rows for parts in ahead for slice_ in parts.values())
-            rows_of_parts = self.reader.batches("train", numbers, epoch)
+        steps, ahead = itertools.tee(steps)
+        numbers = (slice_.rows for parts in ahead for slice_ in parts.values())
+        rows_of_parts = self.reader.batches("train", numbers, epoch)
         for step, parts in enumerate(steps, first):
             phases.begin(DATA)
             read = [next(rows_of_parts) for _ in parts]
@@ -162,7 +159,7 @@ class Batches:
     def only(self, step: int, epoch: int, audit: Audit) -> Batch:
         """A step of this epoch that only computes the audited shard, on every rank."""
         (part,) = self._slices(step, [audit.shard])
-        rows = Rows(()) if self._rows_kept else next(iter(self.reader.batches("train", [part.rows], epoch)))
+        rows = next(iter(self.reader.batches("train", [part.rows], epoch)))
         lr = self._run.learning_rate(step)
         shard = self._batch(part, rows, lr, step, audit.shard)._replace(is_witness=True)
         return Batch((), NO_WEIGHTS, lr, step, NO_ROWS, shards=(shard,), audit=audit._replace(only=True))
@@ -200,19 +197,3 @@ class BadRows:
             part: len(set().union(*(of_rank[number] for of_rank in gathered)))
             for number, part in enumerate(self._known)
         }
-
-
-def keep_rows(run: Run) -> bool:
-    """Let the learner keep the training data if it is in memory and fits (`--device-data`); whether it does.
-
-    Each rank decides by itself. A task's rows of --on-bad-row skip are checked when they are read, on the host.
-    """
-    learner, source = run.learner, run.dataset.train
-    checked = run.target.labels and run.config.on_bad_row == "skip"
-    if run.runtime.device_data == "off" or checked or not isinstance(source, ArraySource):
-        return False
-    if not learner.keep_rows(source.arrays):
-        return False
-    size = sum(array.nbytes for array in source.arrays)
-    log.info("the training data, %.0f MB, is kept on %s (--device-data)", size / 1e6, learner.device)
-    return True

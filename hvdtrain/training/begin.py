@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.surviving import RanksChanged, SurvivingGroup, rank_of
 from hvdtrain.datasets.reader import Reader
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.system import agent_pipe
@@ -19,7 +19,7 @@ from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.text import printable
 from hvdtrain.training import arithmetic, consistency
 from hvdtrain.training.batches import Batches
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import Start, must_write, open_log, resume
 from hvdtrain.training.survival import Agreement, Standing, agree, receive
 
@@ -36,15 +36,15 @@ class AlreadyFinished(Exception):
     at: its last position. Its weights are in the learner.
     """
 
-    def __init__(self, run: Run, at: Position) -> None:
+    def __init__(self, run: RunContext, at: Position) -> None:
         super().__init__(run, at)
         self.run, self.at = run, at
 
 
-Begun = tuple[Run, Start, "Tracking | None"]
+Begun = tuple[RunContext, Start, "Tracking | None"]
 
 
-def begin(run: Run, examine_host: Callable[[], Findings], replays: bool = False) -> Begun:
+def begin(run: RunContext, examine_host: Callable[[], Findings], replays: bool = False) -> Begun:
     """Start or resume a run together with the other ranks. run: without a folder."""
     config, runtime, target, learner, dataset = run.config, run.runtime, run.target, run.learner, run.dataset
     consistency.check_same_options(run.group, config, runtime, target, dataset.fingerprint)
@@ -62,7 +62,9 @@ def begin(run: Run, examine_host: Callable[[], Findings], replays: bool = False)
     return run, start, _start_records(run, start.position, examine_host)
 
 
-def begin_or_join(run: Run, group: SurvivingGroup, reader: Reader, examine_host: Callable[[], Findings]) -> Begun:
+def begin_or_join(
+    run: RunContext, group: SurvivingGroup, reader: Reader, examine_host: Callable[[], Findings]
+) -> Begun:
     """In a job that survives lost ranks: `begin` with all ranks, or join those that train already."""
     if group.is_replacement:
         _warm_up(run, reader)
@@ -78,7 +80,7 @@ def begin_or_join(run: Run, group: SurvivingGroup, reader: Reader, examine_host:
             group.renew(change)
 
 
-def _join(run: Run, group: SurvivingGroup, agreement: Agreement, examine_host: Callable[[], Findings]) -> Begun:
+def _join(run: RunContext, group: SurvivingGroup, agreement: Agreement, examine_host: Callable[[], Findings]) -> Begun:
     """Go on with the others, who train already, from their state."""
     config, learner = run.config, run.learner
     given = receive(group, agreement, config, run.runtime, run.target, learner, run.dataset)
@@ -93,7 +95,7 @@ def _join(run: Run, group: SurvivingGroup, agreement: Agreement, examine_host: C
     return run, start, tracking
 
 
-def _warm_up(run: Run, reader: Reader) -> None:
+def _warm_up(run: RunContext, reader: Reader) -> None:
     """Make a step alone, before the others wait for this rank: frameworks need longer for the first one."""
     learner, at = run.learner, Position(global_batch=run.global_batch, seed=run.config.seed)
     if run.target.kind == "script":  # whose loop makes the steps
@@ -109,7 +111,7 @@ def _warm_up(run: Run, reader: Reader) -> None:
     learner.skipped = 0
 
 
-def _leave_as_it_is(run: Run, at: Position) -> NoReturn:
+def _leave_as_it_is(run: RunContext, at: Position) -> NoReturn:
     """Say that there is nothing to do, end the communication with the other ranks, and raise AlreadyFinished."""
     options = "--patience" if at.has_waited(run.config.patience) else "--epochs or --max-steps"
     if run.is_rank_0 and not run.runtime.quiet:
@@ -123,7 +125,7 @@ def _leave_as_it_is(run: Run, at: Position) -> NoReturn:
     raise AlreadyFinished(run, at)
 
 
-def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
+def _start_records(run: RunContext, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
     """Compare the ranks' weights, and begin to write what the run records; returns who hands it to trackers."""
     weights = run.learner.weights()
     run.not_finite_at_first.update(consistency.not_finite(weights))
@@ -134,22 +136,22 @@ def _start_records(run: Run, position: Position, examine_host: Callable[[], Find
     return write_records(run, position, examine_host) if run.is_rank_0 else None
 
 
-def write_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
+def write_records(run: RunContext, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
     """On rank 0: write what the run records before its first step; returns who hands it to trackers."""
     with must_write("the record of this run", run.folder):
         return start_tracking(run, _write_record(run, examine_host), position)
 
 
-def start_tracking(run: Run, content: dict[str, Any], position: Position) -> Tracking | None:
+def start_tracking(run: RunContext, content: dict[str, Any], position: Position) -> Tracking | None:
     """Who hands what the run records to its trackers, if there are some. content: of `config.json`."""
-    if not run.runtime.trackers:
+    if not run.runtime.tracker:
         return None
     from hvdtrain.runs.trackers.tracking import Tracking
 
-    return Tracking(run.runtime.trackers, run.folder, content, position.step)
+    return Tracking(run.runtime.tracker, run.folder, content, position.step)
 
 
-def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, Any]:
+def _write_record(run: RunContext, examine_host: Callable[[], Findings]) -> dict[str, Any]:
     """Write what is known before the first step; the content of `config.json`."""
     target = run.target.record()
     bits = {name: value for name, value in run.arithmetic.items() if name not in arithmetic.ELSEWHERE}

@@ -6,21 +6,21 @@ import contextlib
 from typing import Any
 
 from hvdtrain.errors import HvdtrainError
-from hvdtrain.interfaces import Checkpoint
+from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.console import log
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.training.evaluation import Scores
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.start import StartedRun
 from hvdtrain.training.state import broadcast_checkpoint
 
 
-def best_entry(run: Run) -> Entry | None:
+def best_entry(run: RunContext) -> Entry | None:
     """The checkpoint with the best score, as rank 0 finds it; None if there is none."""
     with contextlib.suppress(OSError):
-        best = checkpoint_folder.best_first(checkpoint_folder.current_line(run.folder / "checkpoints"))
+        best = checkpoint_folder.best_first(checkpoint_folder.entries(run.folder / "checkpoints"))
         return best[0] if best else None
     return None
 

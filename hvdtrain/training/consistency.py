@@ -12,7 +12,7 @@ from hvdtrain.config.option import key
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.errors import NotFiniteError, TrainingError, UserError
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.text import to_json
 from hvdtrain.tasks.target import Target

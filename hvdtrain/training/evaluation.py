@@ -16,16 +16,18 @@ from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.collectives.surviving import ranks_of
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Evaluated, EvaluatedPart, Group
+from hvdtrain.interfaces.learner import Evaluated
+from hvdtrain.interfaces.reading import EvaluatedPart
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.metrics import EVALUATION_NAMES
-from hvdtrain.runs.step_times import StepTime, slow_ranks
+from hvdtrain.runs.step_times import StepSeconds, slow_ranks
 from hvdtrain.system import rank_info
 from hvdtrain.system.phases import EVALUATION, EVALUATION_DATA, phases
 from hvdtrain.training.averages import averaged
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.ranks import sum_arrays
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 
 BATCH = 256
 """Images of one evaluation step on one rank."""
@@ -64,7 +66,9 @@ class Evaluation(NamedTuple):
     part: EvaluatedPart = "test"
 
 
-def evaluate(run: Run, batches: Batches, step: int, part: EvaluatedPart, on_batch: Callable[[int], None]) -> Evaluation:
+def evaluate(
+    run: RunContext, batches: Batches, step: int, part: EvaluatedPart, on_batch: Callable[[int], None]
+) -> Evaluation:
     """Evaluate the weights on a part of the data; call it on every rank.
 
     step: number of steps done. on_batch: called after each batch, with their number so far. Rows that are skipped
@@ -87,7 +91,7 @@ def evaluate(run: Run, batches: Batches, step: int, part: EvaluatedPart, on_batc
 
 
 def _evaluate_rows(
-    run: Run, batches: Batches, step: int, part: EvaluatedPart, sums: Sums, on_batch: Callable[[int], None]
+    run: RunContext, batches: Batches, step: int, part: EvaluatedPart, sums: Sums, on_batch: Callable[[int], None]
 ) -> None:
     """Add this rank's rows of the part to the sums."""
     source = run.dataset.parts[part]
@@ -181,11 +185,11 @@ def _total(values: Iterable[list[float]]) -> float:
     return math.fsum(flat) if all(map(math.isfinite, flat)) else float(np.sum(flat))
 
 
-def _compare_ranks(run: Run, seconds: float) -> list[float]:
+def _compare_ranks(run: RunContext, seconds: float) -> list[float]:
     """The seconds of all ranks; logs those that are slow."""
     gathered = run.group.gather((rank_info.host_name(), seconds))
     by_rank = [taken for _, taken in gathered]
-    for slow in slow_ranks([[StepTime(taken, 0.0, 0.0) for taken in by_rank]], work=run.parts_by_rank):
+    for slow in slow_ranks([[StepSeconds(taken, 0.0, 0.0) for taken in by_rank]], work=run.parts_by_rank):
         log.warning(
             "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in training they "
             "wait for it: check that host with python -m hvdtrain doctor",

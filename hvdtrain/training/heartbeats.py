@@ -46,7 +46,7 @@ class Heartbeat(NamedTuple):
     memory: float | None = None
     """Bytes of this process that are in memory."""
     compute_s: float = 0.0
-    """Since training began in this process, see `StepTime`, as are the next two."""
+    """Since training began in this process, see `StepSeconds`, as are the next two."""
     communicate_s: float | None = 0.0
     data_s: float = 0.0
     rows: float | None = None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.metrics import MAX_METRICS, MAX_NAME
 
 

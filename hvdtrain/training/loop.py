@@ -10,18 +10,19 @@ from typing import Any
 from hvdtrain.collectives.audits import ShardsDiffer
 from hvdtrain.collectives.surviving import leave_if_agreed
 from hvdtrain.config.score import Score, score_of
-from hvdtrain.interfaces import Batch, EvaluatedPart, Position, StepLoss
+from hvdtrain.interfaces.learner import Position, StepLoss
+from hvdtrain.interfaces.reading import Batch, EvaluatedPart
 from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, evaluate
 from hvdtrain.training.observer import Observer, Pause
-from hvdtrain.training.ranks import Ranks
-from hvdtrain.training.run import Run
+from hvdtrain.training.ranks import IntervalCollector
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.saver import Saver
 
 
-class Training:
+class TrainingLoop:
     """Synchronous data-parallel training: each rank trains on its rows of every global batch, and all stay equal.
 
     A script with its own loop takes the batches of `epochs`, and calls `after_step` for each. observers: only watch.
@@ -30,10 +31,10 @@ class Training:
 
     def __init__(
         self,
-        run: Run,
+        run: RunContext,
         at: Position,
         batches: Batches,
-        ranks: Ranks,
+        ranks: IntervalCollector,
         saver: Saver,
         auditor: Auditor,
         observers: list[Observer],
@@ -108,7 +109,7 @@ class Training:
 
     def _do_what_is_due(self) -> None:
         every = self._run.runtime
-        logging, saving = self._is_due(every.log_every), self._is_due(every.checkpoint_every)
+        logging, saving = self._is_due(every.log_every), self._is_due(self._saver.every.steps)
         if logging or saving:
             saving |= self._join()
         if logging:

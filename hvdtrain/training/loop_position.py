@@ -8,7 +8,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.datasets.sharding import steps_per_epoch
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.user_code import UserLearner
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.training.begin import AlreadyFinished
 from hvdtrain.training.start import StartedRun
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hvdtrain.collectives.surviving import Change
-from hvdtrain.interfaces import Position
+from hvdtrain.collectives.surviving import RanksChange
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.training.evaluation import Evaluation
-from hvdtrain.training.ranks import Interval
+from hvdtrain.training.ranks import LoggedInterval
 
 
 class Pause(NamedTuple):
     """A change of the ranks, for which this rank did not train."""
 
-    change: Change
+    change: RanksChange
     seconds: float
     repeated: int
     """Number of steps that this rank had begun, and that are done again: 0 or 1."""
 
 
 class Observer:
-    """Watches the loop of `Training`; each method is called on every rank, in the thread that trains.
+    """Watches the loop of `TrainingLoop`; each method is called on every rank, in the thread that trains.
 
     Because all ranks call it, an observer may exchange values between them. at: where training is.
 
@@ -48,7 +48,7 @@ class Observer:
     def step_done(self, at: Position) -> None:
         """A step was trained."""
 
-    def joined(self, at: Position, interval: Interval) -> None:
+    def joined(self, at: Position, interval: LoggedInterval) -> None:
         """A logging step: the ranks have exchanged what they computed since the one before."""
 
     def evaluating(self, at: Position, batches: int) -> None:

@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from hvdtrain.collectives.limits import shut_down_horovod
 from hvdtrain.config import validity
-from hvdtrain.config.options import Config, Framework, RuntimeOptions
+from hvdtrain.config.options import AUTO_RESUME, Config, Framework, RuntimeOptions
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, UserError
 from hvdtrain.system import agent_pipe, arithmetic, rank_info, resources
 from hvdtrain.system.checkpoint_folder import newest_whole
@@ -233,9 +233,10 @@ def as_launched(runtime: RuntimeOptions) -> RuntimeOptions:
     """
     name, request = os.environ.get(rank_info.RUN_NAME, ""), os.environ.get(rank_info.RESUME, "")
     validity.check_launched(runtime, name, request)
-    if runtime.resume or not (runtime.name or name):  # a job that is queued again resumes what it resumed at first
+    if runtime.resumed or not (runtime.name or name):  # a job that is queued again resumes what it resumed at first
         return runtime
-    return dataclasses.replace(runtime, name=runtime.name or name, auto_resume=runtime.auto_resume or bool(request))
+    resume = AUTO_RESUME if request else runtime.resume
+    return dataclasses.replace(runtime, name=runtime.name or name, resume=resume)
 
 
 def _is_rank_0() -> bool:
@@ -259,10 +260,11 @@ def strategy_list(framework: Framework) -> str:
     rows = registry.list_strategies(framework)
     if os.environ.get(JSON):
         return json.dumps([row._asdict() for row in rows]) + "\n"
-    lines = [f"Strategies of {framework}, for --strategy; give --api to choose one of several styles", ""]
+    lines = [f"Strategies of {framework}, for --strategy", ""]
+    width = max(len(row.strategy) for row in rows)
     for row in rows:
-        lines.append(f"  {row.strategy:13} {row.api:8} {row.about}")
-        lines += [f"  {'':22} not here: {row.problem}"] if row.problem else []
+        lines.append(f"  {row.strategy:{width}} {row.about}")
+        lines += [f"  {'':{width}} not here: {row.problem}"] if row.problem else []
     return "\n".join(lines) + "\n"
 
 

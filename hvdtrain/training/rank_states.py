@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from hvdtrain.interfaces import RANK_ERROR, Checkpoint, Learner, OptimizerState
+from hvdtrain.interfaces.learner import RANK_ERROR, Checkpoint, Learner, OptimizerState
 
 
 def drops_states(saved: Checkpoint, learner: Learner) -> bool:

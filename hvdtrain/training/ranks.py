@@ -17,16 +17,17 @@ import numpy as np
 
 from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.errors import INTERRUPTED, NotFiniteError, Stopped
-from hvdtrain.interfaces import Group, Position, ShardLoss, StepLoss
+from hvdtrain.interfaces.learner import Position, ShardLoss, StepLoss
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
-from hvdtrain.runs.step_times import NO_TIME, StepTime
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.phases import FINISHING, JOINING, LOGGING, phases
 from hvdtrain.system.processes import is_second_request
 from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.logged import Logged
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 FILE = "STOP"
@@ -53,7 +54,7 @@ class Losses(NamedTuple):
     """The first of the others."""
 
 
-class Interval(NamedTuple):
+class LoggedInterval(NamedTuple):
     """What all ranks computed since the last logging step."""
 
     loss: float
@@ -64,7 +65,7 @@ class Interval(NamedTuple):
     """First rank that was asked to stop."""
     checkpoint_due: bool = False
     """Whether rank 0 finds it time for a checkpoint."""
-    times: Sequence[StepTime] = ()
+    times: Sequence[StepSeconds] = ()
     """How long the interval's steps took each rank."""
     has_logged: bool = False
     """Whether the script of any rank has logged figures."""
@@ -72,14 +73,16 @@ class Interval(NamedTuple):
     """Means of these figures by name, over all ranks that logged them."""
 
 
-class Ranks:
+class IntervalCollector:
     """Collects what this rank computes between two logging steps, and joins it over all ranks.
 
     Losses are read only when they are joined, so no step waits for the one before it. take_time: how long the steps
     since its last call took this rank. stop: requests to stop.
     """
 
-    def __init__(self, run: Run, batches: Batches, take_time: Callable[[], StepTime], stop: StopRequest) -> None:
+    def __init__(
+        self, run: RunContext, batches: Batches, take_time: Callable[[], StepSeconds], stop: StopRequest
+    ) -> None:
         self._run, self._batches, self._take_time, self._stop = run, batches, take_time, stop
         self._pending: list[tuple[int, StepLoss]] = []
         self.logged = Logged()
@@ -108,7 +111,7 @@ class Ranks:
         self._is_joined, of_steps = values or (False, [])
         self._pending = [(step, [ShardLoss(*loss) for loss in losses]) for step, losses in of_steps]
 
-    def join(self, at: Position, checkpoint_due: bool) -> Interval:
+    def join(self, at: Position, checkpoint_due: bool) -> LoggedInterval:
         """The interval over all ranks; call it on every rank at the same step.
 
         checkpoint_due: rank 0's decides. Raises NotFiniteError if a loss or a parameter is not finite.
@@ -192,9 +195,9 @@ def join(
     losses: Losses,
     stop_requested: bool = False,
     checkpoint_due: bool = False,
-    times: StepTime = NO_TIME,
+    times: StepSeconds = NO_TIME,
     logged: int = 0,
-) -> Interval:
+) -> LoggedInterval:
     """What all ranks computed, in a single allreduce; call it on every rank at the same step.
 
     losses: what this rank says about them: of shards, rank 0 about all. stop_requested: whether this rank was asked to
@@ -211,7 +214,7 @@ def join(
     columns[:, rank] = [times.compute, times.communicate or 0.0, times.data, times.communicate is None]
     totals, bad, stop, columns = sum_arrays(group, totals, bad, stop, columns)
     loss = float(totals[0] / totals[1]) if totals[1] else math.nan
-    return Interval(loss, _earliest(bad), _first(stop), bool(totals[2]), _times(columns), bool(totals[3]))
+    return LoggedInterval(loss, _earliest(bad), _first(stop), bool(totals[2]), _times(columns), bool(totals[3]))
 
 
 def sum_arrays(group: Group, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -224,11 +227,12 @@ def sum_arrays(group: Group, *arrays: np.ndarray) -> list[np.ndarray]:
     return [joined[end - array.size : end].reshape(array.shape) for end, array in zip(ends, arrays, strict=True)]
 
 
-def _times(columns: np.ndarray) -> list[StepTime]:
+def _times(columns: np.ndarray) -> list[StepSeconds]:
     """The times of all ranks, by rank: no rank knows its communication unless all do."""
     known = not columns[3].any()
     return [
-        StepTime(compute, communicate if known else None, data) for compute, communicate, data in columns[:3].T.tolist()
+        StepSeconds(compute, communicate if known else None, data)
+        for compute, communicate, data in columns[:3].T.tolist()
     ]
 
 

@@ -1,245 +1,170 @@
-"""Training a part of a run again, and whether its weights are those that the run recorded, bit for bit.
-
-It trains in a temporary folder, with the ranks that there are, and changes nothing in the run.
-"""
+"""Training a part of a run again, in a temporary folder, to compare its weights with the hashes that it recorded."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from hvdtrain.config.option import key
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import from_record
 from hvdtrain.errors import BitsDiffer, Stopped, UserError
 from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.interfaces import Position
-from hvdtrain.networks.description import Weights
-from hvdtrain.runs import checkpoints, console
-from hvdtrain.runs.checkpoints import Damaged
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.runs import console, metrics
 from hvdtrain.runs.console import log
-from hvdtrain.runs.segment import Segment
+from hvdtrain.runs.metrics import MetricsReader
+from hvdtrain.runs.records import Record
+from hvdtrain.runs.sessions import resumed_from, sessions
 from hvdtrain.system import checkpoint_folder
+from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import to_json
 from hvdtrain.tasks.registry import load_target
-from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic
 from hvdtrain.training.consistency import checksum
 from hvdtrain.training.observer import Observer
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.start import start_run
 
-KEPT = ("device", "devices", "workers", "offline", "cuda_graph")
-"""Runtime options of the run that hold in its replay; the others say where it is, and what it shows."""
 PREFIX = "hvdtrain-replay-"
-MAX_REASONS = 4
-"""Differences of hosts that a message names."""
 
 
-class ArrayDifference(NamedTuple):
-    """Where the weights are not those of the run's checkpoint."""
+class Segment(NamedTuple):
+    """Steps of a run that can be trained again, from a checkpoint of it or the initial weights."""
 
-    step: int
-    name: str
-    """The first array that differs, in the order of the network."""
-    largest: float
-    """max |difference| of this array."""
-    arrays: int
-    """Number of arrays that differ."""
-
-
-class Mismatch(NamedTuple):
-    """The first step at which the hash is not the one that the run recorded."""
-
-    step: int
-    recorded: str
-    parameters: str
+    folder: Path
+    first: int
+    """Number of steps before it."""
+    record: Record
+    """The config.json of the session that trained them."""
+    hashes: dict[int, str]
+    """Those that the run recorded, by step: at the start, after it, and at the last step."""
+    config: Config
+    runtime: RuntimeOptions
+    """The options by which they are trained again."""
 
 
-class Verdict(NamedTuple):
-    """What a replay found, on rank 0."""
+def choose(folder: Path, first: int | None = None, last: int | None = None, strategy: str = "") -> Segment:
+    """The steps `first` to `last` of the run in this folder.
 
-    parameters: str
-    """The hash at the last step."""
-    compared: int
-    """Number of hashes that were compared."""
-    mismatch: Mismatch | None = None
-    difference: ArrayDifference | None = None
-    """At the first step with another hash whose checkpoint is still there; None without one."""
-    checkpoint_agrees: bool = False
-    """Whether the run's checkpoint has the weights of the replay where the recorded hash is another one."""
+    By default `last` is the last step that has a hash, and `first` that of the newest checkpoint before, else 0.
+    strategy: instead of the run's. Raises UserError if the run cannot be trained again there.
+    """
+    reader = MetricsReader(folder / metrics.NAME).read()
+    hashes, known = reader.hashes(), sessions(folder)
+    if not hashes or not known:
+        missing = "valid config.json of a run" if hashes else "hash of its weights"
+        raise UserError(f"{folder} has no {missing}", "give the folder of a run that has written a checkpoint")
+    last = [*hashes][-1] if last is None else last
+    saved = checkpoint_folder.entries(folder / "checkpoints")
+    starts: dict[int, Path | None] = {} if resumed_from(known) else {0: None}
+    starts |= {entry.step: entry.path for entry in saved if entry.step < last}
+    first = [0, *starts][-1] if first is None else first
+    if last not in hashes or first not in starts:
+        reason = f"{folder} has no checkpoint of step {first} before step {last} with a hash of its weights"
+        raise UserError(reason, f"give --from with one of {[*starts]}, and --to with one of {[*hashes]}")
+    times = [record.get("time") for record in reader.of_kind("train") if first < record["step"] <= last]
+    trained = [
+        [known[0], *(session for session in known if session.started <= time)][-1]
+        for time in (*times, hashes[last].time)
+        if isinstance(time, int | float)
+    ]
+    record, options = trained[-1].record, trained[-1].options
+    for session in trained:
+        if changed := [name for name, value in session.options.items() if options.get(name) != value]:
+            others = ", ".join(f"--{key(name)} {session.options[name]!s:.80}" for name in changed)
+            reason = f"{folder} trained some of the steps {first} to {last} with {others}, others not"
+            raise UserError(reason, "give by --from and --to a part with the same options")
+    model = record.table("config").text("model")
+    if "task" in record.table("network").values and not is_reference(model):
+        remedy = f"resume it there with --max-steps {last}, and compare the hashes by hvdtrain report"
+        raise UserError(f"{folder} was trained by {model}, which only its own program can repeat", remedy)
+    try:
+        config = from_record(record.table("config").values)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{folder}: no valid config.json of a run ({error})", "give another run") from None
+    config = dataclasses.replace(config, strategy=strategy or config.strategy, max_steps=last)
+    device: Any = record.table("runtime").text("device") or "auto"
+    devices = record.table("runtime").count("devices") or 0
+    runtime = RuntimeOptions(name="replay", resume=starts[first], device=device, devices=devices)
+    recorded = {step: hash_.parameters for step, hash_ in hashes.items() if first <= step <= last}
+    return Segment(folder, first, record, recorded, config, runtime)
 
 
-class Comparison(Observer):
-    """Compares the weights after each step of which the run recorded a hash; on rank 0."""
+class HashComparison(Observer):
+    """Compares the weights with the hashes that the run recorded; on rank 0."""
 
-    def __init__(self, run: Run, segment: Segment) -> None:
+    def __init__(self, run: RunContext, segment: Segment) -> None:
         self._run, self._segment = run, segment
-        self._mismatch: Mismatch | None = None
-        self._difference: ArrayDifference | None = None
-        self._parameters, self._compared, self._agrees = "", 0, False
+        self.parameters, self.compared = "", 0
+        self.difference = ""
+        """Where the first hash is another one, as a sentence; empty if none is."""
 
     def started(self, at: Position) -> None:
-        """Compare what is trained from: a checkpoint that was changed since has correct sums, but another hash."""
-        if self._segment.start_hash:
-            self._compare(self._run.common_weights(), at.step, self._segment.start_hash.parameters)
+        self.step_done(at)  # a checkpoint that was changed since has correct sums, but another hash
 
     def step_done(self, at: Position) -> None:
-        saved = self._segment.hashes.get(at.step)
-        if saved:  # the same on all ranks, as reading the weights may need them
-            self._compare(self._run.common_weights(), at.step, saved.parameters)
-
-    def _compare(self, weights: Weights, step: int, recorded: str) -> None:
-        if not self._run.is_rank_0:
-            return
-        self._parameters, self._compared = checksum(weights), self._compared + 1
-        if self._parameters == recorded:
-            return
-        self._mismatch = self._mismatch or Mismatch(step, recorded, self._parameters)
-        if not self._difference and (saved := self._saved(step)):
-            self._difference = first_difference(weights, saved, step)
-            self._agrees = self._agrees or not self._difference
-
-    def _saved(self, step: int) -> Weights | None:
-        """The weights of the run's checkpoint of that step, if it is still there."""
-        for entry in checkpoint_folder.current_line(self._segment.folder / "checkpoints"):
-            if entry.step == step:
-                with contextlib.suppress(Damaged):
-                    return checkpoints.load(entry.path).weights
-        return None
-
-    def verdict(self) -> Verdict:
-        """Call it after the last step."""
-        return Verdict(self._parameters, self._compared, self._mismatch, self._difference, self._agrees)
+        if recorded := self._segment.hashes.get(at.step):
+            self.parameters = checksum(self._run.common_weights())  # on all ranks, as reading them may need all
+            self.compared += 1
+            if self.parameters != recorded and not self.difference:
+                values = f"{self._segment.folder} recorded {recorded}, and here is {self.parameters}"
+                self.difference = f"different bits at step {at.step}: {values}"
 
 
-def first_difference(weights: Weights, saved: Weights, step: int) -> ArrayDifference | None:
-    """The first array that does not have the bits of `saved`; None if all have them."""
-    differ = [name for name, value in weights.items() if not _has_bits(value, saved.get(name))]
-    if not differ:
-        return None
-    first, other = weights[differ[0]], saved.get(differ[0])
-    largest = np.inf
-    if other is not None and other.shape == first.shape:
-        largest = float(np.abs(np.subtract(first, other, dtype=np.float64)).max(initial=0))
-    return ArrayDifference(step, differ[0], largest, len(differ))
-
-
-def _has_bits(value: np.ndarray, other: np.ndarray | None) -> bool:
-    return other is not None and value.shape == other.shape and checksum({"": value}) == checksum({"": other})
-
-
-def options(segment: Segment, strategy: str = "", quiet: bool = False) -> tuple[Config, RuntimeOptions]:
-    """The options by which the segment is trained again, in a folder that `replay` makes.
-
-    strategy: instead of the run's. Raises UserError for options that cannot be.
-    """
-    config = segment.config
-    config = dataclasses.replace(config, strategy=strategy or config.strategy, max_steps=segment.last.step)
-    recorded = segment.session.record.table("runtime").values
-    kept = {name: recorded[name] for name in KEPT if isinstance(recorded.get(name), str | int)}
-    start = segment.start.path if segment.start else None
-    runtime = RuntimeOptions(name="replay", resume=start, checkpoint_seconds=0, keep=1, quiet=quiet, **kept)
-    return config, runtime
-
-
-def replay(segment: Segment, config: Config, runtime: RuntimeOptions) -> Verdict:
-    """Train the segment again; call it on every rank. The verdict counts on rank 0.
+def replay(segment: Segment) -> HashComparison:
+    """Train the segment again; call it on every rank.
 
     Raises BitsDiffer, on all ranks, if the weights are not those of the run; UserError if the options, the data or the
     installation do not allow it; TrainingError if training fails; Stopped if the job was asked to stop.
     """
+    config, runtime = segment.config, segment.runtime
     prepare(config.framework)
     target, dataset = load_target(config, dataclasses.replace(runtime, resume=segment.folder))
-    _check_target(segment, config, target)
-    if segment.data and segment.data != dataset.fingerprint[: len(segment.data)]:
-        reason = f"--data {config.data} has other rows than {segment.folder} was trained on"
+    is_same = json.loads(to_json(target.record())) == segment.record.table("network").values
+    if not is_same or not dataset.fingerprint.startswith(segment.record.text("data")):
+        reason = f"--model {config.model} or its data are not those that {segment.folder} was trained with"
         raise UserError(reason, "restore them as they were")
     learner = build_learner(config, target, target.initial_weights(config), runtime)
-    with _temporary() as folder:
-        runtime = dataclasses.replace(runtime, runs=folder)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    runtime = dataclasses.replace(runtime, runs=folder)
+    try:
         with start_run(config, runtime, target, learner, dataset, list, replays=True) as started:
-            comparison, group = Comparison(started.run, segment), learner.group
-            reasons = _reasons(segment, started.run)
-            if reasons and group.rank == 0:
-                log.warning("other bits are to be expected: %s", "; ".join(reasons))
+            comparison, group = HashComparison(started.run, segment), learner.group
+            if reasons := _reasons(segment, started.run):
+                log.warning("different bits are to be expected: %s", "; ".join(reasons))
             started.compile()
             started.training.watch_by(comparison)
             started.training.train()
-            started.reporter.close()
-            verdict = comparison.verdict()
             # Equal on all ranks, which then end in the same way; only rank 0 has read the run.
-            problem = group.broadcast(explain(segment, verdict, reasons) if verdict.mismatch else "")
+            problem = group.broadcast("; ".join([comparison.difference, *reasons]) if comparison.difference else "")
         group.close()
-    if problem:
-        raise BitsDiffer(problem, "docs/deterministic.md says what decides the bits")
-    return verdict
-
-
-def _check_target(segment: Segment, config: Config, target: Target) -> None:
-    """Raise UserError unless a task is the one that the run trained: its file may have changed."""
-    recorded = segment.session.record.table("network").values
-    if json.loads(to_json(target.record())) != recorded:
-        reason = f"--model {config.model} is not what {segment.folder} trained: its layers or --set differ"
-        raise UserError(reason, "restore the file as it was")
-
-
-@contextlib.contextmanager
-def _temporary() -> Iterator[Path]:
-    """A folder for the runs of this process, which is removed at the end, and so is that of rank 0 on other hosts."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    try:
-        yield folder
     except Stopped as error:
         raise Stopped("the replay was asked to stop", "start it again", rank=error.rank, step=error.step) from None
     finally:
-        opened = console.open_folder()
+        opened = console.open_folder()  # rank 0's, perhaps on another host
         console.close_log()
         for path in {folder, opened.parent if opened else folder}:
             if path.name.startswith(PREFIX):
                 shutil.rmtree(path, ignore_errors=True)
+    if problem:
+        raise BitsDiffer(problem, "docs/deterministic.md says what decides the bits")
+    return comparison
 
 
-def _reasons(segment: Segment, run: Run) -> list[str]:
+def _reasons(segment: Segment, run: RunContext) -> list[str]:
     """Why the bits may be others than the run's."""
-    record = segment.session.record
-    bits = record.table("arithmetic")
-    versions, here = record.table("versions").texts(), run.arithmetic
-    recorded = {
-        **bits.texts(),
-        "threads": bits.count("threads"),
-        "variables": bits.table("variables").texts(),
-        "versions": {name: versions[name] for name in here["versions"] if name in versions},
-    }
-    reasons = arithmetic.changes(recorded, here)[:MAX_REASONS]
-    before = record.count("ranks"), record.table("config").text("strategy")
-    if not run.config.shards and before != (run.group.size, run.config.strategy):
-        now = f"{run.config.strategy} on {run.group.size}"
-        reasons.append(f"the strategy is {now} and was {before[1]} on {before[0]} rank(s), without --shards")
+    record, here = segment.record, run.arithmetic
+    bits, versions = record.table("arithmetic"), record.table("versions").texts()
+    compared = {name: versions[name] for name in here["versions"] if name in versions}
+    recorded = {**bits.values, "variables": bits.table("variables").values, "versions": compared}
+    reasons = arithmetic.changes(recorded, here)
+    before = record.table("config").text("strategy"), record.count("ranks")
+    if not run.config.shards and before != (run.config.strategy, run.group.size):
+        reasons.append(f"without --shards, {before[0]} on {before[1]} rank(s) has other bits")
     return reasons
-
-
-def explain(segment: Segment, verdict: Verdict, reasons: list[str]) -> str:
-    """What differs, and what may be the reason."""
-    mismatch, difference = verdict.mismatch, verdict.difference
-    assert mismatch
-    where = (
-        f"in the checkpoint of step {mismatch.step}," if mismatch.step == segment.first else f"at step {mismatch.step}"
-    )
-    parts = [f"other bits {where}: {segment.folder} recorded {mismatch.recorded}, and here is {mismatch.parameters}"]
-    if difference:
-        others = f" (the first of {difference.arrays} that differ)" if difference.arrays > 1 else ""
-        at = f" at step {difference.step}" if difference.step != mismatch.step else ""
-        parts.append(
-            f"array {difference.name}{others} differs from the checkpoint{at} by up to {difference.largest:.3g}"
-        )
-    elif verdict.checkpoint_agrees:
-        parts.append("the run's checkpoint has these weights, so its metrics.jsonl or the checkpoint was changed")
-    return "; ".join([*parts, *reasons])

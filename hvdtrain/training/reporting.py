@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from hvdtrain.collectives.surviving import Change, SurvivingGroup, by_rank, ranks_of
+from hvdtrain.collectives.surviving import RanksChange, SurvivingGroup, by_rank, ranks_of
 from hvdtrain.config.score import AUTO, LOSS, score_of
 from hvdtrain.frameworks import arithmetic
-from hvdtrain.interfaces import EvaluatedPart, Position
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.interfaces.reading import EvaluatedPart
 from hvdtrain.runs.console import Display, log, log_to_file
 from hvdtrain.runs.metrics import LOGGED, MetricsWriter
 from hvdtrain.runs.step_times import to_record
@@ -21,8 +22,8 @@ from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, Scores
 from hvdtrain.training.observer import Observer, Pause
-from hvdtrain.training.ranks import Interval
-from hvdtrain.training.run import Run
+from hvdtrain.training.ranks import LoggedInterval
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.timing import SlowRanks, Throughput
 
 MIN_WAIT_SHARE = 0.05
@@ -81,13 +82,18 @@ class Reporter(Observer):
     """
 
     def __init__(
-        self, run: Run, at: Position, track: Callable[[dict[str, Any]], None], batches: Batches, throughput: Throughput
+        self,
+        run: RunContext,
+        at: Position,
+        track: Callable[[dict[str, Any]], None],
+        batches: Batches,
+        throughput: Throughput,
     ) -> None:
         self._run, self._batches, self._throughput = run, batches, throughput
         self.track = track
         self._writer = MetricsWriter(run.folder, track) if run.is_rank_0 else None
         if isinstance(run.group, SurvivingGroup) and (first := run.group.membership):
-            self.record("members", at, **_members(Pause(Change(first, {}, first.ranks), 0.0, 0)))
+            self.record("members", at, **_members(Pause(RanksChange(first, {}, first.ranks), 0.0, 0)))
         self._display = self._new_display(at)
         self._last_interval: dict[str, Any] = {}
         """The last record of a logging step."""
@@ -156,13 +162,13 @@ class Reporter(Observer):
         self.record("members", at, **_members(pause))
         log_to_file(logging.INFO, _described(pause, at.step))
 
-    def joined(self, at: Position, interval: Interval) -> None:
+    def joined(self, at: Position, interval: LoggedInterval) -> None:
         """Record the steps since the last logging step, and warn of what is unusual."""
         self._slow_ranks.add(interval.times, self._run.parts_by_rank)
         if speed := self._throughput.interval(at):  # else no step was made since then
             self._report(at, interval, speed)
 
-    def _report(self, at: Position, interval: Interval, speed: dict[str, float]) -> None:
+    def _report(self, at: Position, interval: LoggedInterval, speed: dict[str, float]) -> None:
         run, step, loss, logged = self._run, at.step, interval.loss, dict(interval.logged)
         lr, images_per_s = run.learning_rate(max(step - 1, 0)), speed["images_per_s"]
         self._epoch.add(step, loss, lr, images_per_s)

@@ -11,7 +11,7 @@ import numpy as np
 
 from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.config.score import score_of
-from hvdtrain.interfaces import EvaluatedPart
+from hvdtrain.interfaces.reading import EvaluatedPart
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.system import rank_info
@@ -21,7 +21,7 @@ from hvdtrain.system.text import printable
 from hvdtrain.training import consistency
 from hvdtrain.training.best import as_json, best_entry, test_best
 from hvdtrain.training.evaluation import Scores
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.start import StartedRun
 from hvdtrain.training.state import must_write
 
@@ -123,7 +123,7 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
     }
 
 
-def _store(run: Run, content: dict[str, Any]) -> None:
+def _store(run: RunContext, content: dict[str, Any]) -> None:
     """Write `result.json` and the plot."""
     from hvdtrain.runs import plots
 
@@ -143,7 +143,7 @@ class RankCores(NamedTuple):
     """Numbers of the cores that it may use."""
 
 
-def count_cores(run: Run) -> int | None:
+def count_cores(run: RunContext) -> int | None:
     """Cores that the job computes with; call it on every rank. None if it trains on GPUs."""
     cores = frozenset(os.sched_getaffinity(0))
     threads = os.environ.get("OMP_NUM_THREADS", "")

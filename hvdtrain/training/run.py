@@ -12,11 +12,14 @@ import numpy as np
 
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.schedule import Schedule
 from hvdtrain.config.score import Score
 from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.streams import stream_of
-from hvdtrain.interfaces import AVERAGE, Checkpoint, Dataset, Group, Learner, Position
+from hvdtrain.interfaces.learner import AVERAGE, Checkpoint, Learner, Position
+from hvdtrain.interfaces.reading import Dataset
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.target import Target
@@ -28,7 +31,7 @@ ONE_CYCLE_START, ONE_CYCLE_END = 25.0, 1e4
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunContext:
     """Options, learner, data and folder of a run, which do not change while it trains; and who computes which shards.
 
     Raises UserError if the training data has fewer images than one step needs, or a step fewer rows than --accumulate.
@@ -152,7 +155,7 @@ class Run:
             return ""
         reached, peak = (self.learning_rate(step) for step in (last - 1, warmup - 1))
         shorter = f"give --warmup-epochs {last / self.steps_per_epoch / 10:.1g}"
-        remedy = "give fewer --epochs" if config.schedule == "onecycle" else shorter
+        remedy = "give fewer --epochs" if Schedule.parse(config.schedule).kind == "onecycle" else shorter
         return (
             f"the run ends after {last} steps, in its warm-up of {warmup}: the learning rate reaches {reached:.3g} of "
             f"{peak:.3g}; {remedy}, or more steps (--max-steps shortens neither warm-up nor schedule)"
@@ -214,34 +217,35 @@ def last_step(config: Config, samples: int, size: int) -> int:
 
 def rise_steps(config: Config, steps_per_epoch: int) -> int:
     """Number of steps in which the learning rate rises, to its peak in the last of them."""
-    if config.schedule == "onecycle":
-        return max(math.ceil(config.lr_rise * config.epochs * steps_per_epoch), 1)
+    schedule = Schedule.parse(config.schedule)
+    if schedule.kind == "onecycle":
+        return max(math.ceil(schedule.share * config.epochs * steps_per_epoch), 1)
     return round(config.warmup_epochs * steps_per_epoch)
 
 
 def learning_rate(config: Config, step: int, steps_per_epoch: int, size: int = 1) -> float:
     """Learning rate of the step with this number, counted from 0 over all epochs, on `size` ranks.
 
-    A linear warm-up over `warmup_epochs` reaches the peak. Then `constant`; `step` (times `lr_gamma` every
-    `lr_step_epochs`); `cosine` (half a cosine down to 0 after the last step; Loshchilov and Hutter, 2017); or
-    `polynomial` (times (1 - t) ** `lr_power`, where t is the share of the steps after the warm-up). `onecycle` has no
+    A linear warm-up over `warmup_epochs` reaches the peak. Then `constant`; `step` (times `factor` every
+    `epochs` of it); `cosine` (half a cosine down to 0 after the last step; Loshchilov and Hutter, 2017); or
+    `polynomial` (times (1 - t) ** `power`, where t is the share of the steps after the warm-up). `onecycle` has no
     warm-up: see `_one_cycle`.
     With `--batch-scope per-rank` the peak is `lr * size`: the linear scaling rule (Goyal et al., 2017).
     The length is that of all epochs, so that --max-steps and --resume make parts of the same run.
     """
-    peak = config.lr * (size if config.batch_scope == "per-rank" else 1)
-    if config.schedule == "onecycle":
-        return peak * _one_cycle(step, config.epochs * steps_per_epoch, config.lr_rise)
+    schedule, peak = Schedule.parse(config.schedule), config.lr * (size if config.batch_scope == "per-rank" else 1)
+    if schedule.kind == "onecycle":
+        return peak * _one_cycle(step, config.epochs * steps_per_epoch, schedule.share)
     warmup = rise_steps(config, steps_per_epoch)
     if step < warmup:
         return peak * (step + 1) / warmup
-    if config.schedule == "step":
-        return peak * config.lr_gamma ** (step // (config.lr_step_epochs * steps_per_epoch))
+    if schedule.kind == "step":
+        return peak * schedule.factor ** (step // (schedule.epochs * steps_per_epoch))
     done, total = step - warmup, max(config.epochs * steps_per_epoch - warmup, 1)
-    if config.schedule == "cosine":
+    if schedule.kind == "cosine":
         return peak * 0.5 * (1 + math.cos(math.pi * done / total))
-    if config.schedule == "polynomial":
-        return peak * max(1 - done / total, 0.0) ** config.lr_power
+    if schedule.kind == "polynomial":
+        return peak * max(1 - done / total, 0.0) ** schedule.power
     return peak
 
 

@@ -6,19 +6,20 @@ import dataclasses
 import time
 
 from hvdtrain.collectives.arrays import gather_arrays
+from hvdtrain.config.intervals import Intervals
 from hvdtrain.config.score import Score
-from hvdtrain.interfaces import Checkpoint, Position
+from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.system.phases import CHECKPOINT, phases
 from hvdtrain.training import consistency
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import must_write
 
 MAX_SHARE = 0.01
-"""Share of the time that checkpoints by --checkpoint-seconds may take: where one takes long, the next is later."""
+"""Share of the time that checkpoints by time may take: where one takes long, the next is later."""
 
 
 class Saver:
@@ -27,14 +28,15 @@ class Saver:
     first: in a job that survives lost ranks, the number of the first checkpoint that the job may have written.
     """
 
-    def __init__(self, run: Run, parent: Entry | None = None, first: int | None = None) -> None:
+    def __init__(self, run: RunContext, parent: Entry | None = None, first: int | None = None) -> None:
         self._run, self._parent, self._first = run, parent, first
+        self.every = Intervals.parse(run.runtime.checkpoint_every)
         self._saved_at, self._took_s = time.monotonic(), 0.0
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for a checkpoint by --checkpoint-seconds; each rank has its own answer."""
-        interval_s = self._run.runtime.checkpoint_seconds
+        """Whether it is time for a checkpoint by time; each rank has its own answer."""
+        interval_s = self.every.seconds
         return interval_s > 0 and max(interval_s, self._took_s / MAX_SHARE) <= time.monotonic() - self._saved_at
 
     def save(self, position: Position, score: Score | None = None) -> str:

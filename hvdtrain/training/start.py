@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdtrain.collectives.surviving import SurvivingGroup, rank_of
-from hvdtrain.config.compression import AUTO, NONE
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import Stopped
-from hvdtrain.interfaces import Dataset, Learner, Position
+from hvdtrain.interfaces.learner import Learner, Position
+from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
@@ -32,11 +31,11 @@ from hvdtrain.training.balancing import Balancing
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.begin import Findings, begin, begin_or_join, start_tracking, write_records
 from hvdtrain.training.local_steps import LocalSteps
-from hvdtrain.training.loop import Training
+from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.observer import Observer
-from hvdtrain.training.ranks import Ranks, StopRequest
+from hvdtrain.training.ranks import IntervalCollector, StopRequest
 from hvdtrain.training.reporting import Reporter
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.saver import Saver
 from hvdtrain.training.state import Start, open_log
 from hvdtrain.training.survival import Survivors
@@ -49,10 +48,10 @@ if TYPE_CHECKING:
 
 def check_trackers(runtime: RuntimeOptions) -> None:
     """Before anything that takes long: raise UserError, on rank 0, for a tracker that cannot be used."""
-    if runtime.trackers and rank_info.detect().rank == 0:
+    if runtime.tracker and rank_info.detect().rank == 0:
         from hvdtrain.runs import trackers
 
-        trackers.check(runtime.trackers)
+        trackers.check(runtime.tracker)
 
 
 class StartedRun:
@@ -64,7 +63,7 @@ class StartedRun:
 
     def __init__(
         self,
-        run: Run,
+        run: RunContext,
         start: Start,
         track: Callable[[dict[str, Any]], None],
         reader: Reader,
@@ -86,14 +85,14 @@ class StartedRun:
 
             self.tracing = Tracing(run, self.reporter.show)
             observers.append(self.tracing)
-        ranks = Ranks(run, self.batches, timer.take, self.stop)
+        ranks = IntervalCollector(run, self.batches, timer.take, self.stop)
         self.logged = ranks.logged
         self.auditor = Auditor(run, self.batches, self.reporter)
         ranks.losses = start.losses
         survives = isinstance(run.group, SurvivingGroup)
         first = checkpoint_folder.next_number(run.folder / "checkpoints") if survives else None
         saver = Saver(run, start.parent, first)
-        self.training = Training(run, at, self.batches, ranks, saver, self.auditor, observers)
+        self.training = TrainingLoop(run, at, self.batches, ranks, saver, self.auditor, observers)
         self.training.is_settled = start.is_settled
         self.survivors = Survivors(run, self.training, ranks, self._take_over)
         self.stack = contextlib.ExitStack()
@@ -116,7 +115,7 @@ class StartedRun:
         tracking = None
         if not (run.folder / "config.json").exists():  # it was lost before it had written that
             tracking = write_records(run, self.at, self._examine_host)
-        elif run.runtime.trackers:
+        elif run.runtime.tracker:
             with contextlib.suppress(OSError, ValueError):  # config.json of a folder that does not respond
                 tracking = start_tracking(run, read_json(run.folder / "config.json"), self.at)
         if tracking:
@@ -160,13 +159,11 @@ def start_run(
 
     replays: see `resume`. Raises what `train` raises, and AlreadyFinished.
     """
-    if config.compression == AUTO:  # from here on, as it is recorded, what was chosen
-        config = dataclasses.replace(config, compression=str(learner.mean.method if learner.mean else NONE))
     reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
     with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as reading:
         local_steps = LocalSteps(learner) if config.sync_every > 1 else None
-        run = Run(config, runtime, target, learner, dataset, Path(), lock, local_steps=local_steps)
-        learner.plan(config.epochs * run.steps_per_epoch, config.epochs)
+        run = RunContext(config, runtime, target, learner, dataset, Path(), lock, local_steps=local_steps)
+        learner.set_length(config.epochs * run.steps_per_epoch, config.epochs)
         if isinstance(learner.group, SurvivingGroup):
             reading.enter_context(reader)  # before the others wait for this rank
             run, start, tracking = begin_or_join(run, learner.group, reader, examine_host)
@@ -174,8 +171,6 @@ def start_run(
             run, start, tracking = begin(run, examine_host, replays)
             reading.enter_context(reader)
         started = StartedRun(run, start, tracking.log if tracking else lambda record: None, reader, examine_host)
-        if learner.choice:
-            log.info("%s", learner.choice)
         with (
             tracking.until_end() if tracking else contextlib.nullcontext(),
             started.stack,
@@ -193,7 +188,7 @@ def start_run(
 
 
 @contextlib.contextmanager
-def recorded_end(run: Run) -> Iterator[None]:
+def recorded_end(run: RunContext) -> Iterator[None]:
     """Around training and its result: rank 0 records the end, and of an error the rank that has it first.
 
     Of a job that survives lost ranks, errors are not recorded here: the launcher knows whether training goes on.

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Learner
+from hvdtrain.interfaces.learner import Learner
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.text import printable

@@ -19,15 +19,9 @@ from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
-from hvdtrain.interfaces import (
-    MEAN,
-    OF_CHANGES,
-    Checkpoint,
-    Dataset,
-    Group,
-    Learner,
-    Position,
-)
+from hvdtrain.interfaces.learner import IS_DELTA, MEAN, Checkpoint, Learner, Position
+from hvdtrain.interfaces.reading import Dataset
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
@@ -51,7 +45,7 @@ class Start(NamedTuple):
     is_finished: bool = False
     """Whether the run in the folder has its last step and its result, so that nothing is left to do."""
     losses: list[Any] = []  # noqa: RUF012  (a NamedTuple's default is never written to)
-    """See `Ranks.losses`."""
+    """See `IntervalCollector.losses`."""
     is_settled: bool = True
     """Whether all that was due after the last step is done."""
 
@@ -190,9 +184,9 @@ def _without_arrays(saved: Checkpoint) -> Checkpoint:
 
 
 def _find(runtime: RuntimeOptions, folder: Path = Path()) -> tuple[Path | None, Checkpoint | None]:
-    """The checkpoint to resume from; None, None for a new run, and where --auto-resume finds no checkpoint yet."""
-    if runtime.resume:
-        return checkpoints.newest(runtime.resume)
+    """The checkpoint to resume from; None, None for a new run, and where --resume auto finds no checkpoint yet."""
+    if runtime.resumed:
+        return checkpoints.newest(runtime.resumed)
     if not runtime.auto_resume:
         return None, None
     return checkpoints.newest(folder) if checkpoint_folder.paths(folder / "checkpoints") else (None, None)
@@ -242,9 +236,9 @@ def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Chec
         state, of_mean = state._replace(extra={}), {}
         log.info("weights and optimizer state come from %s", saved.framework)
     if learner.mean:
-        learner.mean.load(of_mean if (OF_CHANGES in of_mean) == learner.state_by_rank else {})
+        learner.mean.load(of_mean if (IS_DELTA in of_mean) == learner.state_by_rank else {})
     try:
-        if not learner.takes(state):
+        if not learner.accepts_state(state):
             name = config.optimizer if learner.learning_rate is None else "this optimizer and schedule"
             log.warning("the checkpoint has no optimizer state of %s, which starts from zero", name)
             return
@@ -260,8 +254,8 @@ def check_options(config: Config, target: Target, dataset: Dataset, path: Path, 
     if not target.is_of(saved.network):
         raise UserError(
             f"--resume {path}: --model {config.model} is not that of the checkpoint ({saved.model}), or its layers or "
-            "--set differ",
-            "leave out --model and --set, which then are those of the checkpoint",
+            "--arg differ",
+            "leave out --model and --arg, which then are those of the checkpoint",
         )
     values = {
         "seed": (config.seed, saved.position.seed),

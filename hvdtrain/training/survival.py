@@ -18,16 +18,18 @@ from hvdtrain.collectives.arrays import broadcast_from
 from hvdtrain.collectives.surviving import RanksChanged, RanksJoin, SurvivingGroup, rank_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner
+from hvdtrain.interfaces.learner import Checkpoint, Learner
+from hvdtrain.interfaces.reading import Dataset
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.agent_pipe import Excluded
 from hvdtrain.system.phases import RENEWING, phases
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic, consistency
-from hvdtrain.training.loop import Training
+from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.observer import Pause
-from hvdtrain.training.ranks import Ranks
-from hvdtrain.training.run import Run
+from hvdtrain.training.ranks import IntervalCollector
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import broadcast_checkpoint, restore
 
 
@@ -75,7 +77,7 @@ class Handover(NamedTuple):
     skipped: int
     """See `Learner.skipped`."""
     losses: list[Any]
-    """See `Ranks.losses`."""
+    """See `IntervalCollector.losses`."""
 
 
 def hand_over(group: Group, given: Handover | None, root: int) -> Handover:
@@ -92,7 +94,9 @@ class Survivors:
     take_over: called on each rank after a change; the new rank 0 takes over what the lost one had.
     """
 
-    def __init__(self, run: Run, training: Training, ranks: Ranks, take_over: Callable[[], None]) -> None:
+    def __init__(
+        self, run: RunContext, training: TrainingLoop, ranks: IntervalCollector, take_over: Callable[[], None]
+    ) -> None:
         self._run, self._training, self._ranks, self._take_over = run, training, ranks, take_over
         if isinstance(run.group, SurvivingGroup):
             run.group.connect_limit_s = math.inf  # from now on the watchdog notices ranks that do not come

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.collectives.surviving import ranks_of
-from hvdtrain.interfaces import Group, Position
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
-from hvdtrain.runs.step_times import NO_TIME, WINDOW_S, SlowRank, StepTime, slow_ranks
+from hvdtrain.runs.step_times import NO_TIME, WINDOW_S, SlowRank, StepSeconds, slow_ranks
 from hvdtrain.system import rank_info
 from hvdtrain.system.phases import DATA, LOGGING, LOOP, phases
 from hvdtrain.system.text import finite_number
@@ -44,7 +45,7 @@ class StepTimer:
         self._group = group
         self._interval = NO_TIME
         """Since `take` was called last, up to the last moment that belonged to no step."""
-        self._state: tuple[StepTime, _Reading | None] = NO_TIME, None
+        self._state: tuple[StepSeconds, _Reading | None] = NO_TIME, None
         """Of all steps up to that moment, and the beginning of the present steps: one value, so that a reader in
         another thread sees both."""
 
@@ -58,13 +59,13 @@ class StepTimer:
         self._interval = self._interval.plus(times)
         self._state = total.plus(times), None
 
-    def take(self) -> StepTime:
+    def take(self) -> StepSeconds:
         """What the steps took since this was called last; call it outside of steps."""
         interval, self._interval = self._interval, NO_TIME
         return interval
 
     @property
-    def total(self) -> StepTime:
+    def total(self) -> StepSeconds:
         """Of all steps of this run in this process; for any thread."""
         total, began = self._state
         return total.plus(self._since(began))
@@ -72,16 +73,16 @@ class StepTimer:
     def _read(self) -> _Reading:
         return _Reading(time.perf_counter(), self._group.communicate_s, phases.seconds(DATA))
 
-    def _since(self, began: _Reading | None) -> StepTime:
+    def _since(self, began: _Reading | None) -> StepSeconds:
         if began is None:
             return NO_TIME
         now = self._read()
         seconds, data_s = now.now_s - began.now_s, now.data_s - began.data_s
         if now.communicate_s is None or began.communicate_s is None:
-            return StepTime(max(seconds - data_s, 0.0), None, data_s)
+            return StepSeconds(max(seconds - data_s, 0.0), None, data_s)
         # Horovod's figure can shrink a little where other tensors follow those of the last step.
         communicate_s = min(max(now.communicate_s - began.communicate_s, 0.0), seconds - data_s)
-        return StepTime(max(seconds - communicate_s - data_s, 0.0), communicate_s, data_s)
+        return StepSeconds(max(seconds - communicate_s - data_s, 0.0), communicate_s, data_s)
 
 
 class Throughput(Observer):
@@ -180,9 +181,9 @@ class SlowRanks:
         """How much each rank computed in the steps of the window, see `slow_ranks`."""
         self._hosts: list[str] = []
         self._warm = False
-        self._part: list[StepTime] = []
+        self._part: list[StepSeconds] = []
         """Of the logging steps that will be a part of the window, by rank."""
-        self._window: deque[list[StepTime]] = deque()
+        self._window: deque[list[StepSeconds]] = deque()
         self._slow: dict[tuple[int, str], str] = {}
         """Ranks that are slow, by position, what takes them so long, and by how much."""
 
@@ -196,7 +197,7 @@ class SlowRanks:
         """Learn where the ranks are; call it on every rank."""
         self._hosts = self._group.gather(rank_info.host_name())
 
-    def add(self, times: Sequence[StepTime], work: Sequence[int] = ()) -> None:
+    def add(self, times: Sequence[StepSeconds], work: Sequence[int] = ()) -> None:
         """How long the steps since the last logging step took each rank. work: how much each computes in a step.
 
         The first ones, in which frameworks warm up, are left out. When work moves between ranks, the window is empty.
@@ -252,6 +253,6 @@ class SlowRanks:
             )
 
 
-def _seconds(part: Sequence[StepTime]) -> float:
+def _seconds(part: Sequence[StepSeconds]) -> float:
     """How long these steps took, on the rank that took longest."""
     return max(time.total for time in part)

@@ -11,9 +11,11 @@ from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.datasets.division import Division
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_learner
-from hvdtrain.interfaces import Batch, StepLoss
+from hvdtrain.interfaces.learner import StepLoss
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
@@ -123,7 +125,7 @@ class UserLoop(LoopPosition):
         if self._started or self._finished or not self._is_set_up:
             name = "each_epoch" if is_nested else "batches"
             raise UserError(f"{name}() is called at the wrong time", "call it once, after setup()")
-        has_rows = test is not None or validation is not None or self._config.validation > 0
+        has_rows = test is not None or validation is not None or Division.by(self._config).validation > 0
         if has_rows != (evaluate is not None):
             problem = "rows to evaluate, but no evaluate" if has_rows else "evaluate, but no rows for it"
             remedy = "give test or validation rows and evaluate, or none for no evaluation"
@@ -172,7 +174,7 @@ class UserLoop(LoopPosition):
             yield EPOCH_END
 
     def _compute_again(self, started: StartedRun, difference: ShardsDiffer) -> Iterator[tuple[Any, ...]]:
-        """One more turn of the loop, with the shard of which two ranks computed other bits."""
+        """One more turn of the loop, with the shard of which two ranks computed different bits."""
         auditor, at = started.auditor, started.training.at
         self._difference = difference
         try:

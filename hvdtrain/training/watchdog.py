@@ -22,7 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hvdtrain.collectives.surviving import SurvivingGroup, rank_of, ranks_of
-from hvdtrain.interfaces import Group, Position
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import NotRunning
 from hvdtrain.system.phases import RENEWING, phases

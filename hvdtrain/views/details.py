@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.runs.records import Record, shown, tables
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.files import last_bytes, read_json
 
 NOT_SINGLE = ("per_class_accuracy", "metrics")
 """Results that are not single figures, or that are listed by others of their names."""
-TIMELINE = re.compile(r"timeline-[0-9]{1,12}-[0-9]{1,12}\.json")
 MAX_ENTRIES = 1000
 """Of a list or an object of a file, more are not read."""
 LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} ([A-Z]{1,10}) (.*)")
@@ -56,7 +55,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, object]:
     return flattened
 
 
-def options(run: Run) -> dict[str, object]:
+def options(run: RecordedRun) -> dict[str, object]:
     """Options of both kinds, by the names that they have on the command line."""
     both = {**run.recorded.values, **run.config.table("runtime").values}
     return {_option(shown(name, 80)): value for name, value in list(both.items())[:MAX_ENTRIES]}
@@ -70,7 +69,7 @@ PLACES = {_option(name) for name, about in FACTS.items() if about.is_place}
 """Options that say where a run is, which every run has its own values of."""
 
 
-def changed_options(run: Run) -> dict[str, object]:
+def changed_options(run: RecordedRun) -> dict[str, object]:
     """The options that differ from the defaults of the run's recipe, and the recipe if it is not the default."""
     recipe = run.recorded.values.get("recipe")
     base = from_recipe(recipe) if isinstance(recipe, str) and recipe in RECIPES else Config()
@@ -81,17 +80,17 @@ def changed_options(run: Run) -> dict[str, object]:
     }
 
 
-def versions(run: Run) -> dict[str, object]:
+def versions(run: RecordedRun) -> dict[str, object]:
     """Versions of what the run was trained with, by name."""
     return flat(run.config.table("versions").values)
 
 
-def host(run: Run) -> dict[str, object]:
+def host(run: RecordedRun) -> dict[str, object]:
     """What is recorded of rank 0's host."""
     return {name: value for name, value in flat(run.config.table("host").values).items() if value != ""}
 
 
-def results(run: Run) -> dict[str, object]:
+def results(run: RecordedRun) -> dict[str, object]:
     """The single figures of the result; shares and the task's own metrics by their names."""
     single = {name: value for name, value in run.result.values.items() if name not in NOT_SINGLE}
     figures = flat({**single, **run.result.table("metrics").values, **single})
@@ -120,16 +119,7 @@ def findings(folder: Path) -> list[Record]:
     return [finding for finding in known if finding.text("status") != "ok"][:MAX_ENTRIES]
 
 
-def newest_timeline(folder: Path) -> str:
-    """The name of the newest timeline of steps; empty where there is none."""
-    try:
-        names = [entry for entry in os.scandir(folder) if TIMELINE.fullmatch(entry.name)]
-        return max(names, key=lambda entry: entry.stat().st_mtime).name if names else ""
-    except OSError:
-        return ""
-
-
-class Message(NamedTuple):
+class LogMessage(NamedTuple):
     """One message of a rank."""
 
     time: str
@@ -138,46 +128,41 @@ class Message(NamedTuple):
     level: str
     text: str
 
-    @property
-    def minute(self) -> str:
-        """The time up to the minute."""
-        return self.time[:16]
 
-
-def last_messages(folder: Path, most: int) -> list[Message]:
+def last_messages(folder: Path, most: int) -> list[LogMessage]:
     """The newest messages in the logs of all ranks, oldest first."""
-    messages: list[Message] = []
+    messages: list[LogMessage] = []
     for rank, path in LOGS.paths(folder)[:MAX_RANKS]:
         matches = map(LINE.fullmatch, _last_lines(path, LAST_BYTES))
-        messages += [Message(match[1], rank, match[2], shown(match[3])) for match in matches if match]
+        messages += [LogMessage(match[1], rank, match[2], shown(match[3])) for match in matches if match]
     return sorted(messages, key=lambda message: message.time)[-most:]
 
 
 class SharedMessage(NamedTuple):
     """A message, and the ranks that have it in their logs."""
 
-    message: Message
+    message: LogMessage
     ranks: set[int]
 
 
-def joined_messages(messages: Sequence[Message]) -> list[SharedMessage]:
+def joined_messages(messages: Sequence[LogMessage]) -> list[SharedMessage]:
     """What several ranks say, once; of what is only information, that of the first rank that said something in the
     same minute, as all log their figures, and the first one may have been lost.
     """
     firsts: dict[str, int] = {}
     for message in messages:
-        firsts[message.minute] = min(message.rank, firsts.get(message.minute, message.rank))
+        minute = message.time[:16]
+        firsts[minute] = min(message.rank, firsts.get(minute, message.rank))
     groups: dict[tuple[str, str], SharedMessage] = {}
     ordered: list[SharedMessage] = []
     for message in messages:
-        if message.rank != firsts[message.minute] and message.level not in LEVELS:
+        if message.rank != firsts[message.time[:16]] and message.level not in LEVELS:
             continue
         group = groups.get((message.level, message.text))
-        if group and message.rank not in group.ranks:
-            group.ranks.add(message.rank)
-        else:
-            groups[message.level, message.text] = SharedMessage(message, {message.rank})
-            ordered.append(groups[message.level, message.text])
+        if group is None or message.rank in group.ranks:
+            group = groups[message.level, message.text] = SharedMessage(message, set())
+            ordered.append(group)
+        group.ranks.add(message.rank)
     return ordered
 
 

@@ -1,13 +1,10 @@
-"""The table of runs: which runs it lists, by filters such as `accuracy>0.9`, in which order, and how it looks."""
+"""The table of runs: in which order it lists them, and how it looks."""
 
 from __future__ import annotations
 
-import math
-import operator
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.text import Text
 
@@ -19,33 +16,17 @@ from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import Cell, CellsOf, Column, Table
 from hvdtrain.views.terminal.figures import decimal, duration, short, speed, steps
 
-TEXTS = (
+COLUMNS = (
     *("name", "folder", "id", "started", "state", "reason", "framework", "strategy", "model", "data"),
-    *("scored_by", "best_checkpoint", "evaluated"),
+    *("rank", "ranks", "ranks_now", "step", "last_step", "epoch", "loss", "accuracy", "validation_loss", "test_loss"),
+    *("lr", "score", "scored_by", "images_per_s", "left_s", "best_checkpoint", "evaluated"),
 )
-NUMBERS = (
-    *(
-        "rank",
-        "ranks",
-        "ranks_now",
-        "step",
-        "last_step",
-        "epoch",
-        "loss",
-        "accuracy",
-        "validation_loss",
-        "test_loss",
-        "lr",
-    ),
-    *("score", "images_per_s", "left_s"),
-)
-COLUMNS = (*TEXTS, *NUMBERS)
 """Names of columns: those of `RunView.values`. Metrics are columns of their names."""
 ALIASES = {"when": "started", "images/s": "images_per_s", "rows/s": "images_per_s", "time_left": "left_s"}
-FILTER = re.compile(r"([^=!<>~]*)(=|!=|<=|>=|<|>|~)(.*)", re.DOTALL)
-ORDERED: dict[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+MINUTE = 16
+"""Characters of a time up to the minute."""
+LEAST_NAME = 28
+"""Columns of the terminal to which names of runs are wrapped at least: they differ at both ends."""
 MAX_METRICS = 6
 """Of more metrics, a terminal shows the first ones."""
 STYLES = {
@@ -53,59 +34,6 @@ STYLES = {
     "stopped": "yellow", "pruned": "yellow", "failed": "red", "hung": "red",
 }  # fmt: skip
 """The color of each state."""
-REMEDY = "filters are COLUMN=VALUE, or with !=, <, <=, >, >=, or ~ for texts that contain VALUE"
-
-
-class Filter(NamedTuple):
-    """A condition that a listed run meets."""
-
-    column: str
-    operator: str
-    value: str
-
-    @classmethod
-    def parse(cls, given: str, metrics: Collection[str] = ()) -> Filter:
-        """From the command line. metrics: names of further columns. Raises UserError if it is none."""
-        match = FILTER.fullmatch(given)
-        if not match or (match[2] not in ("=", "!=") and not match[3].strip()):
-            raise UserError(f"--filter {printable(given)}: no comparison", REMEDY)
-        parsed = cls(column_of(match[1].strip(), "--filter", metrics), match[2], match[3].strip())
-        if parsed.is_of_numbers and parsed.value and (parsed.operator == "~" or parsed.number is None):
-            raise UserError(f"--filter {printable(given)}: {parsed.column} is a number", REMEDY)
-        return parsed
-
-    @property
-    def is_of_numbers(self) -> bool:
-        return self.column not in TEXTS
-
-    @property
-    def number(self) -> float | None:
-        """The value as a number."""
-        try:
-            value = float(self.value)
-        except ValueError:
-            return None
-        return value if math.isfinite(value) else None
-
-    def accepts(self, view: RunView) -> bool:
-        """Whether a run meets it. An unknown value equals only an empty one."""
-        actual = value_of(view, self.column)
-        if self.operator in ("=", "!="):
-            return self._equals(actual) == (self.operator == "=")
-        if actual is None or actual == "":
-            return False
-        if self.operator == "~":
-            return self.value.lower() in str(actual).lower()
-        return ORDERED[self.operator](actual, self.number if self.is_of_numbers else self.value)
-
-    def _equals(self, actual: Any) -> bool:
-        if actual is None or actual == "" or not self.value:
-            return (actual is None or actual == "") and not self.value
-        if self.is_of_numbers:
-            return bool(actual == self.number)
-        known, value = str(actual).lower(), self.value.lower()
-        # A strategy is also called without what its ranks are connected by: `horovod` for `horovod over Gloo`.
-        return value == known or (self.column == "strategy" and value == known.partition(" over ")[0])
 
 
 def value_of(view: RunView, column: str) -> Any:
@@ -120,33 +48,29 @@ def metric_names(views: Iterable[RunView]) -> list[str]:
     return sorted(counts, key=lambda name: (name not in scores, -counts[name]))
 
 
-def column_of(name: str, option: str, metrics: Collection[str] = ()) -> str:
-    """The column of that name. Raises UserError if there is none.
-
-    option: where the name was given. metrics: names of further columns.
-    """
+def column_of(name: str, metrics: Collection[str] = ()) -> str:
+    """The column of that name. Raises UserError if there is none. metrics: names of further columns."""
     if name in metrics:
         return name
     column = ALIASES.get(name.lower(), name.lower().replace("-", "_"))
     if column not in COLUMNS:
         known = list(dict.fromkeys([*COLUMNS, *metrics]))
         hint = did_you_mean(column, [*known, *ALIASES])
-        raise UserError(f"{option}: no column {printable(name)!r}{hint}", f"the columns are {', '.join(known)}")
+        raise UserError(f"--sort: no column {printable(name)!r}{hint}", f"the columns are {', '.join(known)}")
     return column
 
 
-def sort_runs(views: list[RunView], column: str = "-started", reverse: bool = False) -> list[RunView]:
+def sort_runs(views: list[RunView], column: str = "-started") -> list[RunView]:
     """The runs by a column, the least value first, or with `-` before its name, the greatest; unknown values last.
 
     By `score` the best is first, whether that is the least or the greatest, and with `-` the last. Raises UserError for
     an unknown column.
     """
-    name = column_of(column.removeprefix("-"), "--sort", metric_names(views))
+    name = column_of(column.removeprefix("-"), metric_names(views))
     views = sorted(views, key=lambda view: str(view.folder))
     known = [view for view in views if value_of(view, name) not in (None, "")]
     unknown = [view for view in views if value_of(view, name) in (None, "")]
-    is_reverse = column.startswith("-") != reverse
-    return sorted(known, key=lambda view: _key(view, name), reverse=is_reverse) + unknown
+    return sorted(known, key=lambda view: _key(view, name), reverse=column.startswith("-")) + unknown
 
 
 def _key(view: RunView, column: str) -> Any:
@@ -162,50 +86,42 @@ def state_text(view: RunView) -> Text:
     return text.append(f": {view.state.reason}", "not bold") if view.state.reason else text
 
 
-def run_lines(views: Sequence[RunView], width: int | None, plain: bool = False) -> list[Text]:
-    """The table. width: of the terminal; None for lines that are not cut. plain: without characters beyond ASCII."""
+def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
+    """The table. width: of the terminal; None for lines that are not cut."""
 
-    def column(heading: str, priority: int, text: Callable[[RunView], Cell], **layout: Any) -> CellsOf:
-        return Column(heading, priority, **layout), [text(view) for view in views]
+    def column(heading: str, priority: int, text: Callable[[RunView], Cell], least: int = 0) -> CellsOf:
+        return Column(heading, priority, left=bool(least), least=least), [text(view) for view in views]
 
-    begun = None if width is None else 16  # up to the minute
-    names = metric_names(views)
-    shown = names if width is None else names[:MAX_METRICS]
+    def metric(name: str) -> CellsOf:
+        return column(name, 2 if name in scores else 10, lambda view: decimal(view.metrics.get(name)))
+
+    most, begun = (None, None) if width is None else (MAX_METRICS, MINUTE)
     scores = {view.score.name for view in views if view.score}
-    metrics = [column(name, 2 if name in scores else 10, _metric(name)) for name in shown]
+    metrics = [metric(name) for name in metric_names(views)[:most]]
     parts = sorted({view.run.part for view in views}) or ["test"]
-    losses = [column(f"{' or '.join(parts)} loss", 3 if metrics else 2, lambda view: decimal(view.evaluated_loss))]
-    evaluated = [column("evaluated", 4, lambda view: view.run.part, left=True)] if parts != ["test"] else []
+    loss = column(f"{' or '.join(parts)} loss", 3 if metrics else 2, lambda view: decimal(view.evaluated_loss))
     table = Table.of_columns(
         [
-            column("name", 0, lambda view: view.name, left=True, least=28, overflow="middle"),
-            column("when", 8, lambda view: view.started[:begun], left=True),
-            column("state", 1, state_text, left=True, least=10),
-            column("framework", 9, lambda view: view.values["framework"], left=True),
-            column("strategy", 7, lambda view: view.run.strategy, left=True, least=8),
+            (Column("name", left=True, least=LEAST_NAME, overflow="wrap"), [view.name for view in views]),
+            column("when", 8, lambda view: view.started[:begun], MINUTE),
+            column("state", 1, state_text, 10),
+            column("framework", 9, lambda view: view.values["framework"], 9),
+            column("strategy", 7, lambda view: view.run.strategy, 8),
             column("ranks", 6, lambda view: view.ranks_text),
             column("step", 5, steps),
             column("loss", 3, lambda view: decimal(view.loss)),
-            *(losses if _has_loss_as_score(views) else []),
+            *([loss] if LOSS in scores else []),
             *metrics,
-            *evaluated,
+            *([column("evaluated", 4, lambda view: view.run.part, 4)] if parts != ["test"] else []),
             column(f"{unit_of(views)}/s", 4, lambda view: speed(view.images_per_s)),
             column("epoch", 11, lambda view: short(view.values["epoch"])),
             column("time left", 10, lambda view: duration(view.left_s)),
-            column("best checkpoint", 14, lambda view: view.values["best_checkpoint"], left=True),
-            column("model", 12, lambda view: view.values["model"], left=True, least=8, overflow="middle"),
-            column("data", 13, lambda view: view.values["data"], left=True, least=12, overflow="middle"),
+            column("best checkpoint", 14, lambda view: view.values["best_checkpoint"], 15),
+            column("model", 12, lambda view: view.values["model"], 8),
+            column("data", 13, lambda view: view.values["data"], 12),
         ]
     )
-    return table.lines(width, plain)
-
-
-def _metric(name: str) -> Callable[[RunView], str]:
-    return lambda view: decimal(view.metrics.get(name))
-
-
-def _has_loss_as_score(views: Iterable[RunView]) -> bool:
-    return any(view.score and view.score.name == LOSS for view in views)
+    return table.lines(width)
 
 
 def unit_of(views: Iterable[RunView]) -> str:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.runs.changes import Change, Changes
+from hvdtrain.runs.changes import Changes, RankEvent
 from hvdtrain.runs.records import Record
-from hvdtrain.runs.step_times import WINDOW_S, StepTime, slow_ranks
+from hvdtrain.runs.step_times import WINDOW_S, StepSeconds, slow_ranks
 from hvdtrain.training.heartbeats import Heartbeat
 
 FILE = re.compile(r"rank-(\d{1,6})\.json")
@@ -74,7 +74,7 @@ class RankView:
     """Seconds since its heartbeat last changed."""
     images_per_s: float | None = None
     """Rows that this rank trains per second."""
-    shares: StepTime | None = None
+    shares: StepSeconds | None = None
     """Shares of the time of steps, of a rank that makes steps."""
     remark: str = ""
     """What is wrong with it: `no heartbeat for 3 s`, `slow`; empty for a rank like the others."""
@@ -152,14 +152,14 @@ class RankWatch:
         return RankView(last, max(now - ended, 0.0), speed, _shares(first, last), "", silent_after_s)
 
 
-def _shares(first: Heartbeat, last: Heartbeat) -> StepTime | None:
+def _shares(first: Heartbeat, last: Heartbeat) -> StepSeconds | None:
     """What the time between two heartbeats was spent on; of a rank with one heartbeat, all its time."""
     return (_steps(last).minus(_steps(first)) if first is not last else _steps(last)).shares
 
 
-def _steps(beat: Heartbeat) -> StepTime:
+def _steps(beat: Heartbeat) -> StepSeconds:
     """The time of all steps in the process of a rank."""
-    return StepTime(beat.compute_s, beat.communicate_s, beat.data_s)
+    return StepSeconds(beat.compute_s, beat.communicate_s, beat.data_s)
 
 
 def with_remarks(views: Sequence[RankView]) -> list[RankView]:
@@ -186,7 +186,7 @@ def members_and_others(views: Sequence[RankView], changes: Changes) -> list[Rank
     return sorted([*known, *filter(None, others)], key=lambda view: view.rank)
 
 
-def _other(view: RankView, lost: Change | None) -> RankView | None:
+def _other(view: RankView, lost: RankEvent | None) -> RankView | None:
     """A rank that does not train with the others; None for one of an earlier job."""
     view = replace(view, images_per_s=None, shares=None, is_member=False)
     if view.is_silent or (lost and view.beat.time < lost.time + REPLACED_S):

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.records import shown
-from hvdtrain.runs.run import TRACES, Run
+from hvdtrain.runs.run import RecordedRun
+from hvdtrain.runs.search import TRACES
 from hvdtrain.training.heartbeats import Observation, explain
 from hvdtrain.views.rank_view import RankView
 
@@ -47,7 +48,7 @@ class RunState(NamedTuple):
 
 
 def find_state(
-    run: Run, ranks: list[RankView], size: int, step_s: float = 0.0, changes: Changes | None = None
+    run: RecordedRun, ranks: list[RankView], size: int, step_s: float = 0.0, changes: Changes | None = None
 ) -> RunState:
     """The state of a run, from its end record, its heartbeats and its lock.
 

@@ -16,7 +16,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import HAPPENED, MAX_NAME, NAME, MetricsReader, metrics_of
 from hvdtrain.runs.records import Record, seconds_of, shown
-from hvdtrain.runs.run import Run, find_runs
+from hvdtrain.runs.run import RecordedRun
+from hvdtrain.runs.search import find_runs
 from hvdtrain.system.checkpoint_folder import run_of
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.views.rank_view import RankView, RankWatch, members_and_others, read_beats, with_remarks
@@ -35,7 +36,7 @@ RECENT_S = 3600.0
 class RunView:
     """A run, as it was when it was looked at; what is not known is None."""
 
-    run: Run
+    run: RecordedRun
     state: RunState
     ranks: tuple[RankView, ...]
     step: int
@@ -123,17 +124,10 @@ class RunView:
     @property
     def left_s(self) -> float | None:
         """Seconds until its last step, at the speed of the newest logging step; evaluations not counted."""
-        rate = self.steps_per_s
-        if self.state.name != "training" or not rate or self.last_step is None:
+        rate = self.images_per_s
+        if self.state.name != "training" or not rate or not self.global_batch or self.last_step is None:
             return None
-        return max(self.last_step - self.step, 0) / rate
-
-    @property
-    def steps_per_s(self) -> float | None:
-        """Steps per second at present."""
-        if not self.images_per_s or not self.global_batch:
-            return None
-        return self.images_per_s / self.global_batch
+        return max(self.last_step - self.step, 0) * self.global_batch / rate
 
     @functools.cached_property
     def values(self) -> dict[str, Any]:
@@ -168,7 +162,7 @@ class RunFollower:
 
     def look(self) -> RunView:
         """The run now."""
-        run = Run(self.folder)
+        run = RecordedRun(self.folder)
         size, train = run.config.count("ranks") or 0, run.last_records["train"]
         beats = {} if run.end and run.end.status == "finished" else read_beats(self.folder)
         ranks = self._watch.look(beats) if beats else []
@@ -187,7 +181,7 @@ class RunFollower:
         now = len(changes.members.hosts) if changes.members else size
         return RunView(run, state, tuple(ranks), step, size, batch, now if now != size else None)
 
-    def _changes(self, run: Run, size: int) -> Changes:
+    def _changes(self, run: RecordedRun, size: int) -> Changes:
         """What happened to the ranks of the job that trains now; nothing of an earlier one."""
         changes = Changes.of(self._happened.read())
         since = seconds_of(run.started)

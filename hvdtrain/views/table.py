@@ -14,20 +14,19 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich import table as rich_table
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from hvdtrain.views.output import Output
+
 FILE_WIDTH = 120
-"""Width of a table where standard output is not a terminal."""
-MAX_PARAGRAPH = 120
-"""Width of sentences in a terminal."""
+"""Width of a table where standard output is not a terminal, and of sentences in a terminal at most."""
 MIN_TEXT = 19
 """Width to which a column of text is wrapped at least, in columns of the terminal."""
 GAP = 2
 """Blank columns between two columns."""
-INDENT = 2
-"""Of names below the title of their section."""
 BEST = "*"
 """Before the best figure of a section."""
 FORMULA = ("=", "+", "-", "@")
@@ -46,9 +45,8 @@ class Column(NamedTuple):
     """Whether its cells are on the left."""
     least: int = 0
     """How far it may be narrowed; 0 if it keeps its width."""
-    overflow: Literal["end", "middle", "wrap"] = "end"
-    """What becomes of longer cells: they are cut, at the end or (names of runs differ at both ends) in the middle, or
-    wrapped."""
+    overflow: Literal["end", "wrap"] = "end"
+    """What becomes of longer cells: their end is cut, or they are wrapped."""
 
 
 def text_column(heading: str, priority: int = 0) -> Column:
@@ -103,39 +101,45 @@ class Table:
 
     def terminal(self, width: int | None = None) -> str:
         """The caption and the lines for standard output, at most `width` columns wide, by default those it has."""
-        colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-        console = Console(highlight=False, force_terminal=sys.stdout.isatty(), color_system=colors)
-        plain = "utf" not in (sys.stdout.encoding or "").lower()
-        with console.capture() as capture:
-            for line in self.lines(terminal_width() if width is None else width, plain):
-                line.rstrip()
-                console.print(line, soft_wrap=True)
-        text = capture.get().rstrip("\n")
+        text = Output().text(self.lines(terminal_width() if width is None else width))
         return f"{paragraph(self.caption)}\n\n{text}" if self.caption else text
 
-    def lines(self, width: int | None, plain: bool = False) -> list[Text]:
+    def lines(self, width: int | None) -> list[Text]:
         """The headings and all rows. The best row of a section is bold, and its best figure has a mark.
 
-        width: of the terminal; None where lines may have any length. plain: without characters beyond ASCII.
+        width: of the terminal; None where lines may have any length.
         """
         sections = [self._marked(section) for section in self.sections]
         shown, widths = self._fitted([row for rows in sections for row in rows], width)
-        columns = [self.columns[number] for number in shown]
-        headings = [Text(column.heading, "bold") for column in columns]
-        lines = _lines(headings, columns, widths, plain, bottom=True, wrap=self.ruled)
         total = _total(widths)
-        lines += [Text(("-" if plain else "─") * total)] * self.ruled
+        heads = self._grid(shown, widths, "bottom")
+        heads.add_row(*(Text(self.columns[number].heading, "bold") for number in shown))
+        parts: list[RenderableType] = [heads, *([Text("─" * total)] if self.ruled else [])]
         for section, rows in zip(self.sections, sections, strict=True):
-            indent = INDENT if section.title else 0
             if section.title:
-                title = Text(section.title, "bold" if self.ruled else "bold underline")
-                lines += [*[Text()] * (section is not self.sections[0]), *_wrapped(title, max(total, MIN_TEXT))]
+                parts += [Text()] * (section is not self.sections[0])
+                parts.append(Text(section.title, "bold" if self.ruled else "bold underline"))
+            grid = self._grid(shown, widths, "top")
             for number, row in enumerate(rows):
-                cells = [row[place] for place in shown]
-                for line in _lines(cells, columns, [widths[0] - indent, *widths[1:]], plain):
-                    style = "bold" if number == section.best else ""
-                    lines.append(Text(" " * indent, style).append_text(line))
-        return lines
+                grid.add_row(*(row[place] for place in shown), style="bold" if number == section.best else None)
+            parts.append(grid)
+        return rendered(Group(*parts), max(total, MIN_TEXT) if width is None else width)
+
+    def _grid(
+        self, shown: Sequence[int], widths: Sequence[int], vertical: Literal["top", "bottom"]
+    ) -> rich_table.Table:
+        """Empty rows of these columns."""
+        grid = rich_table.Table.grid(padding=(0, GAP, 0, 0))
+        for number, width in zip(shown, widths, strict=True):
+            column = self.columns[number]
+            grid.add_column(
+                width=width,
+                justify="left" if column.left else "right",
+                vertical=vertical,
+                no_wrap=not self.ruled and column.overflow != "wrap",
+                overflow="fold" if column.overflow == "wrap" else "ellipsis",
+            )
+        return grid
 
     def _marked(self, section: Section) -> list[list[Text]]:
         """The cells of a section's rows, with the mark of the best."""
@@ -146,8 +150,12 @@ class Table:
         return rows
 
     def _fitted(self, rows: Sequence[Sequence[Text]], width: int | None) -> tuple[list[int], list[int]]:
-        """The columns that are shown, by number, and the width of each."""
-        limits = [self._limits(number, [row[number] for row in rows]) for number in range(len(self.columns))]
+        """The columns that are shown, by number, and the width of each.
+
+        What is left after the least widths goes first to columns that need little of it. Where the least widths are too
+        much already, columns that are wrapped become narrower.
+        """
+        limits = [self._limits(column, [row[at].cell_len for row in rows]) for at, column in enumerate(self.columns)]
         numbers = range(len(self.columns))
         if width is None:
             return list(numbers), [need for _, need in limits]
@@ -155,106 +163,38 @@ class Table:
         for number in sorted(shown, key=lambda number: -self.columns[number].priority):
             if self.columns[number].priority and _total([limits[other][0] for other in shown]) > width:
                 shown.remove(number)
-        wrapped = [place for place, number in enumerate(shown) if self.columns[number].overflow == "wrap"]
-        return shown, _widths([limits[number] for number in shown], wrapped, width)
+        widths = {number: limits[number][0] for number in shown}
+        wrapped = [number for number in shown if self.columns[number].overflow == "wrap"]
+        for _ in range(_total(widths.values()) - width if wrapped else 0):
+            widths[max(wrapped, key=widths.__getitem__)] -= 1
+        for number in sorted(shown, key=lambda number: limits[number][1]):
+            left = width - _total(widths.values())
+            widths[number] += max(min(limits[number][1] - widths[number], left), 0)
+        return shown, [max(min(fitted, width), 1) for fitted in widths.values()]
 
-    def _limits(self, number: int, cells: Sequence[Text]) -> tuple[int, int]:
-        """The least width of a column, and the width that it needs."""
-        column = self.columns[number]
-        longest = max([cell.cell_len for cell in cells], default=0)
-        longest += INDENT * (number == 0 and any(section.title for section in self.sections))
-        heading = cell_len(column.heading)
-        if column.overflow == "wrap":
-            need = max(longest, heading)
-            return min(need, column.least), need
-        if self.ruled:
-            heading = max(map(cell_len, column.heading.split()), default=0)
-        need = max(longest, heading)
-        return min(need, max(column.least, heading)) if column.least else need, need
+    def _limits(self, column: Column, lengths: Sequence[int]) -> tuple[int, int]:
+        """The least width of a column, and the width that it needs. lengths: of its cells."""
+        whole = not self.ruled or column.overflow == "wrap"
+        words = [column.heading] if whole else column.heading.split()
+        heading = max(map(cell_len, words), default=0)
+        need = max([*lengths, heading])
+        if not column.least:
+            return need, need
+        return min(need, column.least if column.overflow == "wrap" else max(column.least, heading)), need
 
 
-def _total(widths: Sequence[int]) -> int:
+def _total(widths: Collection[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _widths(limits: Sequence[tuple[int, int]], wrapped: Sequence[int], width: int) -> list[int]:
-    """The widths of columns: what is left after the least widths goes first to those that need little of it.
-
-    Where the least widths are too much already, columns that are `wrapped` become narrower.
-    """
-    widths = [least for least, _ in limits]
-    for _ in range(_total(widths) - width if wrapped else 0):
-        widths[max(wrapped, key=lambda place: widths[place])] -= 1
-    left = width - _total(widths)
-    for index in sorted(range(len(limits)), key=lambda index: limits[index][1]):
-        more = max(min(limits[index][1] - widths[index], left), 0)
-        widths[index] += more
-        left -= more
-    return [max(min(fitted, width), INDENT + 1) for fitted in widths]
-
-
-def _lines(
-    cells: Sequence[Text],
-    columns: Sequence[Column],
-    widths: Sequence[int],
-    plain: bool,
-    bottom: bool = False,
-    wrap: bool = False,
-) -> list[Text]:
-    """The lines of a row. bottom: cells of few lines are in the last ones. wrap: all cells are wrapped."""
-    blocks = [
-        _wrapped(cell, width)
-        if wrap or column.overflow == "wrap"
-        else [cut(cell, width, plain, column.overflow == "middle")]
-        for cell, column, width in zip(cells, columns, widths, strict=True)
-    ]
-    height = max(map(len, blocks))
-    lines = []
-    for number in range(height):
-        line = Text()
-        for index, (block, column, width) in enumerate(zip(blocks, columns, widths, strict=True)):
-            place = number - (height - len(block)) * bottom
-            part = block[place] if 0 <= place < len(block) else Text()
-            blank = " " * max(width - part.cell_len, 0)
-            line.append(" " * GAP if index else "")
-            line.append("" if column.left else blank).append_text(part)
-            line.append(blank if column.left and index < len(blocks) - 1 else "")
-        lines.append(line)
-    return lines
-
-
-def _wrapped(text: Text, width: int) -> list[Text]:
-    """The text in lines; a word that is longer than a line is broken."""
-    if text.cell_len <= width:
-        return [text]
-    lines = list(text.wrap(Console(width=width), width, overflow="fold"))
+def rendered(part: RenderableType, width: int) -> list[Text]:
+    """The lines that rich makes of a part of a page in so many columns."""
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    parts = console.render_lines(part, pad=False)
+    lines = [Text.assemble(*((segment.text, segment.style or "") for segment in line)) for line in parts]
     for line in lines:
         line.rstrip()
     return lines
-
-
-def cut(text: Text, width: int, plain: bool = False, middle: bool = False) -> Text:
-    """The text, in at most that many columns of the terminal."""
-    if text.cell_len <= width:
-        return text
-    mark = ".." if plain else "…"
-    if width <= len(mark):
-        return Text(set_cell_size(text.plain, width), text.style)
-    if middle:
-        room = width - len(mark)
-        end = _last_cells(text.plain, room - room // 2)
-        return Text(set_cell_size(text.plain, room // 2) + mark + end, text.style)
-    shortened = text.copy()
-    shortened.truncate(width - len(mark), overflow="crop")
-    return shortened.append(mark)
-
-
-def _last_cells(text: str, width: int) -> str:
-    """The end of a text that takes at most that many columns."""
-    begin = len(text)
-    while begin > 0 and cell_len(text[begin - 1 :]) <= width:
-        begin -= 1
-    return text[begin:]
 
 
 def to_csv(records: Sequence[dict[str, Any]]) -> str:
@@ -285,7 +225,7 @@ def paragraph(text: str) -> str:
     """Text in lines that fit the terminal; in a file, one line."""
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         return text
-    return textwrap.fill(text, min(terminal_width(), MAX_PARAGRAPH), break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(text, min(terminal_width(), FILE_WIDTH), break_long_words=False, break_on_hyphens=False)
 
 
 def escape(text: str) -> str:

@@ -27,40 +27,40 @@ ACCUMULATE, CLIP = ("--accumulate", "2"), ("--clip-norm", "0.05")
 
 STYLES = [
     ("mxnet", "single"),
-    ("mxnet", "single", "--api", "module"),
-    ("mxnet", "single", "--api", "ndarray"),
+    ("mxnet", "module-single"),
+    ("mxnet", "ndarray-single"),
     ("tensorflow", "single"),
-    ("tensorflow", "single", "--api", "fit"),
+    ("tensorflow", "keras-fit-single"),
 ]
 ON_DEVICES = [
     ("torch", "dataparallel"),
     ("tensorflow", "mirrored"),
-    ("tensorflow", "mirrored", "--api", "fit"),
-    ("mxnet", "kvstore"),
-    ("mxnet", "kvstore", "--api", "module"),
+    ("tensorflow", "keras-fit-mirrored"),
+    ("mxnet", "kvstore-device"),
+    ("mxnet", "module-kvstore-device"),
     ("mxnet", "manual"),
 ]
-SHORT_ON_DEVICES = [row for row in ON_DEVICES if row[1:] not in (("manual",), ("mirrored", "--api", "fit"))]
+SHORT_ON_DEVICES = [row for row in ON_DEVICES if row[1] not in ("manual", "keras-fit-mirrored")]
 """Keras' fit is one of STYLES."""
 HOROVOD = [
     ("torch", "horovod"),
     ("mxnet", "horovod"),
     ("tensorflow", "horovod"),
-    ("tensorflow", "horovod", "--api", "fit"),
-    ("mxnet", "horovod", "--api", "ndarray"),
+    ("tensorflow", "keras-fit"),
+    ("mxnet", "ndarray"),
 ]
 TORCH, MXNET, TENSORFLOW = HOROVOD[:3]
-MODULE = ("mxnet", "horovod", "--api", "module")
+MODULE = ("mxnet", "module")
 OVER_RANKS = {
     **dict.fromkeys(HOROVOD, ""),  # by the launcher of RANKED
     ("torch", "ddp"): "local",
     ("torch", "ring"): "local",
     ("torch", "mpi"): "mpirun",
     ("tensorflow", "multiworker"): "local",
-    ("tensorflow", "multiworker", "--api", "fit"): "local",
+    ("tensorflow", "keras-fit-multiworker"): "local",
     ("tensorflow", "ring"): "local",
     ("tensorflow", "mpi"): "mpirun",
-    ("mxnet", "kvstore", "--kvstore", "dist_sync"): "local",
+    ("mxnet", "kvstore-dist"): "local",
     ("mxnet", "ring"): "local",
     ("mxnet", "mpi"): "mpirun",
 }
@@ -150,9 +150,9 @@ def dropout_cases():
                 own = on_ranks(row, remainder, *options, by=by, ranks=ranks)
                 yield case(own, expected, f"dropout-{remainder}-{ranks}-{name_of(row)}", short, DROPOUT)
     # TensorFlow can split a CPU once in a process; above it is two devices.
-    for row in [("torch", "manual"), *(row for row in ON_DEVICES if "mirrored" not in row)]:
+    for row in [("torch", "manual"), *(row for row in ON_DEVICES if "mirrored" not in row[1])]:
         own = alone(row, "dropout", *mine("WITHOUT_NORM", *UNEVEN), "--devices", "3")
-        yield case(own, WHOLE, f"dropout-devices-{name_of(row)}", row[1] == "kvstore", DROPOUT)
+        yield case(own, WHOLE, f"dropout-devices-{name_of(row)}", row[1] == "kvstore-device", DROPOUT)
     for row in (TORCH, TENSORFLOW):
         own = on_ranks(row, "accumulate", *mine("WITHOUT_NORM", *ACCUMULATE))
         yield case(own, single("WITHOUT_NORM"), f"dropout-accumulate-{name_of(row)}")

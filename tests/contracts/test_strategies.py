@@ -10,6 +10,8 @@ from support.jobs import distance, finish, real_data_folder, start
 from support.parity import EVERY_STEP, PLAIN, after, assert_same_training, one_process, reference
 from support.shared_runs import RANKED, SharedRun, over_ranks, resumed, trains
 
+from hvdtrain.config.strategy_names import SINGLE
+from hvdtrain.frameworks.registry import KVSTORES
 from hvdtrain.runs import metrics
 from hvdtrain.system.network import free_port
 
@@ -20,17 +22,17 @@ SHORT_ROWS = [
     ("torch", "manual", (), "alone"),
     ("torch", "mpi", (), "mpirun"),
     ("tensorflow", "mirrored", (), "alone"),
-    ("tensorflow", "single", ("--api", "fit"), "alone"),
-    ("tensorflow", "horovod", ("--api", "fit"), "gloo"),
-    ("tensorflow", "mirrored", ("--api", "fit"), "alone"),
-    ("mxnet", "kvstore", ("--kvstore", "local"), "alone"),
-    ("mxnet", "kvstore", ("--kvstore", "device"), "alone"),
-    ("mxnet", "kvstore", ("--kvstore", "dist_sync"), "local"),
-    ("mxnet", "single", ("--api", "module"), "alone"),
-    ("mxnet", "horovod", ("--api", "module"), "gloo"),
-    ("mxnet", "kvstore", ("--api", "module"), "alone"),
-    ("mxnet", "single", ("--api", "ndarray"), "alone"),
-    ("mxnet", "horovod", ("--api", "ndarray"), "gloo"),
+    ("tensorflow", "keras-fit-single", (), "alone"),
+    ("tensorflow", "keras-fit", (), "gloo"),
+    ("tensorflow", "keras-fit-mirrored", (), "alone"),
+    ("mxnet", "kvstore-local", (), "alone"),
+    ("mxnet", "kvstore-device", (), "alone"),
+    ("mxnet", "kvstore-dist", (), "local"),
+    ("mxnet", "module-single", (), "alone"),
+    ("mxnet", "module", (), "gloo"),
+    ("mxnet", "module-kvstore-device", (), "alone"),
+    ("mxnet", "ndarray-single", (), "alone"),
+    ("mxnet", "ndarray", (), "gloo"),
     ("mxnet", "manual", (), "alone"),
 ]
 # The short suite has the ring of PyTorch and MXNet in test_tasks.
@@ -38,20 +40,20 @@ MATRIX_ROWS = [
     ("torch", "ddp", (), "local"),
     ("torch", "ring", (), "local"),
     ("tensorflow", "multiworker", (), "local"),
-    ("tensorflow", "multiworker", ("--api", "fit"), "local"),
+    ("tensorflow", "keras-fit-multiworker", (), "local"),
     ("tensorflow", "ring", (), "local"),
     ("tensorflow", "mpi", (), "mpirun"),
-    ("tensorflow", "horovod", ("--api", "fit", "--groups", "3"), "gloo"),
-    ("mxnet", "horovod", ("--api", "module", "--groups", "3"), "gloo"),
-    ("mxnet", "horovod", ("--api", "ndarray", "--groups", "3"), "gloo"),
-    ("mxnet", "kvstore", ("--kvstore", "dist_device_sync"), "local"),
-    ("mxnet", "kvstore", ("--api", "module", "--kvstore", "dist_sync"), "local"),
+    ("tensorflow", "keras-fit", ("--groups", "3"), "gloo"),
+    ("mxnet", "module", ("--groups", "3"), "gloo"),
+    ("mxnet", "ndarray", ("--groups", "3"), "gloo"),
+    ("mxnet", "kvstore-dist-device", (), "local"),
+    ("mxnet", "module-kvstore-dist", (), "local"),
     ("mxnet", "ring", (), "local"),
     ("mxnet", "mpi", (), "mpirun"),
 ]
 ROWS = SHORT_ROWS + MATRIX_ROWS
 
-UNTOLD = {"multiworker", "dist_sync", "dist_device_sync"}
+UNTOLD = {"multiworker", "keras-fit-multiworker", *(name for name in KVSTORES if "dist" in name)}
 """Strategies whose framework does not tell how long it communicates."""
 
 
@@ -102,23 +104,23 @@ def test_weights_and_accuracy_equal_those_of_one_process(shared_jobs, row, data,
     assert ("torch.nn.DataParallel supports GPUs only" in output) or row[1] != "dataparallel"
     assert_same_training(run_folder, shared_jobs.folder(reference(data)), trained.ranks)
     devices = json.loads((run_folder / "config.json").read_text())["devices"]
-    assert devices == (2 if row[3] == "alone" and row[1] != "single" else 1)
-    assert_times_of_ranks(run_folder, trained.ranks, tells=not UNTOLD & {row[1], *row[2]})
+    assert devices == (2 if row[3] == "alone" and row[1] not in SINGLE else 1)
+    assert_times_of_ranks(run_folder, trained.ranks, tells=row[1].removeprefix("module-") not in UNTOLD)
 
 
 # One row per learner: each has the same momentum, and resumes bit for bit.
 SHORT_LEARNERS = [
     ("torch", "manual", (), "alone"),
     ("tensorflow", "mirrored", (), "alone"),
-    ("mxnet", "kvstore", ("--kvstore", "device"), "alone"),
-    ("mxnet", "kvstore", ("--api", "module"), "alone"),
+    ("mxnet", "kvstore-device", (), "alone"),
+    ("mxnet", "module-kvstore-device", (), "alone"),
     ("mxnet", "manual", (), "alone"),
 ]
 MATRIX_LEARNERS = [
     ("torch", "ddp", (), "local"),
     ("torch", "horovod", (), "local"),
     ("tensorflow", "horovod", (), "gloo"),
-    ("tensorflow", "horovod", ("--api", "fit"), "gloo"),
+    ("tensorflow", "keras-fit", (), "gloo"),
     ("mxnet", "horovod", (), "gloo"),
 ]
 

@@ -16,13 +16,13 @@ TASKS = ROOT / "tests" / "support" / "tasks"
 OPTIONS = ("--device", "cpu", "--batch-size", "32", "--seed", "5", "--warmup-epochs", "0", "--lr", "0.02")
 """4 steps in an epoch."""
 ONE_EPOCH = ("--epochs", "1", "--max-steps", "4")
-DEVICES = {"torch": ("dataparallel", "manual"), "tensorflow": ("mirrored",), "mxnet": ("kvstore",)}
+DEVICES = {"torch": ("dataparallel", "manual"), "tensorflow": ("mirrored",), "mxnet": ("kvstore-device",)}
 OVER_RANKS = [
     ("torch", "local", ("horovod", "ring", "ddp")),
     ("torch", "mpirun", ("mpi",)),
     ("tensorflow", "local", ("horovod", "ring", "multiworker")),
     ("tensorflow", "mpirun", ("mpi",)),
-    ("mxnet", "local", ("horovod", "ring", "kvstore")),
+    ("mxnet", "local", ("horovod", "ring", "kvstore-dist")),
     ("mxnet", "mpirun", ("mpi",)),
 ]
 SHORT_RANKS = {("torch", "horovod"), ("torch", "ring")}
@@ -44,8 +44,7 @@ def alone(framework, name, options, strategy="single", *more):
 
 
 def on_two_ranks(framework, name, options, strategy, by="local"):
-    kvstore = ("--kvstore", "dist_sync") if strategy == "kvstore" else ()
-    given = (*options, "--strategy", strategy, *kvstore)
+    given = (*options, "--strategy", strategy)
     return over_ranks(framework, f"task-{name}-{strategy}", *given, by=by, ranks=2)
 
 
@@ -60,8 +59,7 @@ def equal_cases():
     """Runs over devices or ranks, and those of one process."""
     for framework, strategies in DEVICES.items():
         for strategy in strategies:
-            kvstore = ("--kvstore", "device") if strategy == "kvstore" else ()
-            several = alone(framework, "Regression", regression(framework), strategy, "--devices", "2", *kvstore)
+            several = alone(framework, "Regression", regression(framework), strategy, "--devices", "2")
             yield several, alone(framework, "Regression", regression(framework)), True
     for framework, by, strategies in OVER_RANKS:
         for strategy in strategies:
@@ -88,7 +86,7 @@ def test_ranks_and_devices_train_a_task_as_one_process_does(shared_jobs, over, o
 def resumed_cases():
     """Runs in one process and over ranks, each whole, a part of it, and the rest."""
     for name in FRAMEWORKS:
-        classifier = (*task(name, "Classifier"), "--epochs", "2", "--set", "width=8")
+        classifier = (*task(name, "Classifier"), "--epochs", "2", "--arg", "width=8")
         yield resumed(alone(name, "Classifier", classifier), 6, 3), "user-resume", True
     for framework, by, strategies in OVER_RANKS:
         for strategy in strategies:
@@ -174,7 +172,7 @@ def test_a_killed_task_restarts_and_continues_with_another_number_of_ranks(frame
     parts = {
         "whole": [*program, "--strategy", "single", "--name", "whole"],
         "killed": [*local, "2", "--restarts", "1", "--", *program, "--name", "parts", "--max-steps", "6"],
-        "rest": [*local, "3", "--", *program, "--name", "parts", "--auto-resume"],
+        "rest": [*local, "3", "--", *program, "--name", "parts", "--resume", "auto"],
     }
     outputs = {}
     for part, command in parts.items():

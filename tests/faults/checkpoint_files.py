@@ -12,7 +12,7 @@ from support.networks import LENET, LENET_RECORD
 
 from faults.suite import Row, Suite
 from faults.watched_job import EVERY
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder, run_end
@@ -24,7 +24,7 @@ def flip(suite: Suite, launcher: str, framework: str) -> Row:
     job.wait_for_step(3 * EVERY)
     os.kill(job.process.pid, signal.SIGTERM)
     job.end(75)
-    newest = checkpoint_folder.current_line(job.run / "checkpoints")[-1].path
+    newest = checkpoint_folder.entries(job.run / "checkpoints")[-1].path
     victim = newest / suite.random.choice(checkpoints.FILES)
     data = bytearray(victim.read_bytes())
     data[suite.random.randrange(len(data))] ^= 1 << suite.random.randrange(8)
@@ -50,8 +50,8 @@ def kills_while_writing(folder: Path, kills: int, generator: random.Random) -> i
     checkpoints_folder = folder / "checkpoints"
     announced = 0
     for _ in range(kills):
-        line = checkpoint_folder.current_line(checkpoints_folder)
-        parent = generator.choice(line) if line and generator.random() < 0.1 else None
+        known = checkpoint_folder.entries(checkpoints_folder)
+        parent = generator.choice(known) if known and generator.random() < 0.1 else None
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:

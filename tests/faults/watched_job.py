@@ -26,7 +26,7 @@ STEPS, EVERY = 40, 5
 """Steps of a job, and steps from one checkpoint to the next."""
 HANG_S = 5.0
 OPTIONS = ["--max-steps", str(STEPS), "--lr", "0.02", "--checkpoint-every", str(EVERY), "--log-every", "1"]
-OPTIONS += ["--device", "cpu", "--name", "run", "--auto-resume", "--hang-timeout", f"{HANG_S:g}"]
+OPTIONS += ["--device", "cpu", "--name", "run", "--resume", "auto", "--hang-timeout", f"{HANG_S:g}"]
 NUMPY = "numpy"
 """In the place of a framework: `support/numpy_learner.py`."""
 MARK = "HVDTRAIN_TEST_CASE"

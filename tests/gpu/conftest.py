@@ -1,7 +1,7 @@
 """Tests that need a GPU, and the report of what they found.
 
-Without a GPU they are skipped, before PyTorch is imported. GPU_REHEARSAL=1 runs them on the CPU, where recorded
-operations stand for CUDA graphs: that proves nothing about GPUs, but that the tests themselves work.
+Without a GPU they are skipped, before PyTorch is imported. GPU_REHEARSAL=1 runs them on the CPU: that proves nothing
+about GPUs, but that the tests themselves work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from support.gpu_jobs import REHEARSAL, Jobs
 
 FOLDER = Path(__file__).parent
 RECORDS = pytest.StashKey[list[gpu_report.Outcome]]()
-MEASURED = pytest.StashKey[dict[str, str]]()
 
 
 def pytest_addoption(parser):
@@ -26,7 +25,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.stash[RECORDS], config.stash[MEASURED] = [], {}
+    config.stash[RECORDS] = []
 
 
 def no_gpu() -> str:
@@ -69,17 +68,8 @@ def pytest_sessionfinish(session):
         return
     path = Path(config.getoption("--gpu-report", default=gpu_report.PATH))
     command = "make test-gpu" + (" (a rehearsal on the CPU, which proves nothing about GPUs)" if REHEARSAL else "")
-    text = gpu_report.report(
-        command, time.strftime("%Y-%m-%d"), gpu_report.machine(), config.stash[RECORDS], config.stash[MEASURED]
-    )
-    path.write_text(text)
+    path.write_text(gpu_report.report(command, time.strftime("%Y-%m-%d"), gpu_report.machine(), config.stash[RECORDS]))
     print(f"\nthe report is in {path}")
-
-
-@pytest.fixture
-def measured(request):
-    """Where a test puts what it measured, as text by name, for the report."""
-    return request.config.stash.setdefault(MEASURED, {})
 
 
 @pytest.fixture(scope="session")

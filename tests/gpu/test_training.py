@@ -14,7 +14,6 @@ SAME = 1e-4
 LOOSE = 1e-3
 """Of Adam, which divides small gradients, and their rounding, by themselves; and of deep networks."""
 SINGLE = ("--strategy", "single")
-GRAPH = ("--cuda-graph",)
 
 
 def needs(gpus, count):
@@ -28,15 +27,13 @@ def test_a_strategy_trains_as_on_the_cpu(jobs, on_cpu, strategy):
     assert distance(found.weights, on_cpu(*SINGLE).weights) < SAME
 
 
-@pytest.mark.parametrize("options", [(), GRAPH], ids=["eager", "graph"])
-def test_two_ranks_with_ddp_train_as_one_process_on_the_cpu(jobs, on_cpu, gpus, options):
+def test_two_ranks_with_ddp_train_as_one_process_on_the_cpu(jobs, on_cpu, gpus):
     needs(gpus, 2)
-    found = jobs.train("--strategy", "ddp", *options, by="local", np=2)
+    found = jobs.train("--strategy", "ddp", by="local", np=2)
     assert distance(found.weights, on_cpu(*SINGLE).weights) < SAME
 
 
-@pytest.mark.parametrize("options", [(), GRAPH], ids=["eager", "graph"])
-def test_horovod_trains_as_on_the_cpu(jobs, on_cpu, gpus, options):
+def test_horovod_trains_as_on_the_cpu(jobs, on_cpu, gpus):
     """With NCCL, on two GPUs if there are two."""
     if not importlib.util.find_spec("horovod"):
         pytest.skip("needs Horovod, which is not installed (docs/horovod.md has the build for CUDA 13 and NCCL)")
@@ -44,25 +41,17 @@ def test_horovod_trains_as_on_the_cpu(jobs, on_cpu, gpus, options):
     if not (torch_part.nccl_built() or REHEARSAL):
         pytest.skip("needs Horovod with NCCL (docs/horovod.md)")
     ranks = min(gpus, 2)
-    found = jobs.train("--strategy", "horovod", *options, by="gloo", np=ranks)
+    found = jobs.train("--strategy", "horovod", by="gloo", np=ranks)
     assert distance(found.weights, on_cpu(*SINGLE).weights) < SAME
 
 
 VARIANTS = {
-    "graph": GRAPH,
-    "graph, adam": (*GRAPH, "--optimizer", "adam", "--lr", "0.0001"),
     "adam": ("--optimizer", "adam", "--lr", "0.0001"),
-    "graph, smaller last batches": (*GRAPH, "--remainder", "exact", "--batch-size", "600"),
-    "graph, accumulate, clip": (*GRAPH, "--accumulate", "2", "--clip-norm", "1"),
-    "graph, on-nan skip": (*GRAPH, "--on-nan", "skip"),
-    "graph, rows copied": (*GRAPH, "--device-data", "off"),
-    "rows copied": ("--device-data", "off"),
-    "ring, graph": (*GRAPH, "--strategy", "ring"),
-    "ddp, graph": (*GRAPH, "--strategy", "ddp"),
+    "smaller last batches": ("--remainder", "exact", "--batch-size", "600"),
+    "accumulate, clip": ("--accumulate", "2", "--clip-norm", "1"),
+    "on-nan skip": ("--on-nan", "skip"),
     "batch normalization": ("--model", "resnet20", "--data", "synthetic", "--max-steps", "6"),
 }
-ONLY_ON_GPUS = {"--cuda-graph", "--strategy", "ring", "ddp"}
-"""Words of options that the comparison on the CPU does without."""
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -70,40 +59,28 @@ def test_options_train_as_on_the_cpu(jobs, on_cpu, name):
     options = (*SINGLE, *VARIANTS[name])
     steps = 6 if "resnet20" in options else 24
     found = jobs.train(*options, steps=steps)
-    expected = on_cpu(*SINGLE, *(one for one in VARIANTS[name] if one not in ONLY_ON_GPUS))
+    expected = on_cpu(*options)
     tolerance = LOOSE if {"resnet20", "adam"} & {*options} else SAME
     assert distance(found.weights, expected.weights) < tolerance
 
 
-@pytest.mark.parametrize("options", [("--compile",), ("--compile", *GRAPH)], ids=["compile", "compile and graph"])
-def test_torch_compile_trains_as_on_the_cpu(jobs, on_cpu, options):
-    found = jobs.train(*SINGLE, *options)
+def test_torch_compile_trains_as_on_the_cpu(jobs, on_cpu):
+    found = jobs.train(*SINGLE, "--compile")
     assert distance(found.weights, on_cpu(*SINGLE).weights) < SAME
     assert "compiled the step in" in jobs.log()
 
 
-@pytest.mark.parametrize("options", [(), GRAPH], ids=["eager", "graph"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.02), ("fp16", 0.01)])
-def test_lower_precision_trains_nearly_as_fp32(jobs, on_cpu, precision, tolerance, options):
-    found = jobs.train(*SINGLE, "--precision", precision, *options)
+def test_lower_precision_trains_nearly_as_fp32(jobs, on_cpu, precision, tolerance):
+    found = jobs.train(*SINGLE, "--precision", precision)
     assert distance(found.weights, on_cpu(*SINGLE).weights) < tolerance
     if precision == "fp16":
         assert found.optimizer.extra["loss_scale"]["scale"] > 1
 
 
-def test_training_data_lives_on_the_gpu(jobs):
-    jobs.train(*SINGLE)
-    if not REHEARSAL:
-        assert "the training data, " in jobs.log()
-        assert "is kept on cuda:0" in jobs.log()
-    jobs.train(*SINGLE, "--device-data", "off", name="off")
-    assert "is kept on" not in jobs.log("off")
-
-
-@pytest.mark.parametrize("options", [(), GRAPH], ids=["eager", "graph"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_run_resumes_bit_for_bit(jobs, options, optimizer):
-    given = (*SINGLE, "--optimizer", optimizer, "--lr", "0.002", *options)
+def test_a_run_resumes_bit_for_bit(jobs, optimizer):
+    given = (*SINGLE, "--optimizer", optimizer, "--lr", "0.002")
     whole = jobs.train(*given, program=DETERMINISTIC, name="whole")
     jobs.train(*given, steps=11, program=DETERMINISTIC, name="part")
     found = jobs.train(*given, "--resume", "runs/part", program=DETERMINISTIC, name="part")
@@ -116,7 +93,6 @@ def test_a_run_resumes_bit_for_bit(jobs, options, optimizer):
 def test_a_checkpoint_moves_between_cpu_and_gpu(jobs, on_cpu, first, second):
     given = (*SINGLE, "--optimizer", "adam", "--lr", "0.0001")
     jobs.train(*given, steps=11, device=first)
-    graph = GRAPH if second == "gpu" else ()
-    found = jobs.train(*given, "--resume", "runs/run", *graph, device=second)
+    found = jobs.train(*given, "--resume", "runs/run", device=second)
     assert distance(found.weights, on_cpu(*given).weights) < LOOSE
     assert found.optimizer.updates == 24

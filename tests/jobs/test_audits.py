@@ -33,7 +33,7 @@ def records(folder: Path, kind: str) -> list[dict]:
     [
         ("flip_from", 3, WRONG + "and again at a second try", 1),
         ("flip", 2, WRONG + "and the right ones at a second try", 1),
-        ("flip_from", 2, r"rank [01] on \S+ and rank [01] on \S+ computed other bits .* cannot be told", None),
+        ("flip_from", 2, r"rank [01] on \S+ and rank [01] on \S+ computed different bits .* cannot be told", None),
     ],
     ids=["again and again", "once", "one of two"],
 )

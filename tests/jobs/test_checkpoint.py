@@ -13,7 +13,7 @@ from faults.checkpoint_files import kills_while_writing
 from support.jobs import distance, newest, run, several, train_several
 from support.stack import FASTEST, FRAMEWORKS, INSTALLED, cases
 
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import checkpoints
 
 

@@ -5,7 +5,6 @@ Processes: it compares the ranks of real jobs, and Horovod's allreduce between t
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -15,7 +14,6 @@ import pytest
 from support.doctor import (
     DOCTOR,
     DoctorResult,
-    as_root,
     doctor,
     hvdtrain_launch,
     in_rank_1,
@@ -30,9 +28,6 @@ from support.stack import FASTEST, cases
 
 from hvdtrain.doctor.checks.software import FRAMEWORKS
 from hvdtrain.doctor.quick import QUICK
-from hvdtrain.errors import UserError
-from hvdtrain.measure.bench.host_jobs import HostJob
-from hvdtrain.measure.bench.hosts import Speed, hosts
 from hvdtrain.system.network import free_port
 from hvdtrain.system.stacks import framework_version
 
@@ -50,18 +45,10 @@ def test_working_installation(working):
         if importlib.util.find_spec(name):
             working.has("frameworks", "ok", f"{name} {framework_version(name)}")
             working.has("horovod", "ok", f"for {name}")
-    working.has("precision", "ok", "ms in fp32", "ms in bf16")
     assert len(working.text) < 8000
     assert working.text.splitlines()[-1].startswith(("ok: ", "warn: "))
     for by in ("horovodrun --gloo", "mpirun"):
         working.has("allreduce", "ok", f"{by}: an allreduce over 2 processes is correct", "8 bytes in", "GB/s")
-
-
-@as_root
-def test_mpirun_refuses_root(working):
-    if os.environ.get("OMPI_ALLOW_RUN_AS_ROOT"):
-        pytest.skip("OMPI_ALLOW_RUN_AS_ROOT is set")
-    working.has("root", "warn", "refuses to run as root", remedy="--allow-run-as-root")
 
 
 def test_docs_list_the_json_fields(working):
@@ -83,13 +70,12 @@ JOBS = {
 
 @pytest.mark.parametrize("by", cases(JOBS, short={"mpirun"}))
 def test_working_job(by, tmp_path):
-    names = ("meeting", "identical", "clocks", "shared-folder", "horovod-size", "limits", "threads", "variables")
+    names = ("meeting", "identical", "shared-folder", "horovod-size", "limits", "threads", "variables")
     result = doctor(tmp_path, "--only", *names, by=JOBS[by])
     assert result.status == 0, result.text
     assert (result.report["launcher"], result.report["ranks"], len(result.report["hosts"])) == (by, 2, 1)
     result.has("meeting", "ok", "2 ranks on 1 host(s)")
     result.has("identical", "ok", "identical versions on all ranks")
-    result.has("clocks", "ok", "clocks agree within")
     result.has("shared-folder", "ok", "all ranks see")
     assert all(finding["ranks"] in ([0], [0, 1]) for finding in result.report["findings"])
     assert result.findings_of("limits")[0]["ranks"] == [0, 1]  # once, for both
@@ -131,23 +117,21 @@ def test_all_ranks_bound_to_one_core(tmp_path):
     result = doctor(tmp_path, "--only", "bound", by=["taskset", "-c", "0", *launcher("local", 2)])
     result.has("bound", "fail", "all 2 ranks", "are bound to core 0", remedy="--bind-to none")
     assert result.status == 1
-    result = doctor(tmp_path, "--only", "binding", by=["taskset", "-c", "0"])
-    result.has("binding", "warn", "bound to core 0 only", remedy="taskset")
+    result = doctor(tmp_path, "--only", "slots", by=["taskset", "-c", "0"])
+    result.has("slots", "warn", "2 ranks on 1 core(s)", remedy="taskset")
 
 
-def test_ranks_with_different_versions_options_limits_and_clocks(tmp_path):
-    """Rank 1 has another NumPy, one more option, fewer open files and a clock that is 90 s ahead."""
+def test_ranks_with_different_versions_options_and_limits(tmp_path):
+    """Rank 1 has another NumPy, one more option and fewer open files."""
     fake = tmp_path / "fake"
     (fake / "numpy-1.22.4.dist-info").mkdir(parents=True)
     (fake / "numpy-1.22.4.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.22.4\n")
-    (fake / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 90\n")
     code = f"export PYTHONPATH={fake}${{PYTHONPATH:+:$PYTHONPATH}} HOROVOD_CYCLE_TIME=5; ulimit -n 64"
-    result = doctor(tmp_path, "--only", "identical", "clocks", "limits", by=in_rank_1(code))
+    result = doctor(tmp_path, "--only", "identical", "limits", by=in_rank_1(code))
     result.has("identical", "fail", "numpy differs", "1.22.4 (rank 1)", "(rank 0)", remedy="make setup on all hosts")
     result.has(
         "identical", "warn", "HOROVOD_CYCLE_TIME differs", "none (rank 0)", "5 (rank 1)", remedy="the same value"
     )
-    result.has("clocks", "warn", "rank 1", "+90.0 s", "±", remedy="NTP")
     assert result.has("limits", "fail", "64 files", remedy="ulimit -n")["ranks"] == [1]
     assert "rank 1 (" in result.text
 
@@ -210,37 +194,3 @@ def test_more_threads_than_cores_and_more_ranks_than_gpus(tmp_path):
     result = doctor(tmp_path, "--only", "threads", "gpu-per-rank", by=launcher("local", 2), **variables)
     result.has("threads", "warn", f"2 rank(s) times {cores + 1} threads on {cores} core(s)", remedy="OMP_NUM_THREADS=")
     result.has("gpu-per-rank", "fail", "2 ranks on this host", "1 visible GPU", remedy="at most 1 rank")
-
-
-@pytest.fixture
-def two_hosts():
-    """Two network namespaces, whose link may be limited."""
-    with contextlib.ExitStack() as stack:
-        try:
-            made = stack.enter_context(hosts(2))
-        except UserError as error:
-            pytest.skip(str(error))
-        yield made
-
-
-def on_hosts(made, folder, *checks) -> DoctorResult:
-    """The doctor in a job with one rank on each host."""
-    file = folder / "doctor.json"
-    command = ["python", "-m", "hvdtrain", "doctor", "--only", *checks, "--output", str(file)]
-    HostJob("doctor", command, True, folder, limit_s=120).run(made.spaces)
-    return DoctorResult(0, "", file)
-
-
-def test_a_slow_link_is_what_steps_wait_for(two_hosts, tmp_path):
-    """At 10 Mbit/s, where Horovod's large allreduces, which would take minutes, are left out."""
-    two_hosts.set_speed(Speed(10))
-    result = on_hosts(two_hosts, tmp_path, "link", "horovod-size")
-    link = result.has("link", "warn", "the link, not the cores, is what a step waits for", remedy="--compression auto")
-    assert 5 < float(re.search(r"\((\d+) Mbit/s\)", link["text"])[1]) <= 10
-    assert "powersgd:2 or --sync-every 8" in link["remedy"]
-    result.has("horovod-size", "ok", "an allreduce over 2 processes is correct", "64 KiB at 0.00")
-
-
-@pytest.mark.matrix
-def test_a_fast_link_is_not_blamed(two_hosts, tmp_path):
-    on_hosts(two_hosts, tmp_path, "link").has("link", "ok", "over 2 ranks, an allreduce takes")

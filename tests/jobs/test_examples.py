@@ -41,7 +41,7 @@ COMMANDS = [
     ("own_formats.py", 0, "--epochs 8 --batch-size 12", "accuracy", 0.6),
     pytest.param("own_formats.py", 1, "--epochs 8 --batch-size 12", "accuracy", 0.6, marks=MATRIX),
     pytest.param("own_formats.py", 2, "--epochs 8 --batch-size 12", "accuracy", 0.6, marks=MATRIX),
-    pytest.param("sequences.py", 0, "--epochs 4 --set longest=12", "within 0.1", 0.8, marks=MATRIX),
+    pytest.param("sequences.py", 0, "--epochs 4 --arg longest=12", "within 0.1", 0.8, marks=MATRIX),
 ]
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.in_process import command, train_here
-from support.jobs import ROOT, run
+from support.jobs import run
 from support.random_networks import random_network, random_weights
 from support.stack import FRAMEWORKS, INSTALLED, REFERENCE
 
 from hvdtrain.frameworks.export import random_images
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.runs import checkpoints
 
@@ -43,17 +43,6 @@ model = tensorflow.saved_model.load('saved')
 metadata = json.load(open('saved/assets.extra/metadata.json'))
 assert json.loads(metadata['classes'])[3] == 'class 3'
 numpy.save('saved_model', model.signatures['serving_default'](images=tensorflow.constant(images))['logits'])
-""",
-}
-RUN_TASK = {
-    "torch": """import torch
-given = [torch.from_numpy(images), torch.arange(len(images)) % 5]
-numpy.save('found', torch.export.load('model.pt2').module()(*given)['value'].detach().numpy())
-""",
-    "tensorflow": """import tensorflow
-run = tensorflow.saved_model.load('model').signatures['serving_default']
-given = tensorflow.constant(images), tensorflow.range(len(images), dtype='int64') % 5
-numpy.save('found', run(input_0=given[0], input_1=given[1])['value'])
 """,
 }
 
@@ -103,24 +92,3 @@ def test_a_run_of_each_framework_in_each_format(framework, model, tmp_path):
     for output in [output for output, writer in formats.items() if writer in INSTALLED]:
         status, printed = command(tmp_path, "export", str(folder), output)
         assert status == 0 and "they differ by at most" in printed, printed
-
-
-@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.matrix)])
-def test_the_model_of_a_task_runs_without_hvdtrain(framework, tmp_path):
-    task = f"{ROOT}/tests/support/tasks/of_{framework}.py:Regression"
-    folder = train_here(tmp_path, framework, "--model", task, "--epochs", "1")
-    output = {"torch": "model.pt2", "tensorflow": "model/"}[framework]
-    status, printed = command(tmp_path, "export", str(folder), output, "--model", task)
-    assert status == 0 and f"are those of hvdtrain in {framework}: they differ by at most" in printed, printed
-    numbers = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
-    run_alone(tmp_path, numbers, RUN_TASK[framework])
-    weights = checkpoints.newest(folder)[1].weights
-    if framework == "torch":
-        of_kind, kernel, bias = weights["of_kind.weight"], weights["last.weight"].T, weights["last.bias"]
-    else:
-        (number,) = (int(name.split(".")[0]) for name, array in weights.items() if array.shape == (7, 1))
-        of_kind, kernel, bias = weights["0.embeddings"], weights[f"{number}.kernel"], weights[f"{number + 1}.bias"]
-    expected = np.concatenate([numbers, of_kind[np.arange(7) % 5]], 1) @ kernel + bias
-    if framework == "torch":
-        expected *= weights["turn"].real
-    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected[:, 0], rtol=1e-5, atol=1e-5)

@@ -44,16 +44,13 @@ torch       --groups 0                                --groups 0: must be above 
 torch       --groups -1                               --groups -1: must be above 0
 torch       --groups x                                groups
 torch       --groups 9                                --groups 9: lenet has 8 gradients; give at most 8, or auto
-torch       --op adasum --groups 2                    --groups 2: Adasum combines each gradient by itself
 torch       --framework mxnet                         use python -m hvdtrain.mxnet_lenet
 torch       --recipe cake                             cake
 torch       --resume nowhere                          --resume nowhere: no valid config.json
 torch       --data no-such-data                       no-such-data
 torch       --model cifar_lenet                       takes images of 3x32x32, but the data's are 1x28x28
 torch       --batch-size 5000 --remainder drop        --batch-size 5000: larger than the 1437 training images
-torch       --op adasum --clip-norm 1                 Adasum
 mxnet       --accumulate 2                            Horovod for MXNet has no backward_passes_per_step
-mxnet       --op adasum                               --op adasum: Horovod for MXNet has no Adasum
 mxnet       --precision fp16                          --precision fp16: MXNet 1.9 has no fp16
 """
 """A framework, options, and a part of their error."""
@@ -195,7 +192,7 @@ def test_a_failure_of_the_users_code_shows_its_frames_once(tmp_path, place, rank
     options = ["--batch-size", "8", "--name", "run", "--device", "cpu", "--epochs", "1"]
     options += ["--strategy", "ring" if ranks > 1 else "single"]
     settings = {"first losses": ["after=1"], "losses": ["after=6"], "rows": ["after=999", "bad_row=50"], "loop": []}
-    options += [word for setting in settings.get(place, ["after=999"]) for word in ("--set", setting)]
+    options += [word for setting in settings.get(place, ["after=999"]) for word in ("--arg", setting)]
     options += ["--workers", "1"] if place == "rows" else []
     program = ["loop.py"] if place == "loop" else ["-m", "hvdtrain", "train", "mine.py:Task"]
     launch = ["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--"] if ranks > 1 else []

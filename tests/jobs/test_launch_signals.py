@@ -1,4 +1,4 @@
-"""Signals to the launcher and to ranks, time limits, and killed processes: all ranks end, no process stays behind.
+"""Signals to the launcher and to ranks, and killed processes: all ranks end, no process stays behind.
 
 Needs processes: what the kernel does with signals, groups, sessions and orphans.
 """
@@ -189,13 +189,6 @@ def test_ctrl_c_ends_a_program_that_does_not_handle_it(tmp_path):
             printed += received
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGINT, printed
     assert printed.count(b"hvdtrain: ended by SIGINT") == 1, printed
-
-
-def test_the_time_limit_stops_the_ranks(tmp_path):
-    job = Job(tmp_path, "local", HANDLING, "--time-limit", "1")
-    assert job.process.wait(30) == 75
-    assert job.output.count("received SIGTERM") == 2
-    assert "the time limit of 1 s is reached" in job.output
 
 
 def problems_of(folder: Path, cases: list[tuple[str, str, int]]) -> dict[tuple[str, str, int], str]:

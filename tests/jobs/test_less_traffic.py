@@ -33,12 +33,12 @@ from support.same_bits import weights_hash
 from support.stack import FASTEST, FRAMEWORKS, cases
 
 from hvdtrain.config import validity
-from hvdtrain.config.options import STYLES, Config, RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import CommandLine
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import check_request, list_strategies
-from hvdtrain.interfaces import RANK_ERROR
+from hvdtrain.interfaces.learner import RANK_ERROR
 from hvdtrain.networks.registry import find_network
 from hvdtrain.tasks.target import NetworkTarget
 
@@ -208,21 +208,6 @@ def test_a_gradient_that_is_not_finite(tmp_path, framework, method):
     assert all(np.isfinite(array).all() for array in newest(tmp_path / "runs" / "run").optimizer.arrays.values())
 
 
-@pytest.mark.parametrize("framework", cases(FRAMEWORKS, {FASTEST}))
-def test_auto_records_its_choice_and_a_restarted_run_keeps_it(tmp_path, framework):
-    """A restarted job has the option once more; whatever the first one chose holds."""
-    given = ("--strategy", "ring", "--compression", "auto", "--name", "run", "--max-steps")
-    command = [*launcher("local", 2), "python", str(PROGRAMS), "several", framework, *given, "3"]
-    status, output = run([*command, "--then", *given, "5", "--auto-resume"], tmp_path)
-    assert status == 0, output[-4000:]
-    folder = tmp_path / "runs" / "run"
-    chosen = json.loads((folder / "config.json").read_text())["config"]["compression"]
-    assert chosen in ("none", "bf16", "int8")
-    assert f"--compression auto is {chosen}: the mean of 129068 values takes none " in output
-    assert f"--compression auto is {chosen}, as in the run that is resumed" in output
-    assert newest(folder).position.step == 5
-
-
 # --sync-every.
 
 
@@ -304,7 +289,7 @@ def test_other_ranks_and_methods(folder, trained):
 @pytest.mark.parametrize("trained", [(FASTEST, "sync ring")], ids="-".join)
 def test_a_rank_that_is_killed_between_sync_points(tmp_path, folder, trained):
     """At step 5: the checkpoint that is due after step 3 was written at the sync point after step 4."""
-    options = (*trainings(*trained)["sync-ring-whole"], "--checkpoint-every", "3", "--name", "run", "--auto-resume")
+    options = (*trainings(*trained)["sync-ring-whole"], "--checkpoint-every", "3", "--name", "run", "--resume", "auto")
     launch = ["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--restarts", "1", "--"]
     status, output = run([*launch, "python", str(PROGRAMS), "die", FASTEST, *options], tmp_path)
     assert status == 0, output
@@ -333,20 +318,18 @@ def test_strategies_that_can_make_local_steps(framework):
     """In the process of the test: nothing of them is started."""
     network = NetworkTarget(find_network("lenet").for_data((1, 28, 28), 10, ""))
 
-    def reason(strategy, api="auto", **runtime):
+    def reason(strategy):
         try:
-            check_request(Config(framework=framework, strategy=strategy, api=api, sync_every=4), network,
-                          RuntimeOptions(**runtime))  # fmt: skip
+            check_request(Config(framework=framework, strategy=strategy, sync_every=4), network, RuntimeOptions())
         except UserError as error:
             return error.reason
         return ""
 
-    reasons = {(row.strategy, row.api): reason(row.strategy, row.api) for row in list_strategies(framework)}
+    reasons = {row.strategy: reason(row.strategy) for row in list_strategies(framework)}
     names = {"single", "horovod", "ring", "mpi"} | ({"ddp"} if framework == "torch" else set())
-    assert {row for row, text in reasons.items() if not text} == {(name, STYLES[framework][0]) for name in names}
+    assert {name for name, text in reasons.items() if not text} == names
     rejected = [text for text in reasons.values() if text]
     assert rejected and all("has no steps that a rank makes by itself" in text for text in rejected)
-    assert "combines the gradients of each step" in reason("ring", cuda_graph=True, device="auto")
 
 
 def test_a_job_that_survives_lost_ranks_is_refused():

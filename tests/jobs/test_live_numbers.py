@@ -25,10 +25,10 @@ MATRIX = pytest.mark.matrix
         pytest.param("torch", ("--strategy", "mpi"), "mpirun", id="torch-mpi", marks=MATRIX),
         pytest.param("torch", (), "gloo", id="torch-horovod", marks=MATRIX),
         pytest.param("mxnet", (), "local", id="mxnet-horovod"),
-        pytest.param("mxnet", ("--api", "module"), "mpirun", id="mxnet-module-horovod", marks=MATRIX),
+        pytest.param("mxnet", ("--strategy", "module"), "mpirun", id="mxnet-module-horovod", marks=MATRIX),
         pytest.param("mxnet", ("--strategy", "ring"), "local", id="mxnet-ring", marks=MATRIX),
         pytest.param("tensorflow", (), "gloo", id="tensorflow-horovod", marks=MATRIX),
-        pytest.param("tensorflow", ("--api", "fit"), "mpirun", id="tensorflow-fit-horovod", marks=MATRIX),
+        pytest.param("tensorflow", ("--strategy", "keras-fit"), "mpirun", id="tensorflow-fit-horovod", marks=MATRIX),
         pytest.param("tensorflow", ("--strategy", "ring"), "local", id="tensorflow-ring", marks=MATRIX),
     ],
 )

@@ -40,8 +40,8 @@ def slowly(framework, by, ranks, *options):
 
 CASES = [
     (NUMPY, ("--strategy", "ring"), "local", 2, "SIGINT to the launcher"),
-    ("mxnet", ("--api", "module"), "local", 2, "a file"),
-    pytest.param("tensorflow", (*SINGLE, "--api", "fit"), "alone", 1, "SIGTERM to rank 0", marks=MATRIX),
+    ("mxnet", ("--strategy", "module"), "local", 2, "a file"),
+    pytest.param("tensorflow", ("--strategy", "keras-fit-single"), "alone", 1, "SIGTERM to rank 0", marks=MATRIX),
     pytest.param("torch", ("--strategy", "ddp"), "local", 2, "SIGUSR1 to rank 1", marks=MATRIX),
     pytest.param("mxnet", (), "mpirun", 2, "SIGUSR1 to rank 1", marks=MATRIX),
     *(pytest.param(framework, (), "gloo", 2, "a file", marks=MATRIX) for framework in ("mxnet", "tensorflow")),
@@ -97,7 +97,7 @@ def test_signals_before_the_first_step_and_after_the_last_one(tmp_path):
 def test_auto_resume_starts_a_run_and_then_resumes_it(tmp_path):
     """As a batch system restarts a job with the same command line."""
     (tmp_path / "runs" / "run" / "checkpoints").mkdir(parents=True)  # an attempt that ended before its first one
-    options = ("--auto-resume", "--checkpoint-every", "4")
+    options = ("--resume", "auto", "--checkpoint-every", "4")
     for name, last, given in (("run", 6, options), ("run", 11, options), ("straight", 11, ())):
         command = slowly(NUMPY, "alone", 1, *SINGLE, "--name", name, *given, "--max-steps", str(last))
         status, output = run(command, tmp_path, HVDTRAIN_TEST_STEP_S="0")
@@ -109,7 +109,7 @@ def test_auto_resume_starts_a_run_and_then_resumes_it(tmp_path):
 
 def test_auto_resume_requires_a_name():
     with pytest.raises(UserError, match="give the run a --name"):
-        validity.check_runtime(RuntimeOptions(auto_resume=True))
+        validity.check_runtime(RuntimeOptions(resume="auto"))
 
 
 # --start-timeout limits the start of a library: not sooner, and not much later; the missing rank is named.

@@ -23,7 +23,7 @@ PROGRAM = ("python", "-m", f"hvdtrain.{FASTEST}_lenet")
 def job(tmp_path_factory):
     """The folder of a run of two ranks, and the output of its job."""
     folder = tmp_path_factory.mktemp("job")
-    options = ("--epochs", "2", "--tensorboard", "--name", "run")
+    options = ("--epochs", "2", "--tracker", "tensorboard", "--name", "run")
     status, output = run([*launcher("mpi", 2), *PROGRAM, *options], folder)
     assert status == 0, output
     return folder / "runs" / "run", output

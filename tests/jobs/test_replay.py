@@ -9,10 +9,9 @@ from support.jobs import ROOT, launcher, run
 from support.stack import FASTEST, FRAMEWORKS, cases
 
 from hvdtrain.runs.metrics import MetricsReader
-from hvdtrain.runs.segment import Segment
 from hvdtrain.training import replay
 
-REPLAY = ("python", "-m", "hvdtrain", "replay", "runs/run", "--quiet")
+REPLAY = ("python", "-m", "hvdtrain", "replay", "runs/run")
 SHARDS = ("--framework", FASTEST, "--shards", "4", "--max-steps", "30", "--checkpoint-every", "10", "--epochs", "2",
           "--keep", "9", "--name", "run", "--quiet")  # fmt: skip
 """Epochs of 23 steps, so that a replay ends and begins in the middle of one."""
@@ -62,13 +61,12 @@ def test_one_process_repeats_a_task(tmp_path, framework):
     options = ("--batch-size", "16", "--max-steps", "9", "--checkpoint-every", "4")
     folder = train_here(tmp_path, framework, "--model", task, *options)
     for first, last in (0, 9), (4, 8):
-        segment = Segment.choose(folder, first, last)
         with inside(tmp_path):
-            found = replay.replay(segment, *replay.options(segment, "single", quiet=True))
-        assert (found.parameters, found.mismatch) == (hashes(folder)[last], None)
+            found = replay.replay(replay.choose(folder, first, last, "single"))
+        assert (found.parameters, found.difference) == (hashes(folder)[last], "")
 
 
-@pytest.mark.parametrize("options", [("--from", "x"), ("--strategy", "dpp")])
+@pytest.mark.parametrize("options", [("--from", "x"), ("--strategy", "dpp"), ("--quiet",)])
 def test_invalid_requests_are_one_line(sharded, options):
     status, output = run([*REPLAY, *options], sharded)
     assert status == 2 and output.count("\n") == 1 and "; " in output, output

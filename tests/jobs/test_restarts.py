@@ -16,7 +16,7 @@ from support.jobs import PROGRAMS, distance, finish, newest, run, start, train_s
 from support.stack import FASTEST
 from support.untrusted import save_checkpoint
 
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.system.run_end import RunEnd
 
 OPTIONS = ("--max-steps", "12", "--lr", "0.02", "--checkpoint-every", "3", "--device", "cpu", "--shards", "4")
@@ -41,7 +41,7 @@ def attempts(folder) -> list[dict]:
     ],
 )
 def test_a_killed_rank_restarts_the_job(tmp_path, framework, by, options):
-    program = ["python", str(PROGRAMS), "die", framework, *options, *OPTIONS, "--name", "run", "--auto-resume"]
+    program = ["python", str(PROGRAMS), "die", framework, *options, *OPTIONS, "--name", "run", "--resume", "auto"]
     status, output = run([*launch(by, 2, "--restarts", "2"), *program], tmp_path)
     assert status == 0, output
     assert "rank 1 on " in output and "was killed by SIGKILL" in output

@@ -17,13 +17,13 @@ from hvdtrain.errors import UserError
 from hvdtrain.system.run_end import newest_checkpoint
 
 TRAIN = ("python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single")
-NAMED = ("--name", "run", "--auto-resume")
+NAMED = ("--name", "run", "--resume", "auto")
 
 
 def test_second_job_is_refused_and_a_killed_one_is_resumed_at_once(tmp_path):
     """Also: a checkpoint within an epoch without any option, and an error that says how to resume."""
     program = ["python", str(PROGRAMS), "slowly", FASTEST, "--strategy", "single", *NAMED, "--batch-size", "8"]
-    program += ["--log-every", "2", "--checkpoint-seconds", "0.2"]
+    program += ["--log-every", "2", "--checkpoint-every", "0.2s"]
     first = start([*launcher("local", 1), *program], tmp_path, HVDTRAIN_TEST_STEP_S="0.05")
     folder = tmp_path / "runs" / "run"
     wait_for(lambda: newest_checkpoint(folder) is not None, 90)

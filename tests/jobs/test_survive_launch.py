@@ -25,9 +25,9 @@ DEFECT = {"failure": {"reason": "RuntimeError: a defect", "retry": None}}
 class SurvivingJob:
     """A job in a folder of its own."""
 
-    def __init__(self, folder, *options, ranks=3):
+    def __init__(self, folder, *options, launcher="local", ranks=3):
         self._folder, self._output = folder, folder / "output"
-        launch = [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", str(ranks), "--survive", *options]
+        launch = [sys.executable, "-m", "hvdtrain", "launch", launcher, "-n", str(ranks), "--survive", *options]
         with open(self._output, "w") as file:
             command = [*launch, "--", sys.executable, PROGRAM, folder]
             self.process = subprocess.Popen(command, cwd=folder, stdout=file, stderr=file)
@@ -113,14 +113,12 @@ def test_a_job_of_which_too_few_ranks_are_left_starts_again_and_then_ends(start)
 
 def test_a_job_grows_and_shrinks_with_the_slots_of_its_hosts(start, tmp_path):
     """And ends by a failure that an option decides."""
-    script, slots = tmp_path / "hosts.sh", tmp_path / "slots"
-    slots.write_text("localhost:2\n")
-    script.write_text(f"#!/bin/sh\ncat {slots}\n")
-    script.chmod(0o755)
-    job = start("--max-np", "3", "--host-discovery-script", str(script), ranks=2)
-    slots.write_text("localhost:4\n")
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("localhost slots=2\n")
+    job = start("--max-np", "3", "--hostfile", str(hostfile), launcher="horovodrun", ranks=2)
+    hostfile.write_text("localhost slots=4\n")
     job.until(r"\[0\] member 2 \[0, 1, 2\] {}", r"hvdtrain: rank 2 on \S+ joins; 3 ranks")
-    slots.write_text("localhost:2\n")
+    hostfile.write_text("localhost slots=2\n")
     job.until(r"\[0\] member 3 \[0, 1\] {2: '\S+ has no slot for it any more'}")
     job.say(1, {"failure": {"reason": "labels are missing", "retry": False}})
     assert job.process.wait(30) == 1

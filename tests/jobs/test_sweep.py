@@ -23,7 +23,7 @@ def test_trials_fail_or_are_complete_and_have_the_same_bits(tmp_path):
     train = ("train", "--framework", FASTEST, "--strategy", "ring", "--shards", "3", "--max-steps", "3",
              "--remainder", "drop")  # fmt: skip
     command = ("--", "launch", "local", "--", "python", "-m", "hvdtrain", *train)
-    status, output = run([*SWEEP, "--np", "1", "--set", "batch-size=16,5000", *command], tmp_path)
+    status, output = run([*SWEEP, "--set", "ranks=1", "--set", "batch-size=16,5000", *command], tmp_path)
     assert status == 1, output
     assert "1 trial(s) failed: batch-size=5000,ranks=1,seed=0: rank 0 on" in output
     assert "--batch-size 5000: larger than the 1437 training images; give a smaller one" in output
@@ -33,9 +33,9 @@ def test_trials_fail_or_are_complete_and_have_the_same_bits(tmp_path):
     assert (tmp_path / "all" / "sweep.png").is_file()
     assert {path.name for path in tmp_path.glob("all/*.log")} == {"batch-size=5000,ranks=1,seed=0.log"}
 
-    status, output = run([*SWEEP, "--np", "1,2", "--set", "batch-size=16", *command], tmp_path)
+    status, output = run([*SWEEP, "--set", "ranks=1,2", "--set", "batch-size=16", *command], tmp_path)
     assert status == 0, output
-    assert "1 of 2 trials are complete" in output
+    assert "1 of 2 trials have ended" in output
     after = results(tmp_path)
     assert set(after) == {f"batch-size=16,ranks={ranks},seed=0" for ranks in (1, 2)}
     assert before.items() <= after.items()
@@ -105,9 +105,9 @@ def test_arguments_of_a_task(tmp_path, command):
     (tmp_path / "mytask.py").write_text(TASK)
     status, output = run([*SWEEP, "--set", "level=3.0,2.0", "--", *command, "--epochs", "1"], tmp_path)
     assert status == 0, output
-    assert set(results(tmp_path)) == {"set.level=3.0,seed=0", "set.level=2.0,seed=0"}
+    assert set(results(tmp_path)) == {"arg.level=3.0,seed=0", "arg.level=2.0,seed=0"}
     best, other = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
-    assert [(row["set.level"], float(row["perplexity_median"])) for row in (best, other)] == [("2.0", 2), ("3.0", 3)]
+    assert [(row["arg.level"], float(row["perplexity_median"])) for row in (best, other)] == [("2.0", 2), ("3.0", 3)]
     assert "lowest test perplexity first" in output
 
 

@@ -1,6 +1,5 @@
-"""`--timeline`. It needs jobs: spans are true to where the time of a framework and of Horovod goes, on all ranks."""
+"""`--timeline`. It needs jobs: spans are true to where the time of a framework goes, on all ranks."""
 
-import json
 import math
 import shutil
 import subprocess
@@ -8,7 +7,7 @@ import subprocess
 import pytest
 from support.jobs import ROOT, finish, launcher, pids_of_ranks, run, several, start
 from support.slowed import slowed
-from support.traces import NS, Trace
+from support.traces import Trace
 
 from hvdtrain.system.phases import (
     BACKWARD,
@@ -28,7 +27,7 @@ from hvdtrain.system.phases import (
 MATRIX = pytest.mark.matrix
 FRAMEWORKS = ["torch", pytest.param("mxnet", marks=MATRIX), pytest.param("tensorflow", marks=MATRIX)]
 TASKS = ROOT / "tests" / "support" / "tasks"
-OPTIONS = ("--offline", "--device", "cpu", "--log-every", "5", "--name", "run")
+OPTIONS = ("--device", "cpu", "--log-every", "5", "--name", "run")
 FIRST, LAST = 16, 36
 """Steps that are recorded, one of which ends an epoch of 23 steps."""
 PARTS = {DATA.name, LOOP.name, FORWARD.name, BACKWARD.name, GRADIENTS.name, UPDATE.name}
@@ -48,43 +47,28 @@ def check(folder, ranks, first, last, parts, one_clock=True):
     return trace
 
 
-def check_messages(trace, rank, groups=2, error=NS):
-    """Each message of each step was negotiated when this rank had its gradients, and combined before the update."""
-    messages, steps = trace.messages(rank), trace.steps(rank)
-    assert len(messages) == groups
-    for spans in messages.values():
-        allreduces = [one for one in spans if one.name == "allreduce"]
-        assert len(allreduces) == len(steps)
-        for one, parts in zip(allreduces, steps.values(), strict=True):
-            backward = next(part.begin for part in parts if part.name == BACKWARD.name)
-            update = next(part.begin for part in parts if part.name == UPDATE.name)
-            assert backward - error <= one.begin < one.end <= update + error
-        negotiations = [one for one in spans if one.name == "negotiation"]
-        assert len(negotiations) >= len(steps) - 1
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_timeline_explains_the_steps_of_a_slowed_rank(tmp_path, framework):
-    options = ("--max-steps", "38", "--timeline", f"{FIRST}:{LAST}", "--checkpoint-every", "30", "--groups", "2")
+    options = ("--max-steps", "38", "--timeline", f"{FIRST}:{LAST}", "--checkpoint-every", "30")
     command = [*launcher("local", 2), "python", "-m", f"hvdtrain.{framework}_lenet", *OPTIONS, *options]
     process, folder = start(command, tmp_path), tmp_path / "runs" / "run"
     with slowed(pids_of_ranks(folder, 2)[1], stopped_s=0.15, running_s=0.03):
         status, output = finish(process)
     assert status == 0, output
-    trace = check(folder, 2, FIRST, LAST, {*PARTS, LOGGING.name, CHECKPOINT.name, EVALUATION.name})
-    for rank in range(2):
-        check_messages(trace, rank)
+    parts = {DATA.name, STEP.name} if framework == "tensorflow" else PARTS
+    trace = check(folder, 2, FIRST, LAST, {*parts, LOGGING.name, CHECKPOINT.name, EVALUATION.name})
     summary = trace.about["summary"]
     assert summary[0].startswith(f"steps {FIRST} to {LAST - 1} took ")
-    assert summary[1].startswith("rank 1 on "), summary
-    assert "was the last with its gradients" in summary[1]
+    if framework != "tensorflow":  # whose step is one part, which all ranks end together
+        assert summary[1].startswith("rank 1 on "), summary
+        assert "was the last to begin gradients" in summary[1]
     assert all(f"timeline: {text}" in output for text in summary)
     assert f"timeline: {summary[0]}" in (folder / "logs" / "rank-0.log").read_text()
 
 
-@pytest.mark.parametrize("framework", [pytest.param(one, marks=MATRIX) for one in ("torch", "mxnet", "tensorflow")])
+@pytest.mark.parametrize("framework", [pytest.param(one, marks=MATRIX) for one in ("torch", "mxnet")])
 def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
-    """Also where a framework computes in a graph, or in threads of its own."""
+    """Also where a framework computes in threads of its own."""
     command = ["python", "-m", "hvdtrain", "train", f"{TASKS}/sleeping.py:Sleeping", "--framework", framework]
     more = ("--strategy", "single", "--batch-size", "12", "--epochs", "1", "--timeline", "3:8", "--workers", "0")
     status, output = run([*command, *OPTIONS, *more], tmp_path, FRAMEWORK=framework)
@@ -106,12 +90,13 @@ def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
         ("torch", ("--strategy", "ring"), "local", PARTS),
         ("torch", ("--strategy", "ddp"), "local", PARTS - {GRADIENTS.name}),
         ("torch", ("--accumulate", "2", "--clip-norm", "1"), "mpirun", PARTS),
-        ("mxnet", ("--api", "module"), "local", {DATA.name, FIT.name, GRADIENTS.name, UPDATE.name}),
-        ("mxnet", ("--api", "ndarray"), "local", PARTS),
+        ("mxnet", ("--strategy", "module"), "local", {DATA.name, FIT.name, GRADIENTS.name, UPDATE.name}),
+        ("mxnet", ("--strategy", "ndarray"), "local", PARTS),
         ("mxnet", ("--strategy", "mpi"), "mpirun", PARTS),
-        ("tensorflow", ("--api", "fit"), "local", {DATA.name, FIT.name, LOOP.name}),
+        ("tensorflow", ("--strategy", "keras-fit"), "local", {DATA.name, FIT.name, LOOP.name}),
         ("tensorflow", ("--strategy", "multiworker"), "local", {DATA.name, STEP.name, LOOP.name}),
-        ("tensorflow", ("--strategy", "ring", "--accumulate", "2"), "local", PARTS),
+        ("tensorflow", ("--strategy", "ring", "--accumulate", "2"), "local", {DATA.name, STEP.name, LOOP.name}),
+        ("tensorflow", ("--shards", "4"), "local", PARTS - {BACKWARD.name}),
     ],
 )
 @pytest.mark.matrix
@@ -119,11 +104,7 @@ def test_each_strategy_has_a_timeline(tmp_path, framework, options, by, parts):
     command = [*launcher(by, 2), "python", "-m", f"hvdtrain.{framework}_lenet", *OPTIONS, *options]
     status, output = run([*command, "--max-steps", "18", "--timeline", "6:16"], tmp_path)
     assert status == 0, output
-    trace = check(tmp_path / "runs" / "run", 2, 6, 16, parts)
-    assert ("Horovod sent 1 message(s) in each step" in output) == (
-        bool(trace.messages(1)) and "--groups" not in options
-    )
-    assert bool(trace.messages(1)) == ("--strategy" not in options)
+    check(tmp_path / "runs" / "run", 2, 6, 16, parts)
 
 
 SHIFT_S = 1000
@@ -141,14 +122,13 @@ def test_clocks_that_differ_are_aligned(tmp_path):
         pytest.skip("needs the right to make a time namespace (unshare --time)")
     program.write_text(SHIFTED)
     program.chmod(0o755)
-    train = ["python", "-m", "hvdtrain.torch_lenet", *OPTIONS, "--groups", "2", "--max-steps", "20"]
+    train = ["python", "-m", "hvdtrain.torch_lenet", *OPTIONS, "--max-steps", "20"]
     status, output = run([*launcher("local", 2), str(program), *train, "--timeline", "6:16"], tmp_path)
     assert status == 0, output
     trace = check(tmp_path / "runs" / "run", 2, 6, 16, PARTS, one_clock=False)
     clock = trace.about["clocks"][1]
     assert abs(clock["offset_s"] - SHIFT_S) <= clock["error_s"]
     assert "the ranks' clocks differ by up to 1,000.00" in output or "999.99" in output
-    check_messages(trace, 1, error=clock["error_s"] * 1e6)
 
 
 @pytest.mark.parametrize(("framework", "script"), [("torch", "user_loop"), ("mxnet", "user_loop_gluon")])
@@ -157,24 +137,23 @@ def test_user_loops_have_a_timeline(tmp_path, framework, script):
     command = [*launcher("local", 2), "python", f"{ROOT}/tests/support/{script}.py", *OPTIONS, "--batch-size", "20"]
     status, output = run([*command, "--epochs", "2", "--timeline", "5:15"], tmp_path)
     assert status == 0, output
-    trace = check(tmp_path / "runs" / "run", 2, 5, 15, {*PARTS, SCRIPT.name, EVALUATION.name})
-    check_messages(trace, 1, groups=1)
+    check(tmp_path / "runs" / "run", 2, 5, 15, {*PARTS, SCRIPT.name, EVALUATION.name})
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_runs_that_cannot_have_their_timeline(tmp_path, framework):
     """They train, and say why. A run that is resumed within the steps has the rest of them."""
-    one = ("--offline", "--strategy", "single", "--checkpoint-every", "4", "--device", "cpu")
+    one = ("--strategy", "single", "--checkpoint-every", "4", "--device", "cpu")
     blocked = tmp_path / "runs" / "blocked"
     (blocked / "timeline-2-4.json" / "file").mkdir(parents=True)
-    named = ("--name", "resumed", "--auto-resume")
+    named = ("--name", "resumed", "--resume", "auto")
     trainings = [
         (*one, "--max-steps", "6", "--name", "beyond", "--timeline", "6:8"),
         (*one, "--max-steps", "6", "--name", "cut", "--timeline", "3:8"),
-        (*one, "--max-steps", "6", "--name", "blocked", "--auto-resume", "--timeline", "2:4"),
+        (*one, "--max-steps", "6", "--name", "blocked", "--resume", "auto", "--timeline", "2:4"),
         (*one, "--max-steps", "4", *named),
         (*one, "--max-steps", "6", *named, "--timeline", "1:3"),
-        (*one, "--max-steps", "9", *named, "--timeline", "3:8", "--framework-profiler"),
+        (*one, "--max-steps", "9", *named, "--timeline", "3:8"),
     ]
     command = several(framework, trainings, "alone", 1)
     status, output = run(command, tmp_path, timeout_s=300)
@@ -182,13 +161,8 @@ def test_runs_that_cannot_have_their_timeline(tmp_path, framework):
     runs = tmp_path / "runs"
     assert "--timeline 6:8: the run ends before these steps, after step 5; there is no timeline" in output
     assert list(Trace(runs / "cut" / "timeline-3-6.json").steps(0)) == ["step 3", "step 4", "step 5"]
-    assert "the timeline runs/blocked/timeline-2-4.json cannot be written" in output
+    assert "--timeline 2:4 cannot be written (" in output
     assert "--timeline 1:3: its steps were made before, as training begins at step 4 here" in output
     assert [path.name for path in runs.glob("resumed/timeline-*")] == ["timeline-6-8.json"]
     resumed = Trace(runs / "resumed" / "timeline-6-8.json")
     assert list(resumed.steps(0)) == [f"step {number}" for number in range(6, 8)]
-    profile = runs / "resumed" / f"profiler-rank-0{'' if framework == 'tensorflow' else '.json'}"
-    if framework == "tensorflow":
-        assert list(profile.glob("plugins/profile/*/*.xplane.pb"))
-    else:
-        assert json.loads(profile.read_text())["traceEvents"]

@@ -71,11 +71,11 @@ def test_trackers_that_hang_or_raise_do_not_stop_a_run(tmp_path, installed):
 def test_all_trackers_continue_a_run_whose_rank_0_was_killed(tmp_path, installed):
     """MLflow and W&B have one run, and each step once, in order; TensorBoard shows the run that was resumed."""
     libraries = [name for name in ("mlflow", "wandb") if importlib.util.find_spec(name)]
-    given = [*chosen("recorder", "killing", "prometheus", *libraries), "--tensorboard", "--checkpoint-every", "6"]
+    given = [*chosen("recorder", "killing", "prometheus", "tensorboard", *libraries), "--checkpoint-every", "6"]
     told = "env | grep ^HVDTRAIN_ > told-$HVDTRAIN_STATUS"
     command = [*launcher("local", 2)[:-1], "--restarts", "1", "--on-end", told, "--"]
     status, output = run(
-        [*command, "python", str(PROGRAMS), "slowly", FASTEST, *OPTIONS, "--auto-resume", *given],
+        [*command, "python", str(PROGRAMS), "slowly", FASTEST, *OPTIONS, "--resume", "auto", *given],
         tmp_path,
         **installed,
         **ENVIRONMENT,

@@ -117,13 +117,12 @@ def test_ranks_train_as_one_process_does(framework, together, alone):
         ("torch", "torchrun", ("ddp",)),
         ("mxnet", "local", ("ring",)),
         ("mxnet", "mpirun", ("mpi", "horovod")),
-        ("mxnet", "local", ("kvstore",)),
+        ("mxnet", "local", ("kvstore-dist",)),
     ],
 )
 def test_other_strategies_train_as_one_process_does(framework, by, strategies, alone, tmp_path):
     ranks = 3 if by == "mpirun" else 2
-    more = ("--kvstore", "dist_sync") if "kvstore" in strategies else ()
-    scripts = [script(framework, strategy, "--strategy", strategy, *more) for strategy in strategies]
+    scripts = [script(framework, strategy, "--strategy", strategy) for strategy in strategies]
     runs, output = finished(*several(tmp_path, by, ranks, *scripts))
     assert output.count("after the run: 24 steps, 2 epochs, on cpu") == ranks * len(strategies)
     for strategy in strategies:
@@ -145,7 +144,7 @@ def test_a_killed_script_continues_bit_for_bit_when_it_is_started_again(framewor
     In PyTorch, a layer of it has no gradient in some steps on some ranks.
     """
     whole = together(framework)[0] / name
-    words = script(framework, "killed", *RARE[name], "--auto-resume", "--checkpoint-every", "4")
+    words = script(framework, "killed", *RARE[name], "--resume", "auto", "--checkpoint-every", "4")
     restarted(tmp_path, *words, STATE="1", KILL_AT="7" if "rare" in name else "15")
     killed = tmp_path / "runs" / "killed"
     assert_identical(killed, whole)
@@ -181,7 +180,7 @@ def test_schedules_of_epochs_and_figures_are_the_same_after_a_kill_in_the_middle
     assert lines.total() == 12 and all(count % 2 == 0 for count in lines.values()), "other scores on the other rank"
     first = logged(runs / "epochs")[4]
     assert (first["step"], first["last"]) == (1.5, 1)  # which only the last rank logs
-    words = (EPOCHS, *OPTIONS_OF_EPOCHS, "--name", "killed", "--auto-resume", "--checkpoint-every", "4")
+    words = (EPOCHS, *OPTIONS_OF_EPOCHS, "--name", "killed", "--resume", "auto", "--checkpoint-every", "4")
     assert "the rate at the end is 0.00025" in restarted(tmp_path, *words, KILL_AT="14")
     assert_identical(tmp_path / "runs" / "killed", runs / "epochs")
     assert newest(tmp_path / "runs" / "killed").optimizer.extra == {"ended_epochs": 3}

@@ -16,14 +16,13 @@ from support.user_loop_runs import starter
 from torch import nn
 
 from hvdtrain.errors import Stopped, UserError
-from hvdtrain.measure.sweep.outcomes import combinations
-from hvdtrain.measure.sweep.pages import markdown_page
+from hvdtrain.measure.sweep.comparison import combinations, markdown_page
 from hvdtrain.measure.sweep.trials import plan
 from hvdtrain.runs.metrics import read
-from hvdtrain.runs.run import Run
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import RunEnd
 
-OPTIONS = ("--epochs", "6", "--validation", "0.2", "--patience", "2", "--device", "cpu", "--lr")
+OPTIONS = ("--epochs", "6", "--split", "0.8/0.2", "--patience", "2", "--device", "cpu", "--lr")
 LR = {"mxnet": "0.3"}
 """With which the first epoch is the best one, at step 18, as training diverges. With the rounding errors of others it
 need not diverge: there nothing changes, and of checkpoints that are equally good the newest is the best one."""
@@ -69,24 +68,27 @@ def test_a_run_stops_early_by_validation_data_also_after_a_resume(framework, tmp
     difference = best["metrics"]["accuracy"] - ended["validation"]["metrics"]["accuracy"]
     assert difference > 0 if framework in LR else difference == 0
     assert best["rows"] == pytest.approx(0.2 * 1437, abs=5) and best["loss"] == pytest.approx(scores[0]["loss"])
-    assert (Run(folder).score.title, Run(folder).score.value) == ("validation accuracy", best["metrics"]["accuracy"])
+    assert (RecordedRun(folder).score.title, RecordedRun(folder).score.value) == (
+        "validation accuracy",
+        best["metrics"]["accuracy"],
+    )
     status, output = command(tmp_path, "runs", "runs")
     assert status == 0 and "validation" in output
 
 
 def test_the_best_checkpoint_is_tested_with_its_own_averages(tmp_path):
-    options = ("--epochs", "3", "--lr", "0.5", "--validation", "0.2", "--ema", "0.5", "--device", "cpu")
+    options = ("--epochs", "3", "--lr", "0.5", "--split", "0.8/0.2", "--ema", "0.5", "--device", "cpu")
     folder = train_here(tmp_path, "torch", *options)
     records = read(folder / "metrics.jsonl")
     losses = {record["step"]: record["loss"] for record in records if record["kind"] == "validation"}
     best = result(folder)["best"]
     assert best["step"] < max(losses) and best["validation"]["loss"] == pytest.approx(losses[best["step"]])
     with pytest.raises(UserError, match="the fingerprint of --data"):
-        train_here(tmp_path, "torch", "--resume", "runs/run", "--validation", "0.3", "--epochs", "4")
+        train_here(tmp_path, "torch", "--resume", "runs/run", "--split", "0.7/0.3", "--epochs", "4")
 
 
 def test_sweeps_go_by_validation_data_and_say_what_the_test_gives(tmp_path):
-    short = ("--epochs", "2", "--validation", "0.2", "--patience", "1", "--device", "cpu", "--runs", "swept")
+    short = ("--epochs", "2", "--split", "0.8/0.2", "--patience", "1", "--device", "cpu", "--runs", "swept")
     trials, folder = plan({"lr": [0.05, 0.3]}, 1), tmp_path / "swept"
     for trial in trials:
         train_here(tmp_path, FASTEST, *short, "--lr", str(trial.options["lr"]), "--name", trial.name)
@@ -120,7 +122,7 @@ def test_patience_without_an_evaluation_is_one_line(tmp_path):
 
 
 def test_an_epoch_after_which_a_run_is_stopped_counts(tmp_path):
-    start, options = starter(tmp_path), {"epochs": 9, "batch_size": 20, "patience": 2, "auto_resume": True}
+    start, options = starter(tmp_path), {"epochs": 9, "batch_size": 20, "patience": 2, "resume": "auto"}
     with start("whole", **options) as run:
         loop(run)
     with pytest.raises(Stopped, match="was asked to stop"), start("part", **options) as run:

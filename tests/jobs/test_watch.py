@@ -45,7 +45,7 @@ def test_stopped_killed_and_restarted_rank(tmp_path, framework):
     launch = launcher("local", 2)
     options = ["--strategy", "ring" if framework == "torch" else "horovod", "--name", "run", "--epochs", "500"]
     command = [*launch[:-1], "--restarts", "1", "--", "python", "-m", f"hvdtrain.{framework}_lenet", *options]
-    with watched([*command, "--checkpoint-seconds", "1", "--log-every", "5"], tmp_path) as (job, terminal):
+    with watched([*command, "--checkpoint-every", "1s", "--log-every", "5"], tmp_path) as (job, terminal):
         folder = tmp_path / "runs" / "run"
         terminal.wait_for_frame("training  run(.|\n)*images/s", 120)
         stopped = pid_of(1, folder)

@@ -25,8 +25,6 @@ from support.environment import fill_home, of_jobs
 from support.jobs import BIN, PLACES, ROOT, end_all, finish, pids, start, wait_for
 
 NETWORK = "10.77.31"
-OTHER_PORT = 2222
-"""Of a second sshd on each host, which accepts only the key in the file `key`."""
 HOST_NEEDS = ("ip", "unshare", "nsenter", "sshd", "ssh", "ssh-keygen")
 SLURM_NEEDS = ("slurmctld", "slurmd", "sbatch", "srun", "munged")
 
@@ -76,7 +74,6 @@ mount --bind {folder}/passwd /etc/passwd
 mount -t tmpfs tmpfs /run
 mkdir -p /run/sshd /run/munge
 /usr/sbin/sshd -f {folder}/sshd_config -E {folder}/{name}.sshd.log
-/usr/sbin/sshd -f {folder}/sshd_config -p {port} -o AuthorizedKeysFile={folder}/key.pub -E {folder}/{name}.port.log
 touch {folder}/{name}.ready
 while :; do sleep 3600 & wait $! || true; done
 """
@@ -95,7 +92,7 @@ class Hosts:
     def up(self) -> None:
         folder = self.folder
         folder.chmod(0o711)
-        for key in ("id", "key", "hostkey"):
+        for key in ("id", "hostkey"):
             _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key))
         shutil.copy(folder / "id.pub", folder / "authorized_keys")
         lines = [f"{self.address(name)} {name}" for name in self.names]
@@ -140,7 +137,7 @@ class Hosts:
         for link in ("eth0", "lo"):
             self._ip(name, "link", "set", link, "up")
         script = self.folder / f"{name}.sh"
-        script.write_text(FIRST.format(folder=self.folder, name=name, port=OTHER_PORT))
+        script.write_text(FIRST.format(folder=self.folder, name=name))
         spaces = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with open(self.folder / f"{name}.log", "w") as log:
             process = subprocess.Popen(
@@ -261,7 +258,7 @@ class Slurm:
         self.hosts, self.folder = hosts, folder
         *self.nodes, self.head = hosts.names
         # Submitted jobs are recorded in the second one, and not below this machine's home folder.
-        self._variables = {"SLURM_CONF": str(folder / "slurm.conf"), "XDG_STATE_HOME": str(folder / "state-home")}
+        self._variables = {"SLURM_CONF": str(folder / "slurm.conf")}
 
     def up(self) -> None:
         for name in ("state", "munge", *(f"{kind}.{node}" for node in self.nodes for kind in ("spool", "tmp"))):

@@ -11,6 +11,7 @@ import sys
 from typing import Any, get_args, get_type_hints
 
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.strategy_names import OVER_HOROVOD
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import check_request, list_strategies
 from hvdtrain.networks.description import ShapedNetwork
@@ -19,14 +20,15 @@ from hvdtrain.tasks.target import NetworkTarget
 from support import mixed_networks
 from support.covering import Row, covering_array
 from support.networks import shaped
+from support.shared_runs import STARTS_ONCE
 
 REFERENCES = "references"
 """The job that trains the references of all cases."""
 NUMBERS: dict[str, tuple[float | str, ...]] = {
     "model": ("lenet", "cifar_lenet", f"{mixed_networks.__file__}:WITHOUT_NORM"),
     "momentum": (0.9, 0.0),
-    "beta1": (0.9, 0.8),
-    "beta2": (0.999, 0.99),
+    "betas": ("0.9:0.999", "0.8:0.99"),
+    "schedule": ("constant", "step", "cosine", "polynomial", "onecycle"),
     "epsilon": (1e-8, 1e-6),
     "weight_decay": (0.0, 1e-3),
     "no_decay": ((), ("*.bias",)),
@@ -43,9 +45,9 @@ NUMBERS: dict[str, tuple[float | str, ...]] = {
     "audit": (0, 1),
 }
 """Values of options that are numbers or any text; those of other options are in their types."""
-FIXED = {"recipe", "framework", "strategy", "api", "kvstore", "data", "device"}
-FIXED |= {"resume", "auto_resume", "offline", "tensorboard", "quiet", "compile", "bind", "set", "on_bad_row"}
-FIXED |= {"threads", "isa", "image_size", "workers", "tracker", "on_end", "cuda_graph", "device_data", "balance"}
+FIXED = {"recipe", "framework", "strategy", "data", "device"}
+FIXED |= {"resume", "quiet", "compile", "bind", "arg", "on_bad_row", "checkpoint_every"}
+FIXED |= {"threads", "isa", "image_size", "workers", "tracker", "on_end", "balance"}
 FIXED |= {"on_wrong_bits", "freeze"}
 """Options that are not factors of their own, or do not concern strategies."""
 FEW_STEPS = {"seed": 1, "batch_size": 17, "epochs": 2, "max_steps": 4, "warmup_epochs": 0.0}
@@ -56,7 +58,7 @@ FEW_STEPS = {"seed": 1, "batch_size": 17, "epochs": 2, "max_steps": 4, "warmup_e
 class Case:
     """A training of a few steps.
 
-    row: values of options, and <strategy>/<api>/<kvstore> as `strategy`. refused: whether they do not work together.
+    row: values of options. refused: whether they do not work together.
     """
 
     framework: str
@@ -71,12 +73,12 @@ class Case:
     @property
     def launcher(self) -> str:
         """One of `support.jobs.launcher`. What is refused is refused before a strategy looks for its ranks."""
-        strategy, _, kvstore = self.row["strategy"].split("/")
+        strategy = self.row["strategy"]
         if self.refused:
             return "alone"
-        if strategy in ("horovod", "mpi"):
+        if strategy in (*OVER_HOROVOD, "mpi"):
             return "mpirun"
-        return "local" if strategy in ("ring", "ddp", "multiworker") or kvstore.startswith("dist") else "alone"
+        return "local" if strategy == "ring" or STARTS_ONCE.fullmatch(strategy) else "alone"
 
     @property
     def ranks(self) -> int:
@@ -88,7 +90,7 @@ class Case:
         if self.refused:  # before it starts or sets anything in its process
             return f"{self.framework}-alone-"
         own = ""
-        if "dist_" in self.row["strategy"]:
+        if "kvstore-dist" in self.row["strategy"]:
             own = self.name
         elif "mirrored" in self.row["strategy"]:
             own = f"devices{self.row['devices']}"
@@ -99,13 +101,7 @@ class Case:
 
 def factors(framework: str) -> dict[str, tuple[Any, ...]]:
     """The values of each option, the default first."""
-    stores = get_args(get_type_hints(Config)["kvstore"])
-    strategies = [
-        f"{row.strategy}/{row.api}/{store}"
-        for row in list_strategies(framework)
-        for store in (stores if row.strategy == "kvstore" else (Config.kvstore,))
-    ]
-    values: dict[str, tuple[Any, ...]] = {"strategy": tuple(strategies)}
+    values: dict[str, tuple[Any, ...]] = {"strategy": tuple(row.strategy for row in list_strategies(framework))}
     for options in (Config, RuntimeOptions):
         for name, kind in get_type_hints(options).items():
             choices = NUMBERS.get(name) or ((False, True) if kind is bool else get_args(kind))
@@ -118,10 +114,9 @@ def factors(framework: str) -> dict[str, tuple[Any, ...]]:
 def options_of(case: Case) -> tuple[Config, RuntimeOptions]:
     """The options of a case. Raises UserError for values that cannot work."""
     row = dict(case.row)
-    strategy, api, kvstore = row.pop("strategy").split("/")
     runtime = {name: row.pop(name) for name in list(row) if hasattr(RuntimeOptions, name)}
     lr = 0.001 if row.get("optimizer", "sgd") != "sgd" else 0.02
-    given = {"framework": case.framework, "strategy": strategy, "api": api, "kvstore": kvstore, "lr": lr}
+    given = {"framework": case.framework, "lr": lr}
     return Config(**{**FEW_STEPS, **given, **row}), RuntimeOptions(device="cpu", quiet=True, **runtime)
 
 
@@ -133,7 +128,6 @@ def network_of(row: Row) -> ShapedNetwork:
 def all_cases(framework: str) -> list[Case]:
     """Cases that have each pair of values at least once."""
     values = factors(framework)
-    default = next(strategy for strategy in values["strategy"] if strategy.startswith(Config.strategy))
 
     def works(row: Row) -> bool:
         try:
@@ -150,7 +144,7 @@ def all_cases(framework: str) -> list[Case]:
     rows, refused = covering_array(values, allowed)
     trained = [Case(framework, f"{i:03d}", row) for i, row in enumerate(rows)]
     return trained + [
-        Case(framework, f"refused-{i:03d}", {"strategy": default, **row}, True) for i, row in enumerate(refused)
+        Case(framework, f"refused-{i:03d}", {"strategy": Config.strategy, **row}, True) for i, row in enumerate(refused)
     ]
 
 

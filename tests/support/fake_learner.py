@@ -9,7 +9,8 @@ import numpy as np
 
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.datasets.rows import ArraySource
-from hvdtrain.interfaces import Batch, Dataset, Evaluated, Learner, OptimizerState
+from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState
+from hvdtrain.interfaces.reading import Batch, Dataset
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten
 from hvdtrain.networks.random_numbers import initial_weights

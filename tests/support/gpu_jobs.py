@@ -13,8 +13,7 @@ from support.jobs import BIN, ROOT, finish, launcher, newest
 REHEARSAL = os.environ.get("GPU_REHEARSAL") == "1"
 OPTIONS = ("--data", "synthetic", "--batch-size", "64", "--lr", "0.02", "--epochs", "4", "--quiet")
 STEPS = 24
-"""Of most trainings: several after the ones in which graphs warm up."""
-GRAPHED = "graphed_training.py"
+"""Of most trainings."""
 DETERMINISTIC = "deterministic_training.py"
 
 
@@ -29,7 +28,7 @@ class Jobs:
     ) -> list[str]:
         """The command line of a training. program: a file in tests/support that trains in its own way."""
         if REHEARSAL:
-            device, program = "auto", program or (GRAPHED if "--cuda-graph" in options else "")
+            device = "auto"
         start = [str(ROOT / "tests" / "support" / program)] if program else ["-m", "hvdtrain.torch_lenet"]
         # Where it is given a second time, an option has the last value.
         named = [] if "--resume" in options else ["--name", name]

@@ -20,10 +20,8 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def report(
-    command: str, date: str, machine: Mapping[str, str], outcomes: Sequence[Outcome], measured: Mapping[str, str]
-) -> str:
-    """The whole report. machine: values by name. measured: values by name, in the order of the report."""
+def report(command: str, date: str, machine: Mapping[str, str], outcomes: Sequence[Outcome]) -> str:
+    """The whole report. machine: values by name."""
     counts = {kind: sum(one.outcome == kind for one in outcomes) for kind in MARKS}
     lines = [
         f"## Tried on {machine.get('GPU', 'no GPU')}, {date}",
@@ -34,8 +32,6 @@ def report(
         *_table(("machine", ""), [[name, value] for name, value in machine.items()]),
         "",
     ]
-    if measured:
-        lines += [*_table(("measured", ""), [[name, value] for name, value in measured.items()]), ""]
     rows = [[one.name, MARKS[one.outcome], one.why, f"{one.seconds:.1f}"] for one in outcomes]
     lines += _table(("test", "outcome", "reason", "seconds"), rows)
     return "\n".join(lines) + "\n"

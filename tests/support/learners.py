@@ -8,7 +8,8 @@ from typing import Any
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.registry import find_strategy
-from hvdtrain.interfaces import Group, Learner
+from hvdtrain.interfaces.learner import Learner
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system.python_files import load_object
 from hvdtrain.tasks.target import Target
 from hvdtrain.tasks.user import UserTask, make_task

@@ -10,7 +10,8 @@ import numpy as np
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.interfaces import Batch, Learner
+from hvdtrain.interfaces.learner import Learner
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.training.run import learning_rate

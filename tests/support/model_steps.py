@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.datasets import sharding
-from hvdtrain.interfaces import Batch
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.user import UserTask, make_task
 from support.learners import learner

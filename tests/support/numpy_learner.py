@@ -16,7 +16,9 @@ from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.frameworks import registry
 from hvdtrain.frameworks.registry import RING, SINGLE, StrategyEntry
-from hvdtrain.interfaces import PIXEL_MAX, Batch, Dataset, Evaluated, Learner, OptimizerState, StepLoss, Strategy
+from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState, StepLoss
+from hvdtrain.interfaces.reading import PIXEL_MAX, Batch, Dataset
+from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten
 from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
@@ -121,8 +123,8 @@ def _load_target(config: Config, runtime: RuntimeOptions) -> tuple[NetworkTarget
 def install() -> Framework:
     """Let training in this process use it; returns the framework whose place it takes."""
     registry.ENTRIES["mxnet"] = lambda: (
-        StrategyEntry("single", "gluon", NumPyStrategy, NumPyLearner, SINGLE),
-        StrategyEntry("ring", "gluon", NumPyStrategy, NumPyLearner, RING),
+        StrategyEntry("single", NumPyStrategy, NumPyLearner, SINGLE),
+        StrategyEntry("ring", NumPyStrategy, NumPyLearner, RING),
     )
     registry.require = registry.settle = lambda *_: None  # type: ignore[assignment]
     training.load_target = _load_target  # type: ignore[assignment]

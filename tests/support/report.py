@@ -12,10 +12,10 @@ import numpy as np
 from hvdtrain.cli import report
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import to_record
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints
-from hvdtrain.runs.run import finished_runs
-from hvdtrain.views.report.content import Report
+from hvdtrain.runs.search import finished_runs
+from hvdtrain.views.report.content import RunsReport
 from hvdtrain.views.report.pages import csv_page
 from support.networks import LENET_RECORD
 
@@ -105,7 +105,7 @@ def read_csv(text):
 
 
 def report_of(*runs):
-    return Report(*finished_runs([*runs]))
+    return RunsReport(*finished_runs([*runs]))
 
 
 def rows(*runs):

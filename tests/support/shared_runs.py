@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hvdtrain.interfaces import Checkpoint
+from hvdtrain.interfaces.learner import Checkpoint
 from support.jobs import newest, run, several
 
-STARTS_ONCE = {"ddp", "multiworker", "dist_sync", "dist_device_sync"}
-"""What a process can start only once: torch.distributed, TensorFlow's collectives, MXNet's servers."""
+STARTS_ONCE = re.compile(r"ddp|(keras-fit-)?multiworker|(module-)?kvstore-dist(-device)?")
+"""Strategies that a process can start only once: torch.distributed, TensorFlow's collectives, MXNet's servers."""
 RANKED = {"torch": ("local", 2), "mxnet": ("gloo", 3), "tensorflow": ("gloo", 2)}
 """Launcher and number of ranks of the job in which the short suite makes a framework's runs over ranks."""
 
@@ -50,7 +51,7 @@ class SharedRun:
     @property
     def job(self) -> tuple[str, str, int, str]:
         """What the runs of one job have in common."""
-        own = self.own_job or STARTS_ONCE & {*self.options}
+        own = self.own_job or any(map(STARTS_ONCE.fullmatch, self.options))
         return self.framework, self.by, self.ranks, f"{self.folder_name} {self.resumes}" if own else ""
 
 
@@ -116,7 +117,8 @@ def _order(shared: SharedRun) -> tuple[bool, bool, bool]:
     """TensorFlow can split the CPU only before its first operation; MXNet's Module sets a variable for its process, and
     its bf16 changes all later graphs."""
     last = shared.framework == "mxnet" and "bf16" in shared.options
-    return "mirrored" not in shared.options, last, "module" in shared.options
+    strategy = " ".join(shared.options)
+    return "mirrored" not in strategy, last, "module" in strategy
 
 
 def trains(*params: Any, runs: Iterable[SharedRun], id: str, short: bool = True, marks: Iterable[Any] = ()) -> Any:

@@ -81,12 +81,6 @@ class Trace:
             if step.kind == "step"
         }
 
-    def messages(self, rank: int) -> dict[str, list[TraceSpan]]:
-        """The spans of each message of Horovod on a rank, by its name."""
-        prefix = "Horovod: "
-        tracks = {where: name for where, name in self.names.items() if where[0] == rank and name.startswith(prefix)}
-        return {name.removeprefix(prefix): self.tracks[where] for where, name in tracks.items()}
-
     def check(self) -> None:
         """Fail if spans of a track overlap without one inside of the other, or a step is not the sum of its parts."""
         for where, spans in self.tracks.items():

@@ -24,7 +24,8 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Batch, Dataset, Position
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.interfaces.reading import Batch, Dataset
 from hvdtrain.networks.layers import Shape
 from hvdtrain.runs import checkpoints, metrics, plots
 from hvdtrain.system import rank_info
@@ -53,15 +54,13 @@ def load_few_rows(image_shape: Shape | None, **_: object) -> Dataset:
     return Dataset(data.name, train, test, data.classes)
 
 
-def with_changed_weights(factor: float, bad: bool) -> Callable[..., Iterator[Batch]]:
-    """`Batches.of_epoch`, with rows' weights times `factor`, and if `bad` with NaN on the last rank at BAD_STEP."""
+def with_bad_weight(bad: bool) -> Callable[..., Iterator[Batch]]:
+    """`Batches.of_epoch`; if `bad`, a row's weight is NaN on the last rank at BAD_STEP."""
     original = Batches.of_epoch
 
     def batches(self: Batches, at: Position, steps: int) -> Iterator[Batch]:
         for batch in original(self, at, steps):
             parts = (batch,) if batch.shards is None else batch.shards
-            for part in parts:
-                part.weights[:] *= factor
             if bad and batch.step == BAD_STEP and self._run.group.rank == self._run.group.size - 1:
                 parts[-1].weights[0] = np.nan
             yield batch
@@ -69,15 +68,15 @@ def with_changed_weights(factor: float, bad: bool) -> Callable[..., Iterator[Bat
     return batches
 
 
-def outcome(config: Config, runtime: RuntimeOptions, name: str, bad: bool, factor: float = 1.0) -> dict[str, Any]:
+def outcome(config: Config, runtime: RuntimeOptions, name: str, bad: bool) -> dict[str, Any]:
     """Train and write the weights; what happened: the numbers of a training, `refused` or `failed`."""
-    steps, after_step = [], loop.Training.after_step
+    steps, after_step = [], loop.TrainingLoop.after_step
     runtime = dataclasses.replace(runtime, name=name)
     with (
         mock.patch.object(registry, "load_dataset", load_few_rows),
         mock.patch.object(plots, "plot_metrics"),
-        mock.patch.object(Batches, "of_epoch", with_changed_weights(factor, bad)),
-        mock.patch.object(loop.Training, "after_step", lambda *given: (steps.append(1), after_step(*given))),
+        mock.patch.object(Batches, "of_epoch", with_bad_weight(bad)),
+        mock.patch.object(loop.TrainingLoop, "after_step", lambda *given: (steps.append(1), after_step(*given))),
     ):
         try:
             folder = train.train(config, runtime, list)
@@ -109,15 +108,14 @@ def attempt(case: Case) -> dict[str, Any]:
 
 
 def reference(case: Case) -> dict[str, Any]:
-    """The same training in one process: ranks whose batches and learning rates add up, or gradients that are summed."""
+    """The same training in one process, for ranks whose batches and learning rates add up."""
     config, _ = options_of(case)
     times = case.ranks if config.batch_scope == "per-rank" else 1
-    plain = {"framework": REFERENCE, "strategy": "single", "api": "loop", "kvstore": "device", "precision": "fp32"}
-    plain |= {"accumulate": 1, "op": "average", "compression": "none", "groups": "auto", "batch_scope": "global"}
+    plain = {"framework": REFERENCE, "strategy": "single", "precision": "fp32"}
+    plain |= {"accumulate": 1, "compression": "none", "groups": "auto", "batch_scope": "global"}
     plain |= {"sync_every": 1}
     config = dataclasses.replace(config, **plain, batch_size=config.batch_size * times, lr=config.lr * times)
-    factor = case.ranks if case.row.get("op") == "sum" else 1
-    return outcome(config, RuntimeOptions(device="cpu", quiet=True), f"{case.id}-reference", has_nan(case), factor)
+    return outcome(config, RuntimeOptions(device="cpu", quiet=True), f"{case.id}-reference", has_nan(case))
 
 
 def share_process(framework: str) -> None:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.checkpoint_folder import Entry

@@ -34,7 +34,12 @@ def starter(runs: Path, framework: Framework | None = None) -> Callable[..., Con
 
     @contextlib.contextmanager
     def start(name: str = "run", **options: Any) -> Iterator[Any]:
-        runtime = {"runs": runs, "device": "cpu", "quiet": True, **({} if "resume" in options else {"name": name})}
+        runtime = {
+            "runs": runs,
+            "device": "cpu",
+            "quiet": True,
+            **({"name": name} if options.get("resume", "auto") == "auto" else {}),
+        }
         runtime.update((key, options.pop(key)) for key in RUNTIME & options.keys())
         begun = hvdtrain.start(Config(**{**CONFIG, **options}), RuntimeOptions(**runtime), framework=framework)
         quick = mock.patch.object(plots, "plot_metrics"), mock.patch.object(os, "fsync")

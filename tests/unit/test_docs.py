@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import os
 import re
 import runpy
@@ -53,7 +52,8 @@ def test_links_are_called_by_the_page_that_they_lead_to(page):
 def test_no_row_and_no_word_is_there_twice(page):
     """A row of a table, or its first cell where this is code; a word after itself, outside of code."""
     lines = page.read_text().splitlines()
-    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(), re.M):
+    text = re.sub(r"^<!-- launch: .*?^<!-- end -->", "", page.read_text(), flags=re.M | re.S)  # options by launcher
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
         rows = table.splitlines()[2:]
         keys = [row for row in rows if row.strip("| ")] + re.findall(r"^\| (`[^|`]*`) \|", "\n".join(rows), re.M)
         assert [key for key, count in Counter(keys).items() if count > 1] == []
@@ -115,16 +115,19 @@ def test_doctor_page_lists_all_checks():
     assert [line for line in page if line.startswith("| `") and line.count("|") == 4] == rows
 
 
-def test_reference_lists_all_commands_and_all_training_options_with_their_defaults():
+def test_reference_lists_all_commands():
     from hvdtrain.cli import COMMANDS
-    from hvdtrain.config.options import Config, RuntimeOptions
 
     page = (ROOT / "docs" / "reference.md").read_text()
     assert [command for command in COMMANDS if f"| `python -m hvdtrain {command}" not in page] == []
-    rows = re.findall(r"^\| `--([a-z0-9-]+)` \| (?:`(.*?)`)? *\|", page, re.M)
-    fields = [*dataclasses.fields(Config), *dataclasses.fields(RuntimeOptions)]
-    listed = {name.replace("-", "_"): default for name, default in rows}
-    assert listed == {one.name: "" if one.default is None else str(one.default) for one in fields}
+
+
+def test_reference_has_the_options_and_exit_statuses_of_the_code():
+    from hvdtrain import errors
+
+    runpy.run_path(str(ROOT / "docs" / "options.py"))["main"](["--check"])
+    kinds = [kind for kind in vars(errors).values() if hasattr(kind, "exit_status")]
+    assert {str(kind.exit_status) for kind in kinds} <= errors.EXIT_STATUSES.keys()
 
 
 def test_strategy_in_the_guide_is_that_of_the_code():

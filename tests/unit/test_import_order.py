@@ -7,12 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import get_args
 
 from support.jobs import ROOT
 
 from hvdtrain.cli.training_program import training_program
-from hvdtrain.config.options import STYLES, Config, Framework
+from hvdtrain.config.options import Framework
 from hvdtrain.system.stacks import DISTRIBUTIONS, STACKS, Stack
 
 # Each folder imports only folders before it. It also names files directly in hvdtrain/.
@@ -115,7 +115,7 @@ def test_agents_and_help_import_neither_numpy_nor_a_framework():
 
 def test_frameworks():
     frameworks = set(get_args(Framework))
-    assert set(STYLES) == set(DISTRIBUTIONS) == frameworks
+    assert set(DISTRIBUTIONS) == frameworks
     for framework in frameworks:
         assert training_program(["python", "-m", f"hvdtrain.{framework}_lenet"]).framework == framework
 
@@ -127,8 +127,3 @@ def test_stacks_are_those_of_set_up():
     files = (ROOT / "setup" / "stacks").glob("*/stack.conf")
     of_setup = [Stack(one.parent.name, words(one, "PYTHONS"), words(one, "FRAMEWORKS")) for one in files]
     assert {one.name: one for one in of_setup} == STACKS
-
-
-def test_options_name_all_styles():
-    kinds = get_type_hints(Config)
-    assert set(get_args(kinds["api"])) == {"auto", *(style for styles in STYLES.values() for style in styles)}

@@ -26,7 +26,7 @@ from hvdtrain.datasets.rows import (
 )
 from hvdtrain.datasets.validation import MAX_CLASSES, names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Source
+from hvdtrain.interfaces.reading import Source
 from hvdtrain.system.python_files import load_object
 
 FINGERPRINT_ROWS = 16

@@ -11,7 +11,7 @@ import numpy as np
 from hvdtrain.datasets.formats.reading import Malformed, check_size, wrap_errors
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
 from hvdtrain.datasets.validation import MAX_CLASSES
-from hvdtrain.errors import UserError
+from hvdtrain.errors import UserError, needed_by
 from hvdtrain.system.text import did_you_mean, printable
 
 if TYPE_CHECKING:
@@ -201,14 +201,11 @@ def _labels(tables: list[_Table], label: str, rows: list[np.ndarray]) -> tuple[l
 
 def read_table(path: Path) -> pyarrow.Table:
     """The table in a file, by its suffix. Raises UserError if it is not one, or pyarrow is missing."""
-    try:
+    with needed_by(f"{path}: a table", "tables"):
         import pyarrow.csv
         import pyarrow.feather
         import pyarrow.ipc
         import pyarrow.parquet
-    except ImportError as error:
-        reason = f"{path}: a table is read by pyarrow, which cannot be imported ({error})"
-        raise UserError(reason, "run pip install 'hvdtrain[tables]'") from None
     with wrap_errors(path, "write the table again, as UTF-8 if it is text", "read as a table"):
         if (suffix := path.suffix.lower()) == ".parquet":
             file = pyarrow.parquet.ParquetFile(path)

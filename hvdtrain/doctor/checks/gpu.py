@@ -34,11 +34,6 @@ class Gpus(NamedTuple):
     capabilities: tuple[int, ...] = ()
     """Of each GPU, such as 90 for sm_90; empty if unknown."""
 
-    def title(self, capability: int) -> str:
-        """A GPU of this compute capability, such as `NVIDIA H100 (sm_90)`."""
-        names = dict(zip(self.capabilities, self.names, strict=False))
-        return f"{names.get(capability, 'this GPU')} (sm_{capability})"
-
 
 def gpus(context: CheckContext) -> Gpus | None:
     """This host's GPUs; None without nvidia-smi."""
@@ -110,9 +105,10 @@ def _framework_cuda(name: str, answer: dict[str, Any], host: Gpus) -> Iterator[F
     if "framework_error" in answer or "cuda" not in answer:
         return
     cuda = answer["cuda"]
-    if name == "mxnet" and any(capability > MAX_CAPABILITY_OF_MXNET for capability in host.capabilities):
-        text = f"MXNet {answer['version']} was never built for {host.title(max(host.capabilities))}"
-        yield warn(text, _pytorch())
+    newest, model = max(zip(host.capabilities, host.names, strict=False), default=(0, ""))
+    if name == "mxnet" and newest > MAX_CAPABILITY_OF_MXNET:
+        text = f"MXNet {answer['version']} was never built for {model} (sm_{newest})"
+        yield warn(text, stacks.setup_command(stacks.STACKS["pytorch"]))
         return
     if cuda is None:
         text = f"{name} {answer['version']} is built for CPUs and will not use the GPUs"
@@ -121,54 +117,14 @@ def _framework_cuda(name: str, answer: dict[str, Any], host: Gpus) -> Iterator[F
     version = tuple(int(number) for number in re.findall(r"\d+", cuda)[:2])
     # Within a major version of CUDA, newer programs run on older drivers.
     if version and host.cuda > (0, 0) and version[0] > host.cuda[0]:
-        newest = ".".join(map(str, host.cuda))
-        text = f"{name} is built for CUDA {cuda}, but driver {host.driver} supports CUDA up to {newest}"
+        supported = ".".join(map(str, host.cuda))
+        text = f"{name} is built for CUDA {cuda}, but driver {host.driver} supports CUDA up to {supported}"
         yield fail(text, f"update the driver, or install {DISTRIBUTIONS[name][0]} built for CUDA {host.cuda[0]}")
     elif not answer.get("gpus") and os.environ.get(VISIBLE) not in ("", "-1"):
         text = f"{name} is built for CUDA{f' {cuda}' if cuda else ''} but sees no GPU, although nvidia-smi does"
         yield fail(text, "check the versions of the driver and the CUDA libraries, and LD_LIBRARY_PATH")
     else:
         yield ok(f"{name} sees {answer['gpus']} GPU(s)")
-        yield from _architectures(name, answer, host)
-
-
-def _architectures(name: str, answer: dict[str, Any], host: Gpus) -> Iterator[Finding]:
-    """GPUs that are too new or too old for the code that a framework has."""
-    code = answer.get("architectures") or []
-    for capability in sorted(set(host.capabilities)):
-        if code and not runs_on(code, capability):
-            oldest = min(numbers for _, numbers in map(_parse, code))
-            age = "old" if capability < oldest else "new"
-            built_for = f"{name} {answer['version']}, built for {', '.join(code)}"
-            older = f"install an older {DISTRIBUTIONS[name][0]} that was built for sm_{capability}"
-            text = f"{host.title(capability)} is too {age} for {built_for}"
-            yield fail(text, older if age == "old" else _pytorch())
-
-
-def runs_on(code: list[str], capability: int) -> bool:
-    """Whether code for these architectures runs on a GPU of this compute capability.
-
-    Machine code (`sm_80`) runs on later GPUs of its major version (8.6, but not 9.0), that of one GPU alone (`sm_90a`)
-    on no other; PTX (`compute_90`) is compiled by the driver for any later GPU.
-    """
-    for kind, number in map(_parse, code):
-        later = kind == "compute" or (kind == "sm" and number // 10 == capability // 10)
-        if number == capability or (later and number < capability):
-            return True
-    return False
-
-
-def _parse(architecture: str) -> tuple[str, int]:
-    """`sm` and 80 of `sm_80`; the kind ends with `a` for code that runs on that GPU alone."""
-    kind, _, number = architecture.partition("_")
-    digits = re.match(r"\d+", number)
-    suffix = "a" if number.endswith("a") else ""
-    return kind + suffix, int(digits.group()) if digits else 0
-
-
-def _pytorch() -> str:
-    """The command for the newest PyTorch, which knows the newest GPUs."""
-    return stacks.setup_command(stacks.STACKS["pytorch"])
 
 
 def _for_cuda(name: str, version: str) -> str:

@@ -1,4 +1,4 @@
-"""Horovod: installed, loadable for each framework, and what it was built with."""
+"""Horovod: installed, and loadable for each framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.doctor.check import CheckContext, check
-from hvdtrain.doctor.checks.software import FRAMEWORKS, build_parts, built, has_module
+from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
 from hvdtrain.system.stacks import framework_version, public_version
@@ -111,21 +111,3 @@ def build_record() -> dict[str, Any]:
         record = json.loads(metadata.distribution("horovod").read_text(RECORD) or "{}")
         return record if isinstance(record, dict) else {}
     return {}
-
-
-@check("software", "host")
-def check_controllers(context: CheckContext) -> Iterator[Finding]:
-    """what Horovod was built with: Gloo, MPI, NCCL"""
-    has = built(context)
-    if not has:
-        return  # the check `horovod` reports it
-    if not has["gloo"] and not has["mpi"]:
-        remedy = f"{stacks.repair_command()}, which builds it with both"
-        yield fail("Horovod was built with neither Gloo nor MPI", remedy)
-        return
-    launchers_of = {"gloo": ("Gloo", "horovodrun --gloo"), "mpi": ("MPI", "horovodrun --mpi and mpirun")}
-    for what, (label, launchers) in launchers_of.items():
-        if not has[what]:
-            text = f"Horovod was built without {label}: {launchers} cannot be used"
-            yield warn(text, _rebuild())
-    yield ok(f"Horovod has {', '.join(build_parts(context))}" + ("" if has["nccl"] else " (no NCCL: for CPUs)"))

@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.checks.launchers import measured, other_size
@@ -23,9 +23,6 @@ from hvdtrain.doctor.subprocesses import probe_command, read_messages
 from hvdtrain.system import credentials, rank_info, stacks
 from hvdtrain.system.text import format_ranks
 
-CLOCK_ROUNDS = 10
-MAX_CLOCK_OFFSET_S = 1.0
-"""Beyond this, the order of events cannot be inferred from the ranks' logs and file times."""
 OPTIONS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_ENABLE_ONEDNN_OPTS", "HVDTRAIN_DATA", "NCCL_DEBUG")
 OF_ONE_RANK = ("RANK", "LOCAL_RANK", "CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE", "HOSTNAME")
 """HOROVOD_* variables that differ between ranks by design."""
@@ -76,46 +73,6 @@ def differences(gathered: list[dict[str, str]]) -> dict[str, str]:
         if len(ranks) > 1:
             differing[name] = ", ".join(f"{value[:60]} (rank {format_ranks(of)})" for value, of in ranks.items())
     return differing
-
-
-class ClockSamples(NamedTuple):
-    """A rank's time.time() before and after each of some gathers."""
-
-    before: list[float]
-    after: list[float]
-
-
-@check("job", "job")
-def check_clocks(context: CheckContext) -> Iterator[Finding]:
-    """the clocks of all ranks agree with rank 0's"""
-    assert context.job
-    local = ClockSamples([], [])
-    for _ in range(CLOCK_ROUNDS):
-        local.before.append(time.time())
-        context.gather(None)
-        local.after.append(time.time())
-    samples = [ClockSamples(*values) for values in context.gather(tuple(local))]
-    offsets = [clock_offset(of_rank, samples[0]) for of_rank in samples]
-    wrong = [rank for rank, (offset, error) in enumerate(offsets) if abs(offset) - error > MAX_CLOCK_OFFSET_S]
-    for rank in wrong:
-        offset, error = offsets[rank]
-        where = f"rank {rank} ({context.job.hosts[rank]})"
-        text = f"the clock of {where} differs by {offset:+.1f} s (± {error:.3f} s) from rank 0's"
-        yield warn(text, "set the clocks by NTP on all hosts: timedatectl set-ntp true, or systemctl start chrony")
-    if not wrong:
-        largest = max(abs(offset) for offset, _ in offsets) + max(error for _, error in offsets)
-        yield ok(f"clocks agree within {largest * 1e3:.1f} ms")
-
-
-def clock_offset(rank: ClockSamples, zero: ClockSamples) -> tuple[float, float]:
-    """Seconds by which a rank's clock is ahead of rank 0's, and the uncertainty.
-
-    No rank leaves a gather before all have entered it, so in true time each rank's `after` is later than every rank's
-    `before`: each round gives an upper and a lower bound, and the tightest ones count.
-    """
-    lower = max(before - after for before, after in zip(rank.before, zero.after, strict=True))
-    upper = min(after - before for after, before in zip(rank.after, zero.before, strict=True))
-    return (lower + upper) / 2, max(upper - lower, 0.0) / 2
 
 
 @check("job", "job")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -22,57 +21,14 @@ from hvdtrain.system import stacks
 
 
 @check("jobs", "alone")
-def check_root(context: CheckContext) -> Iterator[Finding]:
-    """mpirun starts programs for this user: Open MPI refuses to run as root"""
-    mpirun = shutil.which("mpirun")
-    if os.geteuid() != 0 or not mpirun:
-        return
-    completed = context.run([mpirun, "-np", "1", "true"], 20)
-    if completed.status and _refuses_root(completed):
-        remedy = (
-            "mpirun --allow-run-as-root, horovodrun --mpi --mpi-args=--allow-run-as-root, "
-            "or export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
-        )
-        yield warn("the user is root, and mpirun refuses to run as root", remedy)
-    elif completed.status != 0:
-        yield fail(f"mpirun cannot start a program ({completed.reason()})", _mpirun_remedy(completed))
-    else:
-        yield ok("mpirun runs as root")
-
-
-def _refuses_root(completed: Completed) -> bool:
-    return bool(re.search(r"as\s+root", completed.text))
-
-
-def _mpirun_remedy(completed: Completed) -> str:
-    if "shmem" in completed.text or "session" in completed.text.lower():
-        return "check that /tmp and /dev/shm are writable and have free space; export TMPDIR=/another/folder"
-    return f"run mpirun -np 1 hostname and read its output; for an MPI in this environment: {stacks.repair_command()}"
-
-
-@check("jobs", "alone")
 def check_slots(context: CheckContext) -> Iterator[Finding]:
-    """this host has slots and cores for the planned ranks (--ranks)"""
+    """this host has cores for the planned ranks (--ranks)"""
     cores = len(os.sched_getaffinity(0))
-    oversubscribed = context.ranks > cores
-    if oversubscribed:
+    if context.ranks > cores:
         text = f"{context.ranks} ranks on {cores} core(s) oversubscribe this host and slow each other down"
-        yield warn(text, f"start at most {cores} ranks here, or add hosts")
-    if shutil.which("mpirun"):
-        completed = context.run(_mpirun_command(context, "-np", str(context.ranks), "true"), 30)
-        if completed.status and "not enough slots" in completed.text:
-            text = f"mpirun: there are not enough slots on this host for {context.ranks} ranks"
-            yield fail(text, "mpirun --oversubscribe, or give the slots: -H host1:2,host2:2, or a --hostfile")
-            return
-    if not oversubscribed:
+        yield warn(text, f"start at most {cores} ranks here, add hosts, or start without taskset")
+    else:
         yield ok(f"{context.ranks} ranks on {cores} cores")
-
-
-def _mpirun_command(context: CheckContext, *options: str) -> list[str]:
-    """The command line of mpirun for this user, root included."""
-    mpirun = shutil.which("mpirun") or "mpirun"
-    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 and is_open_mpi(context, mpirun) else []
-    return [mpirun, *as_root, *options]
 
 
 @check("jobs", "alone", measures=True)
@@ -89,10 +45,8 @@ def check_allreduce(context: CheckContext) -> Iterator[Finding]:
         command = [horovodrun, "--gloo", "--disable-cache", "-np", "2", *program]
         yield _judge("horovodrun --gloo", context.run(command, 45))
     if has["mpi"] and shutil.which("mpirun"):
-        here = mpirun_here(2)
-        options = here[here.index("-np") :] if is_open_mpi(context, "mpirun") else ["-np", "2"]
-        command = [*_mpirun_command(context, *options), *program]
-        yield _judge("mpirun", context.run(command, 45, HOROVOD_LOG_LEVEL="error"))
+        command = mpirun_here(2) if is_open_mpi(context, "mpirun") else ["mpirun", "-np", "2"]
+        yield _judge("mpirun", context.run([*command, *program], 45, HOROVOD_LOG_LEVEL="error"))
 
 
 def _judge(launcher: str, completed: Completed) -> Finding:
@@ -108,8 +62,6 @@ def _judge(launcher: str, completed: Completed) -> Finding:
 
 
 def _job_remedy(completed: Completed) -> str:
-    if _refuses_root(completed):
-        return "mpirun --allow-run-as-root"
     if "not enough slots" in completed.text:
         return "mpirun --oversubscribe"
     if completed.status is None or "SIGALRM" in completed.text:

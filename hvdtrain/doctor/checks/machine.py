@@ -1,4 +1,4 @@
-"""This host: cores and threads, memory, limits, the folder of runs, and data sets."""
+"""This host: cores and threads, memory, limits, and the folder of runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.doctor.check import CheckContext, check
-from hvdtrain.doctor.checks.software import has_module
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.doctor.subprocesses import Completed
-from hvdtrain.system import resources
-from hvdtrain.system.arithmetic import SLOWER
 from hvdtrain.system.resources import memory_limit, within_quota
 from hvdtrain.system.text import format_bytes
 
@@ -23,8 +20,6 @@ SHM_MIN, SHM_PER_RANK = 32 << 20, 64 << 20
 """Bytes of shared memory below which jobs die, and that a rank with MPI or NCCL should have."""
 MEMORY_PER_RANK = 1 << 30
 """Bytes of memory that a rank takes with a framework and a small data set."""
-PRECISION_FRAMEWORKS = ("torch", "tensorflow")
-"""Frameworks whose products are measured, the quickest to import first."""
 FILES_MIN, FILES = 256, 1024
 PROCESSES = 1024
 FREE_MIN, FREE = 100 << 20, 1 << 30
@@ -58,17 +53,6 @@ def check_threads(context: CheckContext) -> Iterator[Finding]:
 def usable_cores() -> int:
     """Cores of this host that its processes may use together: bound ranks share the host, not one core each."""
     return within_quota(os.cpu_count() or 1)
-
-
-@check("machine", "alone")
-def check_binding(context: CheckContext) -> Iterator[Finding]:
-    """the cores that this process is bound to"""
-    bound, all_cores = sorted(resources.core_binding().before), os.cpu_count() or 1
-    if context.ranks > 1 and len(bound) == 1 and all_cores > 1:
-        text = f"bound to core {bound[0]} only, of {all_cores}: all ranks started from here share it"
-        yield warn(text, "start without taskset, or request more cores for the batch job (--cpus-per-task)")
-    else:
-        yield ok(f"may use {len(bound)} of {all_cores} cores")
 
 
 @check("machine", "host")
@@ -135,24 +119,6 @@ def _meminfo() -> dict[str, int]:
     return {match[1]: int(match[2]) * 1024 for match in found if match}
 
 
-@check("machine", "host", measures=True)
-def check_precision(context: CheckContext) -> Iterator[Finding]:
-    """whether this processor is faster in fp32 or in bf16"""
-    name = next((name for name in PRECISION_FRAMEWORKS if has_module(name)), "")
-    if not name:
-        return
-    answer, completed = context.probe("products", name, limit_s=30)
-    if not answer.keys() >= {"fp32", "bf16"}:
-        yield warn(f"{name} cannot multiply matrices in both precisions ({completed.reason()})", "train in fp32")
-        return
-    full, reduced = 1000 * answer["fp32"], 1000 * answer["bf16"]
-    ratio = full / reduced
-    faster = "as fast in fp32 as in bf16" if 1 / SLOWER < ratio < SLOWER else "faster in fp32"
-    faster = "faster in bf16 (--precision bf16)" if ratio >= SLOWER else faster
-    times = f"a product in {name} takes {full:.2g} ms in fp32 and {reduced:.2g} ms in bf16"
-    yield ok(f"without a GPU, this machine is {faster}: {times}")
-
-
 @check("machine", "rank")
 def check_limits(context: CheckContext) -> Iterator[Finding]:
     """limits on open files and processes"""
@@ -210,25 +176,3 @@ def _folder_finding(where: str, answer: dict[str, Any], completed: Completed) ->
         return fail(f"{where} is full: {free} free", "delete files, or give another folder with --runs")
     text = f"{where} is writable and supports locks, {free} free"
     return warn(text, "delete files: checkpoints may not fit") if answer["free"] < FREE else ok(text)
-
-
-@check("machine", "host")
-def check_data(context: CheckContext) -> Iterator[Finding]:
-    """published data sets on this host are complete"""
-    root = os.environ.get("HVDTRAIN_DATA")
-    if root and not os.path.isdir(os.path.expanduser(root)):
-        yield warn(f"HVDTRAIN_DATA={root} is not a folder", "set it to the folder of fashion-mnist/, or unset it")
-    answer, completed = context.probe("data", limit_s=60)
-    if completed.status != 0:
-        yield fail(f"data sets cannot be read ({completed.reason()})", "check the folder of HVDTRAIN_DATA")
-        return
-    for state in answer.values():
-        if "damaged" in state:
-            yield fail(state["damaged"], state["remedy"])
-    complete = [f"{name} ({state['images']} images)" for name, state in answer.items() if "images" in state]
-    missing = [name for name, state in answer.items() if "missing" in state]
-    downloads = f"not here, downloaded when needed: {', '.join(missing)}"
-    if complete:
-        yield ok(f"complete: {', '.join(complete)}" + (f"; {downloads}" if missing else ""))
-    elif missing:
-        yield ok(f"{downloads}; digits and synthetic are always available")

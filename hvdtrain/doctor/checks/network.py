@@ -93,11 +93,11 @@ def check_ssh(context: CheckContext) -> Iterator[Finding]:
     invalid = [host for host in context.hosts if not HOST_NAME.fullmatch(host)]
     for host in invalid:
         yield fail(f"--hosts {host!r} is not a host name", "give names separated by commas: --hosts node1,node2")
-    from hvdtrain.jobs.hosts import DEFAULT_ACCESS, inspect
+    from hvdtrain.jobs.hosts import inspect
 
     valid = [host for host in context.hosts if host not in invalid]
     try:
-        answers = inspect(valid, context.ssh or DEFAULT_ACCESS)
+        answers = inspect(valid)
     except UserError as error:
         yield fail(error.reason, error.remedy)
         return

@@ -10,8 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdtrain.config.options import TITLES
 from hvdtrain.doctor.check import CheckContext, check
@@ -26,19 +25,10 @@ from hvdtrain.system.stacks import (
     public_version,
 )
 
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
-
 FRAMEWORKS = tuple(DISTRIBUTIONS)
 """In the order in which a check tries them."""
-PINS = Path(__file__).parents[3] / "setup" / "stacks"
-"""Folder with the pinned versions of each stack; a checkout has it, an installed package does not."""
-MACHINE_PINS = ".hvdtrain-constraints"
-"""File of an environment with the machine's own PyTorch: the pins of its other packages."""
 NUMPY_LIMIT = (1, 24)
 """MXNet 1.9.1 uses numpy.bool, which this version removed."""
-MAX_LISTED = 6
-"""Packages that one sentence lists."""
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 """Environment variable by which TensorFlow uses tf-keras, with the interface of Keras 2, as tf.keras."""
 
@@ -66,12 +56,6 @@ def built(context: CheckContext) -> dict[str, Any]:
     return dict(context.framework(name)["built"]) if name else {}
 
 
-def build_parts(context: CheckContext) -> list[str]:
-    """What Horovod was built with, as labels; empty if it does not load."""
-    has = built(context)
-    return [label for label, what in (("Gloo", "gloo"), ("MPI", "mpi"), ("NCCL", "nccl")) if has and has[what]]
-
-
 @check("software", "host")
 def check_stack(context: CheckContext) -> Iterator[Finding]:
     """the stack that this environment is, and its versions in one line"""
@@ -95,7 +79,8 @@ def _contents(context: CheckContext, frameworks: tuple[str, ...]) -> Iterator[st
     if version := installed_version("numpy"):
         yield f"NumPy {version}"
     if version := public_version("horovod"):
-        parts = build_parts(context)
+        has = built(context)
+        parts = [label for label, what in (("Gloo", "gloo"), ("MPI", "mpi"), ("NCCL", "nccl")) if has and has[what]]
         yield f"Horovod {version}" + (f" ({', '.join(parts)})" if parts else "")
     else:
         yield "no Horovod"
@@ -115,50 +100,6 @@ def check_python(context: CheckContext) -> Iterator[Finding]:
     what = f"for the stack {stack.name}, which" if stack else "for all stacks: hvdtrain"
     text = f"Python {version} is too {age} {what} needs Python {stacks.listed(supported)}"
     yield fail(text, stacks.setup_command(stacks.stack_for_this_python()))
-
-
-@check("software", "host")
-def check_versions(context: CheckContext) -> Iterator[Finding]:
-    """versions of packages against setup/stacks/STACK/constraints.txt"""
-    stack = stacks.installed_stack()
-    if stack is None:
-        yield ok("versions were not compared: this environment is none of the stacks")
-        return
-    file = Path(sys.prefix, MACHINE_PINS)
-    if not file.exists():
-        file = PINS / stack.name / "constraints.txt"
-    try:
-        pins = read_pins(file.read_text())
-    except OSError:
-        missing = f"setup/stacks/{stack.name}/constraints.txt"
-        yield ok(f"versions were not compared: there is no {missing} next to the package")
-        return
-    versions = {name: version for name in pins if (version := installed_version(name))}
-    others = [
-        f"{name} {version} (pinned {pins[name]})"
-        for name, version in versions.items()
-        if version.split("+")[0] != pins[name].split("+")[0]
-    ]
-    if others:
-        more = f" and {len(others) - MAX_LISTED} more" if len(others) > MAX_LISTED else ""
-        text = f"versions differ from those of the stack {stack.name}: {', '.join(others[:MAX_LISTED])}{more}"
-        yield warn(text, stacks.repair_command())
-    else:
-        yield ok(f"all {len(versions)} packages have the versions of the stack {stack.name}")
-
-
-def read_pins(text: str) -> dict[str, str]:
-    """Name and version of each `name==version` line, and of each `name==version ; condition` that is true here."""
-    lines = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;#]+)[ \t]*(?:;([^#\n]*))?", text, re.MULTILINE)
-    return {name: version for name, version, condition in lines if not condition or _is_true(condition)}
-
-
-def _is_true(condition: str) -> bool:
-    try:
-        from packaging.markers import Marker
-    except ImportError:  # the check `requirements` reports it
-        return False
-    return Marker(condition).evaluate()
 
 
 @check("software", "host")
@@ -228,7 +169,7 @@ def _import_remedy(name: str, error: str) -> str:
 
 @check("software", "host")
 def check_requirements(context: CheckContext) -> Iterator[Finding]:
-    """packages that are too new or too old for a framework, by what its own metadata requires"""
+    """the packages that a framework requires, in the versions that its own metadata asks for"""
     names = [name for names in DISTRIBUTIONS.values() for name in names if installed_version(name)]
     try:
         problems = [problem for name in names for problem in unmet(name)]
@@ -239,7 +180,6 @@ def check_requirements(context: CheckContext) -> Iterator[Finding]:
         yield warn(problem, stacks.repair_command())
     if names and not problems:
         yield ok(f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} the packages that they require")
-    yield from _tensorboard()
 
 
 def unmet(distribution: str) -> Iterator[str]:
@@ -252,38 +192,8 @@ def unmet(distribution: str) -> Iterator[str]:
             continue
         version = installed_version(requirement.name)
         if version and not requirement.specifier.contains(version, prereleases=True):
-            needs = f"{requirement.name}{requirement.specifier}"
             by = f"{distribution} {installed_version(distribution)}"
-            yield f"{requirement.name} {version} is too {_age(requirement.specifier, version)}: {by} requires {needs}"
-
-
-def _age(specifiers: SpecifierSet, version: str) -> str:
-    """`old` for a version below all limits that it violates, else `new`."""
-    from packaging.version import Version
-
-    violated = [specifier for specifier in specifiers if not specifier.contains(version, prereleases=True)]
-    limits = [Version(specifier.version.removesuffix(".*")) for specifier in violated]
-    return "old" if all(Version(version) < limit for limit in limits) else "new"
-
-
-def _tensorboard() -> Iterator[Finding]:
-    """TensorBoard without pkg_resources, which new versions of setuptools no longer have."""
-    board, tools = installed_version("tensorboard"), installed_version("setuptools")
-    if not board or has_module("pkg_resources") or not _uses_pkg_resources():
-        return
-    text = (
-        f"setuptools {tools} is too new for TensorBoard {board}, which imports pkg_resources"
-        if tools
-        else f"setuptools is not installed, and TensorBoard {board} imports its pkg_resources"
-    )
-    yield warn(text, "pip install 'setuptools<81'")
-
-
-def _uses_pkg_resources() -> bool:
-    spec = importlib.util.find_spec("tensorboard")
-    folders = spec.submodule_search_locations if spec else None
-    path = Path(folders[0], "default.py") if folders else None
-    return bool(path and path.is_file() and "import pkg_resources" in path.read_text(errors="replace"))
+            yield f"{by} requires {requirement.name}{requirement.specifier}, but {version} is installed"
 
 
 @check("software", "host")

@@ -9,7 +9,7 @@ from hvdtrain.frameworks.mxnet.network import Parameters
 from hvdtrain.networks.description import Weights
 
 
-class Averages:
+class MXNetAverages:
     """The average of the weights after each update, on the first device; none before the first one."""
 
     def __init__(self, decay: float, parameters: Parameters) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from mxnet import autograd, nd
 
 from hvdtrain.frameworks.mxnet.network import load_array
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.layers import BatchNorm
 

@@ -6,7 +6,6 @@ import abc
 import contextlib
 import io
 from collections.abc import Sequence
-from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -15,14 +14,16 @@ from mxnet.contrib import amp
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, device_number, statistics_by_rank
-from hvdtrain.frameworks.mxnet.averages import Averages
+from hvdtrain.frameworks.mxnet.averages import MXNetAverages
 from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
 from hvdtrain.frameworks.mxnet.network import Forward, Parameters, channel_multiple, load_array, scale_pixels
 from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.shards import ShardedGradients, Statistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, ShardLoss, StepLoss, Strategy
+from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState, ShardLoss, StepLoss
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
@@ -178,7 +179,7 @@ class MXNetLearner(MXNetSteps):
         self._create_states()
         self._prepare_shards(self._objective.statistics)
         if config.ema:
-            self._averages = Averages(config.ema, self._parameters)
+            self._averages = MXNetAverages(config.ema, self._parameters)
 
     def _create_states(self) -> None:
         names = {id(parameter): name for name, parameter in self._parameters.items()}
@@ -215,10 +216,6 @@ class MXNetLearner(MXNetSteps):
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         return self._objective.evaluate(arrays)
-
-    def outputs(self, *inputs: np.ndarray) -> Any:
-        """What a task's model returns for arrays of n rows, with arrays in the place of MXNet's."""
-        return self._objective.outputs(inputs)
 
     def weights(self) -> Weights:
         return self._objective.weights()

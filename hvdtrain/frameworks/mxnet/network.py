@@ -13,7 +13,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from hvdtrain.frameworks.batches import mask_names
-from hvdtrain.interfaces import PIXEL_MAX
+from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
 

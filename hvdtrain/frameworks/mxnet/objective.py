@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import mxnet as mx
@@ -36,7 +36,9 @@ from hvdtrain.frameworks.mxnet.network import (
 from hvdtrain.frameworks.mxnet.shards import BlockStatistics, Statistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated
+from hvdtrain.interfaces.learner import Evaluated
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
@@ -45,13 +47,14 @@ from hvdtrain.tasks.user import UserTask
 Arrays = list[mx.nd.NDArray]
 
 
-class Objective:
+class MXNetObjective:
     """A block on all devices of a process, and what its outputs are worth."""
 
     parameters: Parameters
     """Those that are trained, by canonical name."""
     local_weights: frozenset[str]
     statistics: Statistics
+    _block: gluon.Block
 
     def forward(self, batch: Batch) -> Arrays:
         """Queue the forward pass on all devices; returns their losses, recorded."""
@@ -69,9 +72,9 @@ class Objective:
         """Evaluate rows of a source."""
         raise NotImplementedError
 
-    def outputs(self, inputs: Sequence[np.ndarray]) -> Any:
-        """What a task's model returns for arrays of n rows, with arrays in the place of MXNet's."""
-        raise NotImplementedError
+    def trained_block(self) -> gluon.Block:
+        """The block with all that it has learned, for a use outside of hvdtrain."""
+        return self._block
 
     def logits(self, images: np.ndarray) -> mx.nd.NDArray:
         """Logits, (n, classes), of a network as data."""
@@ -98,7 +101,7 @@ def evaluate(logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
     return Evaluated(float(loss.asscalar()), {"accuracy": float(np.count_nonzero(labels == predicted))}, predicted)
 
 
-class NetworkObjective(Objective):
+class MXNetNetworkObjective(MXNetObjective):
     """Classify images with a network as data. weights: the initial ones."""
 
     def __init__(
@@ -151,10 +154,13 @@ class NetworkObjective(Objective):
         arrays = [load_array(array, context) for array in (scale_pixels(images), *masks)]
         return self._loss(load_array(weights, context), load_labels(labels, context), *arrays)
 
-    def logits(self, images: np.ndarray) -> mx.nd.NDArray:
+    def trained_block(self) -> gluon.Block:
         for name, array in self.statistics.copies(mx.cpu()).items():
             self._of_batch[name].set_data(array)
-        return self._block(load_array(scale_pixels(images), self._contexts[0]))
+        return self._block
+
+    def logits(self, images: np.ndarray) -> mx.nd.NDArray:
+        return self.trained_block()(load_array(scale_pixels(images), self._contexts[0]))
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         images, labels = arrays
@@ -171,7 +177,7 @@ class NetworkObjective(Objective):
         self.statistics.load(weights)
 
 
-class TaskObjective(TaskOutputs, Objective):
+class MXNetTaskObjective(TaskOutputs, MXNetObjective):
     """A task of the user's own. Its block is made with seeded generators, so all ranks begin with the same weights.
 
     Raises UserError for methods that do not return what they must, found out on the first rows.
@@ -306,20 +312,11 @@ class TaskObjective(TaskOutputs, Objective):
     def _is_right(logits: mx.nd.NDArray, labels: mx.nd.NDArray) -> mx.nd.NDArray:
         return logits.argmax(axis=1) == labels.astype(np.float32)
 
-    def outputs(self, inputs: Sequence[np.ndarray]) -> Any:
-        return _as_arrays(self._block(*(load_array(np.asarray(array), self._contexts[0]) for array in inputs)))
-
     def weights(self) -> Weights:
         return parameter_weights(self.parameters | self._untrained, self._contexts[0])
 
     def load(self, weights: Weights) -> None:
         load_parameters(self.parameters | self._untrained, weights)
-
-
-def _as_arrays(outputs: Any) -> Any:
-    if isinstance(outputs, Mapping):
-        return {name: _as_arrays(value) for name, value in outputs.items()}
-    return outputs.asnumpy() if isinstance(outputs, mx.nd.NDArray) else [_as_arrays(value) for value in outputs]
 
 
 def seed_generators(seed: int) -> None:
@@ -334,8 +331,8 @@ def total(values: mx.nd.NDArray) -> float:
     return float(values.asnumpy().astype(np.float64).sum())
 
 
-OBJECTIVES: dict[str, Callable[[Any, Any, MXNetStrategy, list[mx.Context]], Objective]] = {
-    "network": NetworkObjective,
-    "task": TaskObjective,
+OBJECTIVES: dict[str, Callable[[Any, Any, MXNetStrategy, list[mx.Context]], MXNetObjective]] = {
+    "network": MXNetNetworkObjective,
+    "task": MXNetTaskObjective,
 }
 """By kind of target."""

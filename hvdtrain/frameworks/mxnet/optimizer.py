@@ -10,9 +10,10 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
+from hvdtrain.config.betas import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.decay import without_decay
-from hvdtrain.interfaces import OptimizerState
+from hvdtrain.interfaces.learner import OptimizerState
 
 
 def make_optimizer(config: Config) -> mx.optimizer.Optimizer:
@@ -20,7 +21,8 @@ def make_optimizer(config: Config) -> mx.optimizer.Optimizer:
     options = {"learning_rate": config.lr, "wd": config.weight_decay}
     if config.optimizer != "sgd":
         kind = AdamW if config.optimizer == "adamw" else mx.optimizer.Adam
-        return kind(beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon, **options)
+        betas = Betas.parse(config.betas)
+        return kind(beta1=betas.beta1, beta2=betas.beta2, epsilon=config.epsilon, **options)
     sgd = mx.optimizer.NAG if config.nesterov else mx.optimizer.SGD
     return sgd(momentum=config.momentum, **options)
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.frameworks.mxnet.network import Parameters, copy_into, parameter_weights
-from hvdtrain.interfaces import Batch, Group, ShardLoss
+from hvdtrain.interfaces.learner import ShardLoss
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import Group
 
 
 class Statistics(Protocol):

@@ -25,9 +25,8 @@ from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.mxnet.network import Parameters, copy_into
-from hvdtrain.interfaces import AllreduceGroup, Group, Mean, Strategy
+from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy
 from hvdtrain.system.membership import Membership
-from hvdtrain.system.phases import phases
 from hvdtrain.system.processes import end_with_parent
 
 SERVER = """
@@ -79,7 +78,6 @@ def allreduce_groups(hvd: ModuleType, gradients: dict[str, mx.nd.NDArray], group
     for i, names in enumerate(groups):
         tensors = [gradients[name] for name in names]
         name = f"{names[0]}:{names[-1]}"
-        phases.enqueued(name)
         hvd.grouped_allreduce_(tensors, op=op, name=name, priority=-i)
 
 
@@ -104,8 +102,6 @@ class MXNetHorovod(MXNetStrategy):
 
         super().__init__(config, runtime, horovod_group(hvd))
         self._hvd = hvd
-        # The trainer averages over ranks; a sum is that average times the number of ranks.
-        self.gradient_divisor = 1 / self.group.size if config.op == "sum" else 1
 
     @staticmethod
     def connect(membership: Membership, position: int, is_superseded: Callable[[], bool]) -> MembershipGroup:
@@ -133,16 +129,19 @@ class MXNetHorovod(MXNetStrategy):
 
 
 class MXNetKVStore(MXNetStrategy):
-    """MXNet's KVStore: over devices of one process (--kvstore device, local) or over ranks (dist_*)."""
+    """MXNet's KVStore."""
 
     many_devices = True
     sums_shards = False
     waits = True
+    kvstore: str | None
 
-    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+    def __init__(self, config: Config, runtime: RuntimeOptions, store: str) -> None:
+        """store: its type, as MXNet calls it."""
         group: Group
+        self.kvstore = store
         gpus = mx.context.num_gpus() if runtime.device != "cpu" else 0
-        if config.kvstore.startswith("dist"):
+        if store.startswith("dist"):
             group = ring_group = ring.start(runtime.hang_timeout)
             _start_servers(ring_group)
             ring_group.cannot_time_gradients()
@@ -153,7 +152,7 @@ class MXNetKVStore(MXNetStrategy):
         super().__init__(config, runtime, group, devices)
 
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
-        trainer = gluon.Trainer(parameters, optimizer, kvstore=self.config.kvstore, update_on_kvstore=False)
+        trainer = gluon.Trainer(parameters, optimizer, kvstore=self.kvstore, update_on_kvstore=False)
         # By default the trainer pulls rank 0's weights from the servers in its first step, but the engine may send the
         # first gradients before that, so that a slow rank pulls gradients as its weights. So all ranks pull now.
         trainer._init_kvstore()

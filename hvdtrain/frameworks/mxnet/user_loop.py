@@ -28,7 +28,8 @@ from hvdtrain.frameworks.mxnet.objective import seed_generators, total
 from hvdtrain.frameworks.mxnet.shards import BlockStatistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
-from hvdtrain.interfaces import Batch, OptimizerState, StepLoss
+from hvdtrain.interfaces.learner import OptimizerState, StepLoss
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 

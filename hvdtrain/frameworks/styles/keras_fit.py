@@ -25,7 +25,8 @@ from hvdtrain.frameworks.tensorflow.strategies import (
     TensorFlowMultiWorker,
     TensorFlowStrategy,
 )
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Unsupported
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FIT
 from hvdtrain.tasks.target import NetworkTarget
@@ -37,11 +38,11 @@ class KerasStrategy(TensorFlowStrategy):
     sums_shards = False
     unsupported: ClassVar[tuple[Unsupported, ...]] = (
         Unsupported("optimizer", ("sgd",), "the epsilon of Keras' Adam differs from that of the other frameworks"),
-        Unsupported("ema", (0.0,), "Keras' fit averages no weights here, choose --api loop"),
-        Unsupported("precision", ("fp32",), "Keras' fit has no loss scale, choose --api loop"),
-        Unsupported("accumulate", (1,), "Keras' fit processes a batch in one pass, choose --api loop"),
-        Unsupported("clip_norm", (0.0,), "Keras clips before gradients are combined, choose --api loop"),
-        Unsupported("on_nan", ("stop",), "Keras' fit cannot skip a step, choose --api loop"),
+        Unsupported("ema", (0.0,), "Keras' fit averages no weights here"),
+        Unsupported("precision", ("fp32",), "Keras' fit has no loss scale"),
+        Unsupported("accumulate", (1,), "Keras' fit processes a batch in one pass"),
+        Unsupported("clip_norm", (0.0,), "Keras clips before gradients are combined"),
+        Unsupported("on_nan", ("stop",), "Keras' fit cannot skip a step"),
     )
     summed_ranks = 1
     """Number of ranks whose gradients are summed instead of averaged."""
@@ -63,10 +64,6 @@ class KerasHorovod(KerasStrategy, TensorFlowHorovod):
     """Horovod for Keras: DistributedOptimizer in model.compile, and Horovod's callbacks in model.fit."""
 
     requires = ("horovod.tensorflow.keras",)
-    unsupported = (
-        *KerasStrategy.unsupported,
-        Unsupported("op", ("average", "sum"), "Horovod's optimizer for Keras has no Adasum, choose --api loop"),
-    )
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         super().__init__(config, runtime)
@@ -77,7 +74,7 @@ class KerasHorovod(KerasStrategy, TensorFlowHorovod):
 
     def wrap_optimizer(self, optimizer: KerasSGD, variables: list[tf.Variable]) -> KerasSGD:
         return self._keras.DistributedOptimizer(
-            optimizer, compression=self._compression, op=self._op, groups=self._groups(variables)
+            optimizer, compression=self._compression, groups=self._groups(variables)
         )
 
     def callbacks(self, feed: KerasFeed, steps: int) -> list[tf.keras.callbacks.Callback]:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, SupportsFloat
 import mxnet as mx
 
 from hvdtrain.collectives.arrays import broadcast_arrays
-from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import Rows, network_rows, pad_rows
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, OperatorLearner
 from hvdtrain.frameworks.mxnet.network import (
@@ -29,7 +28,9 @@ from hvdtrain.frameworks.mxnet.network import (
 from hvdtrain.frameworks.mxnet.objective import load_labels
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetStrategy, allreduce_groups
-from hvdtrain.interfaces import Batch, OptimizerState, Unsupported
+from hvdtrain.interfaces.learner import OptimizerState
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FIT, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import NetworkTarget
@@ -40,11 +41,11 @@ class ModuleStrategy(MXNetStrategy):
 
     sums_shards = False
     unsupported: ClassVar[tuple[Unsupported, ...]] = (
-        Unsupported("batch_norm", ("local",), "Module's graph has no collectives, choose --api gluon"),
-        Unsupported("ema", (0.0,), "Module's fit averages no weights, choose --api gluon"),
-        Unsupported("precision", ("fp32",), "Module's graph is plain fp32, choose --api gluon"),
-        Unsupported("clip_norm", (0.0,), "Module reduces and updates in one call, choose --api gluon to clip between"),
-        Unsupported("on_nan", ("stop",), "Module's fit cannot skip a step, choose --api gluon"),
+        Unsupported("batch_norm", ("local",), "Module's graph has no collectives"),
+        Unsupported("ema", (0.0,), "Module's fit averages no weights"),
+        Unsupported("precision", ("fp32",), "Module's graph is plain fp32"),
+        Unsupported("clip_norm", (0.0,), "Module reduces and updates in one call"),
+        Unsupported("on_nan", ("stop",), "Module's fit cannot skip a step"),
     )
     kvstore: str | None = None
     """The argument `kvstore` of Module's `init_optimizer` and `fit`."""
@@ -64,8 +65,7 @@ class ModuleHorovod(ModuleStrategy, MXNetHorovod):
 
     unsupported = (
         *ModuleStrategy.unsupported,
-        Unsupported("compression", ("none",), "Module's allreduce does not compress, choose --api gluon"),
-        Unsupported("op", ("average",), "Module's allreduce averages, choose --api gluon"),
+        Unsupported("compression", ("none",), "Module's allreduce does not compress"),
     )
 
     def wrap_optimizer(
@@ -81,11 +81,7 @@ class ModuleHorovod(ModuleStrategy, MXNetHorovod):
 
 
 class ModuleKVStore(ModuleStrategy, MXNetKVStore):
-    """Module.fit with MXNet's KVStore: over devices of one process or over ranks (--kvstore dist_*)."""
-
-    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        super().__init__(config, runtime)
-        self.kvstore = config.kvstore
+    """Module.fit with MXNet's KVStore."""
 
     def wrap_optimizer(
         self, optimizer: mx.optimizer.Optimizer, parameters: dict[str, mx.nd.NDArray]

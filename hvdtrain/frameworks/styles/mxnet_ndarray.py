@@ -22,7 +22,9 @@ from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, OperatorLearner
 from hvdtrain.frameworks.mxnet.network import Forward, cross_entropy, scale_pixels
 from hvdtrain.frameworks.mxnet.strategies import allreduce_groups, horovod_group
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, OptimizerState, Strategy, Unsupported
+from hvdtrain.interfaces.learner import OptimizerState
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, Strategy, Unsupported
 from hvdtrain.networks.description import STATISTICS, Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import NetworkTarget
@@ -70,7 +72,6 @@ class NDArrayHorovod(NDArrayStrategy):
     unsupported = (
         *NDArrayStrategy.unsupported,
         Unsupported("compression", ("none",), "the hand-written allreduce does not compress"),
-        Unsupported("op", ("average",), "the hand-written allreduce averages"),
     )
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:

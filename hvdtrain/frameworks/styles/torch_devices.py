@@ -26,7 +26,9 @@ from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.frameworks.torch.network import host_array, load_module, module_weights, placed_tensors, unlisted_buffers
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.strategies import TorchStrategy, Wrapper
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Learner, OptimizerState, Strategy, Unsupported
+from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, Strategy, Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
@@ -109,7 +111,6 @@ class TorchDataParallel(TorchStrategy):
     )
     many_devices = True
     sums_shards = False
-    captures = ""
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         gpus = torch.cuda.device_count() if runtime.device != "cpu" else 0

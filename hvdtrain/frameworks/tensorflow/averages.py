@@ -5,14 +5,14 @@ from __future__ import annotations
 import tensorflow as tf
 
 from hvdtrain.frameworks.averages import share_of_weights
-from hvdtrain.frameworks.tensorflow.objective import Objective
+from hvdtrain.frameworks.tensorflow.objective import TensorFlowObjective
 from hvdtrain.networks.description import Weights
 
 
-class Averages:
+class TensorFlowAverages:
     """The average of the weights after each update, made by the step's graph; none before the first one."""
 
-    def __init__(self, decay: float, objective: Objective) -> None:
+    def __init__(self, decay: float, objective: TensorFlowObjective) -> None:
         self._decay, self._objective, self._parameters = decay, objective, objective.parameters
         self._averages = {
             name: tf.Variable(tf.zeros_like(variable), trainable=False) for name, variable in self._parameters.items()

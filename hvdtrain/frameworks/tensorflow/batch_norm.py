@@ -17,7 +17,7 @@ SumOverRanks = Callable[[tf.Tensor], tf.Tensor]
 """The element-wise sum over all ranks of a float64 vector."""
 
 
-class BatchNormalization(tf.keras.layers.Layer):
+class TensorFlowBatchNormalization(tf.keras.layers.Layer):
     """Normalizes each channel of (n, ..., channels) in fp32.
 
     sum_over_ranks: in training, normalizes over the rows of all ranks, with the gradients that torch/batch_norm.py

@@ -11,15 +11,16 @@ import tensorflow as tf
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import choose_device, device_number
-from hvdtrain.frameworks.tensorflow.averages import Averages
+from hvdtrain.frameworks.tensorflow.averages import TensorFlowAverages
 from hvdtrain.frameworks.tensorflow.network import channel_last
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.shards import ShardedSteps
-from hvdtrain.frameworks.tensorflow.strategies import Stamps, TensorFlowStrategy, dense, monotonic_ns
-from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, StepLoss
+from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense
+from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState, StepLoss
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
-from hvdtrain.system.phases import FORWARD, STEP, UPDATE, Phase, phases
+from hvdtrain.system.phases import STEP, phases
 from hvdtrain.tasks.target import Target
 
 
@@ -51,13 +52,11 @@ class TensorFlowLearner(Learner):
             self._scale = LossScale(config.precision == "fp16", self.group.size)
             self._skipped = make_counter()
             if config.ema:
-                self._averages = Averages(config.ema, self._objective)
-        self._stamped_phases: list[Phase] = []
+                self._averages = TensorFlowAverages(config.ema, self._objective)
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
         # AutoGraph translates the code of tasks. Networks have none that needs it, and it takes 0.5 s of their start.
         compiled = functools.partial(tf.function, autograph=not target.is_portable)
         self._step = compiled(self._make_step, reduce_retracing=True)
-        self._stamped_step = compiled(self._make_stamped_step, reduce_retracing=True)
         # In shards, each number of rows has a graph of its own; see `ShardedSteps`.
         self._evaluate = compiled(self._make_evaluation, reduce_retracing=not config.shards)
         self.local_weights = self._objective.local_weights
@@ -84,19 +83,10 @@ class TensorFlowLearner(Learner):
     def _weighted_loss(self, weights: tf.Tensor, *rows: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(self._objective.losses(*rows) * weights)
 
-    def _make_stamped_step(self, *arguments: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """A step whose parts run one after the other; also returns when each of them after the first began."""
-        stamps = Stamps()
-        loss = self._make_step(*arguments, stamps=stamps)
-        self._stamped_phases = stamps.phases
-        return loss, stamps.times()
-
-    def _make_step(self, *arguments: tf.Tensor, stamps: Stamps | None = None) -> tf.Tensor:
+    def _make_step(self, *arguments: tf.Tensor) -> tf.Tensor:
         """A step on one device; the arguments are those of `_weighted_loss`, and the learning rate."""
         *rows, lr = arguments
-        loss, gradients = self._gradients(*rows, stamps=stamps)
-        if stamps:
-            gradients = stamps.begin(UPDATE, gradients, self._variables)
+        loss, gradients = self._gradients(*rows)
         self._update(gradients, lr)
         return loss
 
@@ -125,7 +115,7 @@ class TensorFlowLearner(Learner):
         if self._averages:
             self._averages.update()
 
-    def _gradients(self, *rows: tf.Tensor, stamps: Stamps | None = None) -> tuple[tf.Tensor, list[Any]]:
+    def _gradients(self, *rows: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
         """Loss and combined gradients of `accumulate` parts.
 
         The gradients of all parts but the last are summed in this process, and reduced together with those of the last.
@@ -136,7 +126,6 @@ class TensorFlowLearner(Learner):
             with tf.GradientTape() as tape:
                 loss = self._weighted_loss(*part)
                 scaled = self._scale.apply(loss)
-                scaled = stamps.begin_backward(scaled) if stamps else scaled
             gradients = dense(tape.gradient(scaled, self._variables))
             earlier = [a + b for a, b in zip(earlier, gradients, strict=True)] if earlier else gradients
             total += loss
@@ -146,8 +135,7 @@ class TensorFlowLearner(Learner):
             if earlier:  # the gradient of sum(constant * variable) is the constant
                 pairs = zip(earlier, self._variables, strict=True)
                 scaled += tf.add_n([tf.reduce_sum(tf.stop_gradient(a) * variable) for a, variable in pairs])
-            scaled = stamps.begin_backward(scaled) if stamps else scaled
-        return total + loss, self._strategy.gradient(tape, scaled, self._variables, stamps)
+        return total + loss, self._strategy.gradient(tape, scaled, self._variables)
 
     def _parts(self, *arrays: tf.Tensor) -> list[tuple[tf.Tensor, ...]]:
         count = self._config.accumulate
@@ -158,14 +146,10 @@ class TensorFlowLearner(Learner):
             self._averages.begin(batch.step)
         if self._shards and batch.shards is not None:
             return self._shards.train_step(batch)
-        phases.begin(FORWARD if self._strategy.one_device else STEP)
+        phases.begin(STEP)
         self._objective.set_random_states(self._objective.random_states(batch.step, batch.part))
         rows = self._objective.rows(batch, self.devices * self._config.accumulate)
         lr = tf.constant(batch.lr, tf.float32)
-        if phases.is_recording and self._strategy.one_device:
-            loss, times = self._stamped_step(*map(tf.constant, rows), lr)
-            phases.split(zip(self._stamped_phases, monotonic_ns(times.numpy()), strict=True))
-            return loss
         return self._strategy.run(self._step, rows, lr)
 
     def _make_evaluation(self, *rows: tf.Tensor) -> Evaluation:
@@ -192,9 +176,7 @@ class TensorFlowLearner(Learner):
         return self._parameters | self._objective.statistics
 
     def load(self, weights: Weights) -> None:
-        self._objective.check(weights)
-        for name, variable in self._arrays().items():
-            variable.assign(self._objective.from_canonical(name, weights[name]))
+        self._objective.load(weights)
 
     def optimizer_state(self) -> OptimizerState:
         arrays = {

@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from hvdtrain.frameworks.batches import mask_names
 from hvdtrain.frameworks.preparation import is_keras_3
-from hvdtrain.frameworks.tensorflow.batch_norm import BatchNormalization, SumOverRanks
+from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks, TensorFlowBatchNormalization
 from hvdtrain.frameworks.user_code import no_model
-from hvdtrain.interfaces import PIXEL_MAX
+from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.tasks.user import UserTask
@@ -59,7 +59,7 @@ class KerasNetwork(tf.keras.Model):
                 built = keras.Dense(layer.outputs, use_bias=layer.bias, name=layer.name, dtype=self._policy)
                 built.build((None, layer.inputs))
             case kinds.BatchNorm():
-                built = BatchNormalization(layer, self._sum_over_ranks)
+                built = TensorFlowBatchNormalization(layer, self._sum_over_ranks)
                 built.build(None)
                 self.statistics |= {
                     f"{layer.name}.running_mean": built.running_mean,

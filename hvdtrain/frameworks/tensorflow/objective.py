@@ -22,7 +22,7 @@ from hvdtrain.frameworks.tensorflow.network import (
 from hvdtrain.frameworks.tensorflow.optimizer import FIRST_REPLICA
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, nothing_to_train
-from hvdtrain.interfaces import Batch
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights, check_weights
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import TaskError, UserTask
@@ -34,7 +34,7 @@ GENERATOR_STATE = "StateVar"
 """The name of the variable of a `tf.random.Generator`, by which Keras also finds it."""
 
 
-class Objective:
+class TensorFlowObjective:
     """A model, and what its outputs are worth. Arrays and tensors have one row each for n samples.
 
     It is made in the scope of its strategy. `parameters` are trained; `statistics` are all other variables that a
@@ -77,6 +77,12 @@ class Objective:
         """Logits, float32 (n, classes), of channel-last images, by a network as data."""
         raise NotImplementedError
 
+    def load(self, weights: Weights) -> None:
+        """Set parameters and running statistics. Raises ValueError if names or shapes differ."""
+        self.check(weights)
+        for name, variable in (self.parameters | self.statistics).items():
+            variable.assign(self.from_canonical(name, weights[name]))
+
     def check(self, weights: Weights) -> None:
         """Raise ValueError unless these are the names and shapes of all variables."""
         raise NotImplementedError
@@ -90,7 +96,7 @@ class Objective:
         return value
 
 
-class NetworkObjective(Objective):
+class TensorFlowNetworkObjective(TensorFlowObjective):
     """Classify images with a network as data."""
 
     def __init__(self, target: NetworkTarget, strategy: TensorFlowStrategy) -> None:
@@ -136,7 +142,7 @@ class NetworkObjective(Objective):
         return self._layout.from_canonical(name, value)
 
 
-class TaskObjective(TaskOutputs, Objective):
+class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
     """A task of the user's own. Its model is made with seeded generators, so all ranks begin with the same weights.
 
     Raises UserError for methods that do not return what they must, found out on the first rows.
@@ -325,9 +331,9 @@ def _without_half(output: Any) -> Any:
     return tf.cast(output, tf.float32) if tf.is_tensor(output) and output.dtype in (tf.bfloat16, tf.float16) else output
 
 
-OBJECTIVES: dict[str, Callable[[Any, TensorFlowStrategy], Objective]] = {
-    "network": NetworkObjective,
-    "task": TaskObjective,
+OBJECTIVES: dict[str, Callable[[Any, TensorFlowStrategy], TensorFlowObjective]] = {
+    "network": TensorFlowNetworkObjective,
+    "task": TensorFlowTaskObjective,
 }
 """By kind of target."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvdtrain.config.betas import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import scale_of_rows
 from hvdtrain.frameworks.decay import without_decay
@@ -61,7 +62,8 @@ class TensorFlowOptimizer:
     def _update(self, variable: tf.Tensor, slots: list[tf.Tensor], gradient: tf.Tensor, lr: tf.Tensor) -> None:
         ops, config = tf.raw_ops, self._config
         if config.optimizer != "sgd":
-            beta1, beta2 = tf.constant(config.beta1), tf.constant(config.beta2)
+            betas = Betas.parse(config.betas)
+            beta1, beta2 = tf.constant(betas.beta1), tf.constant(betas.beta2)
             t = tf.cast(self.updates, tf.float32)
             # The operation adds "epsilon hat" instead of epsilon: Kingma and Ba (2015), section 2.
             epsilon = config.epsilon * tf.sqrt(1 - beta2**t)

@@ -1,10 +1,10 @@
 """Steps in shards (`--shards`) in TensorFlow: gradients and statistics of each shard, and the update from their means.
 
-Each number of rows has a graph of its own: a graph for any number of rows may compute other bits, and which one a rank
-makes would depend on the numbers that it meets first. There are few: shards differ by one row, and a last batch is
-smaller. A call of a graph takes about half a ms, so one graph calls those of all shards of this rank. They are not
+Each number of rows has a graph of its own: a graph for any number of rows may compute different bits, and which one a
+rank makes would depend on the numbers that it meets first. There are few: shards differ by one row, and a last batch
+is smaller. A call of a graph takes about half a ms, so one graph calls those of all shards of this rank. They are not
 inlined, so that TensorFlow optimizes each by itself, in the same way for any number of shards. It optimizes them in
-another way than graphs that Python calls, which compute other bits: so every shard is computed in this way.
+another way than graphs that Python calls, which compute different bits: so every shard is computed in this way.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import tensorflow as tf
 
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.tensorflow.objective import Objective
-from hvdtrain.frameworks.tensorflow.strategies import Stamps, dense, monotonic_ns
-from hvdtrain.interfaces import Batch, Group, ShardLoss
-from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, Phase, phases
+from hvdtrain.frameworks.tensorflow.objective import TensorFlowObjective
+from hvdtrain.frameworks.tensorflow.strategies import dense
+from hvdtrain.interfaces.learner import ShardLoss
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import Group
+from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
 
 NOT_INLINED = {"_noinline": True}
 """Attributes of a graph's function."""
@@ -42,16 +44,19 @@ class ShardedSteps:
     """
 
     def __init__(
-        self, objective: Objective, group: Group, shards: int, update: Callable[[list[tf.Tensor], tf.Tensor], None]
+        self,
+        objective: TensorFlowObjective,
+        group: Group,
+        shards: int,
+        update: Callable[[list[tf.Tensor], tf.Tensor], None],
     ) -> None:
         self._objective, self._update = objective, update
         self._variables = list(objective.parameters.values())
         self._statistics = list(objective.statistics.values())
         self._sums = ShardSums(group, shards, [tuple(variable.shape) for variable in self._variables])
-        self._graphs: dict[tuple[Any, tuple[int, ...]], Callable[..., list[Any]]] = {}
-        """By what they call, and the numbers of rows of this rank's shards."""
+        self._graphs: dict[tuple[int, ...], Callable[..., list[ShardValues]]] = {}
+        """By the numbers of rows of this rank's shards."""
         self._finish_graph: Callable[..., None] | None = None
-        self._stamped_phases: list[Phase] = []
 
     def train_step(self, step: Batch) -> list[ShardLoss]:
         """One step on this rank's shards with rows, which may be none; returns the losses of the shards of all ranks.
@@ -60,9 +65,7 @@ class ShardedSteps:
         """
         phases.begin(FORWARD)
         self._sums.begin(step, [variable.numpy() for variable in self._statistics])
-        shards = step.shards or ()
-        values = self._recorded(shards) if phases.is_recording else self._computed(shards)
-        for loss, gradients, statistics in values:
+        for loss, gradients, statistics in self._call([self._arguments(shard) for shard in step.shards or ()]):
             self._sums.add(loss, _arrays(gradients), _arrays(statistics))
         phases.begin(GRADIENTS)
         combined = self._sums.combine()
@@ -73,30 +76,17 @@ class ShardedSteps:
         self._finish_graph(*arguments)
         return combined.losses
 
-    def _computed(self, shards: Sequence[Batch]) -> list[ShardValues]:
-        return self._call(self._shard, [self._arguments(shard) for shard in shards])
-
-    def _recorded(self, shards: Sequence[Batch]) -> list[ShardValues]:
-        """`_computed`, one shard after the other; records when their backward passes began."""
-        recorded = []
-        for shard in shards:
-            phases.begin(FORWARD)
-            ((times, values),) = self._call(self._stamped_shard, [self._arguments(shard)])
-            phases.split(zip(self._stamped_phases, monotonic_ns(times.numpy()), strict=True))
-            recorded.append(values)
-        return recorded
-
     def _arguments(self, shard: Batch) -> Tensors:
         """The states of the generators of random numbers, and the rows."""
         states = self._objective.random_states(shard.step, shard.part)
         return tuple(map(tf.constant, (*states, *self._objective.rows(shard, 1))))
 
-    def _call(self, function: Any, arguments: Sequence[Tensors]) -> list[Any]:
-        """What a `tf.function` returns for the arguments of each shard, in one graph."""
+    def _call(self, arguments: Sequence[Tensors]) -> list[ShardValues]:
+        """What `_shard` returns for the arguments of each shard, in one graph."""
         flat = [tensor for tensors in arguments for tensor in tensors]
-        key = function, tuple(len(tensors[-1]) for tensors in arguments)
+        key = tuple(len(tensors[-1]) for tensors in arguments)
         if key not in self._graphs:
-            functions = [function.get_concrete_function(*tensors) for tensors in arguments]
+            functions = [self._shard.get_concrete_function(*tensors) for tensors in arguments]
             for made in functions:
                 _check_random(made.graph)
             self._graphs[key] = tf.function(_calling(functions)).get_concrete_function(*flat)
@@ -104,24 +94,12 @@ class ShardedSteps:
 
     @tf.function(experimental_attributes=NOT_INLINED)
     def _shard(self, *arguments: tf.Tensor) -> ShardValues:
-        return self._make_shard(*arguments)
-
-    @tf.function(experimental_attributes=NOT_INLINED)
-    def _stamped_shard(self, *arguments: tf.Tensor) -> tuple[tf.Tensor, ShardValues]:
-        """`_shard` whose backward pass begins when its loss is computed; also returns when that was."""
-        stamps = Stamps()
-        values = self._make_shard(*arguments, stamps=stamps)
-        self._stamped_phases = stamps.phases
-        return stamps.times(), values
-
-    def _make_shard(self, *arguments: tf.Tensor, stamps: Stamps | None = None) -> ShardValues:
         """Forward and backward; leaves the statistics as they were."""
         weights, *rows = self._objective.set_random_states(arguments)
         before = [tf.identity(variable) for variable in self._statistics]
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(self._objective.losses(*rows) * weights)
-            scaled = stamps.begin_backward(loss) if stamps else loss
-        gradients = dense(tape.gradient(scaled, self._variables))
+        gradients = dense(tape.gradient(loss, self._variables))
         after = [tf.identity(variable) for variable in self._statistics]
         for variable, value in zip(self._statistics, before, strict=True):
             variable.assign(value)

@@ -7,8 +7,6 @@ import functools
 import itertools
 import json
 import os
-import re
-import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -28,10 +26,9 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
-from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Mean, Shapes, Strategy, Unsupported
+from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, AllreduceGroup, Group, Mean, Shapes, Strategy, Unsupported
 from hvdtrain.system import rank_info
 from hvdtrain.system.membership import Membership
-from hvdtrain.system.phases import BACKWARD, GRADIENTS, Phase
 from hvdtrain.system.rank_info import TF_CONFIG
 
 NO_AVERAGES = Unsupported("ema", (0.0,), "a tf.distribute.Strategy does not assign variables where a step is skipped")
@@ -44,50 +41,6 @@ def dense(gradients: list[Any]) -> list[tf.Tensor]:
     return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
-class Stamps:
-    """The times at which the parts of a step begin, taken by the step's graph.
-
-    A graph runs its operations in any order that their inputs allow. Here each part waits for the time that is taken
-    when the part before has ended.
-    """
-
-    def __init__(self) -> None:
-        self.phases: list[Phase] = []
-        self._times: list[tf.Tensor] = []
-
-    def begin(self, phase: Phase, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> list[tf.Tensor]:
-        """The gradients, once all of them are computed, for this phase.
-
-        variables: those of the gradients, after which Horovod's messages are named then.
-        """
-        at = self._take(phase, gradients)
-        with tf.control_dependencies([at]):
-            names = [re.sub(r"\W", "_", variable.name.partition(":")[0]) for variable in variables]
-            return [tf.identity(gradient, name) for gradient, name in zip(gradients, names, strict=True)]
-
-    def begin_backward(self, loss: tf.Tensor) -> tf.Tensor:
-        """The loss, whose gradients depend on the time: backward needs nothing else of a loss than its computation."""
-        at = self._take(BACKWARD, [loss])
-        return loss * tf.cast(at > 0, loss.dtype)
-
-    def times(self) -> tf.Tensor:
-        """All times, in the order of `phases`: float64 (n,), seconds since the epoch."""
-        return tf.stack(self._times)
-
-    def _take(self, phase: Phase, tensors: list[tf.Tensor]) -> tf.Tensor:
-        with tf.control_dependencies(tensors):
-            at = tf.timestamp()
-        self.phases.append(phase)
-        self._times.append(at)
-        return at
-
-
-def monotonic_ns(times: np.ndarray) -> list[int]:
-    """Times that have just been taken, in seconds since the epoch, by the monotonic clock."""
-    epoch = time.monotonic_ns() - time.time_ns()
-    return [int(at * 1e9) + epoch for at in times]
-
-
 def to_numpy(tensor: tf.Tensor) -> np.ndarray:
     """The values of a tensor."""
     return tensor.numpy()
@@ -97,8 +50,6 @@ class TensorFlowStrategy(Strategy):
     """What the training loop calls; by default gradients are not combined."""
 
     sums_shards = True
-    one_device = True
-    """Whether a step is a graph of one device, in which the times of its parts can be taken."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
         super().__init__(config, runtime, group, devices)
@@ -112,13 +63,8 @@ class TensorFlowStrategy(Strategy):
     def broadcast(self, variables: list[tf.Variable]) -> None:
         """Broadcast variables from rank 0, in place."""
 
-    def gradient(
-        self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable], stamps: Stamps | None = None
-    ) -> list[tf.Tensor]:
-        """The gradients of the global batch; called inside of a step.
-
-        stamps: if given, gradients are combined after the time has been taken at which this rank has its own.
-        """
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+        """The gradients of the global batch; called inside of a step."""
         return dense(tape.gradient(loss, variables))
 
     def make_sum_over_ranks(self) -> SumOverRanks:
@@ -152,11 +98,7 @@ class TensorFlowHorovod(TensorFlowStrategy):
 
         self._hvd = hvd
         self._compression = getattr(hvd.Compression, config.compression if config.by_horovod else NONE)
-        self._op = getattr(hvd, config.op.capitalize())
-        group = HorovodGroup(hvd, tf.constant, to_numpy)
-        if config.op == "adasum":
-            group.require_adasum()
-        super().__init__(config, runtime, group)
+        super().__init__(config, runtime, HorovodGroup(hvd, tf.constant, to_numpy))
 
     @staticmethod
     def connect(membership: Membership, position: int, is_superseded: Callable[[], bool]) -> MembershipGroup:
@@ -168,22 +110,15 @@ class TensorFlowHorovod(TensorFlowStrategy):
     def broadcast(self, variables: list[tf.Variable]) -> None:
         self._hvd.broadcast_variables(variables, root_rank=0)
 
-    def gradient(
-        self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable], stamps: Stamps | None = None
-    ) -> list[tf.Tensor]:
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
         groups = self._groups(variables)
         distributed = self._hvd.DistributedGradientTape(
-            tape, compression=self._compression, op=self._op, groups=groups, sparse_as_dense=True
+            tape, compression=self._compression, groups=groups, sparse_as_dense=True
         )
-        if not stamps:
-            return distributed.gradient(loss, variables)
-        local_gradients = stamps.begin(GRADIENTS, dense(tape.gradient(loss, variables)), variables)
-        return distributed._allreduce_grads(local_gradients, variables)
+        return distributed.gradient(loss, variables)
 
-    def _groups(self, variables: list[tf.Variable]) -> list[list[tf.Variable]] | None:
+    def _groups(self, variables: list[tf.Variable]) -> list[list[tf.Variable]]:
         """The variables whose gradients share a message; `variables` are in the order of the network."""
-        if self.config.op == "adasum":
-            return None  # it combines each gradient by itself
         by_number = {str(number): variable for number, variable in enumerate(variables)}
         sizes = {number: variable.shape.num_elements() for number, variable in by_number.items()}
         groups = gradient_groups(self.config, sizes, self.group.size)
@@ -198,7 +133,6 @@ class TensorFlowDistributed(TensorFlowStrategy):
     """A `tf.distribute.Strategy`: a replica on each device of each rank."""
 
     sums_shards = False
-    one_device = False
     unsupported: ClassVar[tuple[Unsupported, ...]] = (NO_AVERAGES,)
 
     def __init__(
@@ -210,9 +144,7 @@ class TensorFlowDistributed(TensorFlowStrategy):
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return self.distribution.scope()
 
-    def gradient(
-        self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable], stamps: Stamps | None = None
-    ) -> list[tf.Tensor]:
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
         total = tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, dense(tape.gradient(loss, variables))
         )
@@ -322,12 +254,8 @@ class TensorFlowAllreduce(TensorFlowStrategy):
         for variable, value in zip(variables, broadcast_arrays(self.group, arrays).values(), strict=True):
             variable.assign(value)
 
-    def gradient(
-        self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable], stamps: Stamps | None = None
-    ) -> list[tf.Tensor]:
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
         gradients = dense(tape.gradient(loss, variables))
-        if stamps:
-            gradients = stamps.begin(GRADIENTS, gradients, variables)
         flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
         average = functools.partial(self._average, shapes=[_matrix(gradient.shape) for gradient in gradients])
         combined = tf.ensure_shape(tf.numpy_function(average, [flat], tf.float32), flat.shape)

@@ -10,7 +10,7 @@ from hvdtrain.frameworks.torch.network import host_array, laid_out_as
 from hvdtrain.networks.description import Weights
 
 
-class Averages:
+class TorchAverages:
     """The average of the weights after each update; none before the first one. parameters: by name."""
 
     def __init__(self, decay: float, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:

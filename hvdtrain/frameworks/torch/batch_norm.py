@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces.strategy import Group
 
 
-class BatchNormalization(nn.Module):
+class TorchBatchNormalization(nn.Module):
     """Normalizes each channel of (n, channels, ...); its parameters and buffers have canonical names."""
 
     weight: torch.Tensor

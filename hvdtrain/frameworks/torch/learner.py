@@ -13,10 +13,10 @@ from torch import nn
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.config.options import MAX_SHARDS
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.batches import choose_device, scale_of_rows
+from hvdtrain.frameworks.batches import choose_device, pad_rows, scale_of_rows
 from hvdtrain.frameworks.torch.arithmetic import DTYPES, check_scalable
-from hvdtrain.frameworks.torch.averages import Averages
-from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
+from hvdtrain.frameworks.torch.averages import TorchAverages
+from hvdtrain.frameworks.torch.batch_norm import TorchBatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import (
     as_real,
@@ -29,17 +29,16 @@ from hvdtrain.frameworks.torch.network import (
     load_buffers,
     load_module,
     module_weights,
-    shapes_of,
     trained_parameters,
     unchanged,
 )
-from hvdtrain.frameworks.torch.objective import OBJECTIVES, StepInputs, evaluate, evaluating, to_tensor, widened
+from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.state_dicts import freeze
-from hvdtrain.frameworks.torch.step_graph import CAPTURES, GraphedStep
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer
-from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, ShardLoss, StepLoss
+from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState, ShardLoss, StepLoss
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
@@ -98,9 +97,6 @@ class TorchSteps(Learner):
                         f"{self._how_to_allow_unused}, or use --strategy horovod",
                     )
                 parameter.grad = torch.zeros_like(parameter)
-        self._update()
-
-    def _update(self) -> None:
         if self._strategy.waits:
             phases.begin(GRADIENTS)
         self._strategy.reduce(self._optimizer)
@@ -108,12 +104,11 @@ class TorchSteps(Learner):
 
     def _apply(self) -> None:
         """Update the parameters from the combined gradients."""
-        strategy, optimizer = self._strategy, self._optimizer
         phases.begin(UPDATE)
-        self._scaler.unscale_(optimizer)
+        self._scaler.unscale_(self._optimizer)
         is_finite = self._clip()
         if is_finite:
-            strategy.update(optimizer, self._scaler)
+            self._scaler.step(self._optimizer)
         is_skipped = self._rescale() or not is_finite
         self.skipped += is_skipped
         if self._averages and not is_skipped:
@@ -139,7 +134,7 @@ class TorchSteps(Learner):
             gradients.append(host_array(as_real(gradient)))
             parameter.grad = None  # the array keeps the memory
         buffers = buffer_arrays(self._model)
-        if shapes_of(buffers) != shapes_of(self._buffers):
+        if [array.shape for array in buffers] != [array.shape for array in self._buffers]:
             raise UserError(
                 "the model makes or resizes buffers when it is called, which depends on the shard",
                 "give them their shapes before the first step, or leave out --shards",
@@ -202,7 +197,6 @@ class TorchLearner(TorchSteps):
             choose_cache()
         self._objective = OBJECTIVES[target.kind](target, config, torch.channels_last)
         self._objective.check_copies(strategy)
-        self._inputs = StepInputs(self._objective, config.accumulate, self.device)
         self._model = self._objective.model
         if weights:
             self.load(weights)
@@ -215,34 +209,14 @@ class TorchLearner(TorchSteps):
         optimizer = self._own.optimizer if self._own else make_optimizer(config, self._parameters)
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = self._wrap_model(self._objective.finds_unused)
-        layers = [layer for layer in self._model.modules() if isinstance(layer, BatchNormalization)]
+        layers = [layer for layer in self._model.modules() if isinstance(layer, TorchBatchNormalization)]
         self._synchronized = layers if config.batch_norm == "sync" else []
         for layer in self._synchronized:
             layer.group = self.group
         self.local_weights = buffers_by_rank(self._model, bool(self._synchronized))
         self._prepare_shards()
         if config.ema:
-            self._averages = Averages(config.ema, self._model, self._parameters)
-        self._graphed = self._make_graphed() if strategy.runtime.cuda_graph else None
-
-    def _make_graphed(self) -> GraphedStep:
-        """Raises UserError where there are no graphs."""
-        if self._device_type not in CAPTURES:
-            raise UserError(f"--cuda-graph: this rank trains on {self.device}", "leave it out, or train on a GPU")
-        return GraphedStep(
-            self._strategy,
-            self.device,
-            list(self._parameters.values()),
-            self._optimizer,
-            self._scaler,
-            self._inputs,
-            lambda tensors: self._losses(self._model, tensors),
-            self._update,
-            sets_lr=not self._own,
-        )
-
-    def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
-        return self._inputs.keep(arrays)
+            self._averages = TorchAverages(config.ema, self._model, self._parameters)
 
     def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
         began, rows = time.perf_counter(), -(-len(arrays[0]) // self._config.accumulate)
@@ -272,12 +246,6 @@ class TorchLearner(TorchSteps):
     def train_step(self, batch: Batch) -> StepLoss:
         phases.begin(FORWARD)
         self._step = batch.step
-        if self._graphed:
-            self._objective.seed_step(batch.step, batch.part)
-            loss = self._graphed.train_step(self._inputs.host_arrays(batch), batch.lr)
-            if self._averages and self._graphed.whole:
-                self._averages.update(batch.step)
-            return loss
         for group in () if self._own else self._optimizer.param_groups:
             group["lr"] = batch.lr
         self._optimizer.zero_grad()
@@ -295,7 +263,10 @@ class TorchLearner(TorchSteps):
 
     def _forward_backward(self, batch: Batch) -> Any:
         self._objective.seed_step(batch.step, batch.part)
-        return sum(self._part(*part) for part in self._inputs.parts(self._inputs.tensors(batch)))
+        count = self._config.accumulate
+        tensors = [to_tensor(array, self.device) for array in pad_rows(count, *self._objective.rows(batch))]
+        parts = zip(*(tensor.split(len(tensor) // count) for tensor in tensors), strict=True)
+        return sum(self._part(*part) for part in parts)
 
     def _part(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """Forward and backward of some rows of the step."""
@@ -311,9 +282,9 @@ class TorchLearner(TorchSteps):
         self._objective.seed_step(self._step, MAX_SHARDS)  # the update draws the same on any number of ranks
         self._own.update(super()._apply, self._step)
 
-    def plan(self, steps: int, epochs: int) -> None:
+    def set_length(self, steps: int, epochs: int) -> None:
         if self._own:
-            self._own.plan(steps, epochs)
+            self._own.set_length(steps, epochs)
 
     @property
     def learning_rate(self) -> float | None:
@@ -336,8 +307,8 @@ class TorchLearner(TorchSteps):
             return OptimizerState(self._own.arrays(), extra={"loss_scale": loss_scale})
         return read_state(self._optimizer, self._parameters, extra={"loss_scale": loss_scale})
 
-    def takes(self, state: OptimizerState) -> bool:
-        return self._own.takes(state.arrays) if self._own else super().takes(state)
+    def accepts_state(self, state: OptimizerState) -> bool:
+        return self._own.accepts_state(state.arrays) if self._own else super().accepts_state(state)
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         if self._own:

@@ -13,8 +13,8 @@ from torch.nn.parameter import is_lazy
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import mask_names
-from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
-from hvdtrain.interfaces import PIXEL_MAX
+from hvdtrain.frameworks.torch.batch_norm import TorchBatchNormalization
+from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights, check_weights
 
@@ -38,7 +38,7 @@ class TorchNetwork(nn.Module):
                 case kinds.Dense():
                     self._add(layer.name, nn.Linear(layer.inputs, int(layer.outputs), layer.bias))
                 case kinds.BatchNorm():
-                    self._add(layer.name, BatchNormalization(layer.inputs, layer.momentum, layer.epsilon))
+                    self._add(layer.name, TorchBatchNormalization(layer.inputs, layer.momentum, layer.epsilon))
 
     def _add(self, name: str, module: nn.Module) -> None:
         if hasattr(self, name):
@@ -262,24 +262,7 @@ def host_array(tensor: torch.Tensor) -> np.ndarray:
 
 def module_weights(model: nn.Module) -> Weights:
     """Copies of parameters and buffers, by name; bfloat16, which NumPy lacks, as float32."""
-    state = {name: value.detach() for name, value in (model.state_dict() | unlisted_buffers(model)).items()}
-    copied = _copied_at_once(
-        {
-            name: value
-            for name, value in state.items()
-            if value.is_cuda and value.dtype in (torch.float32, torch.bfloat16)
-        }
-    )
-    return {name: copied[name].numpy() if name in copied else host_array(value).copy() for name, value in state.items()}
-
-
-def _copied_at_once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of one device, as float32 on the host: each copy by itself would wait for the device."""
-    if not tensors:
-        return {}
-    flat = torch.cat([value.float().flatten() for value in tensors.values()]).cpu()
-    parts = flat.split([value.numel() for value in tensors.values()])
-    return {name: part.view(tensors[name].shape) for name, part in zip(tensors, parts, strict=True)}
+    return {name: host_array(value).copy() for name, value in (model.state_dict() | unlisted_buffers(model)).items()}
 
 
 def buffer_arrays(model: nn.Module) -> list[np.ndarray]:
@@ -293,11 +276,6 @@ def load_buffers(model: nn.Module, arrays: list[np.ndarray]) -> None:
     """Set all buffers to what `buffer_arrays` returned."""
     for buffer, array in zip(_plain_buffers(model), arrays, strict=True):
         as_real(buffer).copy_(torch.from_numpy(array))
-
-
-def shapes_of(arrays: list[np.ndarray]) -> list[tuple[int, ...]]:
-    """Those of what `buffer_arrays` returned."""
-    return [array.shape for array in arrays]
 
 
 def load_module(model: nn.Module, weights: Weights) -> None:

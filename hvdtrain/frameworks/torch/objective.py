@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.batches import network_rows, pad_rows
+from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.torch.network import (
     TorchNetwork,
     attribute_numbers,
@@ -26,15 +26,15 @@ from hvdtrain.frameworks.torch.network import (
     why_not_saved,
 )
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
-from hvdtrain.interfaces import Batch, Evaluated, Strategy
+from hvdtrain.interfaces.learner import Evaluated
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import UserTask
 
 Tensors = tuple[torch.Tensor, ...]
 ALIGNMENT = 64
 """Bytes: addresses of tensors that PyTorch allocates on a CPU are multiples of it (c10's gAlignment)."""
-LARGEST_SHARE = 0.25
-"""Of a device's free memory, that the rows which it keeps may take: the rest is for the step."""
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -57,7 +57,7 @@ def _without_half(output: Any) -> Any:
     return output.float() if is_half else output
 
 
-class Objective:
+class TorchObjective:
     """A module, and what its outputs are worth. Arrays and tensors have one row each for n samples."""
 
     model: nn.Module
@@ -104,7 +104,7 @@ class Objective:
         return None
 
 
-class NetworkObjective(Objective):
+class TorchNetworkObjective(TorchObjective):
     """Classify images with a network as data. layout: the memory format of images."""
 
     eval_inputs = 1
@@ -135,7 +135,7 @@ class NetworkObjective(Objective):
         return outputs.argmax(1).cpu().numpy()
 
 
-class TaskObjective(TaskOutputs, Objective):
+class TorchTaskObjective(TaskOutputs, TorchObjective):
     """A task of the user's own. Its module is made with seeded generators, so all ranks begin with the same weights.
 
     Raises UserError for methods that do not return what they must, found out on the first rows.
@@ -232,7 +232,7 @@ class TaskObjective(TaskOutputs, Objective):
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
     """The array on a device, from page-locked memory, so that the copy waits for nothing the device still has to do.
 
-    On the CPU, at an address as PyTorch's own memory has: libraries may compute other bits at other ones.
+    On the CPU, at an address as PyTorch's own memory has: libraries may compute different bits at other ones.
     """
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device == "cpu":
@@ -261,7 +261,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def evaluate(
-    objective: Objective, outputs_of: Callable[[list[torch.Tensor]], Any], arrays: tuple[np.ndarray, ...], device: str
+    objective: TorchObjective,
+    outputs_of: Callable[[list[torch.Tensor]], Any],
+    arrays: tuple[np.ndarray, ...],
+    device: str,
 ) -> Evaluated:
     """Evaluate rows of a source. outputs_of: the module's outputs for inputs on the device."""
     tensors, count = [to_tensor(array, device) for array in arrays], objective.eval_inputs
@@ -272,76 +275,8 @@ def evaluate(
     return Evaluated(float(losses.double().sum()), sums, objective.predicted(outputs))
 
 
-OBJECTIVES: dict[str, Callable[[Any, Config, torch.memory_format], Objective]] = {
-    "network": NetworkObjective,
-    "task": TaskObjective,
+OBJECTIVES: dict[str, Callable[[Any, Config, torch.memory_format], TorchObjective]] = {
+    "network": TorchNetworkObjective,
+    "task": TorchTaskObjective,
 }
 """By kind of target; the last argument is the memory format of images."""
-
-
-class _Column(NamedTuple):
-    """Stands for an array of the source in a batch whose rows are on the device."""
-
-    number: int
-
-
-class StepInputs:
-    """The weights, inputs and targets of an objective's steps.
-
-    parts: equal ones in which a step takes its rows (--accumulate), so their number is padded to a multiple of it.
-    """
-
-    def __init__(self, objective: Objective, parts: int, device: str) -> None:
-        self._objective, self._parts, self._device = objective, parts, device
-        self._kept: list[torch.Tensor] = []
-        """The arrays of all training rows on the device, if it keeps them."""
-        self._columns: tuple[int, ...] = ()
-        """Where the objective wants them, by their number; -1 for an array that comes from the host."""
-
-    def keep(self, arrays: tuple[np.ndarray, ...]) -> bool:
-        """Keep these arrays of all training rows on the device, if there is a device and they fit."""
-        if not _fits(sum(array.nbytes for array in arrays), self._device):
-            return False
-        self._kept = [torch.from_numpy(np.ascontiguousarray(array)).to(self._device) for array in arrays]
-        return True
-
-    def host_arrays(self, batch: Batch) -> tuple[np.ndarray, ...]:
-        """What a step copies to the device: the rows' weights, and all their arrays or the rows' numbers."""
-        if not self._kept or batch.arrays:
-            self._columns = ()
-            return pad_rows(self._parts, *self._objective.rows(batch))
-        markers: Any = tuple(map(_Column, range(len(self._kept))))
-        weights, *arrays = self._objective.rows(batch._replace(arrays=markers))
-        self._columns = tuple(array.number if isinstance(array, _Column) else -1 for array in arrays)
-        others = (array for array in arrays if not isinstance(array, _Column))
-        return pad_rows(self._parts, weights, batch.rows, *others)
-
-    def on_device(self, copied: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Weights, inputs and targets, from the arrays of the latest `host_arrays` on the device."""
-        if not self._columns:
-            return copied
-        weights, rows, *rest = copied
-        others = iter(rest)
-        gathered = (
-            self._kept[number].index_select(0, rows) if number >= 0 else next(others) for number in self._columns
-        )
-        return [weights, *gathered]
-
-    def tensors(self, batch: Batch) -> list[torch.Tensor]:
-        """Weights, inputs and targets of a batch."""
-        return self.on_device([to_tensor(array, self._device) for array in self.host_arrays(batch)])
-
-    def parts(self, tensors: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-        """The tensors of each part of a step."""
-        if self._parts == 1:
-            return [tuple(tensors)]
-        size = len(tensors[0]) // self._parts
-        return list(zip(*(tensor.split(size) for tensor in tensors), strict=True))
-
-
-def _fits(size: int, device: str) -> bool:
-    """Whether rows of `size` bytes are to be kept on a device; on the CPU they are in memory already."""
-    if not device.startswith("cuda"):
-        return False
-    free, _ = torch.cuda.mem_get_info(torch.device(device))
-    return size <= LARGEST_SHARE * free

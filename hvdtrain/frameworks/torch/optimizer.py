@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from hvdtrain.config.betas import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.frameworks.torch.network import SAVED, host_array, laid_out_as
-from hvdtrain.interfaces import OptimizerState
+from hvdtrain.interfaces.learner import OptimizerState
 from hvdtrain.networks.description import Weights
 
 CANONICAL = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "square"}
@@ -45,8 +46,8 @@ def make_optimizer(config: Config, named: dict[str, nn.Parameter]) -> torch.opti
     fused = config.precision != "fp16" and all(map(torch.is_floating_point, parameters))
     if config.optimizer != "sgd":
         kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-        betas = config.beta1, config.beta2
-        adam = kind(groups, config.lr, betas, config.epsilon, config.weight_decay, fused=fused)
+        betas = Betas.parse(config.betas)
+        adam = kind(groups, config.lr, (betas.beta1, betas.beta2), config.epsilon, config.weight_decay, fused=fused)
         for parameter in parameters:
             adam.state[parameter] = {
                 "step": torch.zeros((), device=parameter.device if fused else "cpu"),

@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +20,6 @@ from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch import late_dynamo
-from hvdtrain.frameworks.torch.flat_gradients import distribute, flatten, gradients_of
 from hvdtrain.frameworks.torch.network import (
     TorchNetwork,
     as_real,
@@ -32,12 +31,8 @@ from hvdtrain.frameworks.torch.network import (
     trained_parameters,
     unlisted_buffers,
 )
-from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Group, Mean, Strategy, Unsupported
+from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy, Unsupported
 from hvdtrain.system.membership import Membership
-from hvdtrain.system.phases import phases
-
-Groups = list[list[nn.Parameter]]
-"""The parameters whose gradients share a message, from `gradient_groups`."""
 
 
 class TorchStrategy(Strategy):
@@ -49,7 +44,6 @@ class TorchStrategy(Strategy):
     needs_all_gradients = False
     """Whether each step must compute a gradient of each parameter, if the model was not wrapped for unused ones."""
     sums_shards = True
-    captures: ClassVar[CapturedPart] = "step"
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
         super().__init__(config, runtime, group, devices)
@@ -67,10 +61,6 @@ class TorchStrategy(Strategy):
     def reduce(self, optimizer: Any) -> None:
         """Return when the gradients are those of the global batch."""
 
-    def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
-        """Update the parameters from the gradients."""
-        scaler.step(optimizer)
-
     def close(self) -> None:
         """Combine no more gradients of the model."""
 
@@ -80,17 +70,12 @@ class TorchHorovod(TorchStrategy):
 
     requires = ("horovod.torch",)
     waits = True
-    captures = "gradients"
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         import horovod.torch as hvd
 
         self._hvd = hvd
-        group = HorovodGroup(hvd, torch.from_numpy, lambda tensor: tensor.numpy())
-        if config.op == "adasum":
-            group.require_adasum()
-        super().__init__(config, runtime, group)
-        self.state_by_rank = config.op == "adasum" and group.size > 1  # it combines the updates, not the gradients
+        super().__init__(config, runtime, HorovodGroup(hvd, torch.from_numpy, torch.Tensor.numpy))
         self._distributed: Any = None
         """Horovod's optimizer."""
 
@@ -106,44 +91,24 @@ class TorchHorovod(TorchStrategy):
         _broadcast(hvd, model.state_dict() | unlisted_buffers(model) | _state_tensors(optimizer))
         if config.shards:  # Horovod's optimizer sends gradients as float32, as soon as each is computed
             return optimizer
-        if config.op == "adasum":  # it combines each gradient by itself, and the updates
-            distributed = self._make_distributed(optimizer, model, None)
-            distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
-            return distributed
         # Horovod makes its object from the parameters alone, without other attributes of the optimizer. So it makes one
         # that only combines gradients, and the optimizer itself makes the updates.
         parameters = trained_parameters(model)
-        carrier = torch.optim.SGD(parameters.values(), lr=0.0)
-        self._make_distributed(carrier, model, self._groups(parameters))
-        if self.runtime.timeline:
-            _record_messages(self._distributed)
+        sizes = {name: parameter.numel() for name, parameter in parameters.items()}
+        groups = gradient_groups(config, sizes, self.group.size)
+        self._distributed = hvd.DistributedOptimizer(
+            torch.optim.SGD(parameters.values(), lr=0.0),
+            named_parameters=model.named_parameters(),
+            compression=_Compression(getattr(hvd.Compression, config.compression)),
+            backward_passes_per_step=config.accumulate,
+            groups=[[parameters[name] for name in names] for names in groups],
+        )
         return optimizer
 
-    def _make_distributed(self, optimizer: torch.optim.Optimizer, model: nn.Module, groups: Groups | None) -> Any:
-        self._distributed = self._hvd.DistributedOptimizer(
-            optimizer,
-            named_parameters=model.named_parameters(),
-            compression=_Compression(getattr(self._hvd.Compression, self.config.compression)),
-            backward_passes_per_step=self.config.accumulate,
-            op=getattr(self._hvd, self.config.op.capitalize()),
-            groups=groups,
-        )
-        return self._distributed
-
-    def _groups(self, parameters: dict[str, nn.Parameter]) -> Groups:
-        sizes = {name: parameter.numel() for name, parameter in parameters.items()}
-        return [[parameters[name] for name in names] for names in gradient_groups(self.config, sizes, self.group.size)]
-
     def reduce(self, optimizer: Any) -> None:
-        if self._distributed and self.config.op != "adasum":  # which combines the updates in step()
+        if self._distributed:
             _send_incomplete_groups(self._distributed)
             self._distributed.synchronize()
-
-    def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
-        if self.config.op == "adasum":
-            optimizer.step()
-        else:
-            super().update(optimizer, scaler)
 
     def close(self) -> None:
         if self._distributed:  # its hooks stay at the parameters
@@ -200,25 +165,6 @@ def _send_incomplete_groups(optimizer: Any) -> None:
             handles[group] = optimizer._grouped_allreduce_grad_async(group)
 
 
-def _record_messages(optimizer: Any) -> None:
-    """Let Horovod's optimizer tell the timeline when it gives the gradients of a message to Horovod."""
-    send_group, send_one, names = (
-        optimizer._grouped_allreduce_grad_async,
-        optimizer._allreduce_grad_async,
-        optimizer._parameter_names,
-    )
-
-    def recorded_group(parameters: Any) -> Any:
-        phases.enqueued(str(names.get(parameters[0])))
-        return send_group(parameters)
-
-    def recorded_one(parameter: Any) -> Any:
-        phases.enqueued(str(names.get(parameter)))
-        return send_one(parameter)
-
-    optimizer._grouped_allreduce_grad_async, optimizer._allreduce_grad_async = recorded_group, recorded_one
-
-
 class Wrapper(nn.Module):
     """A module around another one whose methods and attributes it has too, as the models of other strategies."""
 
@@ -247,7 +193,6 @@ class TorchDDP(TorchStrategy):
     """torch.nn.parallel.DistributedDataParallel: allreduces buckets of gradients while backward runs."""
 
     unsupported = (Unsupported("accumulate", (1,), "DistributedDataParallel reduces gradients in each backward pass"),)
-    captures = "gradients"
     needs_all_gradients = True
     group: TorchDistributedGroup
 
@@ -262,8 +207,7 @@ class TorchDDP(TorchStrategy):
         """Removes the hooks at the parameters."""
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
-        # DistributedDataParallel reduces inside backward: in the graph, or as float32 and not by shard.
-        if self.runtime.cuda_graph or self.config.shards:
+        if self.config.shards:  # DistributedDataParallel reduces inside backward, as float32 and not by shard
             load_module(model, broadcast_arrays(self.group, module_weights(model)))
             return model
         for parameter in model.parameters():
@@ -299,9 +243,6 @@ class TorchDDP(TorchStrategy):
             unhook()
 
     def reduce(self, optimizer: Any) -> None:
-        if self.runtime.cuda_graph:
-            self._reduce_at_once(gradients_of(optimizer))
-            return
         if self._wrapped and not self._wrapped.is_called:  # else ranks would drift apart without a word
             raise UserError(
                 "the losses were not computed by the model that setup() returned, so no gradients were combined",
@@ -311,15 +252,6 @@ class TorchDDP(TorchStrategy):
             self._wrapped.is_called = False
         if self.group.size > 1:
             self.group.communicating.add(time.perf_counter() - self._last_gradient)
-
-    def _reduce_at_once(self, gradients: list[torch.Tensor]) -> None:
-        """Average the gradients over all ranks in one message, after a graph has computed them."""
-        if gradients[0].is_cuda:  # the device waits for other ranks, not this thread
-            self.group.cannot_time_gradients()
-        with self.group.communicating:
-            flat = flatten(gradients)
-            torch.distributed.all_reduce(flat)
-            distribute(flat.div_(self.group.size), gradients)
 
 
 def _is_also_channels_last(parameter: nn.Parameter, has_such_images: bool) -> bool:
@@ -337,7 +269,6 @@ class TorchAllreduce(TorchStrategy):
     group: AllreduceGroup
     mean: Mean
     waits = True
-    captures = "gradients"
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
         super().__init__(config, runtime, group)
@@ -348,7 +279,11 @@ class TorchAllreduce(TorchStrategy):
         return optimizer
 
     def reduce(self, optimizer: Any) -> None:
-        gradients = gradients_of(optimizer)
-        flat = flatten(gradients).cpu()
-        self.mean.average(flat.numpy(), [shape_of(as_real(gradient).shape) for gradient in gradients])
-        distribute(flat, gradients)
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        arrays = [as_real(gradient) for gradient in gradients]
+        flat = torch.cat([array.flatten() for array in arrays])
+        flat = (flat.float() if flat.dtype is torch.bfloat16 else flat).cpu()  # NumPy lacks bfloat16
+        self.mean.average(flat.numpy(), [shape_of(array.shape) for array in arrays])
+        parts = flat.split([array.numel() for array in arrays])
+        for gradient, array, part in zip(gradients, arrays, parts, strict=True):
+            gradient.copy_(from_real(part.view(array.shape), gradient.dtype))

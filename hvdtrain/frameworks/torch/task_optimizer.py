@@ -72,7 +72,7 @@ class TaskOptimizer:
         where = f"--model {self._task.name}: optimizer()"
         check_optimizer("optimizer", trained, names, "the parameters that it gets", "requires_grad_(False)", where)
 
-    def plan(self, steps: int, epochs: int) -> None:
+    def set_length(self, steps: int, epochs: int) -> None:
         """Make the schedules of a run of so many steps in all epochs. Raises UserError for what steps by a score."""
         self._steps_per_epoch = steps // epochs
         if self._task.has("schedule"):
@@ -133,7 +133,7 @@ class TaskOptimizer:
                 ) from None
         return arrays
 
-    def takes(self, arrays: Weights) -> bool:
+    def accepts_state(self, arrays: Weights) -> bool:
         """Whether this is the state of an optimizer and schedules of the same classes."""
         return KINDS in arrays and from_arrays(KINDS, arrays) == self._kinds()
 

@@ -24,7 +24,8 @@ from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_
 from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, needs_closure, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
-from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, StepLoss
+from hvdtrain.interfaces.learner import Evaluated, OptimizerState, StepLoss
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 
 OPTIMIZER = "optimizer"

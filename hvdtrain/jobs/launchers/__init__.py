@@ -5,34 +5,26 @@ Each makes command lines from a `Job`, and never strings for a shell.
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
-from hvdtrain.errors import UserError
-from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, in_container, passed_on, variables
+from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, in_container, variables
 from hvdtrain.jobs.launchers import horovodrun, mpirun
 from hvdtrain.jobs.launchers.single_rank import build_here, build_rank
 from hvdtrain.jobs.places import Place, Places
 from hvdtrain.system.rank_info import host_name
 
 
-def build_local(
-    job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
-) -> list[LaunchSpec]:
+def build_local(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """launch local: one process for each rank, without MPI or horovodrun.
 
     It inherits all variables, so `control` needs no option.
     """
     places = (Place(rank, host_name(), rank) for rank in range(job.ranks))
-    return [build_here(job, environment, place, on_terminal=True, python=python) for place in places]
+    return [build_here(job, environment, place, on_terminal=True) for place in places]
 
 
-def build_srun(
-    job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
-) -> list[LaunchSpec]:
+def build_srun(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """launch srun: one srun for all ranks, with Gloo alone or with an MPI that Slurm starts (--mpi pmix).
 
     It passes on all variables itself, so `control` needs no option.
@@ -45,50 +37,42 @@ def build_srun(
         command += ["--cpus-per-task", environment[CORES_PER_TASK]]
     command += in_container(job)
     gloo = () if job.mpi else ("--gloo",)
-    return [LaunchSpec([*command, *agent_command(job, *gloo, python=python)], variables(job, environment))]
-
-
-class Build(Protocol):
-    """Makes what starts a job: one LaunchSpec for each rank, or one for all of them.
-
-    environment: the variables of the process that launches.
-    control: names of the variables, set later, by which the agents find and trust the supervisor; empty without one.
-    """
-
-    def __call__(self, job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]: ...
+    return [LaunchSpec([*command, *agent_command(job, *gloo)], variables(job, environment))]
 
 
 class Launcher(NamedTuple):
     """An entry of LAUNCHERS."""
 
-    build: Build
+    build: Callable[[Job, Mapping[str, str], Sequence[str]], list[LaunchSpec]]
+    """Makes what starts a job: one LaunchSpec for each rank, or one for all of them. It gets the variables of the
+    process that launches, and the names of those, set later, by which the agents find and trust the supervisor."""
     about: str
     """For --help."""
     options: tuple[str, ...] = ()
-    """The groups of options that it has beyond those of all launchers, as cli/launch_options.py names them."""
+    """The kinds of options that it has beyond those of all launchers, as cli/launch_options.py names them."""
     in_allocation: Literal["", "named", "filled", "spread"] = ""
     """How it gets to the hosts of a Slurm allocation: they are named to it; or it knows them, and fills one after the
     other, or spreads the ranks over all of them. Empty: it stays on this host."""
 
 
 LAUNCHERS = {
-    "local": Launcher(build_local, "all ranks on this host; needs neither MPI nor horovodrun", ("survival",)),
+    "local": Launcher(build_local, "all ranks on this host; needs neither MPI nor horovodrun", ()),
     "horovodrun": Launcher(
         horovodrun.build,
-        "Horovod's launcher, with Gloo or MPI, on this host or on hosts reached by ssh",
-        ("hosts", "survival", "controller", "ssh"),
+        "Horovod's launcher, with Gloo, on this host or on hosts reached by ssh",
+        ("hosts", "growth"),
         in_allocation="named",
     ),
     "mpirun": Launcher(
         mpirun.build,
         "Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation",
-        ("hosts", "survival", "container", "ssh"),
+        ("hosts", "growth", "container"),
         in_allocation="filled",
     ),
     "srun": Launcher(
         build_srun,
         "Slurm's launcher, in an allocation or in one of its own: with Gloo, or with MPI by --mpi",
-        ("survival", "container", "slurm"),
+        ("growth", "container", "slurm"),
         in_allocation="spread",
     ),
 }
@@ -98,25 +82,4 @@ def build(launcher: str, job: Job, environment: Mapping[str, str], control: Sequ
     """The command lines that start a job. Raises UserError for what the launcher cannot do."""
     if job.survival:
         return [build_rank(launcher, job, environment, place) for place in Places.of_job(job).take(0)]
-    specs = LAUNCHERS[launcher].build(job, environment, control)
-    check_length(launcher, specs[0].command, {**passed_on(environment), **specs[0].variables})
-    return specs
-
-
-MAX_COMMAND_BYTES = 120 << 10
-"""The kernel's limit for one argument or variable (MAX_ARG_STRLEN, 128 KiB), less what a launcher adds."""
-
-
-def check_length(launcher: str, command: Sequence[str], given: Mapping[str, str]) -> None:
-    """Raise UserError for a command line that the launcher cannot pass on to the ranks, with the variables given.
-
-    Open MPI gives each rank all arguments in one variable. horovodrun gives a shell all arguments and variables as one.
-    """
-    if launcher not in ("horovodrun", "mpirun"):
-        return
-    assigned = [f"{name}={value}" for name, value in given.items()] if launcher == "horovodrun" else []
-    length = len(os.fsencode(shlex.join([*assigned, *command])))
-    if length > MAX_COMMAND_BYTES:
-        what = "arguments and variables" if assigned else "arguments"
-        reason = f"launch {launcher}: the {what} have {length >> 10} KiB, and it passes on {MAX_COMMAND_BYTES >> 10}"
-        raise UserError(reason, "write them to a file that the program reads, or use launch local or srun")
+    return LAUNCHERS[launcher].build(job, environment, control)

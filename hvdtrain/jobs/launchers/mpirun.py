@@ -1,13 +1,9 @@
-"""launch mpirun: Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation.
-
-horovodrun --mpi passes some of its options on to mpirun.
-"""
+"""launch mpirun: Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 
 from hvdtrain.errors import UserError
@@ -15,25 +11,23 @@ from hvdtrain.jobs.hosts import Host, other_hosts
 from hvdtrain.jobs.job import OF_HOST, Job, LaunchSpec, agent_command, passed_on, variables
 
 
-def build(
-    job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
-) -> list[LaunchSpec]:
+def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread also has one."""
     given = variables(job, environment)
     on_other_hosts = job.hosts or "SLURM_JOB_ID" in environment
     names = sorted({*passed_on(environment), *given}) if on_other_hosts else []
     names = [*(name for name in names if not OF_HOST.fullmatch(name) and name not in control), *control]
     exported = [argument for name in names for argument in ("-x", name)]
-    return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job, python=python)], given)]
+    return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job)], given)]
 
 
 def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
     """mpirun and its options, before the program."""
     command = ["mpirun", *as_root(job), *without_ssh(job, environment), "-np", str(job.ranks)]
     command += ["-H", listed(job.hosts)] if job.hosts else []
-    command += ["--oversubscribe"] if job.oversubscribe or (not job.hosts and job.crowded) else []
+    command += ["--oversubscribe"] if not job.hosts and job.crowded else []
     command += ["--bind-to", "none", "--map-by", "slot", *yielding(job), *prefix(job)]
-    return [*command, *ssh_access(job), *rank_interfaces(job), *daemon_interfaces(job)]
+    return [*command, *rank_interfaces(job), *daemon_interfaces(job)]
 
 
 def mpirun_here(ranks: int) -> list[str]:
@@ -51,7 +45,7 @@ def as_root(job: Job) -> list[str]:
 
 def yielding(job: Job) -> list[str]:
     """Ranks of Open MPI spin while they wait; where they share cores, they must yield to each other."""
-    return ["--mca", "mpi_yield_when_idle", "1"] if job.crowded or job.oversubscribe or job.threads == 1 else []
+    return ["--mca", "mpi_yield_when_idle", "1"] if job.crowded or job.threads == 1 else []
 
 
 def prefix(job: Job) -> list[str]:
@@ -63,7 +57,7 @@ def prefix(job: Job) -> list[str]:
         raise UserError(
             f"Open MPI is installed in {job.mpi_prefix!r}, and cannot start itself on other hosts in a folder with a "
             "space",
-            "make setup VENV=/a/folder/without, or launch horovodrun without --mpi",
+            "make setup VENV=/a/folder/without, or launch horovodrun",
         )
     return ["--prefix", job.mpi_prefix] if job.hosts and job.mpi_prefix else []
 
@@ -89,11 +83,6 @@ def without_ssh(job: Job, environment: Mapping[str, str]) -> list[str]:
     on_other_hosts = other_hosts(job.hosts) if job.hosts else "SLURM_JOB_ID" in environment
     has_ssh = any(shutil.which(name, path=environment.get("PATH")) for name in ("ssh", "rsh"))
     return [] if on_other_hosts or has_ssh else ["--mca", "plm", "isolated"]
-
-
-def ssh_access(job: Job) -> list[str]:
-    """How Open MPI's ssh reaches the other hosts."""
-    return ["--mca", "plm_rsh_args", " ".join(job.ssh.arguments)] if job.hosts and job.ssh.arguments else []
 
 
 def listed(hosts: Sequence[Host]) -> str:

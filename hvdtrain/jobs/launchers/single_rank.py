@@ -6,7 +6,6 @@ horovodrun and mpirun would end all ranks with the first that is lost.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 
 from hvdtrain.errors import UserError
@@ -16,21 +15,17 @@ from hvdtrain.jobs.places import Place
 from hvdtrain.system import rank_info
 
 
-def build_rank(
-    launcher: str, job: Job, environment: Mapping[str, str], place: Place, python: str = sys.executable
-) -> LaunchSpec:
+def build_rank(launcher: str, job: Job, environment: Mapping[str, str], place: Place) -> LaunchSpec:
     """What starts the agent of a rank at its place."""
-    here = build_here(job, environment, place, on_terminal=launcher == "local", python=python)
+    here = build_here(job, environment, place, on_terminal=launcher == "local")
     if launcher == "srun":
         return here._replace(command=[*_srun(job, place.host), *here.command])
     if other_hosts([Host(place.host, 1)]):
-        return here._replace(command=ssh(place.host, "sh", job.ssh), remote=tuple(here.command))
+        return here._replace(command=ssh(place.host, "sh"), remote=tuple(here.command))
     return here
 
 
-def build_here(
-    job: Job, environment: Mapping[str, str], place: Place, on_terminal: bool, python: str = sys.executable
-) -> LaunchSpec:
+def build_here(job: Job, environment: Mapping[str, str], place: Place, on_terminal: bool) -> LaunchSpec:
     """The agent of a rank on this host. on_terminal: whether rank 0 has the terminal, where there is one."""
     # Rank 0 shows a progress bar, which needs the terminal itself.
     terminal = place.rank == 0 and on_terminal and not job.output_dir and os.isatty(1) and os.isatty(2)
@@ -38,7 +33,7 @@ def build_here(
     values = map(str, (place.rank, job.max_ranks, place.local_rank))
     identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], values, strict=True))
     given = {**variables(job, environment), **identity}
-    return LaunchSpec(agent_command(job, *flags, python=python), given, place.rank, terminal)
+    return LaunchSpec(agent_command(job, *flags), given, place.rank, terminal)
 
 
 def _srun(job: Job, node: str) -> list[str]:
@@ -58,9 +53,6 @@ def check_survival(launcher: str, job: Job, environment: Mapping[str, str]) -> N
     if not 1 <= survival.min_ranks <= job.ranks <= job.max_ranks or survival.max_ranks not in (0, job.max_ranks):
         limits = f"--min-np {survival.min_ranks} --max-np {survival.max_ranks or job.ranks}"
         raise UserError(f"{limits}: -n {job.ranks} is not between them", "correct one of them")
-    script = survival.host_discovery_script
-    if script and not os.access(script, os.X_OK):
-        raise UserError(f"--host-discovery-script {script} cannot be executed", f"chmod +x {script}")
     if launcher == "srun" and "SLURM_JOB_ID" not in environment:
         reason = "launch srun --survive starts a step for each rank, which needs an allocation"
         raise UserError(reason, "start it in one of salloc --no-kill, or with launch sbatch")

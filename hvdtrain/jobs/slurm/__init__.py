@@ -1,1 +1,1 @@
-"""Batch jobs of Slurm: their script, which jobs were submitted, their states, and their end."""
+"""Batch jobs of Slurm: their script, and its submission."""

@@ -1,4 +1,4 @@
-"""Latency and bandwidth of an allreduce, over each library that a strategy uses, and what Horovod costs while idle.
+"""Latency and bandwidth of an allreduce, over each library that a strategy uses.
 
 The bandwidths are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md there). Algorithm bandwidth is bytes / seconds. Bus
 bandwidth is algorithm bandwidth * 2 (n - 1) / n, the least that each link must carry with n ranks, so that results for
@@ -21,9 +21,7 @@ from hvdtrain.config.validity import check_ranges
 from hvdtrain.doctor import subprocesses
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
-from hvdtrain.measure.bench.core_to_core import round_trip_s
 from hvdtrain.measure.bench.strategies import AS_SHIPPED, JOB_TIMEOUT_S, environment, launched_here
-from hvdtrain.measure.scale.communication import to_table
 from hvdtrain.system import stacks
 from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import to_json
@@ -60,24 +58,13 @@ COMPARED = (("ring", "gloo"), ("mpi", "mpi by hand"))
 COMPARED_BYTES = (1 << 20, 64 << 20)
 
 
-class Measured(NamedTuple):
-    """One job's result."""
-
-    seconds: dict[int, float]
-    """Of an allreduce, by number of bytes."""
-    idle: list[float]
-    """CPU seconds per second of each rank that has started the library and does nothing else."""
-    core_round_trips: list[float] = []  # noqa: RUF012  (a NamedTuple's default is never written to)
-    """Seconds of `round_trip_s` before and after the job, those that could be measured."""
-
-
-Repeats = dict[str, list[Measured]]
-"""The jobs of each library."""
+Repeats = dict[str, list[dict[int, float]]]
+"""Of each library, the seconds of an allreduce by number of bytes, in each of its jobs."""
 
 
 @dataclass(frozen=True)
 class AllreduceBenchOptions:
-    """Measure an allreduce of float32 by Horovod, Gloo, MPI and hvdtrain's own ring, and Horovod's idle cost."""
+    """Measure an allreduce of float32 by Horovod, Gloo, MPI and hvdtrain's own ring."""
 
     libraries: tuple[str, ...] = option(())
     """Libraries to measure, by the names in the tables or their beginnings; default: all."""
@@ -85,8 +72,6 @@ class AllreduceBenchOptions:
     """Number of ranks."""
     sizes: tuple[int, ...] = option(SIZES)
     """Sizes of the allreduce, in bytes."""
-    idle_seconds: float = option(5.0, minimum=0)
-    """Seconds for which ranks that have started Horovod do nothing, to measure what that costs; 0 to leave it out."""
     repeats: int = option(5, minimum=1)
     """How often each library is measured, each time in new processes."""
     output: Path = option(Path("runs/bench/allreduce"))
@@ -135,20 +120,19 @@ def _require_torch(libraries: list[str]) -> None:
 
 def write(repeats: Repeats, options: AllreduceBenchOptions) -> str:
     """Write what is measured; returns the tables for the terminal."""
-    tables = _tables(repeats, options.np, options.sizes, options.idle_seconds > 0)
+    comparison = _comparison(repeats, options.sizes)
+    tables = [_times(repeats, options), *([comparison] if comparison.sections[0].rows else [])]
     markdown, record = "\n".join(table.markdown() for table in tables), to_json(_record(repeats, options)) + "\n"
     write_outputs(options.output, "--output", {"allreduce.md": markdown, "allreduce.json": record})
     return "\n\n".join(table.terminal() for table in tables)
 
 
-def measure(name: str, options: AllreduceBenchOptions) -> Measured:
-    """One job of a library. Raises TrainingError if it fails."""
+def measure(name: str, options: AllreduceBenchOptions) -> dict[int, float]:
+    """The seconds of one job of a library. Raises TrainingError if it fails."""
     library = LIBRARIES[name]
-    idle_s = options.idle_seconds if has_own_thread(name) else 0.0
-    program = [sys.executable, "-m", "hvdtrain.frameworks.allreduce_benchmark", library.method, str(idle_s)]
+    program = [sys.executable, "-m", "hvdtrain.frameworks.allreduce_benchmark", library.method]
     command = [*library.launcher(options.np), *program, *map(str, options.sizes)]
-    before = round_trip_s()
-    done = subprocesses.run(command, JOB_TIMEOUT_S + idle_s, {**environment(), **library.environment})
+    done = subprocesses.run(command, JOB_TIMEOUT_S, {**environment(), **library.environment})
     line = next((line for line in done.out.splitlines() if '{"' in line), None)
     if done.status == subprocesses.NO_PROGRAM:
         remedy = "install it, or name the libraries to measure with --libraries"
@@ -156,47 +140,20 @@ def measure(name: str, options: AllreduceBenchOptions) -> Measured:
     if done.status != 0 or line is None:
         raise TrainingError(f"the allreduce by {name} failed: {done.reason()}")
     result = json.loads(line[line.index("{") : line.rindex("}") + 1])  # the launcher may put a label before it
-    seconds = {int(size): seconds for size, seconds in result["seconds"].items()}
-    return Measured(seconds, result["idle"], [trip for trip in (before, round_trip_s()) if trip is not None])
+    return {int(size): seconds for size, seconds in result.items()}
 
 
 def _record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object]:
-    """The content of `allreduce.json`: a table for `scale`, and by library each repeat's results other than times.
-
-    `idle`: shares of a core, by rank. `cores`: seconds of `round_trip_s` before and after the job.
-    """
-    seconds = {name: [job.seconds for job in jobs] for name, jobs in repeats.items()}
-    idle = [
-        {"library": name, "runs": [job.idle for job in jobs]}
-        for name, jobs in repeats.items()
-        if options.idle_seconds and has_own_thread(name)
-    ]
-    cores = [{"library": name, "runs": [job.core_round_trips for job in jobs]} for name, jobs in repeats.items()]
-    return {**to_table(options.np, 1, seconds), "idle": idle, "cores": cores}
+    """The content of `allreduce.json`: a table for `scale`."""
+    rows = []
+    for library, jobs in repeats.items():
+        for size in sorted(set(options.sizes)):
+            runs = [seconds[size] for seconds in jobs]
+            rows.append({"library": library, "bytes": size, "seconds": median(runs), "runs": runs})
+    return {"ranks": options.np, "hosts": 1, "rows": rows}
 
 
-def _tables(repeats: Repeats, ranks: int, sizes: Sequence[int], idle: bool) -> list[Table]:
-    """All tables that have rows. idle: whether ranks were measured that do nothing."""
-    tables = (
-        _times(repeats, ranks, sizes),
-        _cores(repeats),
-        _idle(repeats if idle else {}),
-        _comparison(repeats, sizes),
-    )
-    return [table for table in tables if table.sections[0].rows]
-
-
-def has_own_thread(library: str) -> bool:
-    """Whether a thread of the library works while its rank is idle: Horovod's does."""
-    return library.startswith("horovod")
-
-
-def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
-    """GB/s that each link carries (nccl-tests)."""
-    return size / seconds * 2 * (ranks - 1) / ranks / 1e9
-
-
-def _times(repeats: Repeats, ranks: int, sizes: Sequence[int]) -> Table:
+def _times(repeats: Repeats, options: AllreduceBenchOptions) -> Table:
     """Median time and bandwidths of each library at each size."""
     runs = len(next(iter(repeats.values())))
     columns = [
@@ -205,43 +162,15 @@ def _times(repeats: Repeats, ranks: int, sizes: Sequence[int]) -> Table:
         Column("bus bandwidth, GB/s", priority=2),
     ]
     rows = []
-    for size in sizes:
+    for size in options.sizes:
         for name, jobs in repeats.items():
-            times = [job.seconds[size] for job in jobs]
-            seconds = median(times)
+            times = [seconds[size] for seconds in jobs]
+            middle_s = median(times)
             span = f"{min(times) * 1e6:,.1f} to {max(times) * 1e6:,.1f}"
-            bandwidths = (size / seconds / 1e9, bus_bandwidth(size, seconds, ranks))
-            figures = (f"{seconds * 1e6:,.1f}", span, *(f"{bandwidth:.3f}" for bandwidth in bandwidths))
-            rows.append([f"{size:,}", name, *figures])
-    caption = f"Allreduce of float32 over {ranks} processes on one machine; median of {runs} runs."
-    return Table(columns, [Section(rows)], caption=caption)
-
-
-def _cores(repeats: Repeats) -> Table:
-    """How far apart two cores were around the jobs of each library."""
-    trips = {name: [1e9 * trip for job in jobs for trip in job.core_round_trips] for name, jobs in repeats.items()}
-    rows = [[name, spread(measured, ",.0f")] for name, measured in trips.items() if measured]
-    caption = (
-        "Round trip of a value between two cores, before and after each job. Where it changes, the host of a virtual "
-        "machine has moved its cores, and an allreduce through shared memory takes longer or shorter."
-    )
-    columns = [text_column("library"), Column("time, ns (minimum to maximum)")]
-    return Table(columns, [Section(rows)], caption=caption)
-
-
-def _idle(repeats: Repeats) -> Table:
-    """What ranks cost that have started Horovod and do nothing else."""
-    rows = [
-        [name, *(spread([choose(job.idle) for job in jobs], ".1%") for choose in (min, max))]
-        for name, jobs in repeats.items()
-        if has_own_thread(name)
-    ]
-    caption = "CPU time that a rank takes after `hvd.init()` and nothing else, in % of a core, of all its threads."
-    columns = [
-        text_column("library"),
-        Column("idlest rank (minimum to maximum)", priority=1),
-        Column("busiest rank (minimum to maximum)"),
-    ]
+            gb_s = size / middle_s / 1e9
+            bus_gb_s = gb_s * 2 * (options.np - 1) / options.np
+            rows.append([f"{size:,}", name, f"{middle_s * 1e6:,.1f}", span, f"{gb_s:.3f}", f"{bus_gb_s:.3f}"])
+    caption = f"Allreduce of float32 over {options.np} processes on one machine; median of {runs} runs."
     return Table(columns, [Section(rows)], caption=caption)
 
 
@@ -251,7 +180,7 @@ def _comparison(repeats: Repeats, sizes: Sequence[int]) -> Table:
     for ours, theirs in COMPARED:
         for size in sorted(set(COMPARED_BYTES) & set(sizes)):
             pairs = zip(repeats.get(ours, ()), repeats.get(theirs, ()), strict=False)
-            ratios = [other.seconds[size] / measured.seconds[size] for measured, other in pairs]
+            ratios = [other[size] / own[size] for own, other in pairs]
             if ratios:
                 rows.append([f"{ours} / {theirs}", f"{size:,}", spread(ratios, ".2f")])
     columns = [text_column("bus bandwidth"), Column("bytes"), Column("ratio (minimum to maximum)")]

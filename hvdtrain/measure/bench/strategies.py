@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from hvdtrain.config.option import arguments, as_json, facts, invalid, key, option
 from hvdtrain.config.options import MAX_SHARDS, Config, Framework
 from hvdtrain.config.sources import check_recorded, find, from_text
+from hvdtrain.config.strategy_names import OVER_HOROVOD
 from hvdtrain.config.validity import SHARDED, check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
@@ -27,11 +28,9 @@ from hvdtrain.system.text import did_you_mean
 from hvdtrain.views.table import Column, Section, Table, text_column
 
 DECIDED = {
-    *("recipe", "framework", "strategy", "api", "kvstore", "shards", "data", "batch_size", "batch_scope", "max_steps"),
+    *("recipe", "framework", "strategy", "shards", "batch_size", "batch_scope", "max_steps"),
 }
 """Options of training that each job has from its row, or from other options."""
-STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
-"""MXNet's key-value stores, and what shares a batch with each."""
 AS_SHIPPED = {"HOROVOD_EVENT_DRIVEN": "0", "HOROVOD_CYCLE_TIME": "1"}
 """Horovod with the background thread as published, and with its own default cycle in ms."""
 JOB_TIMEOUT_S = 600
@@ -43,7 +42,7 @@ class StrategyBenchOptions:
     """Compare strategies: speed, scaling, and how far the weights are from those of a single process."""
 
     rows: tuple[str, ...] = option(())
-    """Strategies to run, by the names that --show prints, or their beginnings (torch, mxnet/kvstore); default: all."""
+    """Strategies to run, by name or the beginnings of names (torch, torch/horovod); default: all."""
     np: str = option("2")
     """Numbers of ranks or devices, for example 1,2,4."""
     scaling: Literal["strong", "weak"] = option("strong")
@@ -57,13 +56,10 @@ class StrategyBenchOptions:
     shards: int = option(0, minimum=0, maximum=MAX_SHARDS)
     """Shards of each global batch: all strategies and numbers of ranks then train the same bits; 0 for none."""
     set: tuple[str, ...] = option((), is_repeated=True)
-    """NAME=VALUE for another option of training, such as model=resnet20; may be given several times."""
-    data: str = option("auto")
-    """Data set; auto uses fashion-mnist if HVDTRAIN_DATA has it, else synthetic."""
+    """NAME=VALUE for another option of training, such as model=resnet20; may be given several times. data is
+    fashion-mnist if HVDTRAIN_DATA has it, else synthetic."""
     output: Path = option(Path("runs/bench"))
     """Folder for the jobs' run folders and the report; finished jobs in it are not run again."""
-    show: bool = option(False)
-    """List the strategies, and exit."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -88,15 +84,10 @@ class StrategyBenchOptions:
             if not sign:
                 raise UserError(f"{where}: no value", "write --set NAME=VALUE, such as --set model=resnet20")
             name = find(name, where)
-            if name in DECIDED or name not in facts(Config) or name == "set":
+            if name in DECIDED or name not in facts(Config) or name == "arg":
                 raise UserError(f"{where}: bench decides --{key(name)} itself", "leave it out, or use sweep")
             given[name] = from_text(name, value, where)
         return given
-
-    @property
-    def dataset(self) -> str:
-        """The data set, with `auto` resolved."""
-        return default_dataset() if self.data == "auto" else self.data
 
 
 def default_dataset() -> str:
@@ -106,13 +97,10 @@ def default_dataset() -> str:
 
 
 class BenchRow(NamedTuple):
-    """A strategy of a framework in a programming style: one row of the report for each number of replicas."""
+    """A strategy of a framework: one row of the report for each number of replicas."""
 
     framework: str
     strategy: str
-    api: str
-    """Programming style; empty for the framework's default."""
-    kvstore: str
     over: str
     """What shares a batch: `ranks`, `devices` or `one`."""
     problem: str
@@ -124,7 +112,7 @@ class BenchRow(NamedTuple):
 
     @property
     def name(self) -> str:
-        return "/".join(filter(None, (self.framework, self.strategy, self.controller, self.kvstore, self.api)))
+        return "/".join(filter(None, (self.framework, self.strategy, self.controller)))
 
 
 class BenchJob(NamedTuple):
@@ -161,16 +149,12 @@ def _rows_of(framework: str) -> list[BenchRow]:
     listed = subprocess.run(command, env={**environment(), "HVDTRAIN_JSON": "1"}, text=True, capture_output=True)
     if listed.returncode:
         reason = listed.stderr.strip().splitlines()[-1].removeprefix("hvdtrain: rank 0: ")
-        return [BenchRow(framework, "single", "", "", "one", reason)]
-    strategies = json.loads(listed.stdout.strip().splitlines()[-1])
-    default_api = strategies[0]["api"]
+        return [BenchRow(framework, "single", "one", reason)]
     rows = []
-    for entry in strategies:
-        api = "" if entry["api"] == default_api else entry["api"]
-        stores = STORES.items() if entry["strategy"] == "kvstore" else (("", entry["over"]),)
-        about = entry["problem"], "", entry["sums_shards"]
-        rows += [BenchRow(framework, entry["strategy"], api, store, over, *about) for store, over in stores]
-        if entry["strategy"] == "horovod" and not api:
+    for entry in json.loads(listed.stdout.strip().splitlines()[-1]):
+        about = entry["strategy"], entry["over"], entry["problem"]
+        rows.append(BenchRow(framework, *about, sums_shards=entry["sums_shards"]))
+        if entry["strategy"] == "horovod":
             rows.append(rows[-1]._replace(controller="mpi"))
     return rows
 
@@ -182,8 +166,10 @@ def choose(rows: list[BenchRow], wanted: tuple[str, ...]) -> list[BenchRow]:
     """
     for prefix in wanted:
         if not any(_matches(row, prefix) for row in rows):
-            hint = did_you_mean(prefix, {row.name for row in rows})
-            raise UserError(f"--rows {prefix}: no such strategy{hint}", "python -m hvdtrain bench --show lists them")
+            names = [row.name for row in rows]
+            raise UserError(
+                f"--rows {prefix}: no such strategy{did_you_mean(prefix, names)}", f"choose from {', '.join(names)}"
+            )
     chosen = [row for row in rows if not wanted or any(_matches(row, prefix) for prefix in wanted)]
     frameworks = {row.framework for row in chosen}
     return [row for row in rows if row in chosen or (row.framework in frameworks and row.name.endswith("/single"))]
@@ -196,7 +182,7 @@ def with_shards(rows: list[BenchRow], shards: int) -> list[BenchRow]:
 
 
 def _matches(row: BenchRow, prefix: str) -> bool:
-    return f"{row.name}/".startswith(f"{prefix.rstrip('/')}/")
+    return row.name == prefix or row.name.startswith((f"{prefix.rstrip('/')}/", f"{prefix}-"))
 
 
 def plan(rows: list[BenchRow], options: StrategyBenchOptions) -> list[BenchJob]:
@@ -218,12 +204,10 @@ def settings(job: BenchJob, options: StrategyBenchOptions) -> dict[str, Any]:
         **({"shards": options.shards} if options.shards else {}),
         "framework": job.row.framework,
         "strategy": job.row.strategy,
-        "api": job.row.api or "auto",
-        **({"kvstore": job.row.kvstore} if job.row.kvstore else {}),
         "init": options.given.get("init", "xavier"),
         # So low that rounding errors do not grow: a larger distance from a single process then shows a mistake.
         "lr": options.given.get("lr", 0.02),
-        "data": options.dataset,
+        "data": options.given.get("data", default_dataset()),
         "batch_size": options.batch_size * replicas,
         "max_steps": options.steps,
     }
@@ -294,7 +278,7 @@ def read_ratios(jobs: list[BenchJob], output: Path) -> list[Ratio]:
     for ranks in sorted({job.replicas for job in jobs if job.replicas > 1}):
         speeds = _speeds([job for job in jobs if job.replicas == ranks], output)
         for row in rows:
-            fastest = _fastest_other(row, rows, speeds) if row.strategy == "horovod" and not row.api else None
+            fastest = _fastest_other(row, rows, speeds) if row.strategy == "horovod" else None
             if fastest:
                 horovod, other = speeds.get(row.name, {}), speeds[fastest]
                 pairs = [horovod[repeat] / other[repeat] for repeat in sorted(horovod.keys() & other.keys())]
@@ -312,8 +296,8 @@ def _speeds(jobs: list[BenchJob], output: Path) -> Speeds:
 
 
 def _fastest_other(horovod: BenchRow, rows: list[BenchRow], speeds: Speeds) -> str | None:
-    """Name of the fastest row of another strategy, in any programming style of the same framework."""
-    others = [row.name for row in rows if row.framework == horovod.framework and row.strategy != "horovod"]
+    """Name of the fastest row of another strategy, which is not Horovod's, of the same framework."""
+    others = [row.name for row in rows if row.framework == horovod.framework and row.strategy not in OVER_HOROVOD]
     return max((name for name in others if name in speeds), key=lambda n: median(speeds[n].values()), default=None)
 
 

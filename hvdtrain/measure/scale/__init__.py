@@ -1,1 +1,1 @@
-"""A model of scale: from measurements of small jobs to the speed, time and cost of large ones."""
+"""A model of scale: from measurements of small jobs to the time of a step of large ones."""

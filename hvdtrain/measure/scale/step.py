@@ -1,127 +1,114 @@
-"""The time of a training step over N ranks, part by part."""
+"""The time of a training step over N ranks, part by part, with or without compression."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import timeit
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
-from hvdtrain.measure.scale.communication import Communication
-from hvdtrain.measure.scale.compression import PLAIN, Combining
-from hvdtrain.measure.scale.workload import Workload
+import numpy as np
+
+from hvdtrain.collectives.compression import make_mean, traffic
+from hvdtrain.collectives.groups import Exchanging, SingleProcess
+from hvdtrain.collectives.mean import count
+from hvdtrain.config.compression import FP16, NONE, Method
+from hvdtrain.config.options import Config
+from hvdtrain.interfaces.strategy import Shapes
+from hvdtrain.measure.scale.allreduce import Allreduce, Cluster, Link
+from hvdtrain.measure.scale.measured import Workload
+
+PLAIN = Method(NONE)
+BACKWARD_SHARE = 2 / 3
+"""Backward computes two products where forward computes one: with respect to inputs, and to weights."""
+FUSION_BYTES = 128 << 20
+"""HOROVOD_FUSION_THRESHOLD: the largest message that Horovod makes of several gradients."""
+PACKINGS = 5
+"""Of which the shortest counts, in which nothing else ran."""
 
 
-class StepTime(NamedTuple):
+class StepParts(NamedTuple):
     """Seconds of a step, by what takes them; communication that backward hides is not in it."""
 
     compute: float
     input: float
     stragglers: float
+    """Waiting for the slowest rank."""
     packing: float
-    """Of what is sent, and unpacking it: see `Combining`."""
-    control: float
-    latency: float
-    transfer: float
-
-    @property
-    def seconds(self) -> float:
-        return sum(self)
-
-
-def no_packing(ranks: int) -> float:
-    """The seconds of packing where nothing is packed."""
-    return 0.0
+    communication: float
 
 
 @dataclass(frozen=True)
 class StepModel:
-    """A workload on a cluster."""
+    """A workload on a cluster, with a method of --compression."""
 
     workload: Workload
-    communication: Communication
-    overlap: float
-    """Of the communication that backward could hide, the share that it does: 0 to 1."""
-    messages: int = 0
-    """Messages that the gradients are sent in; 0 for the best number."""
-    storage_images_s: float = math.inf
-    """Images per second that storage delivers to all hosts together."""
-    spread_factor: float = 1.0
-    """Multiplies the spread of step times, for ranges."""
-    combining: Combining = PLAIN
-    packing_s: Callable[[int], float] = no_packing
-    """Seconds of a rank to pack and unpack what it sends, by number of ranks."""
+    allreduce: Allreduce
+    network: Link
+    local: Link
+    ranks_per_host: int = 1
+    method: Method = PLAIN
 
-    def step(self, ranks: int, rows: float) -> StepTime:
+    def step(self, ranks: int, rows: float) -> StepParts:
         """The step of `ranks` ranks with `rows` images each; with local steps, the mean of those between two syncs."""
-        compute, every = self.workload.compute_s(rows), self.combining.sync_every
+        work, every = self.workload, self.workload.sync_every
+        cluster = Cluster(ranks, self.ranks_per_host, self.network, self.local)
+        compute = work.fixed_s + work.row_s * rows
         # The mean of that many independent steps spreads less by the root of their number.
-        slowest = self.workload.spread * self.spread_factor / math.sqrt(every) * compute * expected_maximum(ranks)
-        packing = 0.0 if ranks == 1 or self.combining.is_in_backward else self.packing_s(ranks) / every
-        control, latency, transfer = self._exposed(ranks, compute)
-        own_input = self.workload.input_row_s * rows
-        busy = compute + slowest + packing + control + latency + transfer
-        waiting = max(ranks * rows / self.storage_images_s - busy - own_input, 0.0)
-        return StepTime(compute, own_input + waiting, slowest, packing, control, latency, transfer)
+        slowest = work.spread / math.sqrt(every) * compute * expected_maximum(ranks)
+        if every == 1 and self.method.name in (NONE, FP16):
+            packing, communication = 0.0, self._during_backward(cluster, compute)
+        else:  # all gradients, or changes of weights, in one vector after the step
+            packing = packing_s(self.method, work.shapes, ranks) / every
+            communication = self._after_backward(cluster) / every
+        return StepParts(compute, work.input_row_s * rows, slowest, packing, communication)
 
-    def by(self, algorithm: str) -> StepModel:
-        """The same job with another allreduce; the strategies `ring` and `mpi` send after backward, Horovod before."""
-        communication = self.communication.by(algorithm)
-        after = algorithm in ("ring", "mpi") and not communication.coordination
-        return replace(self, communication=communication, overlap=0.0 if after else self.overlap)
+    def _after_backward(self, cluster: Cluster) -> float:
+        """Seconds of all exchanges one after the other."""
+        sent = traffic(self.method, self.workload.shapes)
+        seconds = sum(self.allreduce.seconds(size, cluster) for size in sent.allreduces)
+        return seconds + (self.allreduce.seconds(sent.packed, cluster, packed=True) if sent.packed else 0.0)
 
-    def _exposed(self, ranks: int, compute_s: float) -> tuple[float, float, float]:
-        """Communication that a step waits for: control, latency, transfer."""
-        if ranks == 1:
-            return 0.0, 0.0, 0.0
-        if not self.combining.is_in_backward:
-            return self._after_backward(ranks)
-        backward_s = self.workload.backward_share * compute_s
-        exposed, parts = min(self._of_messages(ranks, number, backward_s) for number in self._numbers())
-        share = exposed / sum(parts) if sum(parts) else 0.0
-        return parts[0] * share, parts[1] * share, parts[2] * share
-
-    def _after_backward(self, ranks: int) -> tuple[float, float, float]:
-        """Control, latency and transfer of all exchanges one after the other, for each of the steps between them."""
-        traffic = self.combining.traffic(self.workload.arrays)
-        calls = [self.communication.call(size, ranks) for size in traffic.allreduces]
-        if traffic.packed:
-            calls.append(self.communication.call(traffic.packed, ranks, packed=True))
-        control, latency, transfer = (sum(parts) / self.combining.sync_every for parts in zip(*calls, strict=True))
-        return control, latency, transfer
-
-    @property
-    def _message_bytes(self) -> int:
-        """Bytes of all gradients that are sent during backward."""
-        return sum(self.combining.traffic(self.workload.arrays).allreduces)
-
-    def _numbers(self) -> list[int]:
-        """Numbers of messages to choose from."""
-        if self.messages:
-            return [self.messages]
-        least = max(math.ceil(self._message_bytes / self.communication.message_bytes), 1)
-        most = max(self.workload.tensors, least) if self.overlap else least
-        return sorted({least, most, *(2**power for power in range(most.bit_length()) if least <= 2**power <= most)})
-
-    def _of_messages(self, ranks: int, number: int, backward_s: float) -> tuple[float, tuple[float, float, float]]:
-        """Seconds that a step waits for equal messages, and what these take: control, latency, transfer.
+    def _during_backward(self, cluster: Cluster, compute_s: float) -> float:
+        """Seconds that a step waits for its gradients, with the best number of equal messages.
 
         Message k of m is ready k / m of backward after its start, and is sent when those before it are. With c
-        seconds each, the last is done max(c, m c - (m - 1) / m backward) after backward. That hides as much as can
-        be; `overlap` tells how much of it is hidden in fact.
+        seconds each, the last is done max(c, m c - (m - 1) / m backward) after backward, at best.
         """
-        message = self.communication.call(math.ceil(self._message_bytes / number), ranks)
-        parts = (number * message.control, number * message.latency, number * message.transfer)
-        total = sum(parts)
-        least = max(total / number, total - (number - 1) / number * backward_s)
-        return total - self.overlap * (total - least), parts
+        overlap, backward_s = self.allreduce.overlap, BACKWARD_SHARE * compute_s
+        size = sum(traffic(self.method, self.workload.shapes).allreduces)
+        least = max(math.ceil(size / FUSION_BYTES), 1) if self.allreduce.agrees else 1
+        most = max(len(self.workload.shapes), least) if overlap else least
+        waits = []
+        for number in {least, most, *(2**power for power in range(most.bit_length()) if 2**power >= least)}:
+            message_s = self.allreduce.seconds(math.ceil(size / number), cluster)
+            hidden = number * message_s - max(message_s, number * message_s - (number - 1) / number * backward_s)
+            waits.append(number * message_s - overlap * hidden)
+        return min(waits)
 
 
 def expected_maximum(number: int) -> float:
-    """Expected maximum of independent values from the standard normal distribution.
-
-    Blom, Statistical Estimates and Transformed Beta-Variables, 1958: the quantile of (N - a) / (N - 2a + 1) with
-    a = 0.375; within 0.03 of the true value for any N, and 0 for one.
-    """
+    """Expected maximum of standard normal values, within 0.03: Blom, Statistical Estimates ..., 1958, a = 0.375."""
     return NormalDist().inv_cdf((number - 0.375) / (number + 0.25))
+
+
+class _Mirror(Exchanging, SingleProcess):
+    """A rank that gets its own messages in place of those of the others: with it, a mean costs only its arithmetic."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def allreduce(self, values: np.ndarray) -> None: ...
+
+    def exchange(self, parts: np.ndarray) -> np.ndarray:
+        return parts
+
+
+def packing_s(method: Method, shapes: Shapes, ranks: int) -> float:
+    """Seconds in which this machine packs and unpacks what one of `ranks` ranks sends, by the code that does it."""
+    if method.name == NONE or ranks == 1:
+        return 0.0
+    mean = make_mean(Config(compression=str(method)), _Mirror(min(ranks, 256)))
+    values = np.random.default_rng(0).standard_normal(count(shapes), np.float32)
+    return min(timeit.repeat(lambda: mean.average(values.copy(), shapes), number=1, repeat=PACKINGS))

@@ -1,16 +1,18 @@
-"""Ranges from which a search draws the values of an option: `log:1e-4:1e-1`, `int:8:64`, `float:0:0.5:0.1`."""
+"""Ranges from which a search draws the values of an option, as distributions of Optuna: `log:1e-4:1e-1`, `int:8:64`."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
+import warnings
+from typing import TYPE_CHECKING, Any
 
 from hvdtrain.errors import UserError
 
-FORMS = ("float", "int", "log", "logint")
-"""How values are drawn: evenly, evenly as integers, and evenly by their logarithms."""
-PREFIX = re.compile(r"([A-Za-z]+):(.+)", re.DOTALL)
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+RANGE = re.compile(r"(float|int|log|logint):(.+)", re.DOTALL)
 DIGITS = 6
 """Significant digits of a drawn number: all that matter, in names of runs and tables that can be read."""
 REMEDY = (
@@ -19,63 +21,44 @@ REMEDY = (
 )
 
 
-class Range(NamedTuple):
-    """Numbers from `low` to `high`, both included."""
+def import_optuna() -> Any:
+    """The package, which takes a second to import. Raises UserError where it is missing."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise UserError(f"a sweep needs Optuna ({error})", "pip install 'hvdtrain[sweep]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
 
-    form: str
-    """One of FORMS."""
-    low: float
-    high: float
-    step: float | None = None
-    """Distance of two values; None for any number, or any integer."""
 
-    @classmethod
-    def parse(cls, text: str, where: str) -> Range | None:
-        """The range that a text describes; None for a text that is a value. Raises UserError for an invalid one."""
-        match = PREFIX.fullmatch(text)
-        if not match or match[1] not in FORMS:
-            return None
-        form, is_integer = match[1], match[1].endswith("int")
-        try:
-            low, high, *steps = [float(int(part)) if is_integer else float(part) for part in match[2].split(":")]
-        except ValueError:
-            raise UserError(
-                f"{where}: {text:.80} is no range of {'integers' if is_integer else 'numbers'}", REMEDY
-            ) from None
-        problem = ""
-        if not all(map(math.isfinite, (low, high, *steps))):
-            problem = "has an end that is not finite"
-        elif low >= high:
-            problem = "ends at or below its beginning"
-        elif len(steps) > 1 or (steps and (form.startswith("log") or not 0 < steps[0] <= high - low)):
-            problem = "has a step that is not possible"
-        elif form.startswith("log") and low <= 0:
-            problem = "begins at or below 0, which has no logarithm"
-        if problem:
-            raise UserError(f"{where}: {text:.80} {problem}", REMEDY)
-        return cls(form, low, high, *steps)
+def parse(text: str, where: str) -> BaseDistribution | None:
+    """The range that a text describes; None for a text that is a value. Raises UserError for an invalid one."""
+    match = RANGE.fullmatch(text)
+    if not match:
+        return None
+    distributions, is_of_integers = import_optuna().distributions, match[1].endswith("int")
+    number, kind = (int, distributions.IntDistribution) if is_of_integers else (float, distributions.FloatDistribution)
+    try:
+        low, high, *steps = map(number, match[2].split(":"))
+        if len(steps) > 1 or not all(map(math.isfinite, (low, high, *steps))):
+            raise ValueError("give two finite numbers, and perhaps a step")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a step that does not lead to `high` ends before it
+            found = kind(low, high, match[1].startswith("log"), *steps)
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{where}: {text:.80} is no range ({error})", REMEDY) from None
+    if found.single():
+        raise UserError(f"{where}: {text:.80} has only one value", REMEDY)
+    return found
 
-    @property
-    def is_of_integers(self) -> bool:
-        return self.form.endswith("int")
 
-    @property
-    def is_logarithmic(self) -> bool:
-        return self.form.startswith("log")
+def text_of(value: Any, distribution: Any) -> str:
+    """A choice or a drawn number as users write it."""
+    if not isinstance(value, float) or not hasattr(distribution, "low"):
+        return str(value)
+    return str(min(max(float(f"{value:.{DIGITS}g}"), distribution.low), distribution.high))
 
-    def text(self, number: float) -> str:
-        """A drawn number as users write it."""
-        if self.is_of_integers:
-            return str(round(number))
-        return str(min(max(float(f"{number:.{DIGITS}g}"), self.low), self.high))
 
-    @property
-    def ends(self) -> tuple[str, str]:
-        """The first and the last number."""
-        return self.text(self.low), self.text(self.high)
-
-    def __str__(self) -> str:
-        """As users write it."""
-        form = "d" if self.is_of_integers else "g"
-        numbers = [int(number) if self.is_of_integers else number for number in self[1:] if number is not None]
-        return ":".join([self.form, *(f"{number:{form}}" for number in numbers)])
+def ends(distribution: Any) -> tuple[str, str]:
+    """The first and the last number of a range."""
+    return text_of(distribution.low, distribution), text_of(distribution.high, distribution)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system.phases import now
 
 ROUNDS = 30
@@ -48,8 +48,6 @@ class ClockReading(NamedTuple):
 
     at: int
     offsets: list[Offset]
-    local_sums: list[tuple[int, int]]
-    """When each allreduce began and ended on this rank, in ns of its clock."""
 
 
 def read_clocks(group: Group) -> ClockReading:
@@ -60,7 +58,7 @@ def read_clocks(group: Group) -> ClockReading:
         group.sum(np.zeros(1))
         ends.append(now())
     ranks: list[RoundTimes] = [RoundTimes(*times) for times in group.gather((_clock(), begins, ends))]
-    return ClockReading(now(), [offset(ranks[0], rank) for rank in ranks], list(zip(begins, ends, strict=True)))
+    return ClockReading(now(), [offset(ranks[0], rank) for rank in ranks])
 
 
 def offset(first: RoundTimes, rank: RoundTimes) -> Offset:

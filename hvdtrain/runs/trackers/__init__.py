@@ -23,9 +23,9 @@ BUILT_IN = {
     "tensorboard": "hvdtrain.runs.trackers.tensorboard:TensorBoard",
     "wandb": "hvdtrain.runs.trackers.wandb:WeightsAndBiases",
 }
-"""The names of hvdtrain's own, which no package replaces."""
-EXTRAS = {"mlflow": ("MLFLOW_DISABLE_TELEMETRY", "true"), "wandb": ("WANDB_ERROR_REPORTING", "false")}
-"""Those that need the extra of their name, and the variable by which its library reports nothing to its makers."""
+"""The names of hvdtrain's own, which no package replaces; each needs the extra of its name."""
+SILENT = {"mlflow": ("MLFLOW_DISABLE_TELEMETRY", "true"), "wandb": ("WANDB_ERROR_REPORTING", "false")}
+"""The variables by which libraries report nothing to their makers."""
 DESCRIBING = {"kind", "step", "time", "repeated"}
 """What describes a record, and is not one of its values."""
 LISTS_OF_RANKS: dict[Any, tuple[str, ...]] = {"members": ("ranks", "lost", "joined")}
@@ -73,13 +73,13 @@ def load(name: str) -> Callable[[], Tracker]:
     if name not in trackers:
         hint, known = did_you_mean(name, trackers), ", ".join(sorted(trackers))
         raise UserError(f"--tracker {printable(name)}: no such tracker{hint}", f"choose from {known}")
-    if name in EXTRAS:
-        os.environ.setdefault(*EXTRAS[name])
+    if name in SILENT:
+        os.environ.setdefault(*SILENT[name])
     try:
         made = trackers[name].load()
     except Exception as error:
         reason = printable(f"{type(error).__name__}: {error}")
-        install = f"pip install 'hvdtrain[{name}]'" if name in EXTRAS else "install what it needs, or leave it out"
+        install = f"pip install 'hvdtrain[{name}]'" if name in BUILT_IN else "install what it needs, or leave it out"
         raise UserError(f"--tracker {name}: it cannot be imported ({reason})", install) from None
     if not callable(made):
         raise UserError(f"--tracker {name}: {trackers[name].value} is not a class", "correct its entry point")

@@ -11,6 +11,7 @@ import wandb
 
 from hvdtrain.runs import metrics
 from hvdtrain.runs.trackers import Tracker, scalars
+from hvdtrain.system.network import is_offline
 from hvdtrain.system.text import printable
 
 PROJECT = "hvdtrain"
@@ -28,7 +29,7 @@ class WeightsAndBiases(Tracker):
 
     def start(self, run_id: str, config: dict[str, Any]) -> None:
         folder = Path(config["folder"])
-        offline = config["runtime"].get("offline") or os.environ.get("WANDB_MODE") == "offline"
+        offline = is_offline() or os.environ.get("WANDB_MODE") == "offline"
         self._run = wandb.init(
             id=run_id,
             resume=None if offline else "allow",  # offline, each part has all records up to its end

@@ -14,11 +14,12 @@ import numpy as np
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import FACTS
+from hvdtrain.config.strategy_names import SINGLE, style_of
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint
+from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
-from hvdtrain.runs.run import LAYERS, Run
-from hvdtrain.views.report.rows import Row, Scaling, WeightDifference, named_layers
+from hvdtrain.runs.run import LAYERS, RecordedRun
+from hvdtrain.views.report.rows import ReportRow, Scaling, WeightDifference, named_layers
 
 DECIDE_SPEED = [*(name for name, about in FACTS.items() if about.affects_speed), LAYERS, "device", "threads", "machine"]
 """Settings that decide how long a step takes: they must be equal in a row and its base."""
@@ -26,12 +27,12 @@ OF_DISTRIBUTION = [name for name, about in facts(Config).items() if about.only_d
 """Options that only decide how the work is distributed, so a single process may differ in them."""
 
 
-def make_rows(runs: list[Run]) -> list[Row]:
+def make_rows(runs: list[RecordedRun]) -> list[ReportRow]:
     """The rows, in the order of the table, compared with each other."""
-    groups: dict[tuple[Any, ...], list[Run]] = {}
+    groups: dict[tuple[Any, ...], list[RecordedRun]] = {}
     for run in sorted(runs, key=lambda run: str(run.folder)):
         groups.setdefault(run.identity, []).append(run)
-    rows = [Row(group) for group in groups.values()]
+    rows = [ReportRow(group) for group in groups.values()]
     usual = _usual(runs)
     for row in rows:
         row.note = ", ".join(
@@ -47,12 +48,14 @@ def make_rows(runs: list[Run]) -> list[Row]:
     return rows
 
 
-def _order(row: Row) -> tuple[Any, ...]:
+def _order(row: ReportRow) -> tuple[Any, ...]:
     run = row.run
-    return (row.framework, row.note, run.options["strategy"] != "single", row.strategy, run.replicas, run.ranks)
+    strategy = run.options["strategy"]
+    names = strategy not in SINGLE, style_of(strategy), row.strategy
+    return (row.framework, row.note, *names, run.replicas, run.ranks)
 
 
-def _usual(runs: Iterable[Run]) -> dict[tuple[str | None, ...], str]:
+def _usual(runs: Iterable[RecordedRun]) -> dict[tuple[str | None, ...], str]:
     """The value of each setting that most runs have."""
     counts: dict[tuple[str | None, ...], Counter[str]] = {}
     for run in runs:
@@ -61,12 +64,12 @@ def _usual(runs: Iterable[Run]) -> dict[tuple[str | None, ...], str]:
     return {name: values.most_common(1)[0][0] for name, values in counts.items()}
 
 
-def _compared_among(run: Run, name: str) -> tuple[str | None, ...]:
+def _compared_among(run: RecordedRun, name: str) -> tuple[str | None, ...]:
     """The setting, and of which runs it is compared: layers among those whose other settings say the same of them."""
     return (name, *named_layers(run)) if name == LAYERS else (name,)
 
 
-def scaling(row: Row, rows: list[Row]) -> Scaling | None:
+def scaling(row: ReportRow, rows: list[ReportRow]) -> Scaling | None:
     """A row compared with its base: strategy single, else its own strategy with one replica; None without a base.
 
     A base may have the global batch (strong scaling) or the batch per replica (weak scaling); if there are bases of
@@ -77,16 +80,15 @@ def scaling(row: Row, rows: list[Row]) -> Scaling | None:
     for weak in (weak_first, not weak_first):
         base = _base(run, rows, weak)
         if base and measured and base is row:
-            return Scaling("base", base, 1.0, 1.0, None)
+            return Scaling("base", base, 1.0, 1.0)
         if base and measured and run.replicas > 1:
             assert base.images_per_s
             speedup, replicas = measured.median / base.images_per_s.median, run.replicas
-            serial_fraction = None if weak else karp_flatt(speedup, replicas)
-            return Scaling("weak" if weak else "strong", base, speedup, speedup / replicas, serial_fraction)
+            return Scaling("weak" if weak else "strong", base, speedup, speedup / replicas)
     return None
 
 
-def _base(run: Run, rows: list[Row], weak: bool) -> Row | None:
+def _base(run: RecordedRun, rows: list[ReportRow], weak: bool) -> ReportRow | None:
     """The preferred base; of equal preference, the one with the fewest other settings."""
     global_batch = run.global_batch
     candidates = [
@@ -99,35 +101,28 @@ def _base(run: Run, rows: list[Row], weak: bool) -> Row | None:
     return rows[min(candidates)[2]] if candidates else None
 
 
-def _preference(run: Run, base: Run) -> int | None:
+def _preference(run: RecordedRun, base: RecordedRun) -> int | None:
     """How well `base` represents one replica of `run`, 0 is best; None if they are not comparable."""
     equal = all(run.settings.get(name) == base.settings.get(name) for name in DECIDE_SPEED)
     if not equal or base.replicas > 1 or base.options["framework"] != run.options["framework"]:
         return None
-    if base.options["strategy"] == "single":
-        return 0 if base.options["api"] == run.options["api"] else 1 if base.options["api"] == "auto" else 2
-    return 3 if base.strategy_and_style == run.strategy_and_style else None
-
-
-def karp_flatt(speedup: float, replicas: int) -> float:
-    """Experimentally determined serial fraction, (1 / S - 1 / p) / (1 - 1 / p).
-
-    Karp and Flatt, Measuring parallel processor performance, CACM 33(5), 1990.
-    """
-    return (1 / speedup - 1 / replicas) / (1 - 1 / replicas)
+    if base.options["strategy"] in SINGLE:
+        style = style_of(base.options["strategy"])
+        return 0 if style == style_of(run.options["strategy"]) else 2 if style else 1
+    return 3 if base.strategy == run.strategy else None
 
 
 class References:
     """Runs of a single process; other runs with the same network and batches should end with equal parameters."""
 
-    def __init__(self, runs: list[Run]) -> None:
+    def __init__(self, runs: list[RecordedRun]) -> None:
         self._checkpoints: dict[Path, Checkpoint | None] = {}
-        self._references: dict[tuple[Any, ...], list[Run]] = {}
-        for run in sorted(runs, key=lambda run: (run.options["api"] != "auto", str(run.folder))):
-            if run.options["strategy"] == "single" and run.replicas == 1:
+        self._references: dict[tuple[Any, ...], list[RecordedRun]] = {}
+        for run in sorted(runs, key=lambda run: (bool(style_of(run.options["strategy"])), str(run.folder))):
+            if run.options["strategy"] in SINGLE and run.replicas == 1:
                 self._references.setdefault(_training(run), []).append(run)
 
-    def difference(self, row: Row) -> WeightDifference | None:
+    def difference(self, row: ReportRow) -> WeightDifference | None:
         """The largest difference over the row's runs; None if no run of a single process is comparable."""
         pairs = [(run, reference) for run in row.runs if (reference := self._reference(run))]
         if not pairs:
@@ -138,7 +133,7 @@ class References:
         differences = [WeightDifference(self._largest(run, reference), reference) for run, reference in others]
         return max(differences, key=lambda difference: difference.largest or 0.0)
 
-    def _reference(self, run: Run) -> Run | None:
+    def _reference(self, run: RecordedRun) -> RecordedRun | None:
         """The run of a single process to compare with, preferably of the same framework."""
         candidates = self._references.get(_training(run), [])
         last = self._last_checkpoint(run)
@@ -148,7 +143,7 @@ class References:
                 return candidate
         return None
 
-    def _last_checkpoint(self, run: Run) -> Checkpoint | None:
+    def _last_checkpoint(self, run: RecordedRun) -> Checkpoint | None:
         """The checkpoint of a run's last step; None if it is missing, damaged or not finite."""
         if run.folder not in self._checkpoints:
             try:
@@ -159,14 +154,14 @@ class References:
             self._checkpoints[run.folder] = saved if usable else None
         return self._checkpoints[run.folder]
 
-    def _largest(self, run: Run, reference: Run) -> float:
+    def _largest(self, run: RecordedRun, reference: RecordedRun) -> float:
         last, other = self._last_checkpoint(run), self._last_checkpoint(reference)
         assert last and other
         pairs = ((value, other.weights[name]) for name, value in last.weights.items())
         return max(float(np.abs(np.subtract(*pair, dtype=np.float64)).max()) for pair in pairs)
 
 
-def _training(run: Run) -> tuple[Any, ...]:
+def _training(run: RecordedRun) -> tuple[Any, ...]:
     """What decides the parameters at the end, however the work is distributed.
 
     By the linear scaling rule, --batch-scope per-rank has the batch and the learning rate of a single process with the

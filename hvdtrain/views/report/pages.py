@@ -13,15 +13,13 @@ from hvdtrain.config.score import ACCURACY
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.charts.registry import draw
-from hvdtrain.views.report.content import Report, figures
+from hvdtrain.views.report.charts import draw
+from hvdtrain.views.report.content import RunsReport
 from hvdtrain.views.report.definitions import DEFINITIONS, NOTE
-from hvdtrain.views.report.rows import Row
+from hvdtrain.views.report.rows import ReportRow
 from hvdtrain.views.table import escape, to_csv
 
 FILES = ("report.md", "report.csv", "report.html")
-SHOWN_RUNS = 12
-"""The names of more runs are folded on the HTML page."""
 
 
 def check_pages(folder: Path) -> None:
@@ -32,57 +30,41 @@ def check_pages(folder: Path) -> None:
             raise UserError(f"{folder / name} is a folder, not a file", "give another --output")
 
 
-def markdown_page(report: Report) -> str:
+def markdown_page(report: RunsReport) -> str:
     """The page: what came out, the figures, the runs, and at the end what was used and what the figures mean."""
     parts = [f"# {report.title}\n", *(f"{escape(sentence)}\n" for sentence in report.findings)]
-    parts += [f"{escape(report.summary())}\n", f"## Figures\n\n{report.main_table().markdown()}"]
-    parts.append(f"## More figures\n\n{report.more_table().markdown()}")
-    if report.classes:
-        parts.append("## Test accuracy of classes\n\n" + _list(report.classes))
-    if report.changes:
-        lists = [f"{_list([run])}{_list(texts, 1)}" for run, texts in report.changes]
-        parts.append("## Changes of ranks\n\n" + "".join(lists))
+    parts += [f"{escape(report.summary())}\n", f"## Figures\n\n{report.table(report.main).markdown()}"]
+    parts.append(f"## More figures\n\n{report.table(report.more).markdown()}")
     parts.append("## Runs\n\n" + _list(f"{label}: {'; '.join(runs)}" for label, runs in report.runs()))
     if report.unfinished:
         parts.append("## Unfinished runs\n\n" + _list(report.unfinished))
-    parts.append("## Machine\n\n" + _list(report.machines()))
-    for title, pairs in (("Versions", report.versions()), ("Settings", report.settings())):
+    for title, pairs in report.facts().items():
         parts.append(f"## {title}\n\n" + _list(f"{name}: {text}" for name, text in pairs))
     parts.append("## Definitions\n\n" + "".join(f"- **{name}**: {escape(text)}\n" for name, text in DEFINITIONS))
     return "\n".join(parts)
 
 
-def _list(items: Iterable[str], level: int = 0) -> str:
-    return "".join(f"{'  ' * level}- {escape(item)}\n" for item in items)
+def _list(items: Iterable[str]) -> str:
+    return "".join(f"- {escape(item)}\n" for item in items)
 
 
-def csv_page(report: Report) -> str:
-    """A header and one line per row, with numbers in full precision."""
-    fastest = [group.fastest for group in report.groups]
+def csv_page(report: RunsReport) -> str:
+    """A header and one line per row, with numbers in full precision; metrics besides accuracy by their names."""
     names = sorted({name for row in report.rows for name in row.metrics} - {ACCURACY})
-    return to_csv(
-        [
-            {**_record(row), **_metrics(row, names), "most_images_per_s": any(row is best for best in fastest)}
-            for row in report.rows
-        ]
-    )
+    records = []
+    for row in report.rows:
+        metrics = {f"metric:{printable(name)}": (value := row.metrics.get(name)) and value.median for name in names}
+        is_fastest = any(row is group.fastest for group in report.groups)
+        records.append({**_record(row), **metrics, "most_images_per_s": is_fastest})
+    return to_csv(records)
 
 
-def _metrics(row: Row, names: list[str]) -> dict[str, Any]:
-    """The medians of metrics besides accuracy, by the names of their columns."""
-    found = {name: row.metrics.get(name) for name in names}
-    return {f"metric:{printable(name)}": value and value.median for name, value in found.items()}
-
-
-def _record(row: Row) -> dict[str, Any]:
+def _record(row: ReportRow) -> dict[str, Any]:
     run, speed, compared = row.run, row.images_per_s, row.scaling
     shares = row.shares or (None, None, None)
-    accuracy = row.score if row.scored_by == ACCURACY else None
     return {
         "framework": row.framework,
         "strategy": run.options["strategy"],
-        "api": run.options["api"],
-        "kvstore": run.options["kvstore"] if run.options["strategy"] == "kvstore" else None,
         "controller": run.controller or None,
         "ranks": run.ranks,
         "devices": run.devices,
@@ -104,11 +86,7 @@ def _record(row: Row) -> dict[str, Any]:
         "scaling_base": compared and compared.base.label,
         "speedup": compared and compared.speedup,
         "efficiency": compared and compared.efficiency,
-        "karp_flatt": compared and compared.serial_fraction,
         "peak_rss_mb": row.peak_rss_mb and row.peak_rss_mb.maximum,
-        "accuracy_median": accuracy and accuracy.median,
-        "accuracy_least": accuracy and accuracy.minimum,
-        "accuracy_greatest": accuracy and accuracy.maximum,
         "score": row.scored_by,
         "score_median": row.score and row.score.median,
         "score_least": row.score and row.score.minimum,
@@ -124,7 +102,7 @@ def _record(row: Row) -> dict[str, Any]:
     }
 
 
-def html_page(report: Report) -> str:
+def html_page(report: RunsReport) -> str:
     """The page."""
     charts, omitted = draw(report.rows)
     template = resources.files("hvdtrain.views.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
@@ -133,12 +111,8 @@ def html_page(report: Report) -> str:
     )
     return environment.from_string(template).render(
         report=report,
-        main=report.main,
-        more=report.more,
-        figures=figures,
         note=NOTE,
         charts=charts,
         omitted=omitted,
         definitions=DEFINITIONS,
-        runs_open=sum(len(runs) for _, runs in report.runs()) <= SHOWN_RUNS,
     )

@@ -11,25 +11,25 @@ from typing import NamedTuple
 
 from hvdtrain.config.options import TITLES
 from hvdtrain.config.score import ACCURACY
-from hvdtrain.runs.run import LAYERS, Run
-from hvdtrain.runs.step_times import NO_TIME, StepTime
+from hvdtrain.runs.run import LAYERS, RecordedRun
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 
 Z = 1.959964
 """Of 95 %, two-sided."""
 SAME_WORK = ("data", "model", LAYERS, "machine")
 """Settings that must be equal for one speed to be better than another."""
-DECIDE_LAYERS = ("model", "set", "data", "image_size")
+DECIDE_LAYERS = ("model", "arg", "data", "image_size")
 MOST = "most {}/s"
 """A mark that does not say that a row is faster than others; of images or rows."""
 
 
-class Interval(NamedTuple):
+class ValueRange(NamedTuple):
     """A range of values."""
 
     low: float
     high: float
 
-    def overlaps(self, other: Interval) -> bool:
+    def overlaps(self, other: ValueRange) -> bool:
         return self.low <= other.high and other.low <= self.high
 
     def text(self, form: str) -> str:
@@ -37,7 +37,7 @@ class Interval(NamedTuple):
         return f"{self.low:{form}} to {self.high:{form}}"
 
 
-def wilson(share: float | None, rows: int | None) -> Interval | None:
+def wilson(share: float | None, rows: int | None) -> ValueRange | None:
     """The 95 % score interval of a share of so many rows; None without both.
 
     Wilson, Probable inference, the law of succession, and statistical inference, JASA 22(158), 1927.
@@ -47,7 +47,7 @@ def wilson(share: float | None, rows: int | None) -> Interval | None:
     center = share + Z**2 / (2 * rows)
     half = Z * math.sqrt(share * (1 - share) / rows + (Z / (2 * rows)) ** 2)
     scale = 1 + Z**2 / rows
-    return Interval(max((center - half) / scale, 0.0), min((center + half) / scale, 1.0))
+    return ValueRange(max((center - half) / scale, 0.0), min((center + half) / scale, 1.0))
 
 
 class Spread(NamedTuple):
@@ -60,8 +60,8 @@ class Spread(NamedTuple):
     """Runs that measured it."""
 
     @property
-    def range(self) -> Interval:
-        return Interval(self.minimum, self.maximum)
+    def range(self) -> ValueRange:
+        return ValueRange(self.minimum, self.maximum)
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
@@ -70,17 +70,17 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     return Spread(statistics.median(measured), min(measured), max(measured), len(measured)) if measured else None
 
 
-def mean_shares(measured: list[StepTime]) -> StepTime | None:
+def mean_shares(measured: list[StepSeconds]) -> StepSeconds | None:
     """The mean of each part, over the runs that know how long they communicate, if any does; None without runs."""
     known = [shares for shares in measured if shares.communicate is not None] or measured
-    return functools.reduce(StepTime.plus, known, NO_TIME).shares
+    return functools.reduce(StepSeconds.plus, known, NO_TIME).shares
 
 
 @dataclass
-class Row:
+class ReportRow:
     """Runs that are repetitions of each other."""
 
-    runs: list[Run]
+    runs: list[RecordedRun]
     note: str = ""
     """Settings in which this row differs from most runs."""
     scaling: Scaling | None = None
@@ -90,12 +90,12 @@ class Row:
     part: str = field(init=False, default="test")
     """Of the data that the score is on: `validation` or `test`."""
     is_least_best: bool = field(init=False, default=False)
-    chance: Interval | None = field(init=False)
+    chance: ValueRange | None = field(init=False)
     """Accuracies that chance in the choice of test rows gives, around the median (95 %)."""
 
     def __post_init__(self) -> None:
         first = self.run = self.runs[0]
-        self.framework, self.strategy = str(first.options["framework"]), first.strategy_and_style
+        self.framework, self.strategy = str(first.options["framework"]), first.strategy
         self.size = f"{first.ranks} × {first.devices}"
         self.images_per_s = spread(run.images_per_s for run in self.runs)
         self.epoch_s, self.score = self._result("epoch_s"), self._score()
@@ -120,12 +120,12 @@ class Row:
         return spread(run.result.number(name) for run in self.runs)
 
     @property
-    def accuracies(self) -> Interval | None:
+    def accuracies(self) -> ValueRange | None:
         """All accuracies that the runs or chance in the test rows give; None if those of chance are not known."""
         if not self.score or not self.chance:
             return None
         low, high = self.score.range
-        return Interval(min(low, self.chance.low), max(high, self.chance.high))
+        return ValueRange(min(low, self.chance.low), max(high, self.chance.high))
 
     @property
     def label(self) -> str:
@@ -137,13 +137,11 @@ class Scaling(NamedTuple):
 
     kind: str
     """`strong`: both have the same global batch; `weak`: the same batch per replica; `base`: a base itself."""
-    base: Row
+    base: ReportRow
     speedup: float
     """images/s of the row divided by those of the base."""
     efficiency: float
     """Speedup divided by the number of replicas."""
-    serial_fraction: float | None
-    """Karp-Flatt metric, for strong scaling over more than one replica."""
 
 
 class WeightDifference(NamedTuple):
@@ -151,7 +149,7 @@ class WeightDifference(NamedTuple):
 
     largest: float | None
     """max |difference| over all parameters and repetitions; None for the run that others are compared with."""
-    reference: Run
+    reference: RecordedRun
 
 
 def score_form(value: float) -> str:
@@ -159,12 +157,12 @@ def score_form(value: float) -> str:
     return ".4f" if value == 0 or 1e-3 <= abs(value) < 1e4 else ".4g"
 
 
-def named_layers(run: Run) -> tuple[str | None, ...]:
+def named_layers(run: RecordedRun) -> tuple[str | None, ...]:
     """The settings that decide the layers; a checksum of these says more only where they are not enough."""
     return tuple(run.settings.get(name) for name in DECIDE_LAYERS)
 
 
-def unit_of(rows: Iterable[Row]) -> str:
+def unit_of(rows: Iterable[ReportRow]) -> str:
     """What the rows of data of these runs are called: `images` if all are."""
     return "images" if all(row.run.unit == "images" for row in rows) else "rows"
 
@@ -175,11 +173,11 @@ def count_of(number: int, noun: str) -> str:
 
 
 @dataclass
-class Group:
+class RowGroup:
     """The rows of a framework; where several data sets, networks or machines are in the report, of one of each."""
 
     title: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ReportRow] = field(default_factory=list)
 
     @property
     def mark(self) -> str:
@@ -196,36 +194,25 @@ class Group:
         return unit_of(self.rows)
 
     @property
-    def fastest(self) -> Row | None:
+    def fastest(self) -> ReportRow | None:
         """The row of the largest median of images/s; None if it is the only one that measured it, or one of several."""
         medians = [row.images_per_s.median for row in self.rows if row.images_per_s]
         if len(medians) < 2 or medians.count(max(medians)) > 1:
             return None
         return next(row for row in self.rows if row.images_per_s and row.images_per_s.median == max(medians))
 
-    def as_fast(self) -> list[Row]:
-        """Rows other than the fastest that repetitions do not tell apart from it: their ranges overlap."""
-        best = self.fastest
-        if not best or not best.images_per_s:
-            return []
-        return [
-            row
-            for row in self.rows
-            if row is not best and row.images_per_s and row.images_per_s.range.overlaps(best.images_per_s.range)
-        ]
 
-
-def group_rows(rows: list[Row]) -> list[Group]:
+def group_rows(rows: list[ReportRow]) -> list[RowGroup]:
     """The groups, in the order of their first rows, each with its rows in their order."""
     differ = [name for name in SAME_WORK if len({row.run.settings.get(name) for row in rows}) > 1]
     networks = {(named_layers(row.run), row.run.settings.get(LAYERS)) for row in rows}
     if len(networks) == len({named for named, _ in networks}):
         differ = [name for name in differ if name != LAYERS]  # other settings say it
-    groups: dict[tuple[str | None, ...], Group] = {}
+    groups: dict[tuple[str | None, ...], RowGroup] = {}
     for row in rows:
         values = {name: row.run.settings.get(name) for name in differ}
         known = {name: value for name, value in values.items() if value}  # a task has no --data
         shown = [value if name == "machine" else f"{name} {value}" for name, value in known.items()]
         title = ", ".join([TITLES.get(row.framework, row.framework), *shown])
-        groups.setdefault((row.framework, *values.values()), Group(title)).rows.append(row)
+        groups.setdefault((row.framework, *values.values()), RowGroup(title)).rows.append(row)
     return list(groups.values())

@@ -1,31 +1,30 @@
-"""A chart of curves in the terminal, drawn with the dots of Braille characters, or in ASCII where those are missing."""
+"""A chart of curves in the terminal, drawn with the dots of Braille characters."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-from plotille import Canvas
+import numpy as np
 from rich.text import Text
 
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs.metrics import Curve
 from hvdtrain.runs.plots import widened
-from hvdtrain.views.table import cut
 from hvdtrain.views.terminal.figures import decimal, short
 
 LOG_FROM = 20.0
 """A loss whose greatest value is this multiple of its least one is drawn on a logarithmic axis."""
 EMPTY = 0x2800
 """The Braille character without dots; the lowest 8 bits of the others are their dots."""
-UPPER, LOWER = 0x1B, 0xE4
-"""The dots in the upper and in the lower half of a character."""
+DOTS = np.array([[1, 8], [2, 16], [4, 32], [64, 128]])
+"""The bits of a character's dots, by line and column."""
 MIN_HEIGHT = 5
 """Lines of the smallest chart, with title and axis."""
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """One curve of a chart."""
 
     name: str
@@ -33,85 +32,53 @@ class Line(NamedTuple):
     style: str
 
 
-def chart(
-    title: str, lines: Sequence[Line], width: int, height: int, plain: bool = False, marks: Sequence[float] = ()
-) -> list[Text]:
-    """A title with the newest values, the curves over epochs, and the axis: `height` lines.
-
-    Empty if no curve has a point. plain: without characters beyond ASCII. marks: epochs that are marked on the axis.
-    """
+def chart(title: str, lines: Sequence[ChartLine], width: int, height: int) -> list[Text]:
+    """A title with the newest values, the curves over epochs, and the axis: `height` lines; empty without a point."""
     known = [line for line in lines if line.curve]
     if not known or height < MIN_HEIGHT or width < 20:
         return []
     values = [value for line in known for value in line.curve.values]
     epochs = [epoch for line in known for epoch in line.curve.epochs]
-    low, high = min(values), max(values)
+    first, last, low, high = min(epochs), max(epochs), min(values), max(values)
     if title == ACCURACY:
         low, high = widened(low, high)
     logarithmic = title == "loss" and low > 0 and high / low > LOG_FROM
-    labels = [decimal(high), decimal(low)]
-    room = max(map(len, labels)) + 1
-    size = width - room, height - 2
-    drawn = _draw(known, (min(epochs), max(epochs)), (low, high), size, logarithmic)
+    labels = {0: decimal(high), height - 3: decimal(low)}
+    room = max(map(len, labels.values())) + 1
+    columns = width - room
     heading = Text.assemble((title, "bold"), " (logarithmic)" if logarithmic else "")
-    for line in known:
+    rows = [Text.assemble((f"{labels.get(number, ''):>{room - 1}} ", "dim")) for number in range(height - 2)]
+    dots, styles = np.zeros((height - 2, columns), int), np.zeros((height - 2, columns), int)
+    for number, line in enumerate(known):
         heading.append(f"  {line.name} {decimal(line.curve.values[-1])}", line.style)
-    rows = [cut(heading, width, plain)]
-    for number, row in enumerate(drawn):
-        label = labels[0] if number == 0 else labels[1] if number == len(drawn) - 1 else ""
-        text = Text.assemble((f"{label:>{room - 1}} ", "dim"))
-        for dots, style in row:
-            text.append(_ascii(dots) if plain or not dots else chr(EMPTY + dots), style)
-        rows.append(text)
-    places = [_place(mark, min(epochs), max(epochs)) for mark in marks if min(epochs) <= mark <= max(epochs)]
-    axis = _axis(short(min(epochs)), short(max(epochs)), size[0], [int(place * size[0]) for place in places], plain)
-    return [*rows, Text(" " * room).append_text(axis)]
+        curve = line.curve.thinned(4 * columns)
+        scale = np.log if logarithmic else np.asarray
+        x = _places(np.asarray(curve.epochs), first, last, 2 * columns)
+        y = _places(-scale(curve.values), -float(scale(high)), -float(scale(low)), 4 * (height - 2))
+        drawn = _drawn(list(zip(x, y, strict=True)), dots.shape)
+        dots |= drawn
+        styles[drawn > 0] = number
+    for row, of_row, style in zip(rows, dots, styles, strict=True):
+        for dot, number in zip(of_row, style, strict=True):
+            row.append(chr(EMPTY + dot) if dot else " ", known[number].style if dot else "")
+    heading.truncate(width, overflow="ellipsis")
+    ends = f"epoch {short(first)}", short(last)
+    axis = f"{ends[0]}{ends[1]:>{max(columns - len(ends[0]), 0)}}"[:columns]
+    return [heading, *rows, Text.assemble(" " * room, (axis, "dim"))]
 
 
-def _axis(low: str, high: str, width: int, marks: Sequence[int], plain: bool) -> Text:
-    """The least and the greatest epoch, and marks where they leave room."""
-    first = f"epoch {low}"
-    axis = Text(f"{first}{high:>{max(width - len(first), 0)}}"[:width], "dim")
-    for place in set(marks):
-        if axis.plain[place : place + 1] == " ":
-            mark = Text("^" if plain else "▴", "yellow")
-            axis = axis[:place].append_text(mark).append_text(axis[place + 1 :])
-    return axis
-
-
-Dots = list[list[tuple[int, str]]]
-"""Rows of characters: the dots of each, and its style."""
-
-
-def _draw(
-    lines: Sequence[Line],
-    epochs: tuple[float, float],
-    values: tuple[float, float],
-    size: tuple[int, int],
-    logarithmic: bool,
-) -> Dots:
-    width, height = size
-    dotted: Dots = [[(0, "")] * width for _ in range(height)]
-    limits = (math.log(values[0]), math.log(values[1])) if logarithmic else values
-    for line in lines:
-        canvas, curve = Canvas(width, height), line.curve.thinned(4 * width)
-        scaled = [math.log(value) for value in curve.values] if logarithmic else curve.values
-        points = [(_place(x, *epochs), _place(y, *limits)) for x, y in zip(curve.epochs, scaled, strict=True)]
-        for (x, y), (last_x, last_y) in zip(points, points[1:] or points, strict=False):
-            canvas.line(x, y, last_x, last_y)
-        for row, text in zip(dotted, canvas.plot().split("\n"), strict=False):
-            for column, character in enumerate(text[:width]):
-                dots = ord(character) - EMPTY if ord(character) >= EMPTY else 0
-                if dots:
-                    row[column] = row[column][0] | dots, line.style
-    return dotted
-
-
-def _place(value: float, low: float, high: float) -> float:
-    """Where a value is between two others, from 0 to 1, on the canvas; halved as their difference may be infinite."""
+def _places(values: np.ndarray, low: float, high: float, count: int) -> list[int]:
+    """Where values are between two others, among so many places; halved as their difference may be infinite."""
     span = high / 2 - low / 2
-    return min(max((value / 2 - low / 2) / span, 0.0), 0.9999) if span > 0 else 0.5
+    shares = (values / 2 - low / 2) / span if span > 0 else np.full(len(values), 0.5)
+    return [min(int(share * count), count - 1) for share in shares]
 
 
-def _ascii(dots: int) -> str:
-    return " '.:"[bool(dots & UPPER) + 2 * bool(dots & LOWER)]
+def _drawn(points: Sequence[tuple[int, int]], shape: tuple[int, ...]) -> np.ndarray:
+    """The dots of each character, by line and column, for lines from each point to the next."""
+    height, width = shape
+    marked = np.zeros((4 * height, 2 * width), bool)
+    for (x, y), (next_x, next_y) in pairwise([points[0], *points]):
+        count = max(abs(next_x - x), abs(next_y - y)) + 1
+        marked[np.linspace(y, next_y, count).round().astype(int), np.linspace(x, next_x, count).round().astype(int)] = 1
+    return (marked.reshape(height, 4, width, 2) * DOTS[:, None, :]).sum((1, 3))

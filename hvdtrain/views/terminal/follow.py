@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -17,9 +17,9 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs.metrics import NAME, MetricsReader
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
+from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import RunFollower, RunView
 from hvdtrain.views.terminal import figures
-from hvdtrain.views.terminal.figures import Output
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
 LOOK_S, PAUSE_S = 0.5, 0.05
@@ -36,44 +36,35 @@ LINES_AFTER = 3
 """Left free below what stays on the screen after the end, for the prompt of a shell."""
 
 
-class Leave:
-    """Whether the user wants to leave, by Ctrl-C or SIGTERM. Use it in a `with` statement.
+def follow(folder: Path, output: Output) -> int:
+    """Show the run in a folder until it ends; the exit status of its job. Ctrl-C and SIGTERM raise SystemExit.
 
-    An exception at any place of the drawing could leave the terminal in disorder. The second signal raises one.
+    An exception at any place of the drawing could leave the terminal in disorder, so that only a second signal raises
+    one at once.
     """
+    asked: list[int] = []
 
-    signal = 0
-    """The signal that asked for it."""
+    def ask(number: int, _: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
 
-    def __enter__(self) -> Leave:
-        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        views = _views(RunFollower(folder), asked)
+        return job_status(_on_screen(views, output) if output.is_terminal else _in_lines(views, output))
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, _: FrameType | None) -> None:
-        if self.signal:
-            raise KeyboardInterrupt
-        self.signal = number
 
-    def within(self, seconds: float) -> bool:
-        """Whether it was asked for before these seconds have passed."""
-        end = time.monotonic() + seconds
-        while not self.signal and time.monotonic() < end:
-            time.sleep(PAUSE_S)
-        return bool(self.signal)
-
-
-def follow(folder: Path, output: Output) -> int:
-    """Show the run in a folder until it ends or the user leaves; the exit status of its job, or of leaving."""
-    with Leave() as leave:
-        views = _views(RunFollower(folder), leave)
-        view = _on_screen(views, output, leave) if output.is_terminal else _in_lines(views, output)
-    if leave.signal:
-        return 0 if leave.signal == signal.SIGINT else 128 + leave.signal
-    return job_status(view)
+def _wait(asked: list[int]) -> None:
+    """The time between two looks. asked: gets the signal by which the user wants to leave."""
+    end = time.monotonic() + LOOK_S
+    while time.monotonic() < end:
+        time.sleep(PAUSE_S)
+        if asked:
+            sys.exit(0 if asked[0] == signal.SIGINT else 128 + asked[0])
 
 
 def job_status(view: RunView) -> int:
@@ -84,13 +75,12 @@ def job_status(view: RunView) -> int:
     return end.exit_status if end and 0 < end.exit_status < 256 else 1
 
 
-def _views(follower: RunFollower, leave: Leave) -> Iterator[RunView]:
-    """The run again and again; the last one is that of its end, unless the user leaves."""
+def _views(follower: RunFollower, asked: list[int]) -> Iterator[RunView]:
+    """The run again and again; the last one is that of its end."""
     failed_at: float | None = None
     view, began = follower.look(), time.monotonic()
     while view.state.name == "failed" and not RunEnd.read(follower.folder) and time.monotonic() - began < DOUBT_S:
-        if leave.within(LOOK_S):
-            break
+        _wait(asked)
         view = follower.look()
     was_over = view.state.is_over  # before anybody looked
     while True:
@@ -105,8 +95,7 @@ def _views(follower: RunFollower, leave: Leave) -> Iterator[RunView]:
         elif time.monotonic() - failed_at > RESTART_S:
             break
         yield view
-        if leave.within(LOOK_S):
-            return
+        _wait(asked)
         view = follower.look()
     yield view
 
@@ -114,19 +103,19 @@ def _views(follower: RunFollower, leave: Leave) -> Iterator[RunView]:
 class Screen:
     """What `rich` draws: a run in the terminal's present size."""
 
-    def __init__(self, shown: Shown, plain: bool) -> None:
-        self.shown, self._plain = shown, plain
+    def __init__(self, shown: Shown, output: Output) -> None:
+        self.shown, self._output = shown, output
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         height = options.height or console.height
-        yield Text("\n").join(screen_lines(self.shown, options.max_width, height, self._plain))
+        yield Text("\n").join(self._output.encodable(screen_lines(self.shown, options.max_width, height)))
 
 
-def _on_screen(views: Iterator[RunView], output: Output, leave: Leave) -> RunView:
+def _on_screen(views: Iterator[RunView], output: Output) -> RunView:
     """Draw until the end; then the last screen stays in the terminal. Nothing stays if the user leaves."""
     first = next(views)
     metrics = MetricsReader(first.folder / NAME)
-    screen = Screen(Shown.read(first, metrics), output.plain)
+    screen = Screen(Shown.read(first, metrics), output)
     read_at, view = time.monotonic(), first
     with Live(screen, console=output.console, screen=True, auto_refresh=False, redirect_stderr=False) as live:
         for view in views:
@@ -135,10 +124,8 @@ def _on_screen(views: Iterator[RunView], output: Output, leave: Leave) -> RunVie
             else:
                 screen.shown = screen.shown._replace(view=view)
             live.update(screen, refresh=True)
-    if leave.signal:
-        return view
     height = output.console.height - LINES_AFTER
-    output.print(screen_lines(Shown.read(view, metrics), output.console.width, height, output.plain))
+    output.print(screen_lines(Shown.read(view, metrics), output.console.width, height))
     return view
 
 

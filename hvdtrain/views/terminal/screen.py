@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -17,9 +17,9 @@ from hvdtrain.views.details import LEVELS, SharedMessage, joined_messages, last_
 from hvdtrain.views.listing import STYLES
 from hvdtrain.views.rank_view import RankView
 from hvdtrain.views.run_view import RunView
-from hvdtrain.views.table import CellsOf, Column, Table, cut
+from hvdtrain.views.table import CellsOf, Column, Table
 from hvdtrain.views.terminal import figures
-from hvdtrain.views.terminal.chart import MIN_HEIGHT, Line, chart
+from hvdtrain.views.terminal.chart import MIN_HEIGHT, ChartLine, chart
 
 MAX_READ, MAX_MESSAGES = 10_000, 50
 """Messages that are read, and those kept for a screen of any height."""
@@ -32,10 +32,6 @@ REASON_LINES = 3
 CHANGES, FEW_CHANGES, ROOMY = 5, 2, 30
 """Changes of ranks that are shown: in a terminal with more than so many lines left, and else."""
 CHANGE_STYLES = {LOST: "yellow", AUDIT: "red"}
-BAR = 24
-"""Columns of the bar that shows what a rank's time is spent on."""
-PARTS = (("green", "█", "#"), ("yellow", "▒", "="), ("red", "░", "."))
-"""Style and characters of computing, communicating and waiting for data; the last without Unicode."""
 
 
 class Shown(NamedTuple):
@@ -61,56 +57,58 @@ class Shown(NamedTuple):
         loss, evaluated = (metrics.curve(name) for name in ("loss", f"{metrics.part} loss"))
         name = next(iter(view.metrics), "")
         score = metrics.curve(name) if name else Curve([], [], [])
-        by_loss = view.score is not None and view.score.name == LOSS
-        scores = dict(
-            zip((evaluated if by_loss else score).steps, (evaluated if by_loss else score).values, strict=True)
-        )
+        compared = evaluated if view.score is not None and view.score.name == LOSS else score
+        scores = dict(zip(compared.steps, compared.values, strict=True))
         messages = joined_messages(last_messages(view.folder, MAX_READ))[-MAX_MESSAGES:]
         return cls(view, loss, evaluated, score, messages, metrics.hashes(), scores, Changes.of(metrics))
 
 
-def screen_lines(shown: Shown, width: int, height: int, plain: bool = False) -> list[Text]:
-    """At most `height` lines of at most `width` columns: what is most important first.
-
-    plain: without characters beyond ASCII.
-    """
+def screen_lines(shown: Shown, width: int, height: int) -> list[Text]:
+    """At most `height` lines of at most `width` columns: what is most important first."""
     view = shown.view
-    head = [*title_lines(view, width, plain), *progress_lines(view, width, plain)]
+    head = [*title_lines(view, width), *progress_lines(view, width)]
     left = height - len(head) - 1
-    ranks = rank_lines(view.ranks, width, _room_for_ranks(len(view.ranks), left), view.state.rank, plain, view.run.unit)
+    # Half of what there is for the ranks, or more if they need no more than leaves room for messages.
+    room = max(min(len(view.ranks) + 1, left - 5), left // 2, 3)
+    ranks = rank_lines(view, width, room)
     left -= len(ranks) + 1
-    changes = change_lines(shown.changes, width, CHANGES if left > ROOMY else FEW_CHANGES)
+    changes = change_lines(shown.changes, CHANGES if left > ROOMY else FEW_CHANGES)
     left -= len(changes) + bool(changes)
     # Four messages are worth more than a chart that leaves no room for them.
-    charts = chart_lines(shown, width, min(CHART_HEIGHT, left - 5), plain) if left - 5 >= MIN_HEIGHT else []
+    charts = chart_lines(shown, width, min(CHART_HEIGHT, left - 5)) if left - 5 >= MIN_HEIGHT else []
     left -= len(charts) + bool(charts)
-    messages = message_lines(shown.messages, width, plain)[-left:] if left > 0 else []
+    messages = message_lines(shown.messages)[-left:] if left > 0 else []
     parts = [head, ranks, changes, charts, messages]
-    lines = [line for part in parts if part for line in (Text(), *part)]
-    return [cut(line, width, plain) for line in lines[1 : height + 1]]
+    return cut((line for part in parts if part for line in (Text(), *part)), width)[1 : height + 1]
 
 
-def _room_for_ranks(count: int, left: int) -> int:
-    """Lines for the ranks: half of what there is, or more if they need no more than leaves room for messages."""
-    return max(min(count + 1, left - 5), left // 2, 3)
+def cut(lines: Iterable[Text], width: int) -> list[Text]:
+    """The lines, each in at most that many columns."""
+    shortened = [line.copy() for line in lines]
+    for line in shortened:
+        line.truncate(width, overflow="ellipsis")
+    return shortened
 
 
-def title_lines(view: RunView, width: int, plain: bool = False) -> list[Text]:
+def title_lines(view: RunView, width: int) -> list[Text]:
     """The state with its reason, and what is trained."""
-    color = STYLES.get(view.state.name, "")
-    color = "yellow" if view.state.name == "training" and view.state.reason else color
-    style = f"bold {color}".strip()
-    title = Text.assemble((f"{'*' if plain else '●'} {view.state.name}", style), f"  {view.name}")
-    lines = [title]
-    if view.state.reason:
-        reason = textwrap.wrap(view.state.reason, max(width - 2, 10)) or [""]
-        if len(reason) > REASON_LINES:
-            reason[REASON_LINES - 1] += " ..."
-        lines += [Text(f"  {line}", color) for line in reason[:REASON_LINES]]
+    color = "yellow" if view.state.name == "training" and view.state.reason else STYLES.get(view.state.name, "")
+    reason = textwrap.wrap(view.state.reason, max(width - 2, 10), max_lines=REASON_LINES, placeholder=" ...")
     framework, model, data = (view.values[name] for name in ("framework", "model", "data"))
-    facts = [framework, view.run.strategy, _ranks_of(view),
-             f"{model} on {data}" if model and data else model, view.started and f"since {view.started}"]  # fmt: skip
-    return [cut(line, width, plain) for line in (*lines, _joined([fact for fact in facts if fact], width, "  "))]
+    target = f"{model} on {data}" if model and data else model
+    facts = [framework, view.run.strategy, _ranks_of(view), target, view.started and f"since {view.started}"]
+    return [
+        Text.assemble((f"● {view.state.name}", f"bold {color}".strip()), f"  {view.name}"),
+        *(Text(f"  {line}", color) for line in reason),
+        Text(_joined([fact for fact in facts if fact], width), "dim"),
+    ]
+
+
+def _joined(parts: Sequence[str], width: int) -> str:
+    """The first of the parts, as many as fit into a line, and at least one."""
+    while len(parts) > 1 and cell_len(", ".join(parts)) + 2 > width:
+        parts = parts[:-1]
+    return f"  {', '.join(parts)}"
 
 
 def _ranks_of(view: RunView) -> str:
@@ -121,32 +119,16 @@ def _ranks_of(view: RunView) -> str:
     return f"{size} rank{'s' * (size != 1)}" if size else ""
 
 
-def _joined(parts: Sequence[str], width: int, indent: str, style: str = "dim") -> Text:
-    """The first of the parts that fit into a line, and at least one."""
-    text = ""
-    for part in parts:
-        longer = f"{text}, {part}" if text else f"{indent}{part}"
-        if text and cell_len(longer) > width:
-            continue
-        text = longer
-    return Text(text, style)
-
-
-def progress_lines(view: RunView, width: int, plain: bool = False) -> list[Text]:
+def progress_lines(view: RunView, width: int) -> list[Text]:
     """A bar of the steps, the time that is left, and the newest figures."""
     left = figures.duration(view.left_s)
-    parts = [f"step {figures.steps(view)}", f"{left} left" if left else ""]
-    text = "  ".join(part for part in parts if part)
-    lines = []
+    line = Text(f"step {figures.steps(view)}" + (f"  {left} left" if left else ""))
     if view.last_step:
         share = min(view.step / view.last_step, 1.0)
-        text = f"{share:4.0%}  {text}"
-        room = max(min(width - cell_len(text) - 4, 60), 5)
+        line = Text(f"  {share:4.0%}  ").append_text(line)
+        room = max(min(width - cell_len(line.plain) - 2, 60), 5)
         full = round(room * share)
-        bar = ("#" * full, "." * (room - full)) if plain else ("━" * full, "─" * (room - full))
-        lines.append(Text.assemble("  ", (bar[0], "green"), (bar[1], "dim"), f"  {text}"))
-    else:
-        lines.append(Text(f"  {text}"))
+        line = Text.assemble(("━" * full, "green"), ("─" * (room - full), "dim"), line)
     known = {
         "loss": figures.decimal(view.loss), **figures.tested(view),
         "epoch": figures.short(view.values["epoch"]), "lr": figures.short(view.values["lr"]),
@@ -154,122 +136,90 @@ def progress_lines(view: RunView, width: int, plain: bool = False) -> list[Text]
     }  # fmt: skip
     speed = figures.speed(figures.total_speed(view))
     texts = [f"{speed} {view.run.unit}/s"] * bool(speed) + [f"{name} {value}" for name, value in known.items() if value]
-    if texts:
-        lines.append(_joined(texts, width, "  ", ""))
-    return [cut(line, width, plain) for line in lines]
+    return [Text("  ").append_text(line), *([Text(_joined(texts, width))] if texts else [])]
 
 
-def chart_lines(shown: Shown, width: int, height: int, plain: bool = False) -> list[Text]:
+def chart_lines(shown: Shown, width: int, height: int) -> list[Text]:
     """The charts of loss and of a metric, next to each other in a wide terminal; else that of the loss."""
-    losses = [Line("train", shown.loss, "cyan"), Line(shown.view.run.part, shown.evaluated_loss, "magenta")]
-    scores = [Line(shown.view.run.part, shown.score, "magenta")]
-    lost = [change.epoch for change in shown.changes.changes if change.kind == LOST and change.epoch is not None]
+    part = shown.view.run.part
+    losses = [ChartLine("train", shown.loss, "cyan"), ChartLine(part, shown.evaluated_loss, "magenta")]
     if width < TWO_CHARTS or len(shown.score.values) < 2:
-        return chart("loss", losses, min(width, TWO_CHARTS), height, plain, lost)
+        return chart("loss", losses, min(width, TWO_CHARTS), height)
     each = (width - 2) // 2
+    left = chart("loss", losses, each, height)
     name = next(iter(shown.view.metrics), "")
-    left, right = (chart(*named, each, height, plain, lost) for named in (("loss", losses), (name, scores)))
+    right = chart(name, [ChartLine(part, shown.score, "magenta")], each, height)
     if not left or not right:
         return left or right
     pairs = zip(left, right, strict=True)
     return [first.append(" " * max(each + 2 - first.cell_len, 2)).append_text(second) for first, second in pairs]
 
 
-def change_lines(changes: Changes, width: int | None, most: int) -> list[Text]:
+def change_lines(changes: Changes, most: int) -> list[Text]:
     """The newest changes of the ranks, a line each, the last one first; below a line of how much happened in all."""
     newest = changes.changes[::-1][:most]
     lines = [Text(change.text, CHANGE_STYLES.get(change.kind, "")) for change in newest]
-    summary = [Text(changes.summary, "dim")] if len(newest) > 1 or not newest else []
-    return [line if width is None else cut(line, width) for line in (*summary, *lines)] if changes else []
+    summary = [Text(changes.summary, "dim")] if len(newest) != 1 else []
+    return [*summary, *lines] if changes else []
 
 
-def message_lines(messages: Sequence[SharedMessage], width: int | None, plain: bool = False) -> list[Text]:
+def message_lines(messages: Sequence[SharedMessage]) -> list[Text]:
     """Messages, a line each."""
     lines = []
     for message, ranks in messages:
         who = f"rank{'s' * (len(ranks) > 1)} {format_ranks(ranks)}"
         clock, style = message.time.partition(" ")[2], LEVELS.get(message.level, "")
-        line = Text.assemble((f"{clock} {who}: ", "dim"), (message.text, style))
-        lines.append(line if width is None else cut(line, width, plain))
+        lines.append(Text.assemble((f"{clock} {who}: ", "dim"), (message.text, style)))
     return lines
 
 
-def rank_lines(
-    ranks: Sequence[RankView],
-    width: int | None,
-    most: int | None = None,
-    first: int | None = None,
-    plain: bool = False,
-    unit: str = "images",
-) -> list[Text]:
+def rank_lines(view: RunView, width: int | None, most: int | None = None) -> list[Text]:
     """A header, a line for each rank, and where there are more than `most` lines, one that counts those left out.
 
-    Ranks with remarks are shown first, and the rank `first`. plain: without characters beyond ASCII. unit: of rows.
+    Those are not the rank that the state names, nor ranks with remarks as long as there is room.
     """
-    shown = list(ranks)
+    ranks = shown = list(view.ranks)
     if most is not None and len(ranks) + 1 > most:
-        shown = _chosen(ranks, max(most - 2, 1), first)
-    columns = [(column, cells) for column, cells in _columns(shown, first, plain, unit) if any(cells)]
-    lines = Table.of_columns(columns).lines(width, plain) if columns else []
+        ordered = sorted(ranks, key=lambda rank: (rank.rank != view.state.rank, not rank.remark, rank.rank))
+        shown = sorted(ordered[: max(most - 2, 1)], key=lambda rank: rank.rank)
+    columns = [(column, cells) for column, cells in _columns(shown, view) if any(cells)]
+    lines = Table.of_columns(columns).lines(width) if columns else []
     left = len(ranks) - len(shown)
     if left:
-        unusual = sum(bool(view.remark) for view in ranks) - sum(bool(view.remark) for view in shown)
+        unusual = sum(bool(rank.remark) for rank in ranks) - sum(bool(rank.remark) for rank in shown)
         remarks = f", {unusual} of them with remarks" if unusual else ""
         lines.append(Text(f"and {left} more rank{'s' * (left != 1)}{remarks}", "dim"))
     return lines
 
 
-def _chosen(ranks: Sequence[RankView], most: int, first: int | None) -> list[RankView]:
-    """The ranks that are shown if there is not enough room for all, in their order."""
-    by_importance = sorted(ranks, key=lambda view: (view.rank != first, not view.remark, view.rank))
-    return sorted(by_importance[:most], key=lambda view: view.rank)
-
-
-def _columns(ranks: Sequence[RankView], first: int | None, plain: bool, unit: str) -> list[CellsOf]:
-    styles = [_style(view, first) for view in ranks]
-    places = ["" if view.beat.waits else view.beat.doing for view in ranks]
-
+def _columns(ranks: Sequence[RankView], view: RunView) -> list[CellsOf]:
     def column(heading: str, priority: int, cells: Sequence[str], least: int = 0) -> CellsOf:
-        texts = [Text(cell, style) for cell, style in zip(cells, styles, strict=True)]
+        texts = [Text(cell, _style(rank, view)) for cell, rank in zip(cells, ranks, strict=True)]
         return Column(heading, priority, left=bool(least), least=least), texts
 
     return [
-        column("rank", 0, [str(view.rank) for view in ranks]),
-        column("host", 6, [view.beat.host for view in ranks], least=8),
-        column("step", 2, [str(view.beat.step) for view in ranks]),
-        column(f"{unit}/s", 3, [figures.speed(view.images_per_s) for view in ranks]),
-        (Column("compute/communicate/data", 8, left=True), [_bar(view, plain) for view in ranks]),
-        column("comp/comm/data", 4, [_percents(view) for view in ranks]),
-        column("memory", 7, [figures.memory(view.beat.memory) for view in ranks]),
-        column("heartbeat", 5, [figures.age(view.age_s) for view in ranks]),
-        column("remark", 1, [view.remark for view in ranks], least=16),
-        column("at", 9, places, least=12),
+        column("rank", 0, [str(rank.rank) for rank in ranks]),
+        column("host", 6, [rank.beat.host for rank in ranks], least=8),
+        column("step", 2, [str(rank.beat.step) for rank in ranks]),
+        column(f"{view.run.unit}/s", 3, [figures.speed(rank.images_per_s) for rank in ranks]),
+        column("comp/comm/data", 4, [_percents(rank) for rank in ranks]),
+        column("memory", 7, [figures.memory(rank.beat.memory) for rank in ranks]),
+        column("heartbeat", 5, [figures.age(rank.age_s) for rank in ranks]),
+        column("remark", 1, [rank.remark for rank in ranks], least=16),
+        column("at", 8, ["" if rank.beat.waits else rank.beat.doing for rank in ranks], least=12),
     ]
 
 
-def _style(view: RankView, first: int | None) -> str:
-    if not view.is_member:
+def _style(rank: RankView, view: RunView) -> str:
+    if not rank.is_member:
         return "dim"
-    if view.is_silent and view.remark:
+    if rank.is_silent and rank.remark:
         return "red"
-    return "yellow" if view.remark or view.rank == first else ""
+    return "yellow" if rank.remark or rank.rank == view.state.rank else ""
 
 
-def _percents(view: RankView) -> str:
+def _percents(rank: RankView) -> str:
     """The shares in percent, as `72/20/8`; a question mark where a strategy does not know one."""
-    if view.shares is None:
+    if rank.shares is None:
         return ""
-    return "/".join("?" if share is None else f"{100 * share:.0f}" for share in view.shares)
-
-
-def _bar(view: RankView, plain: bool) -> Text:
-    """The shares as a bar; empty where they are not known yet."""
-    bar, begun, drawn = Text(), 0.0, 0
-    if view.shares is None:
-        return bar
-    for share, (style, filled, ascii_filled) in zip(view.shares, PARTS, strict=True):
-        begun += share or 0.0
-        end = min(round(begun * BAR), BAR)
-        bar.append((ascii_filled if plain else filled) * (end - drawn), style)
-        drawn = max(end, drawn)
-    return bar
+    return "/".join("?" if share is None else f"{100 * share:.0f}" for share in rank.shares)

@@ -19,12 +19,14 @@ from waitress import create_server
 from waitress.channel import HTTPChannel
 from werkzeug.exceptions import HTTPException
 
-from hvdtrain.runs.records import Record, shown
-from hvdtrain.runs.run import find_runs
+from hvdtrain.runs.records import shown
+from hvdtrain.runs.run import RecordedRun
+from hvdtrain.runs.search import find_runs
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import format_ranks, to_json
+from hvdtrain.views import details
 from hvdtrain.views.details import LOGS, STACKS, RankFiles, joined_messages, last_messages
-from hvdtrain.views.web.access import TOKEN_BYTES, Access, Address, bound_address, is_loopback, read_token
+from hvdtrain.views.web.access import TOKEN_BYTES, Access, Address, bound_address, is_loopback
 from hvdtrain.views.web.curves import CurveStore
 from hvdtrain.views.web.listing import ListedRun, Listing, leads_out
 
@@ -44,20 +46,17 @@ GZIP_BYTES = 1 << 11
 LOG = logging.getLogger(__name__)
 
 
-def serve(paths: list[Path], address: str, token_file: Path | None = None, say: Callable[[str], None] = print) -> None:
+def serve(paths: list[Path], address: str, say: Callable[[str], None] = print) -> None:
     """Serve the page of the runs at or below the paths until Ctrl-C or SIGTERM.
 
-    address: `HOST:PORT`; port 0 takes a free one. token_file: holds the token that clients need; without one they need
-    none on loopback, and one that is made here elsewhere. say: prints the address. Raises UserError for an address that
-    cannot be used, and for a path that is not there.
+    address: `HOST:PORT`; port 0 takes a free one. On loopback clients need no token, elsewhere one that is made here.
+    say: prints the address. Raises UserError for an address that cannot be used, and for a path that is not there.
     """
     for path in paths:
         find_runs(path)
-    token = read_token(token_file) if token_file else ""
     bound = Address.parse(address).listen()
     with bound:
-        if not token and not is_loopback(bound):
-            token = secrets.token_urlsafe(TOKEN_BYTES)
+        token = "" if is_loopback(bound) else secrets.token_urlsafe(TOKEN_BYTES)
         url = bound_address(bound)
         logging.getLogger("waitress").setLevel(logging.ERROR)  # its warnings are of a queue, which does no harm
         server = create_server(
@@ -70,7 +69,7 @@ def serve(paths: list[Path], address: str, token_file: Path | None = None, say: 
             max_request_body_size=MAX_BODY_BYTES,
             clear_untrusted_proxy_headers=True,
         )
-        server.channel_class = Connection
+        server.channel_class = PageConnection
         gc.set_threshold(COLLECT_AFTER)
         before = signal.signal(signal.SIGTERM, _exit)
         try:
@@ -89,7 +88,7 @@ def _connection_limit() -> int:
     return 2 * (MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 2))
 
 
-class Connection(HTTPChannel):
+class PageConnection(HTTPChannel):
     """A connection of a client. It closes another one where there are too many."""
 
     def __init__(self, server: Any, *given: Any, **named: Any) -> None:
@@ -113,10 +112,10 @@ def make_app(paths: list[Path], access: Access) -> Flask:
     listing, store = Listing(paths), CurveStore()
     routes: dict[str, Callable[[], Response]] = {
         "/": lambda: app.send_static_file("index.html"),
-        "/api/runs": lambda: _answer(listing.changes(_since(listing.session))),
+        "/api/runs": lambda: _answer(listing.values()),
         "/api/run": lambda: _answer(_one_run(_asked(listing))),
         "/api/options": lambda: _answer(_options(_asked(listing))),
-        "/api/curves": lambda: _answer(_curves(_asked(listing), store)),
+        "/api/curves": lambda: _answer(store.curves(_asked(listing).folder)),
         "/api/log": lambda: _answer(_lines(_asked(listing), LOGS)),
         "/api/stacks": lambda: _answer(_lines(_asked(listing), STACKS)),
     }
@@ -135,17 +134,11 @@ def _asked(listing: Listing) -> ListedRun:
     return run
 
 
-def _since(session: str) -> int:
-    """The version of the listing that the client has; 0 for one that has none of this process."""
-    text = request.args.get("since", "")
-    known = request.args.get("session") == session and text.isascii() and text.isdigit() and len(text) < 16
-    return int(text) if known else 0
-
-
 def _one_run(run: ListedRun) -> dict[str, Any]:
     """The state of a run and of its ranks."""
     folder = run.folder
     end = RunEnd.read(folder)
+    facts = {"status": end.status, "exit_status": end.exit_status, "rank": end.rank, "time": end.time} if end else {}
     return {
         "run": run.values,
         "ranks": [rank.to_json() for rank in run.ranks],
@@ -155,36 +148,18 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
         ],
         "logs": LOGS.ranks(folder),
         "stacks": STACKS.ranks(folder),
-        "end": _end(end) if end else None,
-    }
-
-
-def _end(end: RunEnd) -> dict[str, Any]:
-    """How a run ended, with texts that a page can show."""
-    return {
-        "status": end.status,
-        "exit_status": end.exit_status,
-        "reason": shown(end.reason),
-        "rank": end.rank,
-        "host": shown(end.host),
-        "time": end.time,
+        "end": {**facts, "reason": shown(end.reason), "host": shown(end.host)} if end else None,
     }
 
 
 def _options(run: ListedRun) -> dict[str, Any]:
     """Options, versions and host of a run, as pairs of texts."""
-    config = Record.read(run.folder / "config.json")
-    names = {"options": "config", "versions": "versions", "host": "host"}
-    values = {title: list(config.table(name).values.items())[:MAX_OPTIONS] for title, name in names.items()}
-    return {title: [[shown(name), _text(value)] for name, value in pairs] for title, pairs in values.items()}
-
-
-def _text(value: Any) -> str:
-    return shown(value if isinstance(value, str) else json.dumps(value))
-
-
-def _curves(run: ListedRun, store: CurveStore) -> dict[str, Any]:
-    return store.curves(run.folder, run.is_over)
+    recorded = RecordedRun(run.folder)
+    parts = {"options": details.options, "versions": details.versions, "host": details.host}
+    return {
+        title: [[name, details.value_text(value)] for name, value in list(values(recorded).items())[:MAX_OPTIONS]]
+        for title, values in parts.items()
+    }
 
 
 def _lines(run: ListedRun, files: RankFiles) -> dict[str, Any]:

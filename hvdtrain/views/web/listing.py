@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import secrets
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.errors import UserError
-from hvdtrain.runs.run import find_runs
+from hvdtrain.runs.search import find_runs
 from hvdtrain.system.text import printable
 from hvdtrain.views.rank_view import RankView
 from hvdtrain.views.run_view import RunFollower
@@ -19,9 +19,6 @@ READ_EVERY_S = 0.5
 """Clients that ask more often get what was read last."""
 SHARE = 0.2
 """Of a slow folder, reading takes at most this share of the time."""
-SEARCH_EVERY_S = 5.0
-"""Folders of runs are searched for new ones this often, and whenever they changed in the last RECENT_S."""
-RECENT_S = 60.0
 SETTLED_S = 3.0
 """A run that is over is not read again if its files were older than this when it was read."""
 FOLDERS = ("", "heartbeats", "logs")
@@ -36,31 +33,26 @@ class ListedRun:
 
     def __init__(self, name: str, folder: Path, root: Path) -> None:
         self.name, self.folder, self.root = name, folder, root
-        self.version = 0
-        """Of the listing in which its values last changed."""
         self.values: dict[str, Any] = {}
         self.ranks: tuple[RankView, ...] = ()
-        self.is_over = False
         self.is_left_out = False
         """Whether a link in it leads out of `root`."""
         self._follower = RunFollower(folder)
         self._signature: tuple[int, ...] = ()
         self._is_settled = False
 
-    def read(self) -> bool:
-        """Read it unless it is over and its files are the same. Returns whether its values are others than before."""
+    def read(self) -> None:
+        """Read it unless it is over and its files are the same."""
         signature = tuple(_changed_at(self.folder / name) for name in ("", "heartbeats", "end.json", "metrics.jsonl"))
         if self._is_settled and signature == self._signature:
-            return False
+            return
         self.is_left_out = leads_out(self.folder, self.root)
         if self.is_left_out:
-            return False
+            return
         view = self._follower.look()
-        values = {**view.values, "name": self.name}
-        self.ranks, self.is_over, self._signature = view.ranks, view.state.is_over, signature
-        self._is_settled = self.is_over and max(signature) < (time.time() - SETTLED_S) * 1e9
-        is_other, self.values = values != self.values, values
-        return is_other
+        self.values = {**view.values, "name": self.name}
+        self.ranks, self._signature = view.ranks, signature
+        self._is_settled = view.state.is_over and max(signature) < (time.time() - SETTLED_S) * 1e9
 
 
 def _changed_at(path: Path) -> int:
@@ -75,28 +67,20 @@ class Listing:
     """The runs at or below some paths. All methods may be called by several threads."""
 
     def __init__(self, paths: list[Path]) -> None:
-        self.session = secrets.token_hex(4)
-        """Versions of another session are of another process."""
         paths = list({path.resolve(): path for path in paths}.values())
-        self._roots = dict(zip(_labels(paths), paths, strict=True))
-        self._searches = {label: FolderSearch(path) for label, path in self._roots.items()}
+        self._roots = {_label(path, paths): path for path in paths}
         self._runs: dict[str, ListedRun] = {}
-        self._removed: dict[str, int] = {}
-        self._version = 0
         self._lock = threading.Lock()
         self._next_s = 0.0
 
-    def changes(self, since: int) -> dict[str, Any]:
-        """The runs whose values changed after that version, and those that are gone; since 0, all."""
+    def values(self) -> dict[str, Any]:
+        """All runs, and the names of those that are left out."""
         with self._lock:
             self._read()
             return {
-                "session": self.session,
-                "version": self._version,
                 "folders": [printable(str(path)) for path in self._roots.values()],
                 "left_out": [run.name for run in self._runs.values() if run.is_left_out],
-                "runs": [run.values for run in self._runs.values() if run.version > since and not run.is_left_out],
-                "removed": [name for name, version in self._removed.items() if version > since],
+                "runs": [run.values for run in self._runs.values() if not run.is_left_out],
             }
 
     def run(self, name: str) -> ListedRun | None:
@@ -114,66 +98,32 @@ class Listing:
         began = time.monotonic()
         if began < self._next_s:
             return
-        version, places = self._version + 1, self._find()
-        for name in [name for name, run in self._runs.items() if places.get(name, (None,))[0] != run.folder]:
-            del self._runs[name]
-            self._removed[name] = version
-        for name, (folder, root) in places.items():
-            run = self._runs.get(name) or ListedRun(name, folder, root)
-            was_left_out = run.is_left_out
-            if run.read() or was_left_out:
-                run.version = version
-            if run.is_left_out and not was_left_out and run.version:
-                self._removed[name] = version
-            elif not run.is_left_out:
-                self._removed.pop(name, None)
-            self._runs[name] = run
-        self._version = version
+        known, self._runs = self._runs, {}
+        for name, (folder, root) in self._find().items():
+            run = known.get(name)
+            self._runs[name] = run if run and run.folder == folder else ListedRun(name, folder, root)
+            self._runs[name].read()
         ended = time.monotonic()
         self._next_s = ended + max(READ_EVERY_S, (ended - began) * (1 / SHARE - 1))
 
     def _find(self) -> dict[str, tuple[Path, Path]]:
         """The folder of each run by its name, and the folder that it was found in."""
         places: dict[str, tuple[Path, Path]] = {}
-        for label, search in self._searches.items():
-            for folder in search.runs():
-                name = printable(folder.name or folder.resolve().name)
-                places.setdefault(f"{label}/{name}" if len(self._roots) > 1 else name, (folder, search.path))
+        for label, root in self._roots.items():
+            with contextlib.suppress(UserError):  # removed, or for the moment not reachable
+                for folder in find_runs(root):
+                    name = printable(folder.name or folder.resolve().name)
+                    places.setdefault(f"{label}/{name}" if len(self._roots) > 1 else name, (folder, root))
         return places
 
 
-class FolderSearch:
-    """Finds the runs at or directly below a path, again and again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._found: list[Path] = []
-        self._changed, self._searched_s = -1, float("-inf")
-
-    def runs(self) -> list[Path]:
-        """The runs there now; a new one may be missing for SEARCH_EVERY_S in a folder that does not change."""
-        changed, now = _changed_at(self.path), time.monotonic()
-        is_recent = changed > (time.time() - RECENT_S) * 1e9
-        if changed != self._changed or is_recent or now - self._searched_s > SEARCH_EVERY_S:
-            try:
-                self._found = find_runs(self.path)
-            except UserError:  # removed, or for the moment not reachable
-                self._found = []
-            self._changed, self._searched_s = changed, now
-        return self._found
-
-
-def _labels(paths: list[Path]) -> list[str]:
-    """A short name for each path: its last parts, as many as tell it from the others."""
-    names = [[printable(part) for part in path.resolve().parts[1:]] or ["root"] for path in paths]
-    return [_label(parts, names) for parts in names]
-
-
-def _label(parts: list[str], others: list[list[str]]) -> str:
-    for count in range(1, len(parts) + 1):
-        if sum(other[-count:] == parts[-count:] for other in others) == 1:
-            return "/".join(parts[-count:])
-    return "/".join(parts)
+def _label(path: Path, others: list[Path]) -> str:
+    """A short name for a path: its last parts, as many as tell it from the others."""
+    parts = path.resolve().parts[1:] or ("root",)
+    count = 1
+    while count < len(parts) and sum(other.resolve().parts[-count:] == parts[-count:] for other in others) > 1:
+        count += 1
+    return printable("/".join(parts[-count:]))
 
 
 def leads_out(folder: Path, root: Path) -> bool:

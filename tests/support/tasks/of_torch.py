@@ -15,7 +15,7 @@ class TwoInputs(nn.Module):
     def forward(self, numbers, kinds):
         value = self.last(torch.cat([numbers, self.of_kind(kinds)], 1))[:, 0]
         is_rare = numbers[:, 0] > RARE
-        if self.training and is_rare.any():  # export follows no branch by values
+        if self.training and is_rare.any():
             value = value + is_rare * self.rare(numbers)[:, 0]
         return {"value": (value * self.turn).real}
 

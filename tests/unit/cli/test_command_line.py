@@ -15,12 +15,12 @@ from hvdtrain.__main__ import main
 from hvdtrain.cli import COMMANDS, bench, doctor
 from hvdtrain.cli.export import ExportOptions
 from hvdtrain.cli.predict import PredictOptions
+from hvdtrain.cli.scale import ScaleOptions
 from hvdtrain.config.option import types
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import TrainingCommand
 from hvdtrain.errors import UserError
 from hvdtrain.measure.bench import allreduce
-from hvdtrain.measure.scale.inputs import ScaleOptions
 from hvdtrain.system.files import NOT_LOCAL
 
 
@@ -47,7 +47,7 @@ def test_commands(capsys, command, text):
 
 @pytest.mark.parametrize(
     ("options", "meant"),
-    [(["--framework", "torhc"], "torch"), (["--schedule=cosin"], "cosine"), (["--precision", "bf61"], "bf16")],
+    [(["--framework", "torhc"], "torch"), (["--init=xaver"], "xavier"), (["--precision", "bf61"], "bf16")],
 )
 def test_training_options(options, meant):
     with pytest.raises(UserError, match=rf"is not valid \(did you mean {meant}\?\)") as caught:
@@ -92,7 +92,7 @@ def test_another_shell_is_one_line(capsys):
         "bench allreduce --output {}",
         "doctor --output {}/file",
         "report run --output {}",
-        "scale run --latency-us 5 --bandwidth-gb-s 1 --output {}",
+        "scale run --link 5/1 --output {}",
     ],
 )
 @pytest.mark.parametrize("place", ["/proc/x", "file", "file/below"])
@@ -119,24 +119,18 @@ PATHS = [
     "train --config {}",
     "launch local --output-dir {} -- x",
     "launch horovodrun -n 1 --hostfile {} -- x",
-    "launch horovodrun -n 1 --ssh-key {} -- x",
-    "launch horovodrun -n 1 --config-file {} -- x",
-    "launch horovodrun -n 1 --survive --host-discovery-script {} -- x",
-    "launch sbatch --nodes 1 --ranks-per-node 1 --script {} -- x",
     "sweep --output {} -- train",
     "bench --output {}",
     "bench allreduce --output {}",
-    "scale {} --latency-us 5 --bandwidth-gb-s 1",
-    "scale run --latency-us 5 --bandwidth-gb-s 1 --output {}",
+    "scale {} --link 5/1",
+    "scale run --link 5/1 --output {}",
     "scale run --allreduce {}",
     "report {}",
     "report run --output {}",
     "doctor --output {}",
     "doctor --runs {}",
-    "doctor --ssh-key {}",
     "diff run {}",
     "watch {}",
-    "watch --serve localhost:0 --token-file {}",
     "runs {}",
     "show {}",
     "predict {} image.png",
@@ -145,7 +139,7 @@ PATHS = [
     "export run {}",
 ]
 """Every option that is a path."""
-READ = re.compile(r"train --(resume|config)|--token-file|^(scale|report|predict|export|show|watch) {}|diff")
+READ = re.compile(r"train --(resume|config)|^(scale|report|predict|export|show|watch) {}|diff")
 
 
 def ended(command):

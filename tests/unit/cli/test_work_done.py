@@ -13,8 +13,8 @@ from torch import nn
 
 import hvdtrain
 from hvdtrain.__main__ import main
-from hvdtrain.cli import bench, sweep_options
-from hvdtrain.config.option import read_arguments
+from hvdtrain.cli import bench, sweep_settings
+from hvdtrain.config.option_parser import read_arguments
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.measure.bench import strategies
 from hvdtrain.measure.sweep import trials
@@ -25,7 +25,7 @@ TRAIN = ("--framework", "torch", "--strategy", "single", "--model", "mlp", "--bi
 TRAIN += ("--log-every", "2", "--checkpoint-every", "2", "--data", "digits")
 SWEEP = ("--output", "all", "--set", "lr=0.05", "--", "train", *TRAIN)
 BENCH = ("--output", "bench", "--rows", "torch/single", "--repeats", "1", "--steps", "20")
-BENCH += ("--data", "digits", "--set", "model=mlp")
+BENCH += ("--set", "data=digits", "--set", "model=mlp")
 ROW = strategies.BenchRow("torch", "single", "", "", "one", "")
 ROWS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32), np.arange(30) % 2
 
@@ -82,9 +82,9 @@ def finished(tmp_path_factory):
 def _trials():
     """The command lines that the sweep runs."""
     words = SWEEP.index("--")
-    options = sweep_options.parse([*SWEEP[:words]])
-    for trial in trials.plan(sweep_options.settings(options, [*SWEEP[words + 1 :]]), options.seeds):
-        yield trial.command([*SWEEP[words + 1 :]], options.output)
+    options, command = sweep_settings.parse([*SWEEP[:words]]), [*SWEEP[words + 1 :]]
+    for trial in trials.plan(sweep_settings.parse_settings(options, command), options.seeds):
+        yield trial.command(command, options.output)
 
 
 def _jobs():
@@ -97,7 +97,7 @@ def _jobs():
 DONE = {
     "train --resume": lambda: main(["train", "--resume", "runs/network"]),
     "a checkpoint": lambda: main(["train", "--resume", "runs/network/checkpoints/step-00000004"]),
-    "--auto-resume": lambda: main(["train", *TRAIN, "--name", "network", "--auto-resume"]),
+    "--resume auto": lambda: main(["train", *TRAIN, "--name", "network", "--resume", "auto"]),
     "fewer steps": lambda: main(["train", "--resume", "runs/network", "--max-steps", "3"]),
     "a task": lambda: fit(resume=Path("runs/task")),
     "a script": lambda: own_loop(resume=Path("runs/loop")),
@@ -105,10 +105,10 @@ DONE = {
     "bench": lambda: main(["bench", *BENCH]),
 }
 READS = {
-    "scale": lambda: main(["scale", "runs/network", "--latency-us", "50", "--bandwidth-gb-s", "1"]),
+    "scale": lambda: main(["scale", "runs/network", "--link", "50/1"]),
     "export": lambda: main(["export", "runs/network", "network.onnx", "--force"]),
     "predict": lambda: main(["predict", "runs/network", "image.png"]),
-    "replay": lambda: main(["replay", "runs/network", "--quiet"]),
+    "replay": lambda: main(["replay", "runs/network"]),
     "report": lambda: main(["report", "runs", "--output", "report"]),
     "show": lambda: main(["show", "runs/network"]),
     "runs": lambda: main(["runs", "runs"]),

@@ -1,6 +1,5 @@
 """--compression: what is rounded and how far, the same bits on every rank, and state with which a mean goes on."""
 
-import json
 import math
 
 import numpy as np
@@ -9,14 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rank_threads import on_all_ranks
 
-from hvdtrain.collectives import compression
-from hvdtrain.collectives.compression import Traffic, choose, make_mean, traffic
+from hvdtrain.collectives.compression import Traffic, make_mean, traffic
 from hvdtrain.collectives.packing import BLOCK, BFloat16, Int8
 from hvdtrain.config.compression import Method, parse_method
 from hvdtrain.config.options import Config
-from hvdtrain.config.sources import to_record
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import ERROR
+from hvdtrain.interfaces.learner import ERROR
 
 METHODS = ["none", "bf16", "int8", "powersgd:1", "powersgd:3"]
 SHAPES = [(6, 25), (1, 6), (40, 60), (1, 40), (0, 7), (300, 3)]
@@ -163,27 +160,26 @@ def test_powersgd_finds_a_matrix_of_its_rank():
     np.testing.assert_allclose(got, 2 * gradient, rtol=1e-4, atol=1e-2)
 
 
-@pytest.mark.parametrize("text", ["", "int4", "powersgd", "powersgd:0", "powersgd:1000", "powersgd:2.5", "topk:1"])
+@pytest.mark.parametrize(
+    "text", ["", "auto", "int4", "powersgd", "powersgd:0", "powersgd:1000", "powersgd:2.5", "topk:1"]
+)
 def test_names_of_methods(text):
     with pytest.raises(UserError, match="not a method of compression"):
         parse_method(text)
-    assert [str(parse_method(name)) for name in (*METHODS, "auto", "fp16")] == [*METHODS, "auto", "fp16"]
+    assert [str(parse_method(name)) for name in (*METHODS, "fp16")] == [*METHODS, "fp16"]
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
         ({"strategy": "single", "compression": "int8"}, "--strategy single does not compress"),
-        ({"strategy": "kvstore", "compression": "auto"}, "--strategy kvstore does not compress"),
+        ({"strategy": "kvstore-device", "compression": "bf16"}, "--strategy kvstore-device does not compress"),
         ({"strategy": "ring", "compression": "fp16"}, "only --strategy horovod"),
-        ({"compression": "bf16", "op": "sum"}, "it is the average"),
-        ({"compression": "bf16", "op": "adasum"}, "it is the average"),
         ({"compression": "int8", "groups": 2}, "sends all gradients at once"),
         ({"compression": "powersgd:2", "precision": "fp16"}, "loss scale"),
         ({"compression": "bf16", "shards": 2}, "sent as float64"),
         ({"sync_every": 4, "compression": "fp16"}, "it is Horovod's own, for gradients"),
         ({"sync_every": 4, "shards": 4}, "the optimizer's state of a rank would belong to its shards"),
-        ({"sync_every": 4, "op": "sum"}, "with --sync-every, ranks combine weights"),
         ({"sync_every": 4, "on_nan": "skip"}, "with --sync-every, ranks would skip different steps"),
         ({"sync_every": 4, "precision": "fp16"}, "each rank would have a loss scale of its own"),
         ({"sync_every": 4, "batch_norm": "sync"}, "--batch-norm sync: with --sync-every"),
@@ -202,29 +198,3 @@ def test_what_is_sent():
     assert traffic(Method("int8"), shapes) == Traffic(packed=count + 4 * -(-count // BLOCK))
     assert traffic(Method("powersgd", 2), shapes) == Traffic((4 * (240 + 20 + 120), 4 * (800 + 6)))
     assert traffic(Method("powersgd", 200), shapes) == Traffic((4 * count,))
-
-
-def test_auto_takes_what_is_fastest_and_tells_why(monkeypatch):
-    def job(group):
-        return choose(group, 1000)
-
-    for times, name in (
-        ({"none": 1.0, "bf16": 0.6, "int8": 0.5}, "int8"),
-        ({"none": 1.0, "bf16": 0.9, "int8": 0.95}, "none"),
-    ):
-        monkeypatch.setattr(compression, "_measure", lambda mean, values, times=times: times[str(mean.method)])
-        chosen = on_all_ranks(2, job)
-        assert chosen[0] == chosen[1] and str(chosen[0].method) == name
-        assert chosen[0].why.startswith(f"--compression auto is {name}: the mean of 1000 values takes none 1000.0 ms, ")
-
-
-@pytest.mark.parametrize(
-    ("before", "after"), [("int8", "int8"), ("powersgd:2", "none"), ("damaged", "none"), (None, "none")]
-)
-def test_auto_keeps_its_choice_in_a_run_that_is_restarted(before, after, tmp_path, monkeypatch):
-    monkeypatch.setattr(compression, "_measure", lambda mean, values: 1.0)
-    if before:
-        config = to_record(Config(strategy="ring")) | {"compression": before}
-        (tmp_path / "config.json").write_text(json.dumps({"config": config}))
-    chosen = on_all_ranks(2, lambda group: choose(group, 1000, tmp_path if group.rank == 0 else tmp_path / "elsewhere"))
-    assert [str(choice.method) for choice in chosen] == [after, after]

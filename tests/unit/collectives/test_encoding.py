@@ -19,7 +19,7 @@ from hvdtrain.collectives.arrays import broadcast_arrays, gather_arrays
 from hvdtrain.collectives.encoding import ARRAYS, TEXT_BYTES, decode, encode
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters())
 KEYS = SCALARS.filter(lambda key: key == key)  # a dict has NaN as often as there are objects that are NaN

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rank_threads import on_all_ranks
 
-from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer, Verdict, choose, hash_shard, judge
+from hvdtrain.collectives.audits import AuditVerdict, ShardHashes, ShardsDiffer, choose, hash_shard, judge
 from hvdtrain.collectives.exact_sum import sum_over_shards
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.datasets.sharding import Assignment, bounds
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces import Audit, Batch, ShardLoss
+from hvdtrain.interfaces.learner import ShardLoss
+from hvdtrain.interfaces.reading import Audit, Batch
 
 SHAPES = [(3, 4), (7,), ()]
 FINITE = {"allow_nan": False, "allow_infinity": False, "width": 32}
@@ -237,17 +238,17 @@ def test_one_bit_anywhere_changes_the_hash(seed, place, bit):
     ("first", "again", "verdict"),
     [
         # Others decide.
-        ({0: 5, 2: 9}, [5, 5, 9], Verdict(2, True)),
-        ({0: 5, 2: 9}, [5, 5, 5], Verdict(2, False)),
-        ({0: 9, 2: 5}, [9, 5, 5, 5], Verdict(0, True)),
-        ({1: 9, 2: 5}, [5, 9, 5, 8], Verdict(1, True)),
+        ({0: 5, 2: 9}, [5, 5, 9], AuditVerdict(2, True)),
+        ({0: 5, 2: 9}, [5, 5, 5], AuditVerdict(2, False)),
+        ({0: 9, 2: 5}, [9, 5, 5, 5], AuditVerdict(0, True)),
+        ({1: 9, 2: 5}, [5, 9, 5, 8], AuditVerdict(1, True)),
         # A rank that is right the second time was wrong once.
-        ({0: 5, 1: 9}, [5, 5], Verdict(1, False)),
-        ({0: 9, 1: 5}, [7, 5], Verdict(0, True)),
+        ({0: 5, 1: 9}, [5, 5], AuditVerdict(1, False)),
+        ({0: 9, 1: 5}, [7, 5], AuditVerdict(0, True)),
         # Nobody can tell.
-        ({0: 5, 1: 9}, [5, 9], Verdict(None)),
-        ({0: 5, 1: 9}, [6, 7], Verdict(None)),
-        ({0: 5, 1: 9}, [5, 9, 5, 9], Verdict(None)),
+        ({0: 5, 1: 9}, [5, 9], AuditVerdict(None)),
+        ({0: 5, 1: 9}, [6, 7], AuditVerdict(None)),
+        ({0: 5, 1: 9}, [5, 9, 5, 9], AuditVerdict(None)),
     ],
 )
 def test_who_was_wrong(first, again, verdict):
@@ -291,7 +292,7 @@ def test_one_bit_of_loss_gradient_or_statistic_is_found_by_all_ranks(damage):
     for found in audited(Audit(1, by=2), **damage):
         assert isinstance(found, ShardsDiffer)
         assert (found.step, found.shard, found.owner, found.by, list(found.hashes)) == (7, 1, 0, 2, [0, 2])
-        assert "ranks 0 and 2 computed other bits for shard 1 of step 7" in str(found)
+        assert "ranks 0 and 2 computed different bits for shard 1 of step 7" in str(found)
 
 
 def test_a_step_that_only_computes_it_again_gives_the_hashes_of_all_ranks():

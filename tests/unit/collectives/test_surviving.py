@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from hvdtrain.collectives import surviving
-from hvdtrain.collectives.surviving import Change, RanksChanged, RanksJoin, SurvivingGroup, by_rank, leave_if_agreed
+from hvdtrain.collectives.surviving import (
+    RanksChange,
+    RanksChanged,
+    RanksJoin,
+    SurvivingGroup,
+    by_rank,
+    leave_if_agreed,
+)
 from hvdtrain.errors import HvdtrainError, PeerLost, TrainingError, UserError
 from hvdtrain.system import agent_pipe, membership, rank_info
 from hvdtrain.system.agent_pipe import Ready
@@ -190,8 +197,12 @@ def test_a_replaced_rank_has_joined(joined):
     change = joined.group.renew(RanksChanged())
     assert (change.lost, change.joined, joined.group.ranks) == ({0: KILLED}, (0,), (1, 2, 0))
     assert [inner.of.number for inner in joined.connected] == [1, 3]
-    first = Change(made(2, 1, 2, 5), {0: KILLED}, (5,))
-    assert first.then(Change(made(3, 1, 2, 0), {5: KILLED}, (0,))) == (made(3, 1, 2, 0), {0: KILLED, 5: KILLED}, (0,))
+    first = RanksChange(made(2, 1, 2, 5), {0: KILLED}, (5,))
+    assert first.then(RanksChange(made(3, 1, 2, 0), {5: KILLED}, (0,))) == (
+        made(3, 1, 2, 0),
+        {0: KILLED, 5: KILLED},
+        (0,),
+    )
 
 
 def test_connections_that_break_without_a_lost_rank_are_asked_for_again(joined):

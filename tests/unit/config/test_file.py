@@ -82,11 +82,11 @@ def printed(argv, framework=None):
     return CommandLine.read(argv, PROGRAM, framework).to_toml()
 
 
-ODD = ["--name", 'a "b" \\ # \t\x7f é 😀', "--weight-decay", "1e-05", "--runs", "my runs", "--tensorboard"]
+ODD = ["--name", 'a "b" \\ # \t\x7f é 😀', "--weight-decay", "1e-05", "--runs", "my runs", "--tracker", "tensorboard"]
 
 
 @pytest.mark.needs()
-@pytest.mark.parametrize("argv", [[], ["--recipe", "book"], ODD, ["--groups", "3", "--checkpoint-seconds", "1e9"]])
+@pytest.mark.parametrize("argv", [[], ["--recipe", "book"], ODD, ["--groups", "3", "--checkpoint-every", "1e9s"]])
 @pytest.mark.parametrize("framework", [None, "mxnet"])
 def test_printed_options_are_a_file_with_the_same_options(write, argv, framework):
     write(printed(argv, framework))

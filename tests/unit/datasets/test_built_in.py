@@ -43,7 +43,7 @@ def test_real_data(name: str, mean: float, first: list[int], real_data: Path, mo
     if not (real_data / name).is_dir():
         pytest.skip(f"needs {name}/ in HVDTRAIN_DATA")
     monkeypatch.setenv("HVDTRAIN_DATA", str(real_data))
-    found = load_dataset(name, offline=True)
+    found = load_dataset(name)
     assert found.train.arrays[0].shape == (60000, 1, 28, 28) and found.test.arrays[0].shape == (10000, 1, 28, 28)
     assert found.train.arrays[0].dtype == np.uint8 and found.train.arrays[0].flags.writeable
     assert found.train.arrays[0].mean() / 255 == pytest.approx(mean, abs=1e-4)
@@ -52,21 +52,21 @@ def test_real_data(name: str, mean: float, first: list[int], real_data: Path, mo
 
 
 def test_idx_files_may_be_plain_gzip_or_misnamed(mnist: Path) -> None:
-    packed = load_dataset("mnist", offline=True)
+    packed = load_dataset("mnist")
     assert packed.train.arrays[1].tolist() == list(MNIST["train-labels-idx1-ubyte"][8:])
     assert packed.train.arrays[0].tobytes() == MNIST["train-images-idx3-ubyte"][16:]
     (mnist / "train-images-idx3-ubyte.gz").write_bytes(MNIST["train-images-idx3-ubyte"])
     labels = mnist / "t10k-labels-idx1-ubyte"
     labels.with_suffix(".gz").unlink()
     labels.write_bytes(MNIST[labels.name])
-    plain = load_dataset("mnist", offline=True)
+    plain = load_dataset("mnist")
     assert plain.fingerprint == packed.fingerprint and plain.train.arrays[0].flags.writeable
 
 
 def test_cache_is_searched_after_the_users_folder(mnist: Path, tmp_path: Path) -> None:
     write_files(tmp_path / "cache" / "hvdtrain" / "mnist", MNIST)
     (mnist / "train-labels-idx1-ubyte.gz").unlink()
-    assert len(load_dataset("mnist", offline=True).train.arrays[1]) == 6
+    assert len(load_dataset("mnist").train.arrays[1]) == 6
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_generated_bytes_never_change(name: str, shape: Shape | None, fingerprin
 def test_cifar10(cifar_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cifar_archive(cifar_folder, dict(reversed(CIFAR.items())), monkeypatch)
     before = sorted(cifar_folder.parent.rglob("*"))
-    found = load_dataset("cifar10", offline=True)
+    found = load_dataset("cifar10")
     assert found.train.arrays[0].shape == (10, 3, 32, 32) and found.test.arrays[0].shape == (2, 3, 32, 32)
     assert found.train.arrays[1].tolist() == [0, 9] * 5 and found.classes[9] == "truck"
     assert found.train.arrays[0][2, :, 0, 0].tolist() == [10, 11, 12]
@@ -231,15 +231,16 @@ def test_cifar10_is_downloaded_as_an_archive(
 
 def test_offline_never_connects(mirrors: tuple[Mirror, Mirror], cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(*_: object) -> None:
-        raise AssertionError("a connection in spite of --offline")
+        raise AssertionError("a connection in spite of HVDTRAIN_OFFLINE")
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(socket, "getaddrinfo", connect)
+    monkeypatch.setenv("HVDTRAIN_OFFLINE", "1")
     write_files(cached, {name: MNIST[name] for name in IDX_FILES[:2]})
-    text = str(rejected("mnist", "--offline", str(cached), mirrors[0].url, *IDX_FILES[2:], offline=True))
+    text = str(rejected("mnist", "HVDTRAIN_OFFLINE", str(cached), mirrors[0].url, *IDX_FILES[2:]))
     assert "train-" not in text, "these two files exist"
     write_files(cached, MNIST)
-    assert len(load_dataset("mnist", offline=True).train.arrays[0]) == 6
+    assert len(load_dataset("mnist").train.arrays[0]) == 6
     assert mirrors[0].requested == []
 
 

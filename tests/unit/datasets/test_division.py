@@ -52,7 +52,7 @@ def test_a_subset_of_a_source_in_files_has_its_labels(tmp_path):
     for part in ("train", "test"):
         np.save(tmp_path / f"{part}-images.npy", np.zeros((40, 1, 4, 4), np.uint8))
         np.save(tmp_path / f"{part}-labels.npy", np.repeat([0, 1], [30, 10]))
-    dataset = load_dataset(str(tmp_path), validation=0.2)
+    dataset = load_dataset(str(tmp_path), split="0.8/0.2")
     assert isinstance(dataset.validation, Subset) and dataset.evaluated == "validation"
     assert np.bincount(labels_of(dataset.validation, 1)).tolist() == [6, 2]
     assert dataset.validation[np.arange(8)][1].tolist() == labels_of(dataset.validation, 1).tolist()
@@ -63,7 +63,7 @@ def test_a_subset_of_a_source_in_files_has_its_labels(tmp_path):
 
 @pytest.mark.parametrize("share", [0.001, 0.999])
 def test_a_share_that_leaves_a_part_empty_is_one_line(share):
-    with pytest.raises(UserError, match=f"--validation {share}: is .* of the 100 training rows"):
+    with pytest.raises(UserError, match=r"--split: .* of the 100 training rows"):
         divide(share)
 
 
@@ -83,7 +83,7 @@ def test_validation_rows_are_like_training_rows_and_are_not_there_twice():
     with pytest.raises(UserError, match="validation rows float32"):
         task((X[:50], Y[:50]), (X[50:70, :1], Y[50:70]), (X[70:], Y[70:]))
     kind = type("Task", (), {"data": lambda self: ((X, Y), (X, Y), (X, Y)), "model": len})
-    with pytest.raises(UserError, match=r"--validation 0.1: --model t gives validation rows by itself"):
+    with pytest.raises(UserError, match=r"--split: --model t gives validation rows by itself"):
         make_task("t", kind, division=Division(0, 0.1, 0))
     with pytest.raises(UserError, match=r"data\(\) returned tuple of length 4"):
         task(X, X, X, X)

@@ -22,7 +22,7 @@ from hvdtrain.datasets.reader import AHEAD, Reader
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import ArraySource, CheckedRows, ImagesAndLabels, RowError
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces import Dataset
+from hvdtrain.interfaces.reading import Dataset
 
 
 class Numbers(CheckedRows):

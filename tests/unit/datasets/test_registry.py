@@ -19,7 +19,7 @@ from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.datasets.validation import suspicious, valid_images
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset
+from hvdtrain.interfaces.reading import Dataset
 
 
 def test_pair_of_npz(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.jobs import run as run_command
 from hvdtrain.cli.doctor import main
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.check import CheckContext, run_check
-from hvdtrain.doctor.checks.launchers import check_slots
+from hvdtrain.doctor.checks.mpi import check_mpi
 from hvdtrain.doctor.examination import CHECKS, merge
 from hvdtrain.doctor.quick import QUICK
 from hvdtrain.doctor.subprocesses import probe_command
@@ -102,7 +102,7 @@ def test_mpirun_that_hangs(tmp_path, monkeypatch):
     script(tmp_path / "mpirun", f"exec sleep {HANGS_S}")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 1)
-    findings = run_check(check_slots, context) + run_check(CHECKS[0], context)
+    findings = run_check(check_mpi, context) + run_check(CHECKS[0], context)
     assert findings and time.monotonic() < context.deadline + HANGS_S / 2
 
 

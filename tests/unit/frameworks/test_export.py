@@ -13,11 +13,10 @@ from support.random_networks import random_network, random_weights
 
 from hvdtrain.cli import export
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.frameworks import export as frameworks_export
 from hvdtrain.frameworks import registry
-from hvdtrain.frameworks.export import Model, compare, export_onnx, random_images
+from hvdtrain.frameworks.export import Model, export_onnx, random_images
 from hvdtrain.frameworks.torch.network import TorchNetwork
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks import onnx_graph
 from hvdtrain.networks.onnx_graph import to_onnx
 from hvdtrain.networks.record import shaped_to_record
@@ -30,8 +29,7 @@ SEEDS = range(30)
 @pytest.fixture(autouse=True)
 def environment(tmp_path_factory, monkeypatch):
     """Learners set variables for the whole process, as does PyTorch's import of its compiler."""
-    for module in (registry, frameworks_export):
-        monkeypatch.setattr(module, "set_environment", lambda: None)
+    monkeypatch.setattr(registry, "set_environment", lambda: None)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp()))
 
 
@@ -67,27 +65,9 @@ def test_a_model_with_other_logits_is_not_written(tmp_path, monkeypatch):
     wrong = {name: array * np.float32(1.001) for name, array in model().weights.items()}
     monkeypatch.setattr(onnx_graph, "to_onnx", lambda network, weights, metadata: to_onnx(network, wrong, metadata))
     with pytest.raises(HvdtrainError, match=r"differ by .* from those of torch") as ended:
-        export_onnx(model(), tmp_path / "model.onnx", None)
+        export_onnx(model(), tmp_path / "model.onnx")
     assert ended.value.exit_status == 1
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("exported", "message"),
-    [
-        ({"a": np.ones((2, 3), bool)}, None),
-        ({"a": np.zeros((2, 3), bool)}, "the a of it differ by 1 from those of torch, more than 1e-05, so nothing was"),
-        ({"a": np.ones((2, 1), bool)}, r"the a of it are of shape \(2, 1\), those of torch of \(2, 3\)"),
-        ({"a": np.full((2, 3), np.nan)}, "differ by nan from those of torch"),
-        ({}, "the a of it are of shape None"),
-    ],
-)
-def test_outputs_of_tasks_that_cannot_be_compared(exported, message):
-    expectation = pytest.raises(HvdtrainError, match=message) if message else contextlib.nullcontext()
-    original = {"a": np.ones((2, 3), bool)}
-    with expectation as caught:
-        assert compare("torch", "it", [()], lambda: original, lambda: exported, "write it anew").difference == 0
-    assert message is None or caught.value.remedy == "write it anew"
 
 
 def test_logits_that_are_not_finite_are_an_error(tmp_path):
@@ -95,25 +75,25 @@ def test_logits_that_are_not_finite_are_an_error(tmp_path):
     name, _ = next(wrong.network.parameters())
     wrong.weights[name][:] = np.nan
     with pytest.raises(UserError, match="not finite"):
-        export_onnx(wrong, tmp_path / "model.onnx", None)
+        export_onnx(wrong, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_without_the_framework_or_onnxruntime_nothing_is_compared(tmp_path, monkeypatch):
-    comparison = export_onnx(dataclasses.replace(model(), framework="other"), tmp_path / "a.onnx", None)
+    comparison = export_onnx(dataclasses.replace(model(), framework="other"), tmp_path / "a.onnx")
     assert "unknown framework 'other'" in comparison.problem
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert "pip install 'hvdtrain[onnx]'" in export_onnx(model(), tmp_path / "b.onnx", None).problem
+    assert "pip install 'hvdtrain[onnx]'" in export_onnx(model(), tmp_path / "b.onnx").problem
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(UserError, match=r"onnx cannot be imported .*pip install 'hvdtrain\[onnx\]'"):
-        export_onnx(model(), tmp_path / "c.onnx", None)
+    with pytest.raises(UserError, match=r"export to ONNX needs onnx; pip install 'hvdtrain\[onnx\]'"):
+        export_onnx(model(), tmp_path / "c.onnx")
     assert sorted(os.listdir(tmp_path)) == ["a.onnx", "b.onnx"]
 
 
 def test_weights_larger_than_a_file_of_onnx(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_graph, "LARGEST", 100)
     with pytest.raises(UserError, match="more than an ONNX file can hold"):
-        export_onnx(model(), tmp_path / "model.onnx", None)
+        export_onnx(model(), tmp_path / "model.onnx")
 
 
 FORMATS = {
@@ -151,47 +131,6 @@ def error_of(capsys, *arguments):
     return line
 
 
-TASK = """import torch
-class Mine:
-    def __init__(self, width=3): self.width = width
-    def data(self): return (rows := (torch.zeros(5, 2).numpy(), torch.zeros(5).long().numpy())), rows
-    def model(self): return torch.nn.Linear(2, self.width) if self.width < 9 else Rows()
-class Rows(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.factor = torch.nn.Parameter(torch.ones(3))
-    def forward(self, x): return self.factor.repeat(len(x), 1) + (float(x.sum()) if len(x) != 4 else 0)
-"""
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    ("name", "framework", "options", "arguments", "message"),
-    [
-        ("Mine", "torch", {}, ["model.onnx"], "whose model cannot be exported as ONNX; export a program of torch"),
-        ("Mine", "tensorflow", {}, ["model.pt2"], "export a SavedModel"),
-        ("Mine", "mxnet", {}, ["model.pt2"], "read its weights in the checkpoint"),
-        ("Mine", "torch", {}, ["model.pt2"], "whose code makes the model; give --model"),
-        ("Mine", "torch", {}, ["model.pt2", "--model", "{task}Other"], "has no Other"),
-        ("Mine", "torch", {}, ["model.pt2", "--model", "Mine"], "--model Mine: is not a task"),
-        (
-            *("Mine", "torch", {"width": 4}, ["model.pt2", "--model", "{task}Mine", "--set", "width=3"]),
-            "with {'width': 4}, not to",
-        ),
-        ("Mine", "torch", {}, ["model.pt2", "--model", "{task}Mine"], "another model than that of the checkpoint"),
-        ("Mine", "torch", {"width": 9}, ["model.pt2", "--model", "{task}Mine", "--set", "width=9"], "cannot follow"),
-    ],
-)
-def test_mistaken_exports_of_tasks(name, framework, options, arguments, message, tmp_path, capsys):
-    (tmp_path / "task.py").write_text(TASK)
-    record = {"task": f"{tmp_path}/task.py:{name}", "options": options}
-    weights = {"factor": np.ones(3, np.float32)}
-    run = save(tmp_path / "run", network=record, model=record["task"], framework=framework, weights=weights)
-    output, *given = (argument.format(task=f"{tmp_path}/task.py:") for argument in arguments)
-    assert message in error_of(capsys, run, tmp_path / output, *given)
-    assert not (tmp_path / output).exists()
-
-
 def test_a_checkpoint_of_another_network_is_an_error(tmp_path, capsys):
     run = save(tmp_path / "run", classes=("one",))
     assert "its weights are not those of its network" in error_of(capsys, run, tmp_path / "model.onnx")
@@ -221,15 +160,17 @@ def test_what_is_there_already_stays_without_force(tmp_path, capsys):
 
 def test_runs_and_places_that_cannot_be(tmp_path, capsys, monkeypatch):
     own_loop = save(tmp_path / "own", network={"task": "train.py", "options": {}}, model="train.py")
-    assert "read its weights in the checkpoint" in error_of(capsys, own_loop, tmp_path / "model.pt2")
+    assert "load its weights in code of your own" in error_of(capsys, own_loop, tmp_path / "model.pt2")
+    task = save(tmp_path / "task", network={"task": "task.py:Task", "options": {}}, model="task.py:Task")
+    assert "; use hvdtrain.load(" in error_of(capsys, task, tmp_path / "model.pt2")
+    assert 'no longer an option; use hvdtrain.load("runs/NAME")' in error_of(capsys, task, "x.pt2", "--set", "a=1")
     run = save(tmp_path / "run")
     assert "there is no folder" in error_of(capsys, run, tmp_path / "missing" / "model.onnx")
-    assert "--framework mxnet: " in error_of(capsys, run, tmp_path / "model.pt2", "--framework", "mxnet")
     long = tmp_path / f"{'a' * 250}.onnx"
     assert "cannot be written (File name too long)" in error_of(capsys, run, long)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert "is not writable" in error_of(capsys, run, tmp_path / "model.onnx")
-    assert sorted(os.listdir(tmp_path)) == ["own", "run"]
+    assert sorted(os.listdir(tmp_path)) == ["own", "run", "task"]
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):

@@ -12,7 +12,7 @@ from support.networks import shaped
 from support.numpy_network import numpy_logits, random_weights
 from support.stack import FRAMEWORKS, INSTALLED
 
-from hvdtrain.interfaces import Batch
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import STATISTICS, Network
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Flatten
 from hvdtrain.networks.registry import NETWORKS
@@ -32,13 +32,13 @@ def test_logits_equal_a_numpy_reference(name):
     network = shaped(name if name in NETWORKS else mixed_networks.NETWORKS[name])
     images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
     expected = numpy_logits(network, random_weights(network), images)
-    for framework, api in [*((framework, "auto") for framework in FRAMEWORKS), ("mxnet", "module")]:
-        evaluated = learner(framework, NetworkTarget(network), api=api)
+    for framework, strategy in [*((name, "single") for name in FRAMEWORKS), ("mxnet", "module-single")]:
+        evaluated = learner(framework, NetworkTarget(network), strategy=strategy)
         evaluated.load(random_weights(network, 1))
         evaluated.logits(images)  # the next ones must not be those of these weights
         evaluated.load(random_weights(network))
         logits = evaluated.logits(images)
-        assert np.abs(logits - expected).max() < 1e-5 * max(np.abs(expected).max(), 1), (framework, api)
+        assert np.abs(logits - expected).max() < 1e-5 * max(np.abs(expected).max(), 1), (framework, strategy)
 
 
 @pytest.mark.needs("torch")
@@ -128,16 +128,16 @@ def test_a_tied_parameter_has_its_average_under_each_name():
     """And one that is not trained has none."""
     from torch import nn
 
-    from hvdtrain.frameworks.torch.averages import Averages
+    from hvdtrain.frameworks.torch.averages import TorchAverages
     from hvdtrain.frameworks.torch.network import trained_parameters
 
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3).requires_grad_(False))
     model[1].weight = model[0].weight
-    averages = Averages(0.9, model, trained_parameters(model))
+    averages = TorchAverages(0.9, model, trained_parameters(model))
     averages.update(0)
     arrays = averages.arrays()
     assert set(arrays) == {"0.weight", "0.bias", "1.weight", "1.bias"}
-    again = Averages(0.9, model, trained_parameters(model))
+    again = TorchAverages(0.9, model, trained_parameters(model))
     again.load(arrays)
     np.testing.assert_array_equal(again.arrays()["1.weight"], model[0].weight.detach().numpy())
 

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from types import SimpleNamespace
 
 import pytest
 from support.learners import learner
@@ -11,12 +10,11 @@ from support.networks import shaped
 from support.stack import FRAMEWORKS
 
 from hvdtrain.collectives import ring
-from hvdtrain.collectives.horovod import HorovodGroup
-from hvdtrain.config.options import STYLES, Config, RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.validity import check_rows
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner, check_request, find_strategy, list_strategies
-from hvdtrain.interfaces import Strategy
+from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training.process import strategy_list
 
@@ -27,13 +25,13 @@ TARGET = NetworkTarget(shaped(FLATTENED))
 def test_every_strategy_is_registered_completely(framework):
     """Each has a docstring for --strategy help, and supports the default of every option."""
     rows, text = list_strategies(framework), strategy_list(framework)
-    assert {row.api for row in rows} == set(STYLES[framework])
-    assert len({(row.strategy, row.api) for row in rows}) == len(rows)
-    assert (rows[0].strategy, rows[0].api) == ("single", STYLES[framework][0])
+    assert len({row.strategy for row in rows}) == len(rows) and rows[0].strategy == "single"
+    assert {row.strategy for row in rows} >= {"horovod", "ring", "mpi"}
+    width = max(len(row.strategy) for row in rows)
     for row in rows:
         assert row.about.endswith(".") and len(row.about) <= 100, row
-        assert f"\n  {row.strategy:13} {row.api:8} {row.about}\n" in text and "not here" not in text
-        entry = find_strategy(Config(framework=framework, strategy=row.strategy, api=row.api))
+        assert f"\n  {row.strategy:{width}} {row.about}\n" in text and "not here" not in text
+        entry = find_strategy(Config(framework=framework, strategy=row.strategy))
         assert issubclass(entry.strategy, Strategy), row
         assert all(isinstance(module, str) for module in entry.requires), row
         for option, supported, reason in entry.strategy.unsupported:
@@ -52,12 +50,12 @@ def test_the_list_says_why_a_strategy_cannot_run(monkeypatch):
     ("framework", "options", "error"),
     [
         ("torch", {"strategy": "mirrored"}, "torch has no such strategy; --strategy help lists them"),
-        ("tensorflow", {"strategy": "ring", "api": "fit"}, "no such strategy with --api fit, but with --api loop"),
+        ("mxnet", {"strategy": "kvstore"}, "--strategy kvstore: mxnet has no such strategy (did you mean"),
         ("torch", {"strategy": "ddp", "devices": 2}, "--devices 2: --strategy ddp uses one device per process"),
         ("torch", {"strategy": "manual", "devices": 65}, "--devices 65: a batch has 64 row(s)"),
-        ("torch", {"strategy": "ddp", "op": "sum"}, "--op sum: only --strategy horovod has this option"),
+        ("torch", {"strategy": "ddp", "groups": 2}, "--groups 2: only --strategy horovod has this option"),
         ("torch", {"strategy": "manual", "optimizer": "adam"}, "--optimizer adam: the hand-written update is SGD"),
-        ("tensorflow", {"strategy": "single", "api": "fit", "clip_norm": 1.0}, "--clip-norm 1.0: Keras clips before"),
+        ("tensorflow", {"strategy": "keras-fit-single", "clip_norm": 1.0}, "--clip-norm 1.0: Keras clips before"),
     ],
 )
 def test_what_a_strategy_does_not_support_is_an_error_before_training(framework, options, error):
@@ -73,8 +71,6 @@ def test_more_parts_than_rows_of_a_device_are_an_error():
 
 
 def test_launchers_that_do_not_fit(monkeypatch):
-    with pytest.raises(UserError, match=r"--op adasum: Horovod has no Adasum over Gloo; .* horovodrun --mpi"):
-        HorovodGroup.require_adasum(SimpleNamespace(_hvd=SimpleNamespace(mpi_enabled=bool, nccl_built=bool)))
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="torchrun set no MASTER_ADDR and MASTER_PORT"):

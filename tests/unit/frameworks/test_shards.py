@@ -16,7 +16,7 @@ from support.stack import FRAMEWORKS
 
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.sharding import Cut
-from hvdtrain.interfaces import Batch
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Dropout, Flatten, Pool, Relu
 from hvdtrain.system.phases import phases
@@ -238,6 +238,7 @@ def test_a_recorded_step_has_the_same_bits(framework):
         phases.end_step(batch.step)
         (spans,) = phases.stop_recording()
         names = [span.name for span in spans.parts if span.name in ("forward", "backward", "gradients", "update")]
-        assert names == ["forward", "backward"] * len(batch.shards) + ["gradients", "update"]
+        shards = ["forward"] if framework == "tensorflow" else ["forward", "backward"] * len(batch.shards)
+        assert names == [*shards, "gradients", "update"]
         expected.train_step(batch)
     assert_same(recorded.weights(), expected.weights())

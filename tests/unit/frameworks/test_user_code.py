@@ -54,7 +54,7 @@ def build(framework):
         kind = type(name, (task_class(framework, base),), changes) if changes else task_class(framework, name)
         file = __file__ if changes else f"{TASKS}/of_{framework}.py"
         task = make_task(f"{file}:{name}", kind)
-        config = Config(framework=framework, strategy="single", model=task.name, **options)
+        config = Config(**{"framework": framework, "strategy": "single", "model": task.name, **options})
         return build_learner(config, task, None, RuntimeOptions(device="cpu"))
 
     return build
@@ -130,9 +130,11 @@ def test_a_model_of_keras_3_is_no_model_of_tensorflow(build, framework):
         build("Later", {"model": lambda self: keras.Sequential([])})
 
 
-@pytest.mark.parametrize(("style", "of"), [("fit", "tensorflow"), ("module", "mxnet"), ("ndarray", "mxnet")])
+@pytest.mark.parametrize(
+    ("style", "of"), [("keras-fit", "tensorflow"), ("module", "mxnet"), ("ndarray-single", "mxnet")]
+)
 def test_other_styles_do_not_train_tasks(build, framework, style, of):
     if framework != of:
         pytest.skip("a style of another framework")
-    with pytest.raises(UserError, match=f"--api {style}: tasks need --api (loop|gluon)"):
-        build("Regression", api=style)
+    with pytest.raises(UserError, match=f"--strategy {style}: it trains networks as data only"):
+        build("Regression", strategy=style)

@@ -11,7 +11,7 @@ from support.untrusted import PASSWORD
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
-from hvdtrain.jobs.hosts import Host, SshAccess
+from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import passed_on
 from hvdtrain.system.stacks import versions_here
 
@@ -53,31 +53,13 @@ def test_other_hosts_are_those_with_another_name_than_this_one(monkeypatch):
     assert hosts.other_hosts([Host(name, 1) for name in ("localhost", "node1", "node9")]) == ["node1"]
 
 
-def test_keys_that_ssh_cannot_use(tmp_path):
-    key = tmp_path / "key"
-    key.touch(0o600)
-    assert hosts.check_access(22, key).arguments == ["-p", "22", "-i", str(key)]
-    key.chmod(0o640)
-    (tmp_path / "my key").touch(0o600)
-    for name, reason in (
-        ("key", "is open to other users"), ("key.pub", "is a public key; give the private one: "),
-        ("my key", "with spaces or special characters"), ("missing", "cannot be read"), (".", "open to other|read"),
-    ):  # fmt: skip
-        with pytest.raises(UserError, match=reason):
-            hosts.check_access(0, tmp_path / name)
-    with pytest.raises(UserError, match="--ssh-port 65536 is not a port; give 1 to 65535"):
-        hosts.check_access(65536, None)
-
-
-def test_remedies_for_ssh_name_its_port_and_key():
-    access = SshAccess(2222, "/k")
-    assert hosts.ssh("node1", "true", access)[-7:] == ["-p", "2222", "-i", "/k", "--", "node1", "true"]
+def test_remedies_for_ssh():
     for error, remedy in (
-        ("Permission denied", "ssh-copy-id -p 2222 -i /k node1; a key with a passphrase needs ssh-add /k as well"),
-        ("Host key verification failed", "ssh-keyscan -p 2222 node1 >> "),
-        ("Connection refused", "ssh -v -p 2222 -i /k node1 true"),
+        ("Permission denied", "ssh-copy-id node1; or name a key as IdentityFile in ~/.ssh/config"),
+        ("Host key verification failed", "ssh-keyscan node1 >> "),
+        ("Connection refused", "ssh -v node1 true (another port: Port in ~/.ssh/config)"),
     ):
-        assert remedy in hosts.ssh_remedy("node1", error, access)
+        assert remedy in hosts.ssh_remedy("node1", error)
 
 
 SSH = """

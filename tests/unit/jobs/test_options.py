@@ -1,4 +1,4 @@
-"""Options of the launcher, its config file and hostfile: what they mean, and how invalid ones are reported."""
+"""Options of the launcher and its hostfile: what they mean, and how invalid ones are reported."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ SBATCH = "sbatch --nodes 1 --ranks-per-node 1"
         ("mpirun -n 2 --hosts=-- -- true", "expected one argument"),
         ("mpirun -n 2 --restarts -1 -- true", "--restarts -1 is invalid; give 0 or more"),
         ("mpirun -n 2 --min-np 1 -- true", "--min-np 1 has no effect without --restarts or --survive; give one of"),
-        ("mpirun -n 2 --max-np 4 -- true", "--max-np and --host-discovery-script have no effect without --survive"),
+        ("mpirun -n 2 --max-np 4 -- true", "--max-np has no effect without --survive"),
         ("mpirun -n 2 --min-np 5 --restarts 1 -- true", "--min-np 5 is out of range; give 1 to 2"),
         ("local -n 1 --env 'A B' -- true", "is not the name of a variable"),
         ("local -n 1 --env NOT_SET_HERE -- true", "the variable is not set on this host"),
         ("local -n 1 --interface none0 -- true", "no such interface is up on this host"),
-        ("local -n 1 --time-limit soon -- true", "--time-limit 'soon' is not a time; give seconds"),
-        ("local -n 1 --cycle-time-ms -1 -- true", "give a number of 0 or more"),
-        ("local -n 1 --log-level loud -- true", "choose one of trace"),
-        ("local -n 1 --config-file /no/such -- true", "--config-file /no/such cannot be read"),
+        ("local -n 1 --fusion-threshold-mb 32 -- true", "use --env HOROVOD_FUSION_THRESHOLD=BYTES"),
+        (f"{SBATCH} --mem=64G -- true", "--mem is no longer an option; use --sbatch --mem=SIZE"),
+        ("status", "launch status is no longer a command; use squeue --me"),
+        ("cancel 123", "launch cancel is no longer a command; use scancel --batch --signal=TERM JOB"),
         (f"{SBATCH} --time x -- true", "--time 'x'"),
         (f"{SBATCH} --account 'a b' -- true", "give one word"),
         (f"{SBATCH} --via mpirun --mpi x -- true", "for srun only"),
@@ -55,23 +55,6 @@ def test_invalid_options_are_explained(words, sentence, capfd):
         launch.main(shlex.split(words))
     printed = capfd.readouterr().err
     assert (ended.value.code, sentence in printed) == (2, True), printed
-
-
-def test_options_have_priority_over_the_config_file(tmp_path):
-    path = tmp_path / "settings.yaml"
-    path.write_text("params:\n  fusion_threshold_mb: 16\n  cycle_time_ms: 3\nautotune:\n  enabled: true\n")
-    options = launch.parse(["local", "-n", "1", "--config-file", str(path), "--cycle-time-ms", "1", "--", "true"])
-    expected = {"HOROVOD_FUSION_THRESHOLD": str(16 << 20), "HOROVOD_CYCLE_TIME": "1", "HOROVOD_AUTOTUNE": "1"}
-    assert launch.describe(options).environment == expected
-    for text, sentence in (
-        ("params:\n  fusion: 1\n", "params: fusion is not a known setting"),
-        ("- 1\n", "is not YAML with sections"),
-        ("params: [", "cannot be read"),
-        ("autotune:\n  enabled: maybe\n", "write true or false"),
-    ):
-        path.write_text(text)
-        with pytest.raises(UserError, match=sentence):
-            launch.describe(launch.parse(["local", "-n", "1", "--config-file", str(path), "--", "true"]))
 
 
 def test_ranks_are_placed_on_the_hosts_of_a_file_as_mpirun_places_them(tmp_path):
@@ -127,10 +110,13 @@ def test_layout_with_different_numbers_of_tasks_per_node():
         gloo.layout(rank_info.RankInfo("srun", 3, 6, 1), variables)
 
 
-def test_help_imports_no_large_packages():
+@pytest.mark.parametrize("words", ["--help", f"{SBATCH} -- true", "local -n 1 --dry-run -- true"])
+def test_the_launcher_imports_no_package(words):
+    """So it starts at once, and needs none that training may need."""
     code = (
         "import sys; from hvdtrain.__main__ import main\n"
-        "try: main(['launch', '--help'])\nexcept SystemExit: print(*sys.modules)"
+        f"try: main(['launch', *{words.split()}])\nexcept SystemExit: print(*sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    assert not {"torch", "mxnet", "tensorflow", "numpy", "jinja2", "yaml"} & set(output.split("\n")[-2].split())
+    packages = {"torch", "mxnet", "tensorflow", "numpy", "rich", "jinja2", "yaml", "msgspec", "matplotlib", "shtab"}
+    assert not packages & set(output.split("\n")[-2].split())

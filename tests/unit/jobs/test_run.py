@@ -16,7 +16,7 @@ from hvdtrain.cli import launch
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.jobs import background, hosts, run, signals
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job, RestartPolicy, reduced
@@ -47,7 +47,7 @@ LAUNCHED = [
     ({}, {RUN_NAME: "job-1", RESUME: "restarts"}, ("job-1", True, None)),
     ({}, {RUN_NAME: "slurm-1"}, ("slurm-1", False, None)),
     ({"name": "a"}, {RUN_NAME: "job-1", RESUME: "requeue"}, ("a", True, None)),
-    ({"auto_resume": True}, {RUN_NAME: "slurm-1"}, ("slurm-1", True, None)),
+    ({"resume": "auto"}, {RUN_NAME: "slurm-1"}, ("slurm-1", True, None)),
     ({"resume": Path("b")}, {RUN_NAME: "slurm-1", RESUME: "requeue"}, ("", False, Path("b"))),
     ({"name": "a", "resume": Path("b")}, {RUN_NAME: "slurm-1"}, ("a", False, Path("b"))),
     # They contradict the launcher.
@@ -64,7 +64,7 @@ def test_options_of_training_under_the_launcher(options, variables, expected, mo
     except UserError as error:
         assert error.option == expected
     else:
-        assert (runtime.name, runtime.auto_resume, runtime.resume) == expected
+        assert (runtime.name, runtime.auto_resume, runtime.resumed) == expected
 
 
 def set_only(monkeypatch, variables):
@@ -82,7 +82,7 @@ def test_each_training_of_a_program_has_a_run_of_its_own(tmp_path, monkeypatch):
     def folders(start):
         monkeypatch.setenv(agent_pipe.VARIABLE, start)
         for _ in range(2):
-            folder = continued_folder(RuntimeOptions(runs=tmp_path, name="slurm-1", auto_resume=True))
+            folder = continued_folder(RuntimeOptions(runs=tmp_path, name="slurm-1", resume="auto"))
             with RunLock() as lock:
                 lock.acquire(folder)
             yield folder.name
@@ -215,7 +215,7 @@ def test_a_later_checkpoint_of_the_same_step_is_progress(tmp_path, monkeypatch):
 
 
 def test_a_run_that_is_not_resumed_is_only_reported(tmp_path, monkeypatch):
-    """A program that trains without --auto-resume: its folder is known, and no attempt starts from there."""
+    """A program that trains without --resume auto: its folder is known, and no attempt starts from there."""
     folder = tmp_path / "runs" / "run"
     save_checkpoint(folder / "checkpoints", position=Position(step=3))
     end, reported = run_attempts(monkeypatch, [KILLED] * 5, 4, OpenedRun(str(folder), False))

@@ -13,7 +13,7 @@ import pytest
 from support.jobs import ROOT, wait_for
 
 from hvdtrain.jobs.series import JobSeries, SeriesJob
-from hvdtrain.jobs.signals import Request, Signals, StopRequests, signal_within
+from hvdtrain.jobs.signals import Signals, StopRequests, signal_within
 
 
 def job(tmp_path, name, code):
@@ -146,7 +146,7 @@ def test_a_job_is_watched_while_it_runs_and_its_end_may_be_excused(tmp_path, cap
     assert "no end within 0.2 s" in reason
 
 
-HANDLERS = ["_register_rank", "_on_message", "_on_disconnect", "_on_time_limit"]
+HANDLERS = ["_register_rank", "_on_message", "_on_disconnect"]
 BROKEN = """
 import sys
 from unittest import mock
@@ -155,8 +155,7 @@ from hvdtrain.jobs.run import run
 from hvdtrain.jobs.supervisor import Supervisor
 
 for handler in sys.argv[1:]:
-    limit_s = 0.1 if handler == "_on_time_limit" else None
-    job = Job(("sleep", "0.3"), 1, interface="lo", time_limit_s=limit_s)
+    job = Job(("sleep", "0.3"), 1, interface="lo")
     with mock.patch.object(Supervisor, handler, side_effect=LookupError(handler)):
         print(handler, run("local", job, RestartPolicy()).exit_status, flush=True)
 """
@@ -172,13 +171,13 @@ def test_a_handler_that_fails_ends_the_job():
 
 def test_repeated_signals():
     requests = StopRequests()
-    assert requests.judge(signal.SIGTERM, 10) == Request.NEW
-    assert requests.judge(signal.SIGTERM, 12.9) == Request.SAME
-    assert requests.judge(signal.SIGINT, 13) == Request.NEW
-    assert requests.judge(signal.SIGINT, 13.1) == Request.SAME
-    assert requests.judge(signal.SIGINT, 13.3) == Request.REPEATED
-    assert requests.judge(signal.SIGTERM, 13.1) == Request.REPEATED
-    assert [requests.judge(signal.SIGUSR1, 10 + seconds) for seconds in (0, 1, 9)] == [Request.NEW] * 3
+    assert requests.repeats(signal.SIGTERM, 10) is False
+    assert requests.repeats(signal.SIGTERM, 12.9) is None
+    assert requests.repeats(signal.SIGINT, 13) is False
+    assert requests.repeats(signal.SIGINT, 13.1) is None
+    assert requests.repeats(signal.SIGINT, 13.3) is True
+    assert requests.repeats(signal.SIGTERM, 13.1) is True
+    assert [requests.repeats(signal.SIGUSR1, 10 + seconds) for seconds in (0, 1, 9)] == [False] * 3
 
 
 def test_a_signal_between_attempts_is_not_lost():

@@ -12,7 +12,7 @@ from support.networks import LENET, LENET_RECORD
 from support.untrusted import rewrite, save_checkpoint
 
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints, shards
 from hvdtrain.runs.checkpoints import MANIFEST, Damaged

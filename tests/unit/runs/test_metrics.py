@@ -8,11 +8,11 @@ import pytest
 from support.events import read_events
 from support.report import make_run
 
-from hvdtrain.runs import metrics, rank_times
+from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import BLOCK_BYTES, MetricsReader, last_records
-from hvdtrain.runs.run import Run
-from hvdtrain.runs.step_times import StepTime, from_record, slow_ranks, to_record
+from hvdtrain.runs.run import RecordedRun
+from hvdtrain.runs.step_times import StepSeconds, from_record, slow_ranks, to_record
 from hvdtrain.runs.trackers import scalars
 from hvdtrain.runs.trackers.tensorboard import EventsWriter
 
@@ -96,7 +96,7 @@ def test_a_line_that_looks_like_many_records_is_read_once(tmp_path, monkeypatch)
 
 
 def history_of(tmp_path, records):
-    return Run(make_run(tmp_path / "run", metrics=records)).history
+    return RecordedRun(make_run(tmp_path / "run", metrics=records)).history
 
 
 def record(step, **values):
@@ -122,7 +122,7 @@ def test_curves_of_damaged_lines(tmp_path):
 def test_where_communication_is_not_known_it_counts_as_computing(tmp_path):
     records = [record(number, **times([3.0, 4.0], None, [0.0, 0.0])) for number in (1, 2)]
     records.append(record(3, **times([1.0, 1.0], [2.0, 2.0], [0.0, 0.0])))
-    assert history_of(tmp_path, records).ranks == {0: StepTime(6.0, None, 0.0), 1: StepTime(7.0, None, 0.0)}
+    assert history_of(tmp_path, records).ranks == {0: StepSeconds(6.0, None, 0.0), 1: StepSeconds(7.0, None, 0.0)}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_records_with_other_times_are_left_out(tmp_path, odd):
     good = times([1.0, 2.0], [1.0, 0.0], [0.0, 0.0])
     records = [record(1, **good), record(2, **odd), record(3, **good), record(4, **good)]
     ranks = history_of(tmp_path, records).ranks
-    assert ranks == {0: StepTime(2.0, 2.0, 0.0), 1: StepTime(4.0, 0.0, 0.0)}
+    assert ranks == {0: StepSeconds(2.0, 2.0, 0.0), 1: StepSeconds(4.0, 0.0, 0.0)}
 
 
 def test_where_ranks_left_the_times_are_those_of_the_usual_ranks(tmp_path):
@@ -149,7 +149,7 @@ def test_where_ranks_left_the_times_are_those_of_the_usual_ranks(tmp_path):
     lost = {"kind": "members", "step": 5, "epoch": 0.5, "number": 2, "ranks": [0, 2]}
     (tmp_path / "survived").mkdir()
     assert [*history_of(tmp_path, records).ranks] == [0, 2], "resumed with other ranks: the newest count"
-    assert history_of(tmp_path / "survived", [*records, lost]).ranks[1] == StepTime(4.0, 4.0, 0.0)
+    assert history_of(tmp_path / "survived", [*records, lost]).ranks[1] == StepSeconds(4.0, 4.0, 0.0)
 
 
 SMALL = {"kind": "train", "step": 1, "epoch": 0.1}
@@ -168,7 +168,6 @@ HOSTILE = {
 def test_the_memory_of_a_reader_is_that_of_the_file_and_a_little_for_each_record(tmp_path, monkeypatch, kind):
     """Objects of the records took up to 27 times as much as the file."""
     monkeypatch.setattr(metrics, "CHUNK_BYTES", 1 << 16)
-    monkeypatch.setattr(rank_times, "MAX_TIMES", 1 << 10)
     path, size, number = tmp_path / "metrics.jsonl", 0, 0
     with open(path, "w") as file:
         while size < 1 << 20:
@@ -177,7 +176,7 @@ def test_the_memory_of_a_reader_is_that_of_the_file_and_a_little_for_each_record
     tracemalloc.start()
     try:
         reader = MetricsReader(path).read()
-        shown = reader.history(), reader.hashes(), reader.rank_times(100), Changes.of(reader)
+        shown = reader.history(), reader.hashes(), Changes.of(reader)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -189,7 +188,7 @@ def ranks(*compute, data=(), known=True):
     """The times of ranks that compute for these seconds; they wait for the slowest one."""
     slowest = max(compute)
     return [
-        StepTime(seconds, slowest - seconds if known else None, rows)
+        StepSeconds(seconds, slowest - seconds if known else None, rows)
         for seconds, rows in zip(compute, data or [0.0] * len(compute), strict=True)
     ]
 
@@ -225,21 +224,23 @@ def test_which_ranks_are_slow(window, options, expected):
 
 
 def test_parts_are_sums_differences_and_shares():
-    time, more = StepTime(1.0, 2.0, 1.0), StepTime(0.5, 3.0, 0.0)
+    time, more = StepSeconds(1.0, 2.0, 1.0), StepSeconds(0.5, 3.0, 0.0)
     assert time.plus(more) == (1.5, 5.0, 1.0) and time.minus(more) == (0.5, 0.0, 1.0)
-    assert time.plus(StepTime(1.0, None, 0.0)).communicate is None
-    assert time.shares == (0.25, 0.5, 0.25) and StepTime(0.0, 0.0, 0.0).shares is None
+    assert time.plus(StepSeconds(1.0, None, 0.0)).communicate is None
+    assert time.shares == (0.25, 0.5, 0.25) and StepSeconds(0.0, 0.0, 0.0).shares is None
     assert (time.total, time.local) == (4.0, 2.0)
 
 
-@pytest.mark.parametrize("gone", [None, StepTime(0.0, 0.0, 0.0)])
+@pytest.mark.parametrize("gone", [None, StepSeconds(0.0, 0.0, 0.0)])
 def test_ranks_that_are_not_there_have_no_times(gone):
     """As null or as no time at all; where all ranks have none, they are there."""
-    times = [StepTime(1.0, 2.0, 0.5), gone, StepTime(2.0, 1.0, 0.5)]
+    times = [StepSeconds(1.0, 2.0, 0.5), gone, StepSeconds(2.0, 1.0, 0.5)]
     record = json.loads(json.dumps(to_record(times)))
     assert from_record(record) == {0: times[0], 2: times[2]}
-    assert from_record(to_record([StepTime(0.0, 0.0, 0.0)] * 2)) == dict.fromkeys(range(2), StepTime(0.0, 0.0, 0.0))
-    assert to_record([StepTime(1.0, None, 0.0), None])["communicate_s"] is None
+    assert from_record(to_record([StepSeconds(0.0, 0.0, 0.0)] * 2)) == dict.fromkeys(
+        range(2), StepSeconds(0.0, 0.0, 0.0)
+    )
+    assert to_record([StepSeconds(1.0, None, 0.0), None])["communicate_s"] is None
 
 
 def test_a_reader_has_at_most_so_many_records(tmp_path):
@@ -251,11 +252,3 @@ def test_a_reader_has_at_most_so_many_records(tmp_path):
     path.write_text(path.read_text() + lines[8])
     assert len(reader.read().all()) == 5
     assert len(metrics.read(path)) == 9
-
-
-def test_times_of_ranks_are_thinned_by_their_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(rank_times, "MAX_TIMES", 20)
-    records = [record(number, **times([1.0] * 4, None, [0.0] * 4)) for number in range(1, 13)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-    intervals = MetricsReader(tmp_path / "metrics.jsonl").read().rank_times()
-    assert [interval.step for interval in intervals] == [3, 6, 9, 12]

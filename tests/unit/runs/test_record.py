@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 import warnings
 
 import numpy as np
@@ -11,7 +12,7 @@ from support.fake_learner import numbered, use_fakes
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.runs import metrics, plots, record
+from hvdtrain.runs import console, metrics, plots, record
 from hvdtrain.runs.plots import MIN_ACCURACY_SPAN, plot_metrics, widened
 from hvdtrain.system.text import to_json
 from hvdtrain.training.train import train
@@ -43,7 +44,7 @@ def test_folder_in_which_a_run_is_continued(tmp_path):
         assert record.continued_folder(RuntimeOptions(resume=path)) == tmp_path / "run"
         assert record.continued_folder(RuntimeOptions(resume=path, name="other")) is None
     assert record.continued_folder(RuntimeOptions()) is None
-    named = RuntimeOptions(runs=tmp_path / "new", name="run", auto_resume=True)
+    named = RuntimeOptions(runs=tmp_path / "new", name="run", resume="auto")
     assert record.continued_folder(named) == tmp_path / "new" / "run"
     assert (tmp_path / "new" / "run").is_dir()
 
@@ -76,17 +77,17 @@ def train_once(tmp_path, monkeypatch):
 
 
 def test_a_run_that_is_resumed_in_its_folder_keeps_its_id(tmp_path, train_once):
-    first = train_once("run", 2, auto_resume=True)["id"]
+    first = train_once("run", 2, resume="auto")["id"]
     assert re.fullmatch("[0-9a-f]{16}", first)
-    assert train_once("run", 4, auto_resume=True)["id"] == first
+    assert train_once("run", 4, resume="auto")["id"] == first
     assert train_once("other", 4, resume=tmp_path / "run")["id"] != first
 
 
 @pytest.mark.parametrize("value", ["0123", "0123456789ABCDEF", 5, None, {"a": 1}])
 def test_an_id_that_is_none_is_replaced(tmp_path, train_once, value):
-    record = train_once("run", 2, auto_resume=True)
+    record = train_once("run", 2, resume="auto")
     (tmp_path / "run" / "config.json").write_text(json.dumps({**record, "id": value}))
-    assert re.fullmatch("[0-9a-f]{16}", train_once("run", 4, auto_resume=True)["id"])
+    assert re.fullmatch("[0-9a-f]{16}", train_once("run", 4, resume="auto")["id"])
 
 
 def test_a_command_with_credentials_is_not_recorded(train_once):
@@ -101,6 +102,16 @@ def test_one_point_is_not_drawn(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(LINE)
     assert plot_metrics(tmp_path, "lenet") is None
     assert not (tmp_path / "metrics.png").exists()
+
+
+def test_without_matplotlib_nothing_is_drawn_and_the_log_says_so(tmp_path, monkeypatch):
+    (tmp_path / "metrics.jsonl").write_text(LINE + LINE.replace("1", "2"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    console.open_log(tmp_path, 0, on_console=False)
+    assert plot_metrics(tmp_path, "lenet") is None and not (tmp_path / "metrics.png").exists()
+    console.close_log()
+    assert "pip install 'hvdtrain[plots]'" in (tmp_path / "logs" / "rank-0.log").read_text()
 
 
 @pytest.mark.parametrize("name", ["a$b$c", r"$\frac$ $x^$", "a_b|<c>\n\x1b[31m", "名" * 200, "\udce4"])

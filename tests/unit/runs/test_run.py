@@ -9,7 +9,8 @@ from support.report import make_run
 from hvdtrain.cli import runs
 from hvdtrain.errors import UserError
 from hvdtrain.runs.records import DamagedFile, Record
-from hvdtrain.runs.run import Run, find_runs
+from hvdtrain.runs.run import RecordedRun
+from hvdtrain.runs.search import find_runs
 
 
 def test_runs_are_found_below_a_folder(tmp_path):
@@ -26,7 +27,7 @@ def test_folders_that_may_not_be_listed_are_named(tmp_path, monkeypatch, capsys)
     """By another user than root, whom nothing stops."""
     for name in ("a", "b"):
         make_run(tmp_path / name)
-    monkeypatch.setattr("hvdtrain.runs.run.is_run", lambda folder: folder.name == "a")
+    monkeypatch.setattr("hvdtrain.runs.search.is_run", lambda folder: folder.name == "a")
     monkeypatch.setattr(os, "access", lambda path, mode: os.fspath(path) != str(tmp_path / "b"))
     runs.main([str(tmp_path), "--json"])
     printed = capsys.readouterr()
@@ -39,7 +40,7 @@ def test_folders_that_may_not_be_listed_are_named(tmp_path, monkeypatch, capsys)
 def test_a_damaged_file_is_named_and_its_values_are_unknown(tmp_path, file, content):
     path = make_run(tmp_path / "run") / file
     path.write_bytes(content)
-    run = Run(path.parent)
+    run = RecordedRun(path.parent)
     assert (run.result if file == "result.json" else run.config).values == {}
     with pytest.raises(DamagedFile) as error:
         run.require()
@@ -62,7 +63,7 @@ def test_a_value_that_no_run_writes_is_named(tmp_path, file, name, value, what):
     path = make_run(tmp_path / "run") / file
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
     with pytest.raises(DamagedFile) as error:
-        Run(path.parent).require()
+        RecordedRun(path.parent).require()
     assert (error.value.path, error.value.what) == (path, what)
 
 

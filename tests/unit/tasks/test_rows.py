@@ -293,7 +293,7 @@ def task(tmp_path: Path):
 @pytest.mark.guarantee("augmented-rows")
 @pytest.mark.parametrize("name", ["InMemory", "Source", "Random"])
 def test_processes_augment_as_the_rank_does(task, name):
-    trained, dataset = task(name, set=("scale=2.0",))
+    trained, dataset = task(name, arg=("scale=2.0",))
     found = []
     for workers in (0, 2):
         with Reader(dataset, workers, trained.loader_spec, 7) as reader:

@@ -98,7 +98,7 @@ def test_arguments_are_true_or_false(text):
 @pytest.mark.parametrize("name", ["flag", "typed", "older"])
 @pytest.mark.parametrize("value", ["no", "off", "maybe", "2", "''"])
 def test_what_is_neither_true_nor_false_is_refused(name, value):
-    assert_refused(Flags, f"--set {name}=", settings=(f"{name}={value}",))
+    assert_refused(Flags, f"--arg {name}=", settings=(f"{name}={value}",))
 
 
 def needs(width):
@@ -108,13 +108,13 @@ def needs(width):
 @pytest.mark.parametrize(
     ("kind", "texts"),
     [
-        ((Task, "width"), ["--set width: is not of the form NAME=VALUE"]),
-        ((Task, "=3"), ["--set =3: is not of the form NAME=VALUE"]),
-        ((Task, "width=1", "width=2"), ["--set width=2: width is given twice"]),
-        ((Task, "widht=1"), ["--set widht: t.py:Task has no such argument (did you mean width?)", "width, name, rate"]),
+        ((Task, "width"), ["--arg width: is not of the form NAME=VALUE"]),
+        ((Task, "=3"), ["--arg =3: is not of the form NAME=VALUE"]),
+        ((Task, "width=1", "width=2"), ["--arg width=2: width is given twice"]),
+        ((Task, "widht=1"), ["--arg widht: t.py:Task has no such argument (did you mean width?)", "width, name, rate"]),
         (3, ["has no method data"]),
         (type("Empty", (), {"data": Task.data}), ["has no method model"]),
-        (needs, ["needs a value for width; give --set width=VALUE"]),
+        (needs, ["needs a value for width; give --arg width=VALUE"]),
         (with_data(None), ["data() returned NoneType; return (train, test)"]),
         (with_data(((X, Y[:2]), (X, Y))), ["the training rows have arrays of length 2, 6"]),
         (with_data(((X, Y), (X[:, :2], Y))), ["training rows are float32 (4,) and int64 (), test rows float32 (2,)"]),
@@ -200,5 +200,5 @@ class Rows:
 
 @pytest.mark.parametrize("part", [(X, Y), Rows()])
 def test_parts_are_not_divided_again(part):
-    with pytest.raises(UserError, match=r"--split 0.5: data\(\) returned tuple of length 2, which are parts already"):
+    with pytest.raises(UserError, match=r"--split: data\(\) returned tuple of length 2, which are parts already"):
         make_task("mine.py:Own", with_data((part, part)), division=Division(0.5, 0.0, 0))

@@ -13,7 +13,7 @@ from support.networks import CIFAR_LENET, LENET
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import FACTS
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import arithmetic

@@ -11,11 +11,11 @@ from support.stack import cases
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.sharding import Assignment
-from hvdtrain.interfaces import Position
-from hvdtrain.runs.step_times import StepTime
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.runs.step_times import StepSeconds
 from hvdtrain.training.balance import LENGTHS, Balancer, balanced, moved, moves_to
 from hvdtrain.training.balancing import Balancing
-from hvdtrain.training.ranks import Interval
+from hvdtrain.training.ranks import LoggedInterval
 
 STEPS = 10
 
@@ -24,7 +24,7 @@ def interval(counts, shard_s, fixed_s=0.0):
     """The times of an interval of a second or more, in which each rank waits for the slowest one."""
     local = STEPS * (counts * np.asarray(shard_s) + fixed_s)
     local *= max(1.0 / local.max(), 1.0)
-    return [StepTime(seconds, local.max() - seconds, 0.0) for seconds in local]
+    return [StepSeconds(seconds, local.max() - seconds, 0.0) for seconds in local]
 
 
 def train(shards, shard_s, parts, noise=0.0, seed=0, fixed_s=0.0):
@@ -117,20 +117,20 @@ def test_any_speeds_converge(speeds, seed, noise):
     "intervals",
     [
         pytest.param([[1.0, 99.0]] + [[0.1, 0.1]] * 9, id="frameworks compile in the first steps with other shards"),
-        pytest.param([[StepTime(1.0, None, 0), StepTime(9.0, None, 0)]] * 90, id="times contain waiting"),
+        pytest.param([[StepSeconds(1.0, None, 0), StepSeconds(9.0, None, 0)]] * 90, id="times contain waiting"),
     ],
 )
 def test_what_moves_nothing(intervals):
     balancer = Balancer(Assignment.contiguous(2, 8))
     for times in intervals:
-        times = times if isinstance(times[0], StepTime) else interval(np.array([4, 4]), times)
+        times = times if isinstance(times[0], StepSeconds) else interval(np.array([4, 4]), times)
         assert balancer.add(STEPS, times) is None
 
 
 def test_short_intervals_count_together():
     """Logging steps each 0.1 s: a second each is a part."""
     balancer = Balancer(Assignment.contiguous(2, 8))
-    changes = [balancer.add(1, [StepTime(0.1, 0.0, 0.0), StepTime(0.04, 0.06, 0.0)]) for _ in range(52)]
+    changes = [balancer.add(1, [StepSeconds(0.1, 0.0, 0.0), StepSeconds(0.04, 0.06, 0.0)]) for _ in range(52)]
     assert not any(changes[:50]) and changes[50].assignment.counts == [2, 6]
     assert changes[50].moves == [(2, 0, 1), (3, 0, 1)]
 
@@ -164,8 +164,8 @@ def after(run, logging_steps, seconds, first=0):
     balancing.started(Position(step=first))
     for number in range(1, logging_steps + 1):
         local = [10 * count * shard_s for count, shard_s in zip(run.assignment.counts, seconds, strict=True)]
-        times = [StepTime(own, max(local) - own, 0.0) for own in local]
-        balancing.joined(Position(step=first + 10 * number), Interval(0.0, times=times))
+        times = [StepSeconds(own, max(local) - own, 0.0) for own in local]
+        balancing.joined(Position(step=first + 10 * number), LoggedInterval(0.0, times=times))
     return reporter
 
 
@@ -190,7 +190,7 @@ def test_shards_stay_where_nothing_can_be_won_or_nobody_asks(run):
 def test_ranks_that_changed_begin_with_equal_shares_and_are_watched_anew():
     run, reporter = Run(8, 2), Reporter()
     balancing = Balancing(run, reporter)
-    slow = Interval(0.0, times=[StepTime(1.0, 3.0, 0.0), StepTime(4.0, 0.0, 0.0)])
+    slow = LoggedInterval(0.0, times=[StepSeconds(1.0, 3.0, 0.0), StepSeconds(4.0, 0.0, 0.0)])
     for first in (0, 55):  # the last steps are done again
         balancing.started(Position(step=first))
         for number in range(1, 7):
@@ -203,5 +203,5 @@ def test_ranks_that_changed_begin_with_equal_shares_and_are_watched_anew():
     balancing.renewed(Position(step=165), None)
     assert run.assignment.counts == [2, 3, 3]
     balancing.started(Position(step=165))
-    balancing.joined(Position(step=175), Interval(0.0, times=[StepTime(1.0, 0.0, 0.0)] * 3))
+    balancing.joined(Position(step=175), LoggedInterval(0.0, times=[StepSeconds(1.0, 0.0, 0.0)] * 3))
     assert len(reporter.records) == 2

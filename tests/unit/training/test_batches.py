@@ -11,7 +11,7 @@ from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Reader
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.training.batches import Batches
 
 SHARDS, ROWS, BATCH = 4, 44, 8
@@ -20,7 +20,7 @@ SHARDS, ROWS, BATCH = 4, 44, 8
 class Run(SimpleNamespace):
     """What `Batches` asks of a run, of one rank of two, with shards that a test moves."""
 
-    config, runtime = Config(shards=SHARDS, batch_size=BATCH, remainder="exact"), RuntimeOptions(device_data="off")
+    config, runtime = Config(shards=SHARDS, batch_size=BATCH, remainder="exact"), RuntimeOptions()
     samples, global_batch, remainder = ROWS, BATCH, "exact"
     group, target = SingleProcess(), SimpleNamespace(kind="network")
     numbers: tuple[int, ...] = (0, 1)
@@ -60,7 +60,7 @@ def test_the_next_step_has_the_new_shards(workers):
 def test_a_rank_reads_the_shard_that_it_checks_after_its_own(workers):
     """Every second step; the last batch has 4 rows. A shard that is checked is no row of this rank."""
     run, dataset = Run(), numbered(ROWS)
-    run.runtime = RuntimeOptions(device_data="off", audit=2)
+    run.runtime = RuntimeOptions(audit=2)
     checked = 0
     with Reader(dataset, workers) as reader:
         batches = Batches(run, reader)
@@ -84,7 +84,7 @@ def test_a_rank_reads_the_shard_that_it_checks_after_its_own(workers):
 def test_who_checks_follows_the_shards_that_move():
     """A shard that moves between two other ranks may change who checks it, so nothing that was read ahead is used."""
     run, dataset = Run(), numbered(ROWS)
-    run.runtime = RuntimeOptions(device_data="off", audit=1)
+    run.runtime = RuntimeOptions(audit=1)
     with Reader(dataset, 2) as reader:
         batches = Batches(run, reader).of_epoch(Position(), 5)
         next(batches)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.interfaces import Evaluated
+from hvdtrain.interfaces.learner import Evaluated
 from hvdtrain.runs.metrics import EVALUATION_NAMES, MetricsWriter
 from hvdtrain.training.evaluation import MAX_CONFUSED, Sums
 

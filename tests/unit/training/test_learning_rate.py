@@ -9,8 +9,8 @@ import pytest
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import score_of
-from hvdtrain.interfaces import Position
-from hvdtrain.training.run import Run, learning_rate
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.training.run import RunContext, learning_rate
 
 
 def rates(steps, size=1, **options):
@@ -22,9 +22,9 @@ def rates(steps, size=1, **options):
     ("options", "expected"),
     [
         ({"epochs": 2, "lr": 0.4, "warmup_epochs": 1, "schedule": "constant"}, [0.1, 0.2, 0.3] + [0.4] * 5),
-        ({"epochs": 4, "schedule": "step", "lr_step_epochs": 2, "lr_gamma": 0.5}, [1] * 4 + [0.5] * 4),
+        ({"epochs": 4, "schedule": "step:0.5:2"}, [1] * 4 + [0.5] * 4),
         ({"epochs": 5, "warmup_epochs": 1, "schedule": "polynomial"}, [1, 1, 0.75, 0.5, 0.25]),
-        ({"epochs": 4, "schedule": "polynomial", "lr_power": 2}, [1, 0.75**2, 0.5**2, 0.25**2]),
+        ({"epochs": 4, "schedule": "polynomial:2"}, [1, 0.75**2, 0.5**2, 0.25**2]),
         ({"epochs": 1, "schedule": "onecycle"}, [1]),  # of one step, at its peak
         ({"epochs": 1}, [1]),
         ({"epochs": 1, "size": 4}, [1]),
@@ -39,7 +39,7 @@ def test_rates(options, expected):
     ("options", "last"),
     [
         ({"schedule": "cosine", "epochs": 10}, 0.0002467),
-        ({"schedule": "onecycle", "epochs": 1, "lr_rise": 0}, 1 / 25e4),
+        ({"schedule": "onecycle:0", "epochs": 1}, 1 / 25e4),
     ],
 )
 def test_rates_that_fall_to_nearly_zero(options, last):
@@ -64,7 +64,7 @@ def test_onecycle_is_that_of_pytorch(rise, steps):
         optimizer.step()
         if len(expected) < steps:
             schedule.step()
-    actual = rates(steps, epochs=1, lr=0.4, schedule="onecycle", lr_rise=rise)
+    actual = rates(steps, epochs=1, lr=0.4, schedule=f"onecycle:{rise}")
     assert actual == pytest.approx(expected, rel=1e-9)
 
 
@@ -84,7 +84,7 @@ def test_onecycle_is_that_of_pytorch(rise, steps):
 def test_a_run_that_ends_in_its_warm_up_says_so(rows, options, warns):
     config = Config(**{"batch_size": 10, "strategy": "single", **options})
     learner = mock.Mock(learning_rate=None, devices=1, group=mock.Mock(size=1, rank=0))
-    run = Run(config, RuntimeOptions(), mock.Mock(unit="rows"), learner, mock.Mock(train=range(rows)), Path())
+    run = RunContext(config, RuntimeOptions(), mock.Mock(unit="rows"), learner, mock.Mock(train=range(rows)), Path())
     assert bool(run.schedule_problem) == warns
     assert (max(map(run.learning_rate, range(run.last_step))) < 0.999 * config.lr) == warns
     learner.learning_rate = 0.1  # of a script's own loop

@@ -14,11 +14,11 @@ from support.rank_threads import on_all_ranks
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.errors import WrongBits
-from hvdtrain.interfaces import Checkpoint, OptimizerState, Position, ShardLoss
-from hvdtrain.runs.step_times import StepTime, to_record
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position, ShardLoss
+from hvdtrain.runs.step_times import StepSeconds, to_record
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.heartbeats import Heartbeat, Observation
-from hvdtrain.training.ranks import Losses, Ranks, RankStep, join, losses_of_rank, losses_of_shards
+from hvdtrain.training.ranks import IntervalCollector, Losses, RankStep, join, losses_of_rank, losses_of_shards
 from hvdtrain.training.survival import Agreement, Handover, Standing, agree, hand_over
 
 NAN, INF = float("nan"), float("inf")
@@ -59,7 +59,7 @@ def test_no_finite_loss_and_step_0_of_rank_0():
 
 
 def test_times_of_all_ranks_travel_with_the_losses_and_have_a_number_each_in_records():
-    times = [StepTime(1.23456, 0.5, 0.0), StepTime(0.000123456, 0.25, 12.5)]
+    times = [StepSeconds(1.23456, 0.5, 0.0), StepSeconds(0.000123456, 0.25, 12.5)]
     taken = joined([1.0], [3.0], times=times).times
     assert taken == times
     assert to_record(taken) == {"compute_s": [1.235, 0.0001235], "communicate_s": [0.5, 0.25], "data_s": [0.0, 12.5]}
@@ -137,7 +137,7 @@ def test_one_rank_hands_over_all_that_the_others_need(root):
 
 def ranks_of(*numbers):
     group = SimpleNamespace(rank=0, size=len(numbers), ranks=numbers)
-    return Ranks(SimpleNamespace(group=group), None, None, None)
+    return IntervalCollector(SimpleNamespace(group=group), None, None, None)
 
 
 def test_losses_stay_until_the_next_step_as_ranks_that_change_join_them_again():

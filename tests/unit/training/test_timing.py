@@ -16,10 +16,10 @@ from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.rows import RowError
 from hvdtrain.frameworks import arithmetic
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import metrics
 from hvdtrain.runs.console import Display
-from hvdtrain.runs.step_times import NO_TIME, StepTime
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system import phases as phases_module
 from hvdtrain.system.phases import CHECKPOINT, DATA, FORWARD, GRADIENTS, JOINING, LOGGING, LOOP, phases
 from hvdtrain.training import batches, saver, timing
@@ -64,7 +64,7 @@ def test_parts_of_an_interval_are_its_time(clock):
     phases.begin(FORWARD)
     clock.now += 3
     phases.begin(LOGGING)
-    assert timer.take() == StepTime(3.0, None, 0.0), "what cannot be told is computing"
+    assert timer.take() == StepSeconds(3.0, None, 0.0), "what cannot be told is computing"
     assert timer.total.communicate is None
 
 
@@ -126,7 +126,7 @@ def test_checkpoint_is_due_after_a_minute_or_when_it_takes_a_hundredth_of_the_ti
     assert not saver.is_due
     clock.now += 0.2
     assert saver.is_due
-    never = Saver(SlowRun(clock, 0, checkpoint_seconds=0), None)
+    never = Saver(SlowRun(clock, 0, checkpoint_every="0s"), None)
     clock.now += 1e6
     assert not never.is_due
 
@@ -135,7 +135,7 @@ def times(compute, communicate=None, data=None):
     """An interval of ranks with these seconds; they wait for the slowest one unless it is told."""
     slowest = max(compute)
     communicate = communicate or [slowest - seconds for seconds in compute]
-    return list(map(StepTime, compute, communicate, data or [0.0] * len(compute)))
+    return list(map(StepSeconds, compute, communicate, data or [0.0] * len(compute)))
 
 
 class Ranks(SingleProcess):
@@ -170,7 +170,7 @@ NAMED = {
     "too short": ([times([0.05, 0.15])] * 10, [], []),
     "the disk is slow for all": ([times([1.0, 1.0], [0.0, 0.0], [9.0, 9.0])] * 20, [], []),
     "times contain waiting": ([times([1.0, 2.1], [None, None])] * 20, [], []),
-    "one rank": ([[StepTime(2.0, 0.0, 0.0)]] * 20, [], []),
+    "one rank": ([[StepSeconds(2.0, 0.0, 0.0)]] * 20, [], []),
     **{f"jitter {seed}": (jitter(seed), [], []) for seed in range(3)},
 }
 """Intervals, with the shards of ranks if they matter; how messages begin; what the display shows after the last one."""

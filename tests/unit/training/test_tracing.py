@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.interfaces import Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.system.phases import LOOP, STEP, phases
 from hvdtrain.training.tracing import Tracing
 
@@ -28,7 +28,7 @@ def make(tmp_path):
 
     def made():
         run = SimpleNamespace(
-            runtime=SimpleNamespace(timeline="4:8", framework_profiler=False), last_step=20, folder=tmp_path,
+            runtime=SimpleNamespace(timeline="4:8"), last_step=20, folder=tmp_path,
             config=SimpleNamespace(framework="torch"), learner=SimpleNamespace(device="cpu"), group=Rank(),
             is_rank_0=True,
         )  # fmt: skip

@@ -440,7 +440,6 @@ def test_sparse_gradients_are_trained_or_an_error_in_the_first_step(options, is_
         ({"model": "mlp"}, "--model mlp: "),
         ({"model": "other.py"}, "the run is of other.py, not of "),
         ({"framework": "tensorflow"}, "--framework tensorflow: a script with its own training loop needs torch or"),
-        ({"strategy": "horovod", "op": "adasum"}, "--op adasum: "),
         ({"strategy": "ddpp"}, "--strategy ddpp: "),
     ],
 )

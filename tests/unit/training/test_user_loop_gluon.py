@@ -151,9 +151,9 @@ def test_mistakes(mistake, message, start):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"api": "module"}, "--api module: tasks need --api gluon"),
+        ({"strategy": "module"}, "--strategy module: it trains networks as data only"),
         ({"strategy": "ddp"}, "--strategy ddp"),
-        ({"strategy": "kvstore", "kvstore": "local"}, "--devices 2: a script with its own loop has one"),
+        ({"strategy": "kvstore-local"}, "--devices 2: a script with its own loop has one"),
     ],
 )
 def test_options_that_cannot_be(options, message, start):

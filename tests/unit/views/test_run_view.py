@@ -10,7 +10,7 @@ from support.run_folders import write_beat, write_changes, write_records, write_
 
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views import rank_view
-from hvdtrain.views.details import Message, joined_messages, last_messages
+from hvdtrain.views.details import LogMessage, joined_messages, last_messages
 from hvdtrain.views.run_view import RunFollower, read_runs
 
 
@@ -141,7 +141,7 @@ def test_after_rank_0_was_lost_the_next_rank_tells_how_training_goes():
         ("14:03:11", 0, "epoch 1"), ("14:03:11", 1, "epoch 1, on rank 1"), ("14:05:20", 1, "epoch 2"),
         ("14:05:20", 2, "epoch 2, on rank 2"), ("14:07:01", 0, "epoch 3"), ("14:07:01", 1, "epoch 3"),
     ]  # fmt: skip
-    messages = [Message(f"2026-05-01 {time}", rank, "INFO", text) for time, rank, text in said]
+    messages = [LogMessage(f"2026-05-01 {time}", rank, "INFO", text) for time, rank, text in said]
     assert [(one.message.rank, one.message.text) for one in joined_messages(messages)] == [
         (0, "epoch 1"), (1, "epoch 2"), (0, "epoch 3"),
     ]  # fmt: skip

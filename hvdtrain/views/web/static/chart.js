@@ -22,7 +22,6 @@ export class Chart {
   constructor(title) {
     this.title = title;
     this.lines = [];
-    this.band = null;
     this.marks = [];
     this.isLogarithmic = false;
     this.svg = makeSvg("svg", {role: "img", tabindex: 0, class: "chart"});
@@ -37,10 +36,10 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
 
-  // lines: see above; band: {x, low, high} or null; unit: of x, as text; least: of the span of the vertical axis.
+  // lines: see above; unit: of x, as text; least: of the span of the vertical axis.
   // marks: {x, kind, text}, places that are marked.
-  show(lines, {unit = "epoch", band = null, isLogarithmic = false, least = 0, marks = []} = {}) {
-    Object.assign(this, {lines, unit, band, isLogarithmic, least, marks});
+  show(lines, {unit = "epoch", isLogarithmic = false, least = 0, marks = []} = {}) {
+    Object.assign(this, {lines, unit, isLogarithmic, least, marks});
     this.draw();
   }
 
@@ -49,15 +48,15 @@ export class Chart {
     if (!width || !height) return;
     setAttribute(this.svg, "viewBox", `0 0 ${width} ${height}`);
     const usable = this.isLogarithmic ? (value) => Number.isFinite(value) && value > 0 : Number.isFinite;
-    const xs = extent([...this.lines.map((line) => line.x), ...(this.band ? [this.band.x] : [])], Number.isFinite);
-    const ys = extent([...this.lines.map((line) => line.y), ...(this.band ? [this.band.low, this.band.high] : [])], usable);
+    const xs = extent(this.lines.map((line) => line.x), Number.isFinite);
+    const ys = extent(this.lines.map((line) => line.y), usable);
     const names = this.lines.map((line) => line.name).slice(0, 5).join(", ");
     setAttribute(this.svg, "aria-label", `${this.title} over ${this.unit}: ${names || "no values"}`);
     if (!xs || !ys) return this.svg.replaceChildren(makeSvg("text", {x: LEFT, y: height / 2, class: "tick"}, "no values yet"));
     const onX = scale(...xs, LEFT, width - RIGHT, false);
     const onY = scale(...(this.isLogarithmic ? ys : padded(ys, this.least)), height - BOTTOM, TOP, this.isLogarithmic);
     this.places = {onX, onY, width, height, usable};
-    this.svg.replaceChildren(...this.axes(), ...this.areas(), ...this.marked(xs), ...this.curves());
+    this.svg.replaceChildren(...this.axes(), ...this.marked(xs), ...this.curves());
     if (this.marker !== null) this.point(this.marker);
   }
 
@@ -81,14 +80,6 @@ export class Chart {
     const {onX, height} = this.places;
     return this.marks.filter(({x}) => Number.isFinite(x) && x >= low && x <= high).map(({x, kind, text}) => makeSvg("line",
       {class: `change ${kind}`, x1: onX(x), x2: onX(x), y1: TOP, y2: height - BOTTOM}, makeSvg("title", {}, text)));
-  }
-
-  areas() {
-    if (!this.band) return [];
-    const {onX, onY} = this.places, {x, low, high} = this.band;
-    const there = x.map((value, at) => `${onX(value).toFixed(1)} ${onY(high[at]).toFixed(1)}`);
-    const back = x.map((value, at) => `${onX(value).toFixed(1)} ${onY(low[at]).toFixed(1)}`).reverse();
-    return [makeSvg("path", {class: "band", d: `M${there.concat(back).join("L")}Z`})];
   }
 
   curves() {

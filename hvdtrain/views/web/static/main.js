@@ -7,7 +7,7 @@ import {byId, keepPlace, setText} from "./dom.js";
 import {moment, whole} from "./format.js";
 import {RunPage} from "./run.js";
 import {RunTable} from "./runs.js";
-import {askForChanges, Lost, Missing} from "./server.js";
+import {ask, Lost, Missing} from "./server.js";
 
 const POLL_MS = 1000, LIVE_MS = 500, RETRY_MS = 3000;
 const FIRST_CHOICE = 5;  // the newest runs, until the user chooses
@@ -62,19 +62,21 @@ function showOverview() {
   curves.choose(names.map((name) => ({name, slot: slots.get(name), unit: runs.get(name).unit})));
 }
 
-async function readChanges() {
-  const found = await askForChanges();
-  if (found.all) runs.clear();
-  for (const name of found.removed) runs.delete(name);
-  for (const run of found.runs) {
+async function readRuns() {
+  const {values, isNew} = await ask("runs");
+  if (!isNew) return values;
+  const names = new Set(values.runs.map((run) => run.name));
+  for (const name of [...runs.keys()]) if (!names.has(name)) runs.delete(name);
+  for (const run of values.runs) {
+    if (JSON.stringify(run) === JSON.stringify(runs.get(run.name))) continue;
     runs.set(run.name, run);
     stale.add(run.name);
   }
-  return found;
+  return values;
 }
 
 async function updateOverview() {
-  const {folders, left_out: leftOut} = await readChanges();
+  const {folders, left_out: leftOut} = await readRuns();
   document.title = "Runs · hvdtrain";
   const without = leftOut.length ? `; ${leftOut.length} not shown, as a link in them leads out of it` : "";
   setText(byId("where"), `${folders.join(", ")}: ${whole(runs.size)} run${runs.size === 1 ? "" : "s"}${without}`);
@@ -87,7 +89,7 @@ async function updateOverview() {
 async function update() {
   const name = parameters().get("run");
   if (name && name === missing) {  // asking for it again would be an error in the browser's console each time
-    await readChanges();
+    await readRuns();
     if (!runs.has(fullName(name))) return;
   }
   missing = null;

@@ -1,7 +1,6 @@
-// The ranks of one run: a row for each, and the chart of how far they are apart.
+// The ranks of one run: a row for each.
 
 import {changed} from "./address.js";
-import {Chart, swatch} from "./chart.js";
 import {arrange, byId, isolated, make, makeSvg, setAttribute, setText} from "./dom.js";
 import {bytes, capitalized, duration, percent, whole} from "./format.js";
 
@@ -104,38 +103,4 @@ function drawBar(bar, numbers, shares) {
   const isKnown = shares.some((share) => share !== null);
   setText(numbers, isKnown ? shares.map(percent).join(" / ") : "");
   bar[0].ownerSVGElement.classList.toggle("empty", !isKnown);
-}
-
-export class Spread {
-  constructor() {
-    this.chart = new Chart("time of a rank without waiting for others, as a multiple of the median rank's");
-    this.legend = make("ul", {class: "legend", "aria-label": "Ranks"});
-    byId("spread").append(this.legend, this.chart.node);
-  }
-
-  // spread: as the server has it, or null; axis: epochs or steps.
-  show(spread, axis) {
-    byId("spread-section").hidden = !spread;
-    if (!spread) return;
-    const x = spread[axis].some((value) => value === null) ? spread.steps : spread[axis];
-    const lines = spread.lines.map(({rank, values}, at) => ({name: `rank ${rank}`, slot: at, x, y: values}));
-    const names = lines.map((line) => line.name).join();
-    if (this.legend.dataset.names !== names) {
-      this.legend.dataset.names = names;
-      this.legend.replaceChildren(...lines.map((line) => make("li", {}, swatch(line.slot), line.name)));
-    }
-    const unit = x === spread.steps ? "step" : "epoch";
-    this.chart.show(lines, {unit, band: {x, low: spread.least, high: spread.greatest}});
-    setText(byId("spread-note"), note(spread));
-  }
-}
-
-function note(spread) {
-  const last = spread.lines.map(({rank, values}) => [values[values.length - 1], rank]).filter(([value]) => value !== null);
-  if (!last.length) return "";
-  const [multiple, rank] = last.reduce((best, one) => (one[0] > best[0] ? one : best));
-  const parts = [`Of the newest logging step, rank ${rank} took ${multiple.toFixed(2)} times as long as the median rank.`];
-  if (spread.ranks > spread.lines.length) parts.push("Lines: the ranks that were slowest lately; band: all ranks.");
-  if (!spread.knows_waiting) parts.push("The strategy does not tell how long ranks wait for others: waiting counts as computing.");
-  return parts.join(" ");
 }

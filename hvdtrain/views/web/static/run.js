@@ -5,16 +5,15 @@ import {Curves} from "./curves.js";
 import {arrange, byId, hasSelection, isolated, keepPlace, make, setText} from "./dom.js";
 import {capitalized, duration, fixed, moment, rankCount, short, steps, whole} from "./format.js";
 import {Lines} from "./lines.js";
-import {RankTable, Spread} from "./ranks.js";
+import {RankTable} from "./ranks.js";
 import {ask} from "./server.js";
 import {badge, isOver, STATES} from "./states.js";
 
 export class RunPage {
   constructor() {
     this.curves = new Curves(byId("one-curves"), byId("one-controls"));
-    Object.assign(this, {ranks: new RankTable(), spread: new Spread(), lines: new Lines(), name: null, step: null});
-    Object.assign(this, {parts: null, isDrawn: false});
-    byId("one-controls").addEventListener("change", () => this.drawSpread());
+    Object.assign(this, {ranks: new RankTable(), lines: new Lines(), name: null, step: null});
+    this.isDrawn = false;
   }
 
   // Whether the run that is shown may still change by itself.
@@ -30,7 +29,7 @@ export class RunPage {
     const mark = `${values.run.state} ${values.run.step} ${values.run.test_loss} ${JSON.stringify(values.run.metrics)}`;
     this.curves.choose([{name, slot: 0, unit: values.run.unit}]);
     await Promise.all([
-      this.curves.update(() => mark !== this.mark || this.isLive, (_, read) => this.keepRead(read)),
+      this.curves.update(() => mark !== this.mark || this.isLive, (_, read) => showChanges(read.changes)),
       this.lines.update(name),
       this.showOptions(values.run),
     ]);
@@ -38,9 +37,8 @@ export class RunPage {
   }
 
   begin(name) {
-    Object.assign(this, {name, mark: null, isDrawn: false, optionsOf: null, parts: null, state: ""});
+    Object.assign(this, {name, mark: null, isDrawn: false, optionsOf: null, state: ""});
     this.ranks.reset();
-    this.spread.show(null);
     byId("one-title").replaceChildren(isolated(name));
     for (const id of ["one-facts", "one-state", "options", "messages", "changes"]) byId(id).replaceChildren();
     for (const id of ["one-progress", "ranks-section", "messages-section", "changes-section"]) byId(id).hidden = true;
@@ -57,17 +55,6 @@ export class RunPage {
     this.ranks.show(ranks, logs, stacks, run.rank, isOver(run.state), run.unit);
     byId("messages-section").hidden = !messages.length;
     if (!hasSelection(byId("messages"))) showMessages(messages);
-  }
-
-  // read: as the server has the curves of the run.
-  keepRead(read) {
-    this.parts = read.spread;
-    this.drawSpread();
-    showChanges(read.changes);
-  }
-
-  drawSpread() {
-    this.spread.show(this.parts, parameters().get("by") === "step" ? "steps" : "epochs");
   }
 
   // Options do not change while a run goes on.

@@ -6,9 +6,9 @@ const kept = new Map();
 export class Missing extends Error {}  // there is no such run
 export class Lost extends Error {}  // the server does not answer, or refuses to
 
-async function request(address, headers, seconds) {
+async function request(address, headers) {
   try {
-    return await fetch(address, {headers, cache: "no-store", signal: AbortSignal.timeout(seconds * 1000)});
+    return await fetch(address, {headers, cache: "no-store", signal: AbortSignal.timeout(60000)});
   } catch (error) {
     throw new Lost(error.message);
   }
@@ -25,22 +25,11 @@ export async function ask(path, query = {}) {
   const address = `api/${path}?${new URLSearchParams(query)}`;
   const before = kept.get(address);
   const headers = before ? {"If-None-Match": before.tag} : {};
-  const answer = await request(address, headers, 20);
+  const answer = await request(address, headers);
   if (answer.status === 304 && before) return {values: before.values, isNew: false};
   const values = await readJson(answer);
   kept.delete(address);
   kept.set(address, {tag: answer.headers.get("ETag") || "", values});
   if (kept.size > MAX_KEPT) kept.delete(kept.keys().next().value);
   return {values, isNew: true};
-}
-
-let session = "", version = 0;
-
-// The runs that changed since this was asked last. `all`: whether they are all there are, as the server is a new one.
-export async function askForChanges() {
-  const query = new URLSearchParams({session, since: version});
-  const values = await readJson(await request(`api/runs?${query}`, {}, 60));
-  const all = values.session !== session;
-  ({session, version} = values);
-  return {...values, all};
 }

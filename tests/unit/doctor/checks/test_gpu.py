@@ -5,12 +5,11 @@ from __future__ import annotations
 from support.doctor import doctor, nvidia_smi
 from support.made_up_packages import BUILT
 
-from hvdtrain.doctor.checks.gpu import check_gpu, check_gpu_per_rank, runs_on
+from hvdtrain.doctor.checks.gpu import check_gpu, check_gpu_per_rank
 
 FAKES = {
     "torch": "from types import SimpleNamespace as N\n__version__ = '2.15.0'\nversion = N(cuda='13.2')\n"
-    "cuda = N(is_available=lambda: True, device_count=lambda: 1, nccl=N(version=lambda: (2, 27, 3)),"
-    " get_arch_list=lambda: ['sm_80', 'sm_90'])\n",
+    "cuda = N(is_available=lambda: True, device_count=lambda: 1, nccl=N(version=lambda: (2, 27, 3)))\n",
     "mxnet": "from types import SimpleNamespace as N\n__version__ = '1.9.1'\ncontext = N(num_gpus=lambda: 1)\n"
     "runtime = N(Features=lambda: N(is_enabled=lambda name: True))\n",
     "tensorflow": "raise ImportError('not used here')",
@@ -20,15 +19,13 @@ FAKES = {
 
 
 def test_what_frameworks_and_nvidia_smi_say_is_read(tmp_path):
-    """A GPU that is newer than both frameworks, and a Horovod with another NCCL than PyTorch's."""
+    """A GPU that is newer than MXNet, and a Horovod with another NCCL than PyTorch's."""
     for name, content in FAKES.items():
         (tmp_path / "fake" / name).mkdir(parents=True)
         (tmp_path / "fake" / name / "__init__.py").write_text(content)
     smi = nvidia_smi(tmp_path, "NVIDIA B200", driver="595.10", cuda="13.2", capability="10.0")
     result = doctor(tmp_path, "--only", "gpu", PATH=smi, PYTHONPATH=str(tmp_path / "fake"))
     result.has("gpu", "ok", "1 x NVIDIA B200 (sm_100), driver 595.10, CUDA up to 13.2")
-    texts = ("NVIDIA B200 (sm_100) is too new for torch 2.15.0, built for sm_80, sm_90",)
-    result.has("gpu", "fail", *texts, remedy="make setup STACK=pytorch")
     never = "MXNet 1.9.1 was never built for NVIDIA B200 (sm_100)"
     result.has("gpu", "warn", never, remedy="make setup STACK=pytorch")
     result.has("gpu", "warn", "built with NCCL 2.10, but torch comes with 2.27", remedy="HOROVOD_NCCL_HOME")
@@ -54,16 +51,13 @@ def test_cuda_newer_than_the_driver(environment, tmp_path, monkeypatch):
     assert [one.status for one in (visible, torch, mxnet, nccl)] == ["fail", "fail", "warn", "warn"]
 
 
-def test_gpu_older_than_torch(environment, tmp_path, monkeypatch):
+def test_frameworks_that_see_the_gpu(environment, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", nvidia_smi(tmp_path, "Tesla V100", "595.10", "13.2", "7.0"))
-    code = ["sm_80", "sm_90", "compute_90"]
     nccl = {"built": {**BUILT, "nccl": 22703}, "nccl": [2, 27, 3]}
-    environment.module("torch", version="2.15.0", cuda="13.2", gpus=1, architectures=code, **nccl)
+    environment.module("torch", version="2.15.0", cuda="13.2", gpus=1, **nccl)
     environment.module("mxnet", version="1.9.1", cuda="", gpus=1)
-    sees, old, mxnet = problems(environment)
-    assert [sees.text, mxnet.text] == ["torch sees 1 GPU(s)", "mxnet sees 1 GPU(s)"]
-    assert (old.status, "an older torch" in old.remedy) == ("fail", True)
-    assert old.text.startswith("Tesla V100 (sm_70) is too old for torch 2.15.0")
+    torch, mxnet = problems(environment)
+    assert [torch.text, mxnet.text] == ["torch sees 1 GPU(s)", "mxnet sees 1 GPU(s)"]
     assert environment.finding(check_gpu_per_rank) == ("ok", "1 GPU(s) for 1 rank(s)", "")
 
 
@@ -76,17 +70,3 @@ def test_nvidia_smi_cannot_reach_the_driver(environment, tmp_path, monkeypatch):
     found = environment.finding(check_gpu)
     assert found.status == "fail" and "cannot reach the driver" in found.text and "version mismatch" in found.text
     assert "reboot" in found.remedy and not environment.findings(check_gpu_per_rank)
-
-
-def test_code_of_a_framework_on_gpus():
-    for code, capability, runs in (
-        (["sm_75", "sm_80"], 86, True),
-        (["sm_75", "sm_80"], 90, False),
-        (["sm_90"], 80, False),
-        (["sm_90a"], 90, True),
-        (["sm_90a", "sm_100a"], 103, False),
-        (["sm_100"], 120, False),
-        (["sm_80", "compute_90"], 120, True),
-        (["sm_80", "compute_90"], 75, False),
-    ):
-        assert runs_on(code, capability) == runs, (code, capability)

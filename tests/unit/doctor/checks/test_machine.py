@@ -6,10 +6,7 @@ Processes: with limits, mounts and network namespaces of their own.
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import time
-from pathlib import Path
 
 import pytest
 from support.doctor import as_root, doctor, path_with, requires, script, unshared
@@ -17,7 +14,6 @@ from support.doctor import as_root, doctor, path_with, requires, script, unshare
 from hvdtrain.doctor.check import CheckContext
 from hvdtrain.doctor.checks import machine
 from hvdtrain.doctor.checks.machine import check_memory, check_shm
-from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system import resources
 from hvdtrain.system.rank_info import RankInfo
 
@@ -31,7 +27,6 @@ def test_more_ranks_or_threads_than_cores(tmp_path):
     cores = os.cpu_count() or 1
     slots = len(os.sched_getaffinity(0))
     result = doctor(tmp_path, "--only", "slots", "--ranks", str(20 * slots))
-    result.has("slots", "fail", "not enough slots", str(20 * slots), remedy="--oversubscribe")
     result.has("slots", "warn", f"{20 * slots} ranks on {slots} core(s)", "oversubscribe", remedy=f"at most {slots}")
     result = doctor(tmp_path, "--only", "threads", OMP_NUM_THREADS=str(4 * cores))
     result.has("threads", "warn", f"OMP_NUM_THREADS={4 * cores} is too high", remedy="export OMP_NUM_THREADS=")
@@ -125,41 +120,6 @@ def test_memory_that_the_system_does_not_tell(tmp_path, monkeypatch, content):
     monkeypatch.setattr(machine, "memory_limit", lambda: (16 << 30, 1 << 30))
     (finding,) = check_memory(context)
     assert finding.status == "ok" and "15.0 GiB left of the cgroup's 16.0 GiB" in finding.text
-
-
-def test_damaged_data_set(tmp_path):
-    real = Path(os.environ.get("HVDTRAIN_DATA", ""), "fashion-mnist")
-    if not os.environ.get("HVDTRAIN_DATA") or not real.is_dir():
-        pytest.skip("needs HVDTRAIN_DATA, a folder that holds fashion-mnist/")
-    mine = tmp_path / "data" / "fashion-mnist"
-    shutil.copytree(real, mine)
-    file = next(path for path in sorted(mine.iterdir()) if "t10k-images" in path.name)
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.chmod(0o644)
-    file.write_bytes(content)
-    result = doctor(tmp_path, "--only", "data", HVDTRAIN_DATA=str(tmp_path / "data"))
-    result.has("data", "fail", "t10k-images", remedy="published file")
-    result = doctor(tmp_path, "--only", "data", HVDTRAIN_DATA=str(tmp_path / "nowhere"))
-    result.has("data", "warn", "is not a folder", remedy="fashion-mnist/")
-
-
-@pytest.mark.parametrize(
-    ("answer", "status", "text"),
-    [
-        ({"fp32": 2e-3, "bf16": 3.5e-3}, "ok", "faster in fp32: a product in torch takes 2 ms in fp32 and 3.5 ms"),
-        ({"fp32": 3.1e-3, "bf16": 1.2e-3}, "ok", "faster in bf16"),
-        ({"fp32": 2e-3, "bf16": 2e-3}, "ok", "as fast in fp32 as in bf16"),
-        ({"fp32": 2e-3}, "warn", "cannot multiply matrices in both precisions (killed by SIGILL)"),
-        ({}, "warn", "cannot multiply"),
-    ],
-)
-def test_the_faster_precision(answer, status, text, monkeypatch):
-    monkeypatch.setattr(machine, "has_module", lambda name: name == "torch")
-    completed = Completed(-signal.SIGILL, "", "", 30)
-    monkeypatch.setattr(CheckContext, "probe", lambda *_, **__: (answer, completed))
-    (finding,) = machine.check_precision(two_ranks())
-    assert finding.status == status and text in finding.text
 
 
 @as_root

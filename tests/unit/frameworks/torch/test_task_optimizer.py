@@ -15,7 +15,7 @@ from torch.optim import lr_scheduler
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner, check_request
-from hvdtrain.interfaces import Batch
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.tasks.user import make_task
 
 X, Y = np.ones((8, 4), np.float32), np.zeros(8, np.int64)
@@ -77,7 +77,7 @@ def test_what_is_no_optimizer(optimizer, text):
 )
 def test_what_is_no_schedule(schedule, text):
     with pytest.raises(UserError, match=re.escape(text)):
-        learner(sgd, schedule).plan(6, 2)
+        learner(sgd, schedule).set_length(6, 2)
 
 
 def halved(self, optimizer, steps, epochs):
@@ -87,7 +87,7 @@ def halved(self, optimizer, steps, epochs):
 
 def test_schedules_step_after_steps_and_epochs():
     trained = learner(sgd, halved)
-    trained.plan(6, 2)
+    trained.set_length(6, 2)
     assert trained.learning_rate == 0.1
     assert train(trained, 4) == pytest.approx([0.1, 0.05, 0.025, 0.00125])
 
@@ -97,7 +97,7 @@ def test_an_error_of_a_schedule_is_one_sentence():
         return lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 - step))
 
     trained = learner(sgd, failing)
-    trained.plan(6, 2)
+    trained.set_length(6, 2)
     with pytest.raises(UserError, match=r"the step\(\) of LambdaLR failed .*ZeroDivisionError"):
         train(trained, 1)
 
@@ -105,12 +105,12 @@ def test_an_error_of_a_schedule_is_one_sentence():
 def test_a_state_belongs_to_an_optimizer_and_schedules_of_these_classes():
     trained, other = learner(sgd, halved), learner(sgd)
     for one in (trained, other):
-        one.plan(6, 2)
+        one.set_length(6, 2)
     train(trained, 4)
     state = trained.optimizer_state()
-    assert trained.takes(state) and not other.takes(state) and not learner().takes(state)
+    assert trained.accepts_state(state) and not other.accepts_state(state) and not learner().accepts_state(state)
     again = learner(sgd, halved)
-    again.plan(6, 2)
+    again.set_length(6, 2)
     again.load(trained.weights())
     again.load_optimizer_state(state)
     assert train(again, 2, 4) == train(trained, 2, 4)
@@ -122,7 +122,6 @@ def test_a_state_belongs_to_an_optimizer_and_schedules_of_these_classes():
     [
         ({"lr": 0.5}, "--lr: the task's optimizer() decides it"),
         ({"strategy": "manual"}, "--strategy manual makes its updates without the task's optimizer()"),
-        ({"strategy": "horovod", "op": "adasum"}, "--op"),
         ({"framework": "mxnet"}, "--framework mxnet makes its updates without the task's optimizer()"),
     ],
 )
@@ -134,9 +133,9 @@ def test_options_that_the_task_decides(options, text):
 
 def test_a_schedule_alone_leaves_the_optimizer_to_the_options():
     task = make_task("t.py:Own", type("Own", (Task,), {"schedule": halved}))
-    assert set(task.decided) == {"schedule", "warmup_epochs", "lr_gamma", "lr_step_epochs", "lr_power", "lr_rise"}
+    assert set(task.decided) == {"schedule", "warmup_epochs"}
     trained = learner(None, halved, dataclasses.replace(CONFIG, optimizer="adam", lr=0.2))
-    trained.plan(6, 2)
+    trained.set_length(6, 2)
     assert train(trained, 2) == [0.2, 0.1]
 
 

@@ -18,19 +18,19 @@ from hvdtrain.measure.bench.strategies import (
 )
 
 ROWS = [
-    BenchRow("mxnet", "single", "", "", "one", ""),
-    BenchRow("mxnet", "horovod", "", "", "ranks", ""),
-    BenchRow("mxnet", "horovod", "", "", "ranks", "", "mpi"),
-    BenchRow("mxnet", "horovod", "module", "", "ranks", ""),
-    BenchRow("mxnet", "ring", "", "", "ranks", ""),
-    BenchRow("mxnet", "kvstore", "module", "dist_sync", "ranks", ""),
-    BenchRow("mxnet", "kvstore", "", "device", "devices", ""),
-    BenchRow("torch", "ddp", "", "", "ranks", ""),
+    BenchRow("mxnet", "single", "one", ""),
+    BenchRow("mxnet", "horovod", "ranks", ""),
+    BenchRow("mxnet", "horovod", "ranks", "", "mpi"),
+    BenchRow("mxnet", "module", "ranks", ""),
+    BenchRow("mxnet", "ring", "ranks", ""),
+    BenchRow("mxnet", "module-kvstore-dist", "ranks", ""),
+    BenchRow("mxnet", "kvstore-device", "devices", ""),
+    BenchRow("torch", "ddp", "ranks", ""),
 ]
 SPEEDS = {
     "mxnet/single": (5000, 5000, 5000), "mxnet/horovod": (90, 400, 88), "mxnet/horovod/mpi": (99, 98, 110),
-    "mxnet/horovod/module": (500, 500, 500), "mxnet/ring": (99, 500, 90), "mxnet/kvstore/dist_sync/module": (100,) * 3,
-    "mxnet/kvstore/device": (900, 900, 900), "torch/ddp": (900, 900, 900),
+    "mxnet/module": (500, 500, 500), "mxnet/ring": (99, 500, 90), "mxnet/module-kvstore-dist": (100,) * 3,
+    "mxnet/kvstore-device": (900, 900, 900), "torch/ddp": (900, 900, 900),
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_ratios_pair_jobs_of_a_repeat_with_the_fastest_of_the_framework(tmp_path
         content = json.dumps({"images_per_s": SPEEDS[job.row.name][job.repeat]})
         (tmp_path / job.name / "result.json").write_text(content)
     over_gloo, over_mpi = found = read_ratios(jobs, tmp_path)
-    fastest = "mxnet/kvstore/dist_sync/module"
+    fastest = "mxnet/module-kvstore-dist"
     assert over_gloo[:3] == ("mxnet/horovod", fastest, 2)
     assert over_gloo.ratios == pytest.approx([0.9, 0.88])
     assert over_mpi[:3] == ("mxnet/horovod/mpi", fastest, 2)
@@ -57,7 +57,7 @@ def test_all_jobs_train_in_shards_with_the_given_options(tmp_path):
         shards=8, np="8,3", set=("model=resnet20", "lr=0.1", "nesterov=true", "momentum=0.9"), output=tmp_path
     )
     rows = with_shards([row._replace(sums_shards=row.over != "devices") for row in ROWS], options.shards)
-    assert [row.name for row in rows if row.problem] == ["mxnet/kvstore/device"]
+    assert [row.name for row in rows if row.problem] == ["mxnet/kvstore-device"]
     assert not any(row.problem for row in with_shards(ROWS, 0))
     jobs = plan(rows, options)
     assert {job.replicas for job in jobs if job.row.over == "ranks"} == {3, 8}

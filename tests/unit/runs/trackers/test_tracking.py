@@ -1,6 +1,7 @@
 """What trackers are told of a run: its id and options without secrets, and which records are repeated."""
 
 import json
+import sys
 import threading
 import time
 
@@ -97,11 +98,17 @@ def test_an_unusable_tracker(tmp_path, monkeypatch, name, reason):
     trackers.check(["recorder", "tensorboard"])
 
 
-def test_a_tracker_whose_library_is_missing(monkeypatch):
-    monkeypatch.setenv(*trackers.EXTRAS["mlflow"])
-    monkeypatch.setitem(trackers.BUILT_IN, "mlflow", "no_such_library:MLflow")
-    with pytest.raises(UserError, match=r"no_such_library.*; pip install 'hvdtrain\[mlflow\]'"):
-        trackers.check(["mlflow"])
+@pytest.mark.parametrize(
+    ("name", "library"), [("mlflow", "mlflow"), ("tensorboard", "tensorboardX"), ("prometheus", "prometheus_client")]
+)
+def test_a_tracker_whose_library_is_missing(monkeypatch, name, library):
+    monkeypatch.setenv(*trackers.SILENT["mlflow"])
+    for module in [known for known in sys.modules if known.startswith(f"{library}.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"hvdtrain.runs.trackers.{name}", raising=False)
+    with pytest.raises(UserError, match=rf"{library}.*; pip install 'hvdtrain\[{name}\]'"):
+        trackers.check([name])
 
 
 def test_names_are_checked_where_rank_0_runs_only(monkeypatch):

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -13,9 +12,9 @@ from hvdtrain.__main__ import main
 from hvdtrain.runs.metrics import Curve
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.differences import difference_lines, differences
+from hvdtrain.views.output import ASCII, Output
 from hvdtrain.views.run_view import RunFollower, read_runs
-from hvdtrain.views.terminal.chart import Line, chart
-from hvdtrain.views.terminal.figures import Output
+from hvdtrain.views.terminal.chart import ChartLine, chart
 from hvdtrain.views.terminal.follow import _on_screen
 from hvdtrain.views.terminal.page import page_lines
 from hvdtrain.views.terminal.screen import Shown, screen_lines
@@ -39,7 +38,9 @@ def training_run(folder, ranks, slow=None):
 @pytest.mark.parametrize("size", [(60, 24), (80, 24), (120, 40), (200, 60), (40, 10), (20, 3)])
 def test_screen_fits(tmp_path, size, plain):
     width, height = size
-    lines = screen_lines(training_run(tmp_path / "run", 2, slow=1), width, height, plain)
+    output = Output()
+    output.console = Console(file=io.TextIOWrapper(io.BytesIO(), "ascii" if plain else "utf-8"))
+    lines = output.encodable(screen_lines(training_run(tmp_path / "run", 2, slow=1), width, height))
     assert len(lines) <= height and max(line.cell_len for line in lines) <= width
     text = "\n".join(line.plain for line in lines)
     assert "training  run" in text
@@ -49,7 +50,7 @@ def test_screen_fits(tmp_path, size, plain):
         assert "62%  step 250/400" in text and "0:00:0" in text
         assert "epoch 2/4: train loss 0.9" in text and "loss  train 0.65" in text
     if width == 200:
-        assert ("accuracy  test 0.83" in text and "80/20/0" in text and "█" * 19 in text) or plain
+        assert ("accuracy  test 0.83" in text and "80/20/0" in text) or plain
 
 
 def test_of_many_ranks_those_with_remarks_are_shown_and_what_all_say_once(tmp_path):
@@ -84,7 +85,8 @@ POINTS = Curve([1.0, 2.0, 3.0, 4.0], [1, 2, 3, 4], [4.0, 3.0, 2.0, 1.0])
 )
 def test_charts_of_any_values(values, labels):
     """A score that hardly changes is not drawn over the whole height."""
-    line, name = Line("train", POINTS._replace(values=values), "cyan"), "accuracy" if labels == [1.0, 0.9] else "loss"
+    line = ChartLine("train", POINTS._replace(values=values), "cyan")
+    name = "accuracy" if labels == [1.0, 0.9] else "loss"
     title, *rows, axis = (line.plain for line in chart(name, [line], 40, 8))
     assert len(rows) == 6 and max(map(len, [title, *rows, axis])) <= 40
     assert any(character > "⠀" for row in rows for character in row)
@@ -92,7 +94,7 @@ def test_charts_of_any_values(values, labels):
     if labels:
         assert [float(row.split()[0]) for row in (rows[0], rows[-1])] == pytest.approx(labels, abs=0.03)
     if labels == [4.0, 1.0]:
-        drawn = [line.plain for line in chart(name, [line], 40, 8, plain=True)][1:-1]
+        drawn = [line.plain.translate(ASCII) for line in chart(name, [line], 40, 8)][1:-1]
         places = [min(column for column, mark in enumerate(row[7:]) if mark != " ") for row in drawn]
         assert places == sorted(places) and places[0] <= 1 and places[-1] >= 24
 
@@ -105,7 +107,6 @@ def test_a_page_has_all_of_a_run(tmp_path, capsys):
     findings = [finding, {**finding, "status": "ok", "text": "well"}]
     (folder / "doctor.json").write_text(json.dumps({"findings": findings}))
     write_log(folder, 1, "the loss jumped", level="WARNING")
-    (folder / "timeline-100-110.json").write_text("[]")
     for rank in range(2):
         write_beat(folder, rank, compute_s=0.0, communicate_s=0.0)  # without shares
         (folder / "heartbeats" / f"stacks-rank-{rank}.txt").write_text("Thread")
@@ -114,7 +115,7 @@ def test_a_page_has_all_of_a_run(tmp_path, capsys):
     for text in (
         *("finished  run", "step 400/400", "--lr 0.125", "--epochs 4", "accuracy 0.875", "epoch_s 5"),
         *("rank 1 was killed", "fail: /dev/shm is full; enlarge it", "rank 1: the loss jumped", "numpy 1.23.5"),
-        *("processor Z80", "timeline timeline-100-110.json", "id 0123456789abcdef", "loss  train 0.46"),
+        *("processor Z80", "id 0123456789abcdef", "loss  train 0.46"),
         "stacks of rank 0-1",
     ):
         assert text in page, text
@@ -135,9 +136,9 @@ def test_pages_and_differences_fit_the_terminal(tmp_path, width):
     views = read_runs([one, other])
     lines = page_lines(Shown.read(views[0]), width, all_options=True)
     assert max(line.cell_len for line in lines) <= width
-    drawn = [line.plain for line in difference_lines([view.name for view in views], differences(views), width, False)]
+    drawn = [line.plain for line in difference_lines([view.name for view in views], differences(views), width)]
     assert max(map(len, drawn)) <= width
-    assert any(line.startswith("  --data") and "fashion-mnist" in line for line in drawn)
+    assert any("--data" in line and "fashion-mnist" in line for line in drawn)
 
 
 def test_a_run_is_found_by_its_name(tmp_path, capsys, monkeypatch):
@@ -167,7 +168,7 @@ def test_differences(tmp_path, capsys):
         *("options --strategy ring single", "options --lr 0.05 0.25", "versions numpy 1.23.5 1.22.0"),
         *("results accuracy 0.8 0.9 (+12 %)", "ranks and devices ranks 2 1"),
         "network layer 4 conv outputs 50 kernel 5 conv outputs 64 kernel 5",
-        "network after layer 5 — dropout rate 0.5",
+        "network layer 6",
     ):
         assert row in text, row
     assert not any(name in text for name in ("--epochs", "python", "processor", "epoch_s", "--name", "layer 1 "))
@@ -187,8 +188,7 @@ def test_what_stays_of_a_failed_run_has_its_headline(tmp_path, monkeypatch, size
     end.write(tmp_path / "run")
     output = Output()
     output.console = Console(file=io.StringIO(), width=size[0], height=size[1], force_terminal=True)
-    leave = SimpleNamespace(signal=0)
-    _on_screen(iter([RunFollower(tmp_path / "run").look()] * 2), output, leave)
+    _on_screen(iter([RunFollower(tmp_path / "run").look()] * 2), output)
     stays = output.console.file.getvalue().rpartition("\x1b[?1049l")[2]
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stays).splitlines()
     assert len(lines) < size[1] - 1 and lines[0].endswith("failed  run") and max(map(len, lines)) <= size[0]
@@ -213,8 +213,6 @@ def test_changes_of_ranks_are_shown(tmp_path, size):
         assert "1 rank lost, paused 0.31 s in all" in text
     if size[1] >= 50:
         assert "4 shards moved from rank 2 to ranks 0-1, 3 at step 120: rank 2 is lost" in text
-        (axis,) = (line.plain for line in lines if "epoch 0.05" in line.plain)
-        assert "▴" in axis, "where the rank was lost"
     write_changes(folder, back=True)
     page = " ".join(" ".join(line.plain for line in page_lines(Shown.read(shown.view), 80, False)).split())
     assert "(was killed by SIGKILL), joined again at step 140 on node3; paused 0.31 s + 0.02 s, 1 step repeated" in page

@@ -13,10 +13,9 @@ from support.live_runs import Beats, make_run
 from support.web import serving
 
 from hvdtrain.__main__ import main
-from hvdtrain.errors import UserError
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.web import app
-from hvdtrain.views.web.access import Access, read_token
+from hvdtrain.views.web.access import Access
 
 FINISHED = RunEnd("finished", time=1.0)
 ENDPOINTS = ("run", "options", "curves")
@@ -61,7 +60,7 @@ def names(listing):
     return {run["name"] for run in listing["runs"]}
 
 
-def test_lists_runs_and_then_only_those_that_changed(server, runs):
+def test_lists_runs_as_they_come_change_and_go(server, runs):
     Beats(runs / "live", 4, slow=2).write()  # other tests may have taken longer than a job is silent
     first = server.json("runs")
     states = {run["name"]: run["state"] for run in first["runs"]}
@@ -70,17 +69,11 @@ def test_lists_runs_and_then_only_those_that_changed(server, runs):
     assert first["left_out"] == ["link-out", "linked-log"]
     make_run(runs / "new", 3, FINISHED)
     FINISHED._replace(status="stopped", failure=Failure("asked to")).write(runs / "finished")
-
-    def changed(since):
-        return server.json("runs", since=since, session=first["session"])
-
-    wait_for(lambda: {"new", "finished"} <= names(changed(first["version"])), 20)
-    found = {run["name"]: run for run in changed(first["version"])["runs"]}
+    wait_for(lambda: "new" in names(server.json("runs")), 20)
+    found = {run["name"]: run for run in server.json("runs")["runs"]}
     assert found["new"]["state"] == "finished" and found["finished"]["reason"] == "asked to"
-    assert "failed" not in found
     os.rename(runs / "new", runs.parent / "gone")
-    wait_for(lambda: "new" in changed(first["version"])["removed"], 20)
-    assert names(server.json("runs", since=1 << 40, session="another")) > {"finished", "failed"}
+    wait_for(lambda: "new" not in names(server.json("runs")), 20)
 
 
 def test_one_run_with_its_ranks_options_curves_and_log(server):
@@ -89,10 +82,9 @@ def test_one_run_with_its_ranks_options_curves_and_log(server):
     assert found["ranks"][2]["compute"] > 0.9 > found["ranks"][1]["compute"]
     assert found["logs"] == [0, 1, 2, 3] and found["stacks"] == [] and found["end"] is None
     assert {(message["rank"], message["level"]) for message in found["messages"]} == {(0, "INFO")}
-    assert ["framework", "torch"] in server.json("options", run="live")["options"]
+    assert ["--framework", "torch"] in server.json("options", run="live")["options"]
     curves = server.json("curves", run="live")
     assert len(curves["curves"]["loss"]["values"]) == 80 == len(curves["curves"]["loss"]["steps"])
-    assert curves["spread"]["greatest"][-1] > 1.4 and curves["spread"]["greatest"][0] < 1.2
     assert server.json("log", run="live", rank=3)["lines"][0].endswith("INFO step 10: loss 2.0000")
     assert server.json("run", run="failed")["end"]["rank"] == 1
 
@@ -170,17 +162,6 @@ def test_away_from_loopback_a_token_is_needed(runs, tmp_path):
     assert answer.status_code == 200 and {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
     for known, status in ((cookie, 200), (cookie[:-1], 403), (cookie.replace("-80=", "-1="), 403)):
         assert served.get("/api/runs", headers={"Cookie": known}).status_code == status, known
-
-
-def test_token_from_a_file(tmp_path):
-    file = tmp_path / "token"
-    for mode, content, reason in (
-        (0o600, "0123456789abcdef", ""), (0o644, "0123456789abcdef", "other users"), (0o600, "short", "no token"),
-    ):  # fmt: skip
-        file.write_text(f"{content}\n")
-        file.chmod(mode)
-        with pytest.raises(UserError, match=reason) if reason else contextlib.nullcontext():
-            assert read_token(file) == content
 
 
 def test_addresses_that_cannot_be_used(runs, capsys):

@@ -96,7 +96,6 @@ def test_pages_fit_the_window(browser, url, runs, width, is_dark):
     check_layout(browser, width)
     browser.open(f"{url}#run=live")
     browser.wait("document.querySelectorAll('#ranks tbody tr').length === 8")
-    browser.wait("document.querySelectorAll('#spread path.line').length === 8")
     assert "slow: the others wait for it" in browser.run("document.querySelectorAll('#ranks tbody tr')[5].innerText")
     check_layout(browser, width)
     browser.run(f"location.hash = new URLSearchParams({{run: {name!r}, log: 0}})")

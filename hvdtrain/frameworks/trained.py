@@ -1,0 +1,73 @@
+"""A trained model as its framework has it, for `hvdtrain.load`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.preparation import require, set_environment
+from hvdtrain.interfaces.learner import Checkpoint
+from hvdtrain.networks.description import Weights
+from hvdtrain.system.text import printable
+from hvdtrain.tasks.target import Target
+
+
+def trained_model(path: Path, saved: Checkpoint, make_target: Callable[[], Target]) -> Any:
+    """The model of a checkpoint with the weights that evaluations measured, on the CPU.
+
+    path: the checkpoint's. make_target: called once the framework is ready, as a task's file imports it. Raises
+    UserError if the framework is missing, or the weights are not the model's.
+    """
+    if saved.framework not in _MODELS:
+        raise UserError(f"{path}: written by the unknown framework {saved.framework!r:.80}", "give another run")
+    require([saved.framework], saved.framework)  # type: ignore[arg-type]
+    set_environment()
+    try:
+        return _MODELS[saved.framework](make_target(), saved.evaluated)
+    except ValueError as error:
+        reason = f"{path}: its weights are not those of {saved.model} ({printable(str(error)):.200})"
+        raise UserError(reason, "use the code that has trained it") from None
+
+
+def _torch(target: Target, weights: Weights) -> Any:
+    import torch
+
+    from hvdtrain.frameworks.torch.export import WholeImages
+    from hvdtrain.frameworks.torch.network import load_module
+    from hvdtrain.frameworks.torch.objective import OBJECTIVES
+    from hvdtrain.tasks.target import NetworkTarget
+
+    if isinstance(target, NetworkTarget):
+        return WholeImages(target.network, weights).eval()
+    model = OBJECTIVES[target.kind](target, Config(), torch.contiguous_format).model
+    load_module(model, weights)
+    return model.eval()
+
+
+def _tensorflow(target: Target, weights: Weights) -> Any:
+    from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES
+    from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
+
+    config = Config(framework="tensorflow", strategy="single")
+    strategy = TensorFlowStrategy(config, RuntimeOptions(device="cpu"), SingleProcess())
+    objective = OBJECTIVES[target.kind](target, strategy)
+    objective.load(weights)
+    return objective.model
+
+
+def _mxnet(target: Target, weights: Weights) -> Any:
+    import mxnet as mx
+
+    from hvdtrain.frameworks.mxnet.objective import OBJECTIVES
+    from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
+
+    config = Config(framework="mxnet", strategy="single")
+    strategy = MXNetStrategy(config, RuntimeOptions(device="cpu"), SingleProcess())
+    return OBJECTIVES[target.kind](target, weights, strategy, [mx.cpu()]).trained_block()
+
+
+_MODELS: dict[str, Callable[[Target, Weights], Any]] = {"torch": _torch, "tensorflow": _tensorflow, "mxnet": _mxnet}

@@ -1,0 +1,288 @@
+"""What trains: one framework's model and optimizer, how far they are, and what is saved of them."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, SupportsFloat
+
+import numpy as np
+
+from hvdtrain.interfaces.reading import Batch
+from hvdtrain.interfaces.strategy import Group, Mean
+from hvdtrain.networks.description import Weights
+from hvdtrain.system.phases import LOOP, Phase
+
+AVERAGE = "ema/"
+"""Begins the names of the averages of weights in a checkpoint, among the arrays of the optimizer."""
+MEAN = "compression/"
+"""Begins the names of the state of `Learner.mean` there."""
+ERROR = "error"
+"""In that state: what a rank has still to send, float32 (n,); the only array of which each rank has its own."""
+RANK_ERROR = f"{MEAN}{ERROR}"
+IS_DELTA = "of changes"
+"""In that state if it is of changes of weights (`--sync-every`), and not of gradients."""
+
+
+class OptimizerState(NamedTuple):
+    """The state of an optimizer, in canonical names and layout.
+
+    arrays: `momentum/<parameter>` for SGD, `mean/<parameter>` and `square/<parameter>` for Adam, float32. In a user's
+        loop: what the optimizer and each object that it keeps give, under names that begin with the object's.
+    scale: factor contained in the momentum. PyTorch and TensorFlow accumulate gradients (1.0), MXNet accumulates them
+        times minus the learning rate. Saving it restores the state bit for bit in the same framework, and allows
+        conversion in another one.
+    updates: number of updates so far, which Adam's bias correction needs.
+    extra: values of one framework only (fp16's loss scale); another framework starts without them.
+    """
+
+    arrays: Weights
+    scale: float = 1.0
+    updates: int = 0
+    extra: dict[str, Any] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
+
+    def without(self, prefix: str) -> OptimizerState:
+        """Itself without the arrays whose names begin so."""
+        arrays = {name: array for name, array in self.arrays.items() if not name.startswith(prefix)}
+        return self._replace(arrays=arrays)
+
+    def under(self, prefix: str) -> Weights:
+        """The arrays whose names begin so, by the rest of their names."""
+        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
+
+
+class Evaluated(NamedTuple):
+    """Sums over the rows of an evaluation step."""
+
+    loss: float
+    metrics: dict[str, float]
+    """By name; `accuracy` of a classifier is the number of rows whose class was predicted."""
+    predicted: np.ndarray | None = None
+    """Classes, int64 (n,), of a network as data."""
+
+
+class ShardLoss(NamedTuple):
+    """The loss of a shard: sum(weights * loss) over its rows."""
+
+    shard: int
+    rank: int
+    """The rank that computed it, as the group numbered it in that step."""
+    value: float
+
+    def __float__(self) -> float:
+        return self.value
+
+
+StepLoss = SupportsFloat | list[ShardLoss]
+"""The loss of a step on a rank, which float() waits for; with --shards, those of all ranks' shards, in their order."""
+
+
+class Learner(abc.ABC):
+    """One framework's model and optimizer. Knows tensors and devices, but no files, epochs or schedules.
+
+    A framework overrides the methods without a default, `train_step` or `fit`, and of the others what it does better.
+    """
+
+    group: Group
+    device: str
+    """Kind of device: `cpu`, `cuda:0` and so on."""
+    devices: int = 1
+    """Number of devices in this process, each with a copy of the model."""
+    local_weights: frozenset[str] = frozenset()
+    """Names of `weights` of which each rank has its own values: running statistics of the rank's rows."""
+    shared_statistics: frozenset[str] = frozenset()
+    """With --shards: names of `weights` that are not trained; all ranks have the mean over the shards."""
+    frozen: frozenset[str] = frozenset()
+    """Names of `weights` that nothing changes, as far as they are known."""
+    state_by_rank: bool = False
+    """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
+    skipped: int = 0
+    """Number of updates skipped because gradients were not finite; the same on every rank."""
+    mean: Mean | None = None
+    """What combines gradients, or with --sync-every weights; its state belongs to checkpoints."""
+    _averages: Any = None
+    """A framework's `Averages`, with --ema."""
+    between_steps: ClassVar[Phase] = LOOP
+    """The phase in which each step begins and ends: whose loop it is."""
+
+    @property
+    def untrained(self) -> frozenset[str]:
+        """Names of `weights` that the rows of a step change, and no update: they may be infinite, as masks are."""
+        return self.local_weights | self.shared_statistics
+
+    def seed(self, step: int, part: int) -> None:  # noqa: B027  (a model need not draw random numbers)
+        """Seed the generators from which the model draws next; part: see `Batch.part`, or a number above all shards."""
+
+    @property
+    def learning_rate(self) -> float | None:
+        """That of an optimizer whose rate a user's code sets; None where a batch has it."""
+        return None
+
+    def set_length(self, steps: int, epochs: int) -> None:  # noqa: B027  (only a task's own schedule needs it)
+        """Learn, before the first step or a state, that all epochs of the run have so many steps."""
+
+    def train_step(self, batch: Batch) -> StepLoss:
+        """One synchronous step on this rank's rows.
+
+        Returns this rank's sum(weights * loss), which may not be computed yet; or those of the shards of all ranks.
+        """
+        losses: list[StepLoss] = []
+        self.fit(iter([batch]), 1, losses.append)
+        return losses[0]
+
+    def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[StepLoss], None]) -> None:
+        """Train on `steps` batches. A framework with a loop of its own (Keras' and Module's fit) runs them in that.
+
+        after: called as soon as each step is done, with what `train_step` returns. A framework may take the next batch
+            before that. An exception that it raises ends the fit.
+        """
+        for batch in batches:
+            after(self.train_step(batch))
+
+    def read_losses(self, losses: list[Any]) -> list[float]:
+        """The values of losses that `train_step` returned; waits for the last."""
+        return [float(loss) for loss in losses]
+
+    @abc.abstractmethod
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        """Evaluate rows of a source."""
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        """Logits, float32 (n, classes); of networks as data only."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def weights(self) -> Weights:
+        """All parameters and running statistics, float32, in canonical names and layout; waits for the last update.
+
+        The statistics are those of this rank's first device.
+        """
+
+    @abc.abstractmethod
+    def load(self, weights: Weights) -> None:
+        """Set all parameters and running statistics. Raises ValueError if names or shapes differ."""
+
+    @abc.abstractmethod
+    def optimizer_state(self) -> OptimizerState:
+        """The state of the optimizer; of a script's, empty before the first step."""
+
+    def accepts_state(self, state: OptimizerState) -> bool:
+        """Whether this may be the state of its optimizer. Raises ValueError if it is that of another network."""
+        required = {name: array.shape for name, array in self.optimizer_state().arrays.items()}
+        if required.keys() - state.arrays.keys():
+            return False
+        if any(state.arrays[name].shape != shape for name, shape in required.items()):
+            raise ValueError("its shapes are not those of the network")
+        return True
+
+    def local_arrays(self) -> Weights:
+        """Of the arrays that a checkpoint has with the optimizer's, those of which each rank has its own."""
+        error = {name: array for name, array in self.mean_arrays().items() if name == RANK_ERROR}
+        return error | (self.optimizer_state().arrays if self.state_by_rank else {})
+
+    def mean_arrays(self) -> Weights:
+        """The state of `mean`, by its names in a checkpoint."""
+        arrays = self.mean.arrays() if self.mean else {}
+        if arrays and self.state_by_rank:
+            arrays = arrays | {IS_DELTA: np.ones(1, np.int64)}
+        return {f"{MEAN}{name}": array for name, array in arrays.items()}
+
+    @abc.abstractmethod
+    def load_optimizer_state(self, state: OptimizerState) -> None:
+        """Set the state of the optimizer."""
+
+    def averages(self) -> Weights:
+        """With --ema, the moving averages of the trained ones among `weights`; empty before the first update."""
+        return self._averages.arrays() if self._averages else {}
+
+    def load_averages(self, averages: Weights) -> None:
+        """Set what `averages` returned; where it is empty, they begin with the next update."""
+        if self._averages:
+            self._averages.load(averages)
+
+    def close(self) -> None:  # noqa: B027  (a model need not be changed for training)
+        """Training has ended: leave the model as another run of this process may train it."""
+
+    def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
+        """Compile the step for as many rows as these of a source (`--compile`); returns the seconds that it took.
+
+        Raises an error of any kind if it cannot; the step is then as it was. By default there is nothing to compile.
+        """
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far training is: decides the next batch and its learning rate.
+
+    The order of samples is a function of (seed, epoch), so this is all the random state there is.
+    """
+
+    epoch: int = 0
+    """Number of completed epochs."""
+    rows_in_epoch: int = 0
+    """Rows of this epoch's order that steps have taken; valid even if the batch size changes."""
+    step: int = 0
+    """Number of steps done in all epochs."""
+    global_batch: int = 0
+    """Rows per step over all ranks, by which `step` counts."""
+    seed: int = 0
+    best: float = 0.0
+    """The best score so far, `Score.order`; 0 for none."""
+    best_epoch: int = 0
+    """Number of complete epochs when it was measured."""
+    best_by: str = ""
+    """`Score.choice` of it."""
+
+    def after_step(self, samples: int) -> Position:
+        """After one more step, of an epoch of so many rows."""
+        rows = min(self.rows_in_epoch + self.global_batch, samples)
+        return replace(self, step=self.step + 1, rows_in_epoch=rows)
+
+    def scored(self, order: float, choice: str) -> Position:
+        """After an evaluation at the end of an epoch, which may be done again. order, choice: of its `Score`."""
+        if order <= self.best and choice == self.best_by:
+            return self
+        return replace(self, best=order, best_epoch=self.epoch, best_by=choice)
+
+    def has_waited(self, patience: int) -> bool:
+        """Whether so many epochs have passed since the one with the best score; never for 0."""
+        return 0 < patience <= self.epoch - self.best_epoch
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run needs to be resumed, and what identifies it."""
+
+    weights: Weights
+    optimizer: OptimizerState
+    position: Position
+    model: str
+    network: dict[str, Any]
+    """From `networks.record.shaped_to_record`."""
+    framework: str
+    optimizer_name: str
+    data: str
+    """Fingerprint of the training data."""
+    score: float = 0.0
+    """Greater is better; 0 if it was not measured: `Score.order`."""
+    classes: tuple[str, ...] = field(default_factory=tuple)
+    init: str = ""
+    """How the weights were initialized."""
+    arithmetic: dict[str, Any] = field(default_factory=dict)
+    """With --shards, what decided the bits besides options and data: `training.arithmetic.record`."""
+    other_ranks: tuple[Weights, ...] = ()
+    """The optimizer's arrays of ranks 1, 2, ... where each rank has its own (`Learner.state_by_rank`), else empty."""
+    score_choice: str = ""
+    """The value of --score that the score is by; empty for accuracy or loss, which nobody chose."""
+
+    @property
+    def averages(self) -> Weights:
+        """See `Learner.averages`."""
+        return self.optimizer.under(AVERAGE)
+
+    @property
+    def evaluated(self) -> Weights:
+        """What evaluations measured: the weights, with their averages where there are such."""
+        return self.weights | self.averages

@@ -1,0 +1,172 @@
+"""Who trains together, and how gradients are combined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from hvdtrain.config.compression import Method
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.networks.description import Weights
+
+
+class Group(Protocol):
+    """The processes of a job, seen from one of them; exchanges values in host memory.
+
+    All methods are collectives: every rank calls them in the same order. They raise TrainingError or a framework's
+    error if another rank is lost.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the group."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        ...
+
+    @property
+    def local_rank(self) -> int:
+        """Rank among the processes on this host."""
+        ...
+
+    @property
+    def controller(self) -> str:
+        """What connects Horovod's processes, `Gloo` or `MPI`; empty for groups without Horovod."""
+        ...
+
+    @property
+    def communicate_s(self) -> float | None:
+        """Seconds so far in which this rank waited for sums over all ranks: of gradients, from a step's last gradient
+        until all are combined, and each sum that is needed at once, as for batch normalization.
+
+        Transfer, and waiting for other ranks. 0 in one process; None where it cannot be told. Any thread may read it.
+        """
+        ...
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Element-wise sum over all ranks of a float64 vector of shape (n,)."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, ordered by rank, on every rank."""
+        ...
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        ...
+
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        """Replace `values` by those of rank `root`: uint8 (n,), contiguous, the same n on every rank.
+
+        For arrays, which `collectives.arrays` cuts into messages; `broadcast` is for small values.
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave the job in order."""
+        ...
+
+
+class Packing(Protocol):
+    """A way to write float32 values as bytes."""
+
+    def size(self, count: int) -> int:
+        """Bytes of so many values."""
+        ...
+
+    def pack(self, values: np.ndarray) -> np.ndarray:
+        """The bytes, uint8 (size(n),), of float32 values (n,)."""
+        ...
+
+    def unpack(self, packed: np.ndarray, count: int) -> np.ndarray:
+        """The values, float32 (count,), that `pack` has written, as they were rounded."""
+        ...
+
+
+class AllreduceGroup(Group, Protocol):
+    """A group that can also sum gradients, for strategies without an allreduce of their framework."""
+
+    def allreduce(self, values: np.ndarray) -> None:
+        """Sum `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n on every rank."""
+        ...
+
+    def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
+        """`allreduce` of float32 values, which ranks send to each other as bytes: the same bits on every rank."""
+        ...
+
+
+Shapes = Sequence[tuple[int, int]]
+"""Of each array in a vector as a matrix: rows and columns; (1, n) for an array of one dimension."""
+
+
+class Mean(Protocol):
+    """What computes the mean of a vector over all ranks, of gradients or of changes of weights, by a --compression."""
+
+    @property
+    def method(self) -> Method:
+        """The method."""
+        ...
+
+    def average(self, values: np.ndarray, shapes: Shapes) -> None:
+        """Replace `values`, (n,), by their mean over all ranks: the same bits on each. A collective.
+
+        values: of a type of floating-point numbers, sent as float32 if they are compressed. shapes: of the arrays in
+        it, always the same. Where a value is not finite on a rank, the mean has values that are not finite.
+        """
+        ...
+
+    def arrays(self) -> Weights:
+        """The state on which the next mean depends, by name; empty where there is none."""
+        ...
+
+    def load(self, arrays: Weights) -> None:
+        """Set what `arrays` returned; from the state of another method, restore what applies."""
+        ...
+
+
+class Unsupported(NamedTuple):
+    """An option of which a framework or a strategy supports some values only."""
+
+    option: str
+    """Name of the field of `Config`."""
+    supported: tuple[Any, ...]
+    reason: str
+    """Why other values do not work, as the end of an error message."""
+
+
+DEVICES_NORMALIZE = Unsupported("batch_norm", ("local",), "each device of a process normalizes its own rows")
+
+
+class Strategy:
+    """How the gradients of ranks or devices are combined.
+
+    Each framework derives from it a base class with the hooks that its learner calls, and from that one class per
+    strategy. The first line of a strategy's docstring is its line in `--strategy help`.
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Modules that the strategy imports besides its framework."""
+    unsupported: ClassVar[tuple[Unsupported, ...]] = ()
+    """Options that the strategy does not support in full."""
+    takes_optimizer: ClassVar[bool] = False
+    """Whether it trains with the optimizer that a task brings."""
+    many_devices: ClassVar[bool] = False
+    """Whether one process can train on several devices."""
+    sums_shards: ClassVar[bool] = False
+    """Whether the group sums the gradients of shards (--shards), and the strategy leaves them alone then."""
+    state_by_rank: bool = False
+    """See `Learner.state_by_rank`."""
+    mean: Mean | None = None
+    """What combines the gradients, where that is not the framework or its library."""
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
+        """group: the processes that train together. devices: copies of the network in this process."""
+        self.config = config
+        self.runtime = runtime
+        self.group = group
+        self.devices = devices

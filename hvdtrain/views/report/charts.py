@@ -1,0 +1,229 @@
+"""The charts of a report, as SVG: speed, scaling and learning curves."""
+
+from __future__ import annotations
+
+import base64
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from hvdtrain.config.options import TITLES
+from hvdtrain.config.score import ACCURACY, LOSS
+from hvdtrain.errors import MissingPackage
+from hvdtrain.runs import plots
+from hvdtrain.runs.metrics import History
+from hvdtrain.runs.run import RecordedRun
+from hvdtrain.system.text import printable
+from hvdtrain.views.report.rows import ReportRow, Spread, count_of, unit_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH_IN = 3.9  # narrow, so that the text is legible on a phone
+FRAMEWORK_COLORS = {"mxnet": plots.BLUE, "torch": plots.ORANGE, "tensorflow": plots.GREEN}
+OTHER_COLOR = plots.PINK
+MAX_ROWS = len(plots.COLORS) * len(plots.LINES)
+"""Rows whose curves are drawn: as many as there are different lines."""
+MAX_LINES = 60
+"""Runs whose curves are drawn, of each row the first ones."""
+MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
+"""Of a curve, and of all: the page stays small."""
+MAX_PANELS = 8
+TRAIN_LOSS = "training loss"
+ABOUT = {
+    "Speed": "Bars: rows per second, colored by framework, with whiskers from the minimum to the maximum of the runs",
+    "Scaling": "Lines: rows per second over the number of replicas, with whiskers and the ideal line",
+    "Learning curves": "Lines: training loss, test loss and metrics over epochs, a line for each run",
+}
+"""What charts show, for the alternative text."""
+Points = list[tuple[float, float]]
+"""Values over epochs."""
+
+
+class Chart(NamedTuple):
+    """A chart on the page."""
+
+    title: str
+    alt: str
+    uri: str
+    """The SVG as a data: URI, so that its ids cannot collide with those of another chart."""
+    width: int
+    height: int
+    """Natural size in CSS pixels."""
+
+
+def draw(rows: list[ReportRow]) -> tuple[list[Chart], list[str]]:
+    """The charts, and the titles of those that are omitted, with the reason."""
+    kinds: dict[str, tuple[Callable[[list[ReportRow]], Figure], list[ReportRow]]] = {
+        "Speed": (_draw_speed, [row for row in rows if row.images_per_s]),
+        "Scaling": (_draw_scaling, [row for row in rows if row.scaling and row.run.replicas > 1]),
+        "Learning curves": (draw_curves, [row for row in rows if any(_has_curve(run.history) for run in row.runs)]),
+    }
+    charts, omitted = [], []
+    for title, (draw_figure, shown) in kinds.items():
+        if not shown:
+            omitted.append(f"{title}: no row has what it shows.")
+            continue
+        try:
+            with plots.drawing(salt=title):
+                charts.append(_chart(title, draw_figure(shown), shown))
+        except MissingPackage as error:
+            return [], [f"{error}."]
+    return charts, omitted
+
+
+def _chart(title: str, figure: Figure, rows: list[ReportRow]) -> Chart:
+    uri = f"data:image/svg+xml;base64,{base64.b64encode(plots.encode(figure, 'svg')).decode()}"
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    names = "; ".join(row.label for row in rows)
+    alt = f"{ABOUT[title]}, for {count_of(len(rows), 'row')}: {names}. The tables have the figures."
+    return Chart(title, alt, uri, width, height)
+
+
+def _wrapped(label: str, width: int) -> str:
+    """The label of a row in lines, without a break inside its size."""
+    return "\n".join(textwrap.wrap(label.replace(" × ", "\u00a0×\u00a0"), width, max_lines=4, placeholder=" …"))
+
+
+def _ends(spreads: Sequence[Spread]) -> list[list[float]]:
+    """Lengths of whiskers, downwards and upwards."""
+    return [
+        [spread.median - spread.minimum for spread in spreads],
+        [spread.maximum - spread.median for spread in spreads],
+    ]
+
+
+def _draw_speed(rows: list[ReportRow]) -> Figure:
+    """A bar for each row, the first at the top; above them, the colors of frameworks."""
+    labels = [_wrapped(row.label, 26) for row in rows]
+    lines = max(label.count("\n") + 1 for label in labels)
+    figure = plots.new_figure(WIDTH_IN, 1.1 + len(labels) * (0.16 + 0.15 * lines))
+    axis = figure.subplots()
+    axis.set_yticks(range(len(labels)), labels, fontsize=8)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
+    axis.grid(axis="y", visible=False)
+    for lane, row in enumerate(rows):
+        assert row.images_per_s
+        value, color = row.images_per_s, FRAMEWORK_COLORS.get(row.framework, OTHER_COLOR)
+        axis.barh(lane, value.median, 0.62, color=color, label=TITLES.get(row.framework, row.framework))
+        if value.number > 1:
+            axis.errorbar([value.median], [lane], xerr=_ends([value]), color="black", capsize=3, linewidth=1)
+    figure.supxlabel(f"{unit_of(rows)}/s (median; whiskers: minimum to maximum)", fontsize=9)
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+    axis.locator_params(axis="x", nbins=5)
+    named = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named), frameon=False)
+    return figure
+
+
+class _Line(NamedTuple):
+    """How the curves of a run are drawn."""
+
+    run: RecordedRun
+    color: str
+    style: str
+
+
+def _has_curve(history: History) -> bool:
+    return bool(history.train_loss or history.evaluated_loss or history.metrics or history.logged)
+
+
+def _points(name: str, history: History, most: int = MAX_POINTS) -> Points:
+    """The curve of a panel, of about so many points."""
+    losses = {TRAIN_LOSS: history.train_loss, f"{history.part} {LOSS}": history.evaluated_loss}
+    metric = history.metrics.get(name.removeprefix(f"{history.part} "))
+    curve = losses.get(name) or metric or history.logged.get(name)
+    return curve.thinned(most).points if curve else []
+
+
+def _panels(lines: list[_Line]) -> list[str]:
+    """The names of the figures that any of the runs recorded: losses, then metrics, then those that scripts logged."""
+    histories = [line.run.history for line in lines]
+    losses = dict.fromkeys(f"{history.part} {LOSS}" for history in histories)
+    metrics = dict.fromkeys(f"{history.part} {name}" for history in histories for name in history.metrics)
+    logged = dict.fromkeys(name for history in histories for name in history.logged)
+    names = [TRAIN_LOSS, *losses, *metrics, *logged]
+    return [name for name in names if any(_points(name, history) for history in histories)][:MAX_PANELS]
+
+
+def draw_curves(rows: list[ReportRow]) -> Figure:
+    """A panel for each figure that was recorded; repetitions have the color of their row."""
+    from matplotlib.lines import Line2D
+
+    handles, lines = [], []
+    for number, row in enumerate(rows[:MAX_ROWS]):
+        color, style = plots.COLORS[number % len(plots.COLORS)], plots.LINES[number // len(plots.COLORS)]
+        lines += [_Line(run, color, style) for run in row.runs[: MAX_LINES // len(rows[:MAX_ROWS])]]
+        handles.append(Line2D([], [], color=color, linestyle=style, linewidth=1.3, label=_wrapped(row.label, 50)))
+    panels, legend = _panels(lines), sum(str(handle.get_label()).count("\n") + 1 for handle in handles)
+    figure = plots.new_figure(WIDTH_IN, 1.9 * len(panels) + 0.19 * legend + 0.5)
+    axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    for axis, name in zip(axes, panels, strict=True):
+        is_accuracy = name in (f"validation {ACCURACY}", f"test {ACCURACY}")
+        _draw_panel(axis, lines, name)
+        if is_accuracy:
+            axis.set_ylim(*plots.widened_limits(axis.get_ylim(), axis.dataLim.intervaly))
+        axis.set_ylabel(printable(name))
+    axes[-1].set_xlabel("epoch" + (f" ({MAX_ROWS} of {len(rows)} rows)" if len(rows) > MAX_ROWS else ""))
+    figure.legend(handles=handles, loc="outside lower left", fontsize=8, frameon=False)
+    return figure
+
+
+def _draw_panel(axis: Axes, lines: list[_Line], name: str) -> None:
+    most = max(min(MAX_POINTS, MAX_ALL_POINTS // len(lines)), 2)
+    for line in lines:
+        points = _points(name, line.run.history, most)
+        if not points:
+            continue
+        x, y = zip(*points, strict=True)
+        alpha = 0.9 if len(lines) < 10 else 0.5
+        marker = "o" if len(points) < 2 else ""
+        axis.plot(x, y, line.style, color=line.color, linewidth=1.3, alpha=alpha, marker=marker, markersize=4)
+
+
+def _draw_scaling(rows: list[ReportRow]) -> Figure:
+    """One panel per base, which defines the ideal line; one line per strategy and kind of scaling."""
+    panels: dict[str, dict[str, list[ReportRow]]] = {}
+    bases: dict[str, ReportRow] = {}
+    for row in rows:
+        assert row.scaling
+        base, run = row.scaling.base, row.run
+        devices = f", {run.devices} devices per rank" if run.devices > 1 else ""
+        series = f"{row.strategy}, {row.scaling.kind}{devices}" + (f", {row.note}" if row.note != base.note else "")
+        panels.setdefault(base.label, {}).setdefault(series, []).append(row)
+        bases[base.label] = base
+    heights = [2.6 + 0.2 * len(lines) for lines in panels.values()]
+    figure = plots.new_figure(WIDTH_IN, sum(heights))
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, (label, lines) in zip(axes, panels.items(), strict=True):
+        _draw_base(axis, bases[label], lines)
+    return figure
+
+
+def _draw_base(axis: Axes, base: ReportRow, lines: dict[str, list[ReportRow]]) -> None:
+    """Whiskers from the minimum to the maximum of repetitions, side by side where lines have the same replicas."""
+    assert base.images_per_s
+    single = base.images_per_s.median
+    most = max(row.run.replicas for rows in lines.values() for row in rows)
+    axis.plot([1, most], [single, most * single], ":", color="black", label="ideal: replicas times the base")
+    for number, (name, rows) in enumerate(lines.items()):
+        points = sorted((row.run.replicas, row.images_per_s) for row in rows if row.images_per_s)
+        x, spreads = zip((1, base.images_per_s), *points, strict=True)
+        beside = 0.012 * most * (number - (len(lines) - 1) / 2)
+        axis.errorbar(
+            *([place + beside * (place > 1) for place in x], [value.median for value in spreads]),
+            yerr=_ends(spreads),
+            fmt=plots.LINES[(number + number // 6) % len(plots.LINES)],
+            marker=plots.MARKERS[number % 6],
+            color=plots.COLORS[number % 6],
+            markersize=5,
+            elinewidth=1,
+            capsize=2,
+            label=textwrap.shorten(name, 46, placeholder=" …"),
+        )
+    axis.set_title("\n".join(textwrap.wrap(f"base: {base.label}", 46)), fontsize=9, loc="left")
+    axis.set(xlabel="replicas (whiskers: minimum to maximum)", ylabel=f"{unit_of([base])}/s", ylim=(0, None))
+    axis.set_xticks(sorted({1, *(row.run.replicas for rows in lines.values() for row in rows)}))
+    axis.yaxis.set_major_formatter("{x:,.0f}")
+    axis.legend(loc="upper left", bbox_to_anchor=(0, -0.3), fontsize=8, frameon=False)
