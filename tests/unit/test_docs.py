@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import os
 import re
 import runpy
@@ -103,6 +104,29 @@ def test_options_in_example_commands_exist():
             ours = re.search(r"(python -m )?hvdtrain.*", line)[0].partition("#")[0]
             for option in re.findall(r"(?<=\s)--[a-z][a-z0-9-]*", ours):
                 assert option in options | {"--hosts"}, f"{page.name}: {line}"
+
+
+def test_extras_that_pages_name_exist():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = setup["options.extras_require"]
+    for page in PAGES:
+        for names in re.findall(r"hvdtrain\[([\w,-]+)\]", page.read_text()):
+            assert set(names.split(",")) <= extras.keys(), f"{page.name}: {names}"
+
+
+def test_pages_name_no_option_that_went():
+    """Anywhere, those of training but --set, which other commands have; others in the lines that start their command."""
+    from hvdtrain.system import removed
+
+    for page in PAGES:
+        text = page.read_text()
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))
+        assert named & removed.TRAIN.keys() <= {"--set"}, page.name
+        for command in ("launch", "sweep", "scale", "runs", "watch", "export", "predict", "replay"):
+            table = getattr(removed, command.upper(), {})
+            for line in re.findall(rf"^ {{4}}(?:python -m )?hvdtrain {command} (.*)$", text, re.M):
+                assert not {*line.partition(" -- ")[0].split()} & table.keys(), f"{page.name}: {line}"
 
 
 def test_doctor_page_lists_all_checks():
