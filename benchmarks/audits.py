@@ -1,4 +1,4 @@
-"""What audits find (`--audit`), against what docs/audits.md predicts; whether they are ever wrong; what they cost.
+"""What audits find (`--audit`), against what docs/same-bits.md predicts; whether they are ever wrong; what they cost.
 
     python benchmarks/audits.py flips [--trials 10000]        # bits flipped in gradients, activations and weights
     python benchmarks/audits.py sound [--steps 100000]        # audits of a job without faults: any that is unequal?

@@ -1,4 +1,4 @@
-"""How long a job stands still when it loses a rank: the figures and the table of docs/surviving.md.
+"""How long a job stands still when it loses a rank: the figures and the table of docs/faults.md.
 
 usage: python benchmarks/survive.py [--short] [--parts PART...] [--frameworks F...] [--strategies S...] [--losses N]
                                     [--systems NAME...] [--seed S] [--output FILE]

@@ -8,7 +8,7 @@
 #                    PATH and where version managers keep theirs (default: the first of the stack's that is found)
 #   USE_SYSTEM_TORCH=1  use the PyTorch of BASE_PYTHON as it is (STACK=pytorch)
 #   PACKAGES         a folder of wheels and sources made by setup/packages.sh: nothing is read from the network
-#   HOROVOD_WHEELS   folder or page of prebuilt wheels of Horovod (docs/wheels.md): nothing is compiled
+#   HOROVOD_WHEELS   folder or page of prebuilt wheels of Horovod (docs/docker.md): nothing is compiled
 #   TORCH            cpu, cuda: which build of PyTorch, where the machine has no NVIDIA GPU (default: it asks, at a terminal)
 #   FOR              train: without what only tests need; test-gpu: what tests/gpu need, without Horovod, beside the
 #                    machine's PyTorch (default: all)

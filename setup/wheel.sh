@@ -3,7 +3,7 @@
 #
 #   usage: setup/wheel.sh VENV [FOLDER]     FOLDER: where the wheel goes (default: dist)
 #
-# Set-up on another machine takes it from there (HOROVOD_WHEELS) and needs no compiler; see docs/wheels.md.
+# Set-up on another machine takes it from there (HOROVOD_WHEELS) and needs no compiler; see docs/docker.md.
 set -euo pipefail
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

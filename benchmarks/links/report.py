@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import matplotlib
 from hosts import Speed
 from rows import Row, Task
 
@@ -231,9 +230,14 @@ class Report:
                 )
 
     def plot(self) -> bytes:
-        """Seconds to the accuracy against the links, for each method of the first framework; a PNG."""
-        # Labels of logarithmic axes are math.
-        with plots.drawing(), matplotlib.rc_context({"text.parse_math": True}):
+        """Seconds to the accuracy against the links, for each method of the first framework; a PNG.
+
+        Raises MissingPackage without Matplotlib.
+        """
+        with plots.drawing():
+            import matplotlib
+
+            matplotlib.rcParams["text.parse_math"] = True  # labels of logarithmic axes are math
             figure = plots.new_figure(5.5 * len(self._tasks) + 2.5, 5)
             self._draw(figure)
             return plots.encode(figure, "png")

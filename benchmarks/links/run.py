@@ -26,7 +26,7 @@ from rows import ROWS, TASKS, Row, Task, choose, write_data
 from hvdtrain.config.option import invalid, option
 from hvdtrain.config.option_parser import read_arguments
 from hvdtrain.config.validity import check_ranges
-from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.errors import MissingPackage, TrainingError, UserError
 from hvdtrain.runs.json_lines import decoded
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_outputs
@@ -103,7 +103,12 @@ def main() -> None:
     cells = [cell for cell in plan(rows, options) if not results.has(cell.key(options))]
     failed = Bench(options, results).run(cells) if cells else []
     report = Report(rows, [TASKS[name] for name in options.tasks], options.speeds, options.np, results.records)
-    write_outputs(options.output, "--output", {"links.md": report.markdown(), "links.png": report.plot()})
+    outputs: dict[str, str | bytes] = {"links.md": report.markdown()}
+    try:
+        outputs["links.png"] = report.plot()
+    except MissingPackage as error:
+        print(f"no links.png: {error}", file=sys.stderr)
+    write_outputs(options.output, "--output", outputs)
     print(report.terminal())
     if failed:
         raise TrainingError(f"{len(failed)} job(s) failed: " + "; ".join(failed))

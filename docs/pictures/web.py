@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/web.md: the page of made-up runs, in headless Chromium (`make docs-pictures`).
+"""Draw the pictures of docs/runs.md: the page of made-up runs, in headless Chromium (`make docs-pictures`).
 
 The runs are made up so that the pictures are the same on every machine; of a job of 8 ranks, rank 5 is slow.
 """

@@ -5,14 +5,16 @@ It only reads the folders that training writes: it imports no framework and chan
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+from hvdtrain.errors import MissingPackage
 from hvdtrain.runs.search import finished_runs
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import write_outputs
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.content import RunsReport
-from hvdtrain.views.report.pages import FILES, check_pages, csv_page, html_page, markdown_page
+from hvdtrain.views.report.pages import check_pages, csv_page, html_page, markdown_page
 from hvdtrain.views.table import paragraph
 
 
@@ -28,7 +30,11 @@ def show_report(runs: list[Path], output: Path) -> None:
     finished, unfinished = finished_runs(runs)
     check_pages(output)
     report = RunsReport(finished, unfinished)
-    pages = dict(zip(FILES, (markdown_page(report), csv_page(report), html_page(report)), strict=True))
+    pages, missing = {"report.md": markdown_page(report), "report.csv": csv_page(report)}, ""
+    try:
+        pages["report.html"] = html_page(report)
+    except MissingPackage as error:
+        missing = str(error)
     write_outputs(output, "--output", pages)
     print(*map(paragraph, report.findings), sep="\n")
     print(f"\n{report.table(report.main).terminal()}")
@@ -37,6 +43,8 @@ def show_report(runs: list[Path], output: Path) -> None:
     if unfinished:
         print(f"\nwithout {len(unfinished)} unfinished: {'; '.join(unfinished)}")
     print(f"\nwritten to {printable(str(output))}: {', '.join(pages)}")
+    if missing:
+        print(missing, file=sys.stderr)
 
 
 def parser() -> Parser:

@@ -16,7 +16,7 @@ from hvdtrain.runs.search import closed_folders, find_runs
 from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status, joined
 from hvdtrain.system.text import printable
-from hvdtrain.views.listing import COLUMNS, counted, run_lines, sort_runs
+from hvdtrain.views.listing import COLUMNS, Filter, counted, metric_names, run_lines, sort_runs
 from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import read_runs
 
@@ -31,7 +31,8 @@ def main(argv: list[str]) -> None:
     views = read_runs(find_runs(options.folder))
     if closed := closed_folders(options.folder):
         print(f"hvdtrain: left out, as you may not list them: {', '.join(closed)}", file=sys.stderr)
-    ordered = sort_runs(views, options.sort)
+    filters = [Filter.parse(condition, metric_names(views)) for condition in options.filter]
+    ordered = [view for view in sort_runs(views, options.sort) if all(one.accepts(view) for one in filters)]
     if options.json:
         print(json.dumps([view.values for view in ordered], indent=1, allow_nan=False))
         return
@@ -41,8 +42,9 @@ def main(argv: list[str]) -> None:
     if ordered:
         output.print(run_lines(shown, output.width))
     if output.is_terminal or not ordered:
-        more = len(ordered) - len(shown)
-        rest = f" ({more} more in a pipe, as by | less)" if more else ""
+        parts = [f"{len(ordered) - len(shown)} more in a pipe, as by | less"] * (len(ordered) > len(shown))
+        parts += [f"{len(views) - len(ordered)} left out by --filter"] * (len(views) > len(ordered))
+        rest = f" ({'; '.join(parts)})" if parts else ""
         output.print([Text(f"{counted(ordered)} in {printable(str(options.folder))}{rest}", "dim")])
 
 
@@ -60,6 +62,10 @@ def parser() -> Parser:
         "--sort", default="-started", metavar="COLUMN",
         help="least value first, or with - before its name the greatest; unknown values last; score: the best first "
              "(default: -started)",
+    )  # fmt: skip
+    made.add_argument(
+        "--filter", action="append", default=[], metavar="CONDITION",
+        help="only runs that meet it, as state=failed, strategy=horovod, 'accuracy>0.9', name~fashion; any number",
     )  # fmt: skip
     made.add_argument("--json", action="store_true", help="print a JSON list, in which null is what is not known")
     return made

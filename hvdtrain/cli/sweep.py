@@ -11,7 +11,7 @@ from pathlib import Path
 from hvdtrain.cli.sweep_programs import check_trial
 from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
 from hvdtrain.cli.sweep_settings import parser as parser
-from hvdtrain.errors import Stopped, TrainingError, UserError
+from hvdtrain.errors import MissingPackage, Stopped, TrainingError, UserError
 from hvdtrain.jobs.series import JobSeries, SeriesJob, without_program
 from hvdtrain.measure.sweep import comparison
 from hvdtrain.measure.sweep.comparison import Combination
@@ -139,8 +139,8 @@ def _write_tables(study: SweepStudy, failures: dict[str, str], plot: bool = Fals
 def _drawn(rows: list[Combination], study: SweepStudy) -> bytes | None:
     try:
         return comparison.draw(study, comparison.score_of(rows))
-    except ImportError as error:
-        print(f"no {PLOT}, which needs Matplotlib ({error}): pip install matplotlib", file=sys.stderr, flush=True)
+    except MissingPackage as error:
+        print(f"no {PLOT}: {error}", file=sys.stderr, flush=True)
         return None
 
 

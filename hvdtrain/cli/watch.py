@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 from hvdtrain.errors import UserError, needed_by
-from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import RUNS, awaited_run, chosen_run
@@ -26,7 +25,7 @@ def main(argv: list[str]) -> None:
         with needed_by("watch --serve", "web"):
             from hvdtrain.views.web.app import serve
 
-        serve(options.runs, options.serve, lambda line: print(line, flush=True))
+        serve(options.runs, options.serve, options.token_file, lambda line: print(line, flush=True))
         return
     if len(options.runs) > 1:
         raise UserError(f"{len(options.runs)} runs: a terminal shows one", "give one run, or --serve for a page of all")
@@ -52,21 +51,23 @@ def parser() -> Parser:
         prog="python -m hvdtrain watch",
         description="Follow a run: its state, its ranks, curves and messages. Ctrl-C leaves; the run goes on.",
         epilog="The exit status is that of the run's job; 0 after Ctrl-C.",
-        replacements=removed.WATCH,
     )
     add = made.add_argument
     add("runs", nargs="*", type=Path, default=[RUNS], metavar="RUN",
         help="a run's folder, or a folder of runs, of which the newest is followed (default: runs)")  # fmt: skip
     add("--wait", action="store_true", help="wait for the run if it is not there yet")
     add("--serve", metavar="HOST:PORT",
-        help="serve a web page of all these runs instead; 127.0.0.1:0 takes a free port; on other addresses than "
-             "loopback, browsers need the token in the address that is printed")  # fmt: skip
+        help="serve a web page of all these runs instead; 127.0.0.1:0 takes a free port")  # fmt: skip
+    add("--token-file", type=Path, metavar="FILE",
+        help="with --serve: holds the token that browsers need (default: none on loopback, else random)")  # fmt: skip
     return made
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options; exits for invalid ones. Raises UserError for options that do not go together."""
     options = parser().parse_args(argv)
+    if options.token_file and not options.serve:
+        raise UserError("--token-file: there is no page", "give --serve HOST:PORT as well")
     if options.wait and options.serve:
         raise UserError("--wait: the page shows runs as they come", "leave it out with --serve")
     return options

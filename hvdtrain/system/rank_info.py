@@ -131,7 +131,7 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     return address, int(port) + 1
 
 
-def cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
+def cluster(environment: Mapping[str, str] = os.environ) -> TrainingTasks:
     """TensorFlow's processes, by TF_CONFIG. Raises UserError if it is invalid, or this process does not train."""
     return parse_tf_config(environment[TF_CONFIG])
 
@@ -178,7 +178,7 @@ CLUSTER_REMEDY = (
 TASK_REMEDY = "start hvdtrain for the tasks chief and worker only; it evaluates after each epoch, and has no servers"
 
 
-class Cluster(NamedTuple):
+class TrainingTasks(NamedTuple):
     """The tasks that train, and which of them this process is."""
 
     addresses: tuple[tuple[str, int], ...]
@@ -186,7 +186,7 @@ class Cluster(NamedTuple):
     rank: int
 
 
-def parse_tf_config(text: str) -> Cluster:
+def parse_tf_config(text: str) -> TrainingTasks:
     """The cluster of a TF_CONFIG. Raises UserError if it is invalid, or this process is an evaluator or a server."""
     try:
         config = json.loads(text)
@@ -205,7 +205,9 @@ def parse_tf_config(text: str) -> Cluster:
         position = int(index) if re.fullmatch(r"[0-9]{1,9}", str(index)) else -1
         if not 0 <= position < len(listed[kind]):
             raise ValueError(f"task.index is not the index of a {kind}")
-        return Cluster((*listed["chief"], *listed["worker"]), position + len(listed["chief"]) * (kind == "worker"))
+        return TrainingTasks(
+            (*listed["chief"], *listed["worker"]), position + len(listed["chief"]) * (kind == "worker")
+        )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = f"TF_CONFIG is not what MultiWorkerMirroredStrategy expects ({error})"
         raise UserError(reason, CLUSTER_REMEDY) from None

@@ -80,11 +80,8 @@ SWEEP = {
 }
 RUNS = {
     "--all": "use hvdtrain runs | less, as a pipe gets all runs",
-    "--filter": "use hvdtrain runs | grep TEXT, or --json and jq",
     "--reverse": "use --sort -COLUMN, or --sort COLUMN for the least value first",
 }
-WATCH = {"--token-file": "leave it out: the address that --serve prints has a token"}
-
 BENCH = {
     "--data": "use --set data=NAME",
     "--idle-seconds": "use benchmarks/idle.py of hvdtrain's sources",

@@ -84,7 +84,7 @@ def ending_process() -> Iterator[Ending]:
     except KeyboardInterrupt as error:
         end(rank, Failure.of_exception(error), INTERRUPTED, 0.0, ending.on_end)
     except bdb.BdbQuit:
-        left = UserError("the debugger ended", "without a terminal, as under a launcher, see docs/debugging.md")
+        left = UserError("the debugger ended", "without a terminal, as under a launcher, see docs/own-loop.md")
         end(rank, Failure.of_exception(left), left.exit_status, 0.0, ending.on_end)
     except Exception as error:
         failure = Failure.of_exception(error)

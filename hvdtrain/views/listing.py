@@ -1,10 +1,13 @@
-"""The table of runs: in which order it lists them, and how it looks."""
+"""The table of runs: which runs it lists, by filters such as `accuracy>0.9`, in which order, and how it looks."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from operator import ge, gt, le, lt
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
@@ -16,13 +19,20 @@ from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import Cell, CellsOf, Column, Table
 from hvdtrain.views.terminal.figures import decimal, duration, short, speed, steps
 
-COLUMNS = (
+TEXTS = (
     *("name", "folder", "id", "started", "state", "reason", "framework", "strategy", "model", "data"),
+    *("scored_by", "best_checkpoint", "evaluated"),
+)
+COLUMNS = (
+    *TEXTS,
     *("rank", "ranks", "ranks_now", "step", "last_step", "epoch", "loss", "accuracy", "validation_loss", "test_loss"),
-    *("lr", "score", "scored_by", "images_per_s", "left_s", "best_checkpoint", "evaluated"),
+    *("lr", "score", "images_per_s", "left_s"),
 )
 """Names of columns: those of `RunView.values`. Metrics are columns of their names."""
 ALIASES = {"when": "started", "images/s": "images_per_s", "rows/s": "images_per_s", "time_left": "left_s"}
+FILTER = re.compile(r"([^=!<>~]*)(=|!=|<=|>=|<|>|~)(.*)", re.DOTALL)
+ORDERED: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+REMEDY = "filters are COLUMN=VALUE, or with !=, <, <=, >, >=, or ~ for texts that contain VALUE"
 MINUTE = 16
 """Characters of a time up to the minute."""
 LEAST_NAME = 28
@@ -34,6 +44,50 @@ STYLES = {
     "stopped": "yellow", "pruned": "yellow", "failed": "red", "hung": "red",
 }  # fmt: skip
 """The color of each state."""
+
+
+class Filter(NamedTuple):
+    """A condition that a listed run meets. value: of a column of numbers, a number, or None for an unknown one."""
+
+    column: str
+    operator: str
+    value: str | float | None
+
+    @classmethod
+    def parse(cls, given: str, metrics: Collection[str] = ()) -> Filter:
+        """From the command line. metrics: names of further columns. Raises UserError if it is none."""
+        match = FILTER.fullmatch(given)
+        operator, text = (match[2], match[3].strip()) if match else ("", "")
+        if not match or not (text or operator in ("=", "!=")):
+            raise UserError(f"--filter {printable(given)}: no comparison", REMEDY)
+        column = column_of(match[1].strip(), metrics, "--filter")
+        if column in TEXTS or not text:
+            return cls(column, operator, text.lower() or None)
+        number = _number(text)
+        if operator == "~" or number is None:
+            raise UserError(f"--filter {printable(given)}: {column} is a number", REMEDY)
+        return cls(column, operator, number)
+
+    def accepts(self, view: RunView) -> bool:
+        """Whether a run meets it. An unknown value equals only an empty one."""
+        actual = value_of(view, self.column)
+        if self.column in TEXTS:
+            actual = str(actual or "").lower() or None
+        if self.operator in ("=", "!="):
+            # A strategy is also called without what its ranks are connected by: `horovod` for `horovod over Gloo`.
+            short_name = actual.partition(" over ")[0] if actual and self.column == "strategy" else actual
+            return (self.value in (actual, short_name)) == (self.operator == "=")
+        if actual is None:
+            return False
+        return self.value in actual if self.operator == "~" else ORDERED[self.operator](actual, self.value)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def value_of(view: RunView, column: str) -> Any:
@@ -48,15 +102,15 @@ def metric_names(views: Iterable[RunView]) -> list[str]:
     return sorted(counts, key=lambda name: (name not in scores, -counts[name]))
 
 
-def column_of(name: str, metrics: Collection[str] = ()) -> str:
-    """The column of that name. Raises UserError if there is none. metrics: names of further columns."""
+def column_of(name: str, metrics: Collection[str], option: str) -> str:
+    """The column of that name, or the metric. Raises UserError for the option if there is none."""
     if name in metrics:
         return name
     column = ALIASES.get(name.lower(), name.lower().replace("-", "_"))
     if column not in COLUMNS:
         known = list(dict.fromkeys([*COLUMNS, *metrics]))
         hint = did_you_mean(column, [*known, *ALIASES])
-        raise UserError(f"--sort: no column {printable(name)!r}{hint}", f"the columns are {', '.join(known)}")
+        raise UserError(f"{option}: no column {printable(name)!r}{hint}", f"the columns are {', '.join(known)}")
     return column
 
 
@@ -66,7 +120,7 @@ def sort_runs(views: list[RunView], column: str = "-started") -> list[RunView]:
     By `score` the best is first, whether that is the least or the greatest, and with `-` the last. Raises UserError for
     an unknown column.
     """
-    name = column_of(column.removeprefix("-"), metric_names(views))
+    name = column_of(column.removeprefix("-"), metric_names(views), "--sort")
     views = sorted(views, key=lambda view: str(view.folder))
     known = [view for view in views if value_of(view, name) not in (None, "")]
     unknown = [view for view in views if value_of(view, name) in (None, "")]

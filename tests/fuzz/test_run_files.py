@@ -29,7 +29,7 @@ from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.training import replay
 from hvdtrain.views import run_view
-from hvdtrain.views.listing import sort_runs
+from hvdtrain.views.listing import Filter, sort_runs
 from hvdtrain.views.report.content import RunsReport
 from hvdtrain.views.report.pages import csv_page, markdown_page
 from hvdtrain.views.run_view import RunFollower
@@ -295,3 +295,10 @@ def test_watch_screen(files: dict[str, bytes], width: int, height: int) -> None:
         assert summary(view).isprintable()
         assert 0 <= job_status(view) < 256
         sort_runs([view, view], "reason")
+
+
+@FUZZ
+@given(RUNS, st.text(max_size=12) | st.sampled_from(["accuracy>0.5", "name~r", "reason=", "rank!=1", "loss<1e999"]))
+def test_filters(files: dict[str, bytes], given_filter: str) -> None:
+    with folder_of(**files) as folder, rejects_cleanly():
+        Filter.parse(given_filter).accepts(RunFollower(folder).look())

@@ -36,10 +36,10 @@ def test_two_ranks_with_ddp_train_as_one_process_on_the_cpu(jobs, on_cpu, gpus):
 def test_horovod_trains_as_on_the_cpu(jobs, on_cpu, gpus):
     """With NCCL, on two GPUs if there are two."""
     if not importlib.util.find_spec("horovod"):
-        pytest.skip("needs Horovod, which is not installed (docs/horovod-cuda.md has the build for CUDA 13 and NCCL)")
+        pytest.skip("needs Horovod, which is not installed (docs/horovod.md has the build for CUDA 13 and NCCL)")
     torch_part = pytest.importorskip("horovod.torch", reason="Horovod was built without PyTorch")
     if not (torch_part.nccl_built() or REHEARSAL):
-        pytest.skip("needs Horovod with NCCL (docs/horovod-cuda.md)")
+        pytest.skip("needs Horovod with NCCL (docs/horovod.md)")
     ranks = min(gpus, 2)
     found = jobs.train("--strategy", "horovod", by="gloo", np=ranks)
     assert distance(found.weights, on_cpu(*SINGLE).weights) < SAME

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import os
 import re
 import runpy
 import subprocess
 import sys
 import textwrap
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from unittest import mock
 
@@ -38,6 +39,28 @@ def test_link_targets_exist(page):
             other = page.parent / path if path else page
             assert other.exists(), f"{page.name}: {target}"
             assert not anchor or anchor in anchors(other), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_are_called_by_the_page_that_they_lead_to(page):
+    """A text such as `data.md` names the page; a text in words may say anything."""
+    for text, target in re.findall(r"\[`?([\w./-]+\.md)`?\]\(([^)\s]+)\)", page.read_text()):
+        path = target.partition("#")[0]
+        assert Path(text).name == (Path(path).name or page.name), f"{page.name}: [{text}]({target})"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_row_and_no_word_is_there_twice(page):
+    """A row of a table, or its first cell where this is code; a word after itself, outside of code."""
+    lines = page.read_text().splitlines()
+    text = re.sub(r"^<!-- launch: .*?^<!-- end -->", "", page.read_text(), flags=re.M | re.S)  # options by launcher
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        rows = table.splitlines()[2:]
+        keys = [row for row in rows if row.strip("| ")] + re.findall(r"^\| (`[^|`]*`) \|", "\n".join(rows), re.M)
+        assert [key for key, count in Counter(keys).items() if count > 1] == []
+    prose = "\n".join(line for line in lines if not line.startswith(("    ", "| ")))
+    prose = re.sub(r"^```.*?^```|`[^`]*`", "CODE", prose, flags=re.M | re.S)
+    assert re.findall(r"\b([a-z]+)[ \n]\1\b", prose) == []
 
 
 def test_the_index_lists_each_page_once():
@@ -77,10 +100,33 @@ def test_options_in_example_commands_exist():
     training = CommandLine.read([], "program", None).help()
     options = set(re.findall(r"--[a-z][a-z0-9-]*", known.getvalue() + training))
     for page in PAGES:
-        for line in re.findall(r"^    (python -m hvdtrain (?:launch|train).*|.*_lenet .*)$", page.read_text(), re.M):
-            ours = line[line.index("python -m hvdtrain") :].partition("#")[0]
+        for line in re.findall(r"^    ((?:python -m )?hvdtrain (?:launch|train).*|.*_lenet .*)$", page.read_text(), re.M):
+            ours = re.search(r"(python -m )?hvdtrain.*", line)[0].partition("#")[0]
             for option in re.findall(r"(?<=\s)--[a-z][a-z0-9-]*", ours):
                 assert option in options | {"--hosts"}, f"{page.name}: {line}"
+
+
+def test_extras_that_pages_name_exist():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = setup["options.extras_require"]
+    for page in PAGES:
+        for names in re.findall(r"hvdtrain\[([\w,-]+)\]", page.read_text()):
+            assert set(names.split(",")) <= extras.keys(), f"{page.name}: {names}"
+
+
+def test_pages_name_no_option_that_went():
+    """Anywhere, those of training but --set, which other commands have; others in the lines that start their command."""
+    from hvdtrain.system import removed
+
+    for page in PAGES:
+        text = page.read_text()
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))
+        assert named & removed.TRAIN.keys() <= {"--set"}, page.name
+        for command in ("launch", "sweep", "scale", "runs", "watch", "export", "predict", "replay"):
+            table = getattr(removed, command.upper(), {})
+            for line in re.findall(rf"^ {{4}}(?:python -m )?hvdtrain {command} (.*)$", text, re.M):
+                assert not {*line.partition(" -- ")[0].split()} & table.keys(), f"{page.name}: {line}"
 
 
 def test_doctor_page_lists_all_checks():
@@ -89,7 +135,7 @@ def test_doctor_page_lists_all_checks():
     rows = [
         f"| `{check.name}` | {check.topic} | {check.about}{', in a job' * (check.where == 'job')} |" for check in CHECKS
     ]
-    page = (ROOT / "docs" / "doctor.md").read_text().partition("\n## Checks\n")[2].splitlines()
+    page = (ROOT / "docs" / "doctor.md").read_text().partition("\n## Checks\n")[2].partition("\n## ")[0].splitlines()
     assert [line for line in page if line.startswith("| `") and line.count("|") == 4] == rows
 
 
@@ -104,7 +150,7 @@ def test_reference_has_the_options_and_exit_statuses_of_the_code():
     from hvdtrain import errors
 
     runpy.run_path(str(ROOT / "docs" / "options.py"))["main"](["--check"])
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    kinds = [kind for kind in vars(errors).values() if hasattr(kind, "exit_status")]
     assert {str(kind.exit_status) for kind in kinds} <= errors.EXIT_STATUSES.keys()
 
 

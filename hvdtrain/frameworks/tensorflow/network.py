@@ -216,7 +216,7 @@ def task_model(task: UserTask) -> tf.keras.Model:
     if not isinstance(model, tf.keras.Model):
         if is_keras_3(type(model)):
             problem = f"returned {type(model).__name__}, a model of Keras 3"
-            raise task.error("model", problem, "make it by tf.keras, which is Keras 2 here (docs/keras.md)")
+            raise task.error("model", problem, "make it by tf.keras, which is Keras 2 here (docs/own.md)")
         raise no_model(task, model, "tensorflow")
     for method in ("train_step", "compute_loss"):
         if getattr(type(model), method) is not getattr(tf.keras.Model, method):

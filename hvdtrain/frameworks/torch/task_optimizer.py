@@ -24,7 +24,7 @@ KINDS, OPTIMIZER, SCHEDULE = "kinds", "optimizer", "schedule"
 EVERY_STEP, EVERY_EPOCH = "step", "epoch"
 
 
-class Schedule(NamedTuple):
+class TaskSchedule(NamedTuple):
     """A scheduler of learning rates, and whether it steps after every `step` or `epoch`."""
 
     scheduler: Any
@@ -39,7 +39,7 @@ class TaskOptimizer:
     """
 
     def __init__(self, task: UserTask, config: Config, parameters: dict[str, nn.Parameter], size: int) -> None:
-        self._task, self._schedules, self._steps_per_epoch = task, list[Schedule](), 1
+        self._task, self._schedules, self._steps_per_epoch = task, list[TaskSchedule](), 1
         if task.has("optimizer"):
             seed_generators(config.seed)  # so that all ranks make the same one
             self.optimizer = task.call("optimizer", list(parameters.items()))
@@ -80,9 +80,9 @@ class TaskOptimizer:
             self._schedules = [self._schedule(one) for one in (given if isinstance(given, list) else [given])]
         self.learning_rate = self._present_rate()
 
-    def _schedule(self, given: Any) -> Schedule:
+    def _schedule(self, given: Any) -> TaskSchedule:
         remedy = 'return a scheduler, (scheduler, "epoch"), or a list of these'
-        schedule = Schedule(*given) if isinstance(given, tuple) and len(given) == 2 else Schedule(given)
+        schedule = TaskSchedule(*given) if isinstance(given, tuple) and len(given) == 2 else TaskSchedule(given)
         scheduler, kind = schedule.scheduler, type(schedule.scheduler).__name__
         if schedule.every not in (EVERY_STEP, EVERY_EPOCH) or not all(
             callable(getattr(scheduler, method, None)) for method in ("step", "state_dict", "load_state_dict")

@@ -186,7 +186,7 @@ def csv_page(combinations: list[Combination]) -> str:
 def draw(study: SweepStudy, score: Score | None) -> bytes | None:
     """The score over each option that has several values, as PNG; None if no trial has a score.
 
-    score: of any trial. Raises ImportError without Matplotlib.
+    score: of any trial. Raises MissingPackage without Matplotlib.
     """
     optuna = import_optuna()
     finished = [frozen for frozen in study.frozen if frozen.state == optuna.trial.TrialState.COMPLETE]

@@ -7,7 +7,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from hvdtrain.errors import UserError
+from hvdtrain.errors import UserError, needed_by
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -22,11 +22,9 @@ REMEDY = (
 
 
 def import_optuna() -> Any:
-    """The package, which takes a second to import. Raises UserError where it is missing."""
-    try:
+    """The package, which takes a second to import. Raises MissingPackage where it is missing."""
+    with needed_by("a sweep", "sweep"):
         import optuna
-    except ImportError as error:
-        raise UserError(f"a sweep needs Optuna ({error})", "pip install 'hvdtrain[sweep]'") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

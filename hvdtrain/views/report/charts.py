@@ -1,28 +1,34 @@
-"""The charts of a report, as SVG: speed, scaling and learning curves."""
+"""The charts of a report, as SVG, and those of lines: scaling and learning curves."""
 
 from __future__ import annotations
 
 import base64
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from hvdtrain.config.options import TITLES
 from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.errors import MissingPackage
 from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import History
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.rows import ReportRow, Spread, count_of, unit_of
+from hvdtrain.views.report.lanes import (
+    WIDTH_IN,
+    draw_ranks,
+    draw_score,
+    draw_shares,
+    draw_speed,
+    ends,
+    has_ranks,
+    wrapped,
+)
+from hvdtrain.views.report.rows import ReportRow, count_of, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH_IN = 3.9  # narrow, so that the text is legible on a phone
-FRAMEWORK_COLORS = {"mxnet": plots.BLUE, "torch": plots.ORANGE, "tensorflow": plots.GREEN}
-OTHER_COLOR = plots.PINK
 MAX_ROWS = len(plots.COLORS) * len(plots.LINES)
 """Rows whose curves are drawn: as many as there are different lines."""
 MAX_LINES = 60
@@ -31,12 +37,6 @@ MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
 """Of a curve, and of all: the page stays small."""
 MAX_PANELS = 8
 TRAIN_LOSS = "training loss"
-ABOUT = {
-    "Speed": "Bars: rows per second, colored by framework, with whiskers from the minimum to the maximum of the runs",
-    "Scaling": "Lines: rows per second over the number of replicas, with whiskers and the ideal line",
-    "Learning curves": "Lines: training loss, test loss and metrics over epochs, a line for each run",
-}
-"""What charts show, for the alternative text."""
 Points = list[tuple[float, float]]
 """Values over epochs."""
 
@@ -53,68 +53,88 @@ class Chart(NamedTuple):
     """Natural size in CSS pixels."""
 
 
+class _ChartKind(NamedTuple):
+    """A chart that a report has if any of its rows has what it shows."""
+
+    title: str
+    about: str
+    """What it shows, for the alternative text."""
+    draw: Callable[[list[ReportRow]], Figure]
+    has: Callable[[ReportRow], object]
+    """Whether a row has it."""
+
+
 def draw(rows: list[ReportRow]) -> tuple[list[Chart], list[str]]:
     """The charts, and the titles of those that are omitted, with the reason."""
-    kinds: dict[str, tuple[Callable[[list[ReportRow]], Figure], list[ReportRow]]] = {
-        "Speed": (_draw_speed, [row for row in rows if row.images_per_s]),
-        "Scaling": (_draw_scaling, [row for row in rows if row.scaling and row.run.replicas > 1]),
-        "Learning curves": (draw_curves, [row for row in rows if any(_has_curve(run.history) for run in row.runs)]),
-    }
     charts, omitted = [], []
-    for title, (draw_figure, shown) in kinds.items():
+    for kind in _kinds(rows):
+        shown = [row for row in rows if kind.has(row)]
         if not shown:
-            omitted.append(f"{title}: no row has what it shows.")
+            omitted.append(f"{kind.title}: no row has what it shows.")
             continue
         try:
-            with plots.drawing(salt=title):
-                charts.append(_chart(title, draw_figure(shown), shown))
+            with plots.drawing(salt=kind.title):
+                charts.append(_chart(kind, kind.draw(shown), shown))
         except MissingPackage as error:
             return [], [f"{error}."]
     return charts, omitted
 
 
-def _chart(title: str, figure: Figure, rows: list[ReportRow]) -> Chart:
-    uri = f"data:image/svg+xml;base64,{base64.b64encode(plots.encode(figure, 'svg')).decode()}"
-    width, height = (round(96 * inches) for inches in figure.get_size_inches())
-    names = "; ".join(row.label for row in rows)
-    alt = f"{ABOUT[title]}, for {count_of(len(rows), 'row')}: {names}. The tables have the figures."
-    return Chart(title, alt, uri, width, height)
-
-
-def _wrapped(label: str, width: int) -> str:
-    """The label of a row in lines, without a break inside its size."""
-    return "\n".join(textwrap.wrap(label.replace(" × ", "\u00a0×\u00a0"), width, max_lines=4, placeholder=" …"))
-
-
-def _ends(spreads: Sequence[Spread]) -> list[list[float]]:
-    """Lengths of whiskers, downwards and upwards."""
+def _kinds(rows: list[ReportRow]) -> list[_ChartKind]:
+    """All charts; that of scores for each metric that is one."""
+    scores = list(dict.fromkeys(row.scored_by for row in rows if row.scored_by)) or [ACCURACY]
     return [
-        [spread.median - spread.minimum for spread in spreads],
-        [spread.maximum - spread.median for spread in spreads],
+        _ChartKind(
+            "Speed",
+            "Bars: rows per second, colored by framework, with whiskers from the minimum to the maximum of the runs",
+            draw_speed,
+            lambda row: row.images_per_s,
+        ),
+        _ChartKind(
+            "Scaling",
+            "Lines: rows per second over the number of replicas, with whiskers and the ideal line",
+            _draw_scaling,
+            lambda row: row.scaling and row.run.replicas > 1,
+        ),
+        *map(_of_score, scores),
+        _ChartKind(
+            "Learning curves",
+            "Lines: training loss, test loss and metrics over epochs, a line for each run",
+            draw_curves,
+            lambda row: any(_has_curve(run.history) for run in row.runs),
+        ),
+        _ChartKind(
+            "Shares of a step",
+            "Stacked bars: the shares of a step for computing, communication and waiting for rows",
+            draw_shares,
+            lambda row: row.shares,
+        ),
+        _ChartKind(
+            "Time of each rank",
+            "Stacked bars for each rank of a run: the shares for computing, communication and waiting for rows",
+            draw_ranks,
+            has_ranks,
+        ),
     ]
 
 
-def _draw_speed(rows: list[ReportRow]) -> Figure:
-    """A bar for each row, the first at the top; above them, the colors of frameworks."""
-    labels = [_wrapped(row.label, 26) for row in rows]
-    lines = max(label.count("\n") + 1 for label in labels)
-    figure = plots.new_figure(WIDTH_IN, 1.1 + len(labels) * (0.16 + 0.15 * lines))
-    axis = figure.subplots()
-    axis.set_yticks(range(len(labels)), labels, fontsize=8)
-    axis.set_ylim(len(labels) - 0.4, -0.6)
-    axis.grid(axis="y", visible=False)
-    for lane, row in enumerate(rows):
-        assert row.images_per_s
-        value, color = row.images_per_s, FRAMEWORK_COLORS.get(row.framework, OTHER_COLOR)
-        axis.barh(lane, value.median, 0.62, color=color, label=TITLES.get(row.framework, row.framework))
-        if value.number > 1:
-            axis.errorbar([value.median], [lane], xerr=_ends([value]), color="black", capsize=3, linewidth=1)
-    figure.supxlabel(f"{unit_of(rows)}/s (median; whiskers: minimum to maximum)", fontsize=9)
-    axis.xaxis.set_major_formatter("{x:,.0f}")
-    axis.locator_params(axis="x", nbins=5)
-    named = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named), frameon=False)
-    return figure
+def _of_score(name: str) -> _ChartKind:
+    shown = printable(name)
+    return _ChartKind(
+        "Test loss" if name == LOSS else shown[:1].upper() + shown[1:],
+        f"Points: the {shown} after the last step, colored by framework, of accuracies with bars for the interval that "
+        "chance in the test rows gives, and whiskers from the minimum to the maximum of the runs",
+        draw_score,
+        lambda row: row.score and row.scored_by == name,
+    )
+
+
+def _chart(kind: _ChartKind, figure: Figure, rows: list[ReportRow]) -> Chart:
+    uri = f"data:image/svg+xml;base64,{base64.b64encode(plots.encode(figure, 'svg')).decode()}"
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    names = "; ".join(row.label for row in rows)
+    alt = f"{kind.about}, for {count_of(len(rows), 'row')}: {names}. The tables have the figures."
+    return Chart(kind.title, alt, uri, width, height)
 
 
 class _Line(NamedTuple):
@@ -155,7 +175,7 @@ def draw_curves(rows: list[ReportRow]) -> Figure:
     for number, row in enumerate(rows[:MAX_ROWS]):
         color, style = plots.COLORS[number % len(plots.COLORS)], plots.LINES[number // len(plots.COLORS)]
         lines += [_Line(run, color, style) for run in row.runs[: MAX_LINES // len(rows[:MAX_ROWS])]]
-        handles.append(Line2D([], [], color=color, linestyle=style, linewidth=1.3, label=_wrapped(row.label, 50)))
+        handles.append(Line2D([], [], color=color, linestyle=style, linewidth=1.3, label=wrapped(row.label, 50)))
     panels, legend = _panels(lines), sum(str(handle.get_label()).count("\n") + 1 for handle in handles)
     figure = plots.new_figure(WIDTH_IN, 1.9 * len(panels) + 0.19 * legend + 0.5)
     axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
@@ -213,7 +233,7 @@ def _draw_base(axis: Axes, base: ReportRow, lines: dict[str, list[ReportRow]]) -
         beside = 0.012 * most * (number - (len(lines) - 1) / 2)
         axis.errorbar(
             *([place + beside * (place > 1) for place in x], [value.median for value in spreads]),
-            yerr=_ends(spreads),
+            yerr=ends(spreads),
             fmt=plots.LINES[(number + number // 6) % len(plots.LINES)],
             marker=plots.MARKERS[number % 6],
             color=plots.COLORS[number % 6],

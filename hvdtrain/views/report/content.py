@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hvdtrain.runs.run import RecordedRun
+from hvdtrain.system.text import printable
 from hvdtrain.views.report.bits import bit_sentences
 from hvdtrain.views.report.columns import SPEED_AT, FigureColumn, main_columns, more_columns
 from hvdtrain.views.report.comparison import make_rows
@@ -16,6 +18,8 @@ from hvdtrain.views.table import Column, Section, Table, text_column
 
 HOST = ("name", "processor", "cores", "system")
 STRATEGY = "strategy"
+MAX_CLASSES = 20
+"""With more classes, their accuracies are not listed."""
 LEAST = 9
 """Columns of the terminal to which figures are wrapped."""
 
@@ -31,7 +35,7 @@ class RunsReport:
         self.main, self.more = main_columns(self.rows), more_columns(self.rows)
         self.legend = f"* {MOST.format(unit_of(self.rows))} of its table"
         self.findings = [*bit_sentences(runs), *findings(self.groups)]
-        self.unfinished = unfinished
+        self.unfinished, self.classes = unfinished, class_lines(runs)
         self._runs = runs
         self.noted = any(row.note for row in self.rows)
 
@@ -98,3 +102,21 @@ def _values(values: Iterable[str]) -> str:
     if len(counts) == 1:
         return counts[0][0]
     return "differs: " + ", ".join(f"{value} ({count_of(number, 'run')})" for value, number in counts)
+
+
+def class_lines(runs: Iterable[RecordedRun]) -> list[str]:
+    """The lowest first, the median of the runs' accuracies of each class, with minimum and maximum; not of many."""
+    accuracies: dict[str, list[float]] = {}
+    for run in runs:
+        by_class = run.result.table("per_class_accuracy")
+        for name in by_class.values:
+            if (accuracy := by_class.number(name)) is not None:
+                accuracies.setdefault(printable(name), []).append(accuracy)
+    if len(accuracies) > MAX_CLASSES:
+        return []
+    medians = {name: statistics.median(values) for name, values in accuracies.items()}
+    lines = []
+    for name in sorted(medians, key=lambda name: (medians[name], name)):
+        low, high = min(accuracies[name]), max(accuracies[name])
+        lines.append(f"{name}: {medians[name]:.4f}" + (f" ({low:.4f} to {high:.4f})" if low != high else ""))
+    return lines

@@ -57,5 +57,14 @@ DEFINITIONS = (
         "The first 16 hexadecimal digits of a SHA-256 over all parameters at the last step. Runs with --shards and the "
         "same options are to have the same one: only framework and device must be equal.",
     ),
+    (
+        "Test accuracy of classes",
+        "By the name that the data gives a class: the median of all runs, with minimum and maximum, where there are at "
+        "most 20 classes.",
+    ),
+    (
+        "Time of each rank",
+        "As the parts of a step, for each rank: the one that communicates least is the one that the others wait for.",
+    ),
     (NONE, "Not measured, or no run to compare with."),
 )

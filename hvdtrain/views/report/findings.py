@@ -26,7 +26,7 @@ def findings(groups: list[RowGroup]) -> list[str]:
     speeds = [f"{speed}." for group in groups if (speed := _speed(group))]
     if more := len(speeds[MAX_GROUPS:]):
         speeds[MAX_GROUPS:] = [f"The tables have the speed of {count_of(more, 'more group')} of rows."]
-    sentences = [*speeds, _agreement(rows), _scores(rows), _stragglers(rows)]
+    sentences = [*speeds, _agreement(rows), _scores(rows), _stragglers(rows), _changes(rows)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -141,3 +141,15 @@ def _stragglers(rows: list[ReportRow]) -> str:
     return (
         f"Rank {rank} of {name} takes {ratio:.2f} times as long as the median of the others, which wait for it{more}."
     )
+
+
+def _changes(rows: list[ReportRow]) -> str:
+    """How many ranks were lost and joined, and audits that found other bits, over all runs."""
+    changes = [run.changes for row in rows for run in row.runs]
+    found = [one for one in changes if one.losses or one.joins or one.unequal]
+    if not found:
+        return ""
+    lost, joined, unequal = (sum(getattr(one, name) for one in found) for name in ("losses", "joins", "unequal"))
+    texts = [f"{count_of(lost, 'rank')} lost, {count_of(joined, 'rank')} joined"] * bool(lost or joined)
+    texts += [f"{count_of(unequal, 'audited shard')} with other bits"] * bool(unequal)
+    return f"Ranks: in {count_of(len(found), 'run')}, {', '.join(texts)}."

@@ -7,10 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from hvdtrain.config.score import ACCURACY
-from hvdtrain.errors import UserError
+from hvdtrain.errors import UserError, needed_by
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts import draw
@@ -35,6 +33,8 @@ def markdown_page(report: RunsReport) -> str:
     parts = [f"# {report.title}\n", *(f"{escape(sentence)}\n" for sentence in report.findings)]
     parts += [f"{escape(report.summary())}\n", f"## Figures\n\n{report.table(report.main).markdown()}"]
     parts.append(f"## More figures\n\n{report.table(report.more).markdown()}")
+    if report.classes:
+        parts.append("## Test accuracy of classes\n\n" + _list(report.classes))
     parts.append("## Runs\n\n" + _list(f"{label}: {'; '.join(runs)}" for label, runs in report.runs()))
     if report.unfinished:
         parts.append("## Unfinished runs\n\n" + _list(report.unfinished))
@@ -103,7 +103,10 @@ def _record(row: ReportRow) -> dict[str, Any]:
 
 
 def html_page(report: RunsReport) -> str:
-    """The page."""
+    """The page. Raises MissingPackage without Jinja."""
+    with needed_by("report.html", "report"):
+        import jinja2
+
     charts, omitted = draw(report.rows)
     template = resources.files("hvdtrain.views.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
     environment = jinja2.Environment(

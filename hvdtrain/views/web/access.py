@@ -6,17 +6,23 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import os
 import re
 import socket
+import stat
+from pathlib import Path
 from typing import NamedTuple
 
 from flask import Flask, Request, Response, abort, request
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.files import read_limited
 from hvdtrain.system.text import printable
 
 TOKEN_BYTES = 24
 """Random bytes of a token that is made here."""
+MIN_CHARACTERS = 16
+"""Of a token from a file."""
 FORM = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\[\]/\s]*)):(\d{1,5})")
 REMEDY = "give HOST:PORT, such as 127.0.0.1:0, where port 0 takes a free one"
 POLICY = (
@@ -72,6 +78,22 @@ class Access:
 
     def _knows(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(errors="replace"), self._token)
+
+
+def read_token(path: Path) -> str:
+    """The token in a file. Raises UserError if it is short, no text, or the file is readable by other users."""
+    name = f"--token-file {printable(str(path))}"
+    try:
+        mode, content = os.stat(path).st_mode, read_limited(path, 1 << 12).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not ASCII"
+        raise UserError(f"{name}: cannot be read ({reason})", "give a file that holds a random text") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise UserError(f"{name}: other users can access it", f"chmod 600 {printable(str(path))}")
+    if len(content) < MIN_CHARACTERS or not all(letter.isalnum() or letter in "-_" for letter in content):
+        remedy = f"write at least {MIN_CHARACTERS} letters, digits, - and _ into it"
+        raise UserError(f"{name}: holds no token", remedy)
+    return content
 
 
 class Address(NamedTuple):

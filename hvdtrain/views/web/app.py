@@ -26,7 +26,7 @@ from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import format_ranks, to_json
 from hvdtrain.views import details
 from hvdtrain.views.details import LOGS, STACKS, RankFiles, joined_messages, last_messages
-from hvdtrain.views.web.access import TOKEN_BYTES, Access, Address, bound_address, is_loopback
+from hvdtrain.views.web.access import TOKEN_BYTES, Access, Address, bound_address, is_loopback, read_token
 from hvdtrain.views.web.curves import CurveStore
 from hvdtrain.views.web.listing import ListedRun, Listing, leads_out
 
@@ -46,17 +46,20 @@ GZIP_BYTES = 1 << 11
 LOG = logging.getLogger(__name__)
 
 
-def serve(paths: list[Path], address: str, say: Callable[[str], None] = print) -> None:
+def serve(paths: list[Path], address: str, token_file: Path | None, say: Callable[[str], None]) -> None:
     """Serve the page of the runs at or below the paths until Ctrl-C or SIGTERM.
 
-    address: `HOST:PORT`; port 0 takes a free one. On loopback clients need no token, elsewhere one that is made here.
-    say: prints the address. Raises UserError for an address that cannot be used, and for a path that is not there.
+    address: `HOST:PORT`; port 0 takes a free one. token_file: holds the token that clients need; without one they need
+    none on loopback, and one that is made here elsewhere. say: prints the address. Raises UserError for an address that
+    cannot be used, and for a path that is not there.
     """
     for path in paths:
         find_runs(path)
+    token = read_token(token_file) if token_file else ""
     bound = Address.parse(address).listen()
     with bound:
-        token = "" if is_loopback(bound) else secrets.token_urlsafe(TOKEN_BYTES)
+        if not token and not is_loopback(bound):
+            token = secrets.token_urlsafe(TOKEN_BYTES)
         url = bound_address(bound)
         logging.getLogger("waitress").setLevel(logging.ERROR)  # its warnings are of a queue, which does no harm
         server = create_server(

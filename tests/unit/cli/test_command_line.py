@@ -131,6 +131,7 @@ PATHS = [
     "doctor --runs {}",
     "diff run {}",
     "watch {}",
+    "watch --serve localhost:0 --token-file {}",
     "runs {}",
     "show {}",
     "predict {} image.png",
@@ -139,7 +140,7 @@ PATHS = [
     "export run {}",
 ]
 """Every option that is a path."""
-READ = re.compile(r"train --(resume|config)|^(scale|report|predict|export|show|watch) {}|diff")
+READ = re.compile(r"train --(resume|config)|--token-file|^(scale|report|predict|export|show|watch) {}|diff")
 
 
 def ended(command):

@@ -1,4 +1,4 @@
-"""hvdtrain runs: in which order runs are listed, and how in narrow terminals."""
+"""hvdtrain runs: which runs are listed, in which order, and how in narrow terminals."""
 
 import json
 
@@ -43,9 +43,16 @@ def listed(capsys, *options):
         (["--sort", "-score"], ["worse", "best", "early", LONG]),
         (["--sort", "when"], ["best", LONG, "early", "worse"]),
         (["--sort", "images/s"], [LONG, "best", "worse", "early"]),
+        (["--sort", "images/s", "--filter", "state=finished"], ["best", "worse"]),
+        (["--filter", "accuracy>=0.5", "--filter", "strategy!=single"], ["best"]),
+        (["--filter", "strategy=Horovod"], [LONG]),
+        (["--filter", "reason~sigkill"], [LONG]),
+        (["--filter", "started<2026-05-02"], ["best"]),
+        (["--filter", "accuracy=", "--filter", "loss!="], [LONG]),
+        (["--filter", "rank=1"], [LONG]),
     ],
 )
-def test_order(runs, capsys, options, names):
+def test_filters_and_order(runs, capsys, options, names):
     assert listed(capsys, *options) == names
 
 
@@ -53,7 +60,11 @@ def test_order(runs, capsys, options, names):
     ("options", "message"),
     [
         (["--sort", "-los"], "no column 'los' (did you mean loss?)"),
-        (["--filter", "state=failed"], "--filter is no longer an option; use hvdtrain runs | grep TEXT"),
+        (["--filter", "acuracy>0.9"], "no column 'acuracy' (did you mean accuracy?)"),
+        (["--filter", "accuracy"], "--filter accuracy: no comparison; filters are COLUMN=VALUE"),
+        (["--filter", "accuracy>nan"], "--filter accuracy>nan: accuracy is a number"),
+        (["--filter", "ranks~2"], "--filter ranks~2: ranks is a number"),
+        *((["--filter", f"name{sign}"], f"name{sign}: no comparison") for sign in ("<", "<=", ">", ">=", "~")),
         (["--reverse"], "--reverse is no longer an option; use --sort -COLUMN"),
         (["elsewhere"], "elsewhere: no such folder; give a run's folder"),
     ],
@@ -116,8 +127,11 @@ def test_runs_of_tasks_have_their_metrics_and_no_data_set(tmp_path, capsys):
     assert {"perplexity", "tokens", "rows/s"} <= set(header.split()) and "accuracy" not in header
     assert "test loss" in header and any("12.5000" in line for line in lines)
     for options, names in (
-        (["--sort", "perplexity"], ["pruned", "large", "small", "plain"]),
-        (["--sort", "-score"], ["small", "large", "plain", "pruned"]),
+        (["--sort", "perplexity", "--filter", "state=finished"], ["large", "small", "plain"]),
+        (["--sort", "score", "--filter", "tokens>1"], ["large", "small"]),
+        (["--sort", "-score", "--filter", "perplexity<20", "--filter", "state!=pruned"], ["large"]),
+        (["--filter", "scored_by=loss", "--filter", "state=finished"], ["plain"]),
+        (["--filter", "state=pruned"], ["pruned"]),
     ):
         assert listed(capsys, str(tmp_path), *options) == names, options
     with pytest.raises(SystemExit):

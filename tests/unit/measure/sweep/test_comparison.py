@@ -157,7 +157,8 @@ def test_the_table_shows_trials_of_others_and_why_they_failed(tmp_path, capsys, 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     sweep.main(["--table", "--output", str(tmp_path)])
     shown = capsys.readouterr()
-    assert "0.5000" in shown.out and shown.err.startswith("no sweep.png, which needs Matplotlib (")
+    assert "0.5000" in shown.out and "sweep.md, sweep.csv\n" in shown.out
+    assert shown.err == "no sweep.png: a chart needs matplotlib; pip install 'hvdtrain[plots]'\n"
     with pytest.raises(SystemExit) as ended:
         sweep.main(["--table", "--output", str(tmp_path / "lr=0.1,seed=0")])
     assert (ended.value.code, "holds no sweep" in capsys.readouterr().err) == (2, True)

@@ -221,9 +221,9 @@ def test_drawn_numbers_are_short_and_within_the_range():
 
 def test_corners_have_the_ends_of_all_ranges():
     pytest.importorskip("optuna")
-    assert corners(settings_of("lr=log:1e-3:1", "optimizer=sgd,adam", "set.width=int:4:64:4", trials=2)) == [
-        Trial({"lr": 0.001, "optimizer": "sgd", "set.width": "4"}, 0),
-        Trial({"lr": 1.0, "optimizer": "adam", "set.width": "64"}, 0),
+    assert corners(settings_of("lr=log:1e-3:1", "optimizer=sgd,adam", "arg.width=int:4:64:4", trials=2)) == [
+        Trial({"lr": 0.001, "optimizer": "sgd", "arg.width": "4"}, 0),
+        Trial({"lr": 1.0, "optimizer": "adam", "arg.width": "64"}, 0),
     ]
 
 

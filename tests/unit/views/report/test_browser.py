@@ -40,7 +40,7 @@ def shown(tmp_path_factory, browser):
     folder = tmp_path_factory.mktemp("report")
     page = write(folder, sample(folder / "runs")) / "report.html"
     browser.open(page.as_uri())
-    browser.wait("document.readyState === 'complete' && document.images.length === 3")
+    browser.wait("document.readyState === 'complete' && document.images.length === 6")
     yield browser
     assert browser.errors == []
     browser.leave()

@@ -135,3 +135,18 @@ def test_the_rank_that_others_wait_for_is_named(tmp_path):
     assert sentences(tmp_path)[-1] == (
         "Rank 2 of ring-0 takes 2.00 times as long as the median of the others, which wait for it."
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"ranks": [0], "hosts": ["a"], "lost": [{"rank": 1, "why": "was killed"}]}, "1 rank lost, 0 ranks joined"),
+        ({"ranks": [0, 1], "hosts": ["a", "b"], "joined": [1]}, "0 ranks lost, 1 rank joined"),
+    ],
+)
+def test_ranks_that_were_lost_or_joined_are_told(tmp_path, change, text):
+    """In a sentence; `show` lists each change."""
+    members = {"kind": "members", "step": 4, "epoch": 0.5, "number": 2, "seconds": 0.3, **change}
+    make_run(tmp_path / "one", ranks=2, strategy="ring", metrics=[members])
+    make_run(tmp_path / "other", ranks=2, strategy="ring", seed=1)
+    assert f"Ranks: in 1 run, {text}." in report_of(tmp_path).findings

@@ -32,7 +32,7 @@ def test_special_characters_in_names_are_escaped(tmp_path, capsys):
     assert "Rank 1 of &lt;i&gt;two\\x1b| takes" in page
     assert "<script" not in page and "<b>" not in page and "<i>" not in page
     assert html.escape('<script>alert(1)</script> | $x^$ & "q"', quote=False)[:20] in page
-    assert images(page) == 3
+    assert images(page) == 6
     for uri in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page):
         ElementTree.fromstring(b64decode(uri))
     rows = re.findall(r"^\|.*$", (output / "report.md").read_text(), re.M)
@@ -81,14 +81,14 @@ def test_page_is_self_contained_accessible_and_reproducible(tmp_path):
     assert not re.search(r"url\(|@import", page)
     assert outline.named("html") == [{"lang": "en"}]
     assert {values.get("name") for values in outline.named("meta")} >= {"viewport", "color-scheme"}
-    assert [len(values["alt"]) > 50 for values in outline.named("img")] == [True] * 3
+    assert [len(values["alt"]) > 50 for values in outline.named("img")] == [True] * 6
     assert {values["scope"] for values in outline.named("th")} == {"col", "row", "rowgroup"}
     assert len(outline.named("caption")) == len(outline.named("table"))
     assert len(outline.named("title")) == len(outline.named("h1")) == 1
     assert "Not shown" not in page
     drawn = [b64decode(uri).decode() for uri in re.findall(r"svg\+xml;base64,([^\"]+)", page)]
     assert not any("math" in drawing for drawing in drawn)  # a drawing has each text as a comment as well
-    axes = ("images/s", "replicas", "epoch")
+    axes = ("images/s", "replicas", "test accuracy", "epoch", "share of a step", "share of the time")
     for drawing, axis in zip(drawn, axes, strict=True):
         assert f"<!-- {axis}" in drawing
 
@@ -103,6 +103,12 @@ def test_no_framework_is_imported(tmp_path):
     assert "matplotlib.pyplot" not in output
 
 
+def test_a_page_without_charts_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = html_page(report_of(make_run(tmp_path / "run")))
+    assert "<img" not in page and "a chart needs matplotlib; pip install &#39;hvdtrain[plots]&#39;" in page
+
+
 def test_metrics_besides_the_score_have_columns(tmp_path):
     for name, perplexity in (("a", 3.0), ("b", 2.0)):
         write_task_run(tmp_path / "runs" / name, {"perplexity": perplexity, "r2": 0.75}, score="min:perplexity")
@@ -112,6 +118,18 @@ def test_metrics_besides_the_score_have_columns(tmp_path):
     (row,) = rows(tmp_path / "runs")
     assert (float(row["metric:r2"]), float(row["metric:perplexity"]), float(row["score_median"])) == (0.75, 2.5, 2.5)
     assert "test r2" in html_page(made)
+
+
+def test_classes_are_listed_by_name_from_the_lowest_accuracy(tmp_path):
+    for seed, accuracy in ((0, 0.5), (1, 0.7), (2, 0.6)):
+        classes = {"zebra": accuracy, "<b>ant": 0.9, "without images": float("nan")}
+        make_run(tmp_path / "runs" / str(seed), seed=seed, per_class_accuracy=classes)
+    text, page = (make(report_of(tmp_path / "runs")) for make in (markdown_page, html_page))
+    assert "- zebra: 0.6000 (0.5000 to 0.7000)\n- &lt;b&gt;ant: 0.9000\n" in text
+    assert "<li>zebra: 0.6000 (0.5000 to 0.7000)</li>" in page and "<b>" not in page
+    assert "without images" not in text
+    many = {f"class {number:03}": 1 - number / 1000 for number in range(100)}
+    assert "- class " not in markdown_page(report_of(make_run(tmp_path / "many", per_class_accuracy=many)))
 
 
 def error_of(capsys, *arguments):

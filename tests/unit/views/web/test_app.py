@@ -13,9 +13,10 @@ from support.live_runs import Beats, make_run
 from support.web import serving
 
 from hvdtrain.__main__ import main
+from hvdtrain.errors import UserError
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.web import app
-from hvdtrain.views.web.access import Access
+from hvdtrain.views.web.access import Access, read_token
 
 FINISHED = RunEnd("finished", time=1.0)
 ENDPOINTS = ("run", "options", "curves")
@@ -162,6 +163,21 @@ def test_away_from_loopback_a_token_is_needed(runs, tmp_path):
     assert answer.status_code == 200 and {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
     for known, status in ((cookie, 200), (cookie[:-1], 403), (cookie.replace("-80=", "-1="), 403)):
         assert served.get("/api/runs", headers={"Cookie": known}).status_code == status, known
+
+
+def test_token_from_a_file(runs, tmp_path):
+    file = tmp_path / "token"
+    for mode, content, reason in (
+        (0o600, "0123456789abcdef", ""), (0o644, "0123456789abcdef", "other users"), (0o600, "short", "no token"),
+    ):  # fmt: skip
+        file.write_text(f"{content}\n")
+        file.chmod(mode)
+        with pytest.raises(UserError, match=reason) if reason else contextlib.nullcontext():
+            assert read_token(file) == content
+    file.write_text(token := "fedcba9876543210")
+    with serving(runs.parent, "--token-file", str(file)) as server:
+        assert server.token == token and server.get("/")[0] == 403, "loopback needs it, too"
+        assert server.get(f"/?token={token}")[0] == 200
 
 
 def test_addresses_that_cannot_be_used(runs, capsys):
