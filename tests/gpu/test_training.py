@@ -21,12 +21,6 @@ def needs(gpus, count):
         pytest.skip(f"needs {count} GPUs, and there is {gpus}")
 
 
-@pytest.mark.parametrize("strategy", ["single", "ddp", "dataparallel", "manual", "ring"])
-def test_a_strategy_trains_as_on_the_cpu(jobs, on_cpu, strategy):
-    found = jobs.train("--strategy", strategy)
-    assert distance(found.weights, on_cpu(*SINGLE).weights) < SAME
-
-
 def test_two_ranks_with_ddp_train_as_one_process_on_the_cpu(jobs, on_cpu, gpus):
     needs(gpus, 2)
     found = jobs.train("--strategy", "ddp", by="local", np=2)
@@ -45,37 +39,31 @@ def test_horovod_trains_as_on_the_cpu(jobs, on_cpu, gpus):
     assert distance(found.weights, on_cpu(*SINGLE).weights) < SAME
 
 
-VARIANTS = {
-    "adam": ("--optimizer", "adam", "--lr", "0.0001"),
-    "smaller last batches": ("--remainder", "exact", "--batch-size", "600"),
-    "accumulate, clip": ("--accumulate", "2", "--clip-norm", "1"),
-    "on-nan skip": ("--on-nan", "skip"),
-    "batch normalization": ("--model", "resnet20", "--data", "synthetic", "--max-steps", "6"),
+RESNET = ("--model", "resnet20", "--data", "synthetic", "--max-steps", "6")
+ALIKE = {
+    "adam": (("--optimizer", "adam", "--lr", "0.0001"), LOOSE),
+    "smaller last batches": (("--remainder", "exact", "--batch-size", "600"), SAME),
+    "accumulate, clip": (("--accumulate", "2", "--clip-norm", "1"), SAME),
+    "on-nan skip": (("--on-nan", "skip"), SAME),
+    "batch normalization": (RESNET, LOOSE),
 }
+"""Options that are the same on the CPU, and the largest difference of a weight."""
+OTHER = {
+    **{strategy: (("--strategy", strategy), SAME) for strategy in ("single", "ddp", "dataparallel", "manual", "ring")},
+    "compile": (("--compile",), SAME),
+    "bf16": (("--precision", "bf16"), 0.02),
+    "fp16": (("--precision", "fp16"), 0.01),
+}
+"""Those without which the CPU trains."""
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*ALIKE, *OTHER])
 def test_options_train_as_on_the_cpu(jobs, on_cpu, name):
-    options = (*SINGLE, *VARIANTS[name])
-    steps = 6 if "resnet20" in options else 24
-    found = jobs.train(*options, steps=steps)
-    expected = on_cpu(*options)
-    tolerance = LOOSE if {"resnet20", "adam"} & {*options} else SAME
-    assert distance(found.weights, expected.weights) < tolerance
-
-
-def test_torch_compile_trains_as_on_the_cpu(jobs, on_cpu):
-    found = jobs.train(*SINGLE, "--compile")
-    assert distance(found.weights, on_cpu(*SINGLE).weights) < SAME
-    assert "compiled the step in" in jobs.log()
-
-
-@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.02), ("fp16", 0.01)])
-def test_lower_precision_trains_nearly_as_fp32(jobs, on_cpu, precision, tolerance):
-    found = jobs.train(*SINGLE, "--precision", precision)
-    assert distance(found.weights, on_cpu(*SINGLE).weights) < tolerance
-    if precision == "fp16":
-        assert found.optimizer.extra["loss_scale"]["scale"] > 1
+    options, tolerance = {**ALIKE, **OTHER}[name]
+    found = jobs.train(*SINGLE, *options, steps=6 if options is RESNET else 24)
+    assert distance(found.weights, on_cpu(*SINGLE, *(options if name in ALIKE else ())).weights) < tolerance
+    assert name != "compile" or "compiled the step in" in jobs.log()
+    assert name != "fp16" or found.optimizer.extra["loss_scale"]["scale"] > 1
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 
-# Those that need neither Spark, Ray nor TensorFlow 1. They start their own jobs, the elastic ones over Gloo.
-INTEGRATION = ("test_elastic_torch.py", "test_elastic_tensorflow2.py", "test_static_run.py")
 STALL = "test_stall.py"  # a program, not tests of pytest
 
 
@@ -19,13 +17,12 @@ class Case(NamedTuple):
 
     file: Path
     ranks: int
-    """0 for tests that start their own jobs."""
     over: str
-    """gloo or mpi; empty for tests that start their own jobs."""
+    """gloo or mpi."""
 
     @property
     def name(self) -> str:
-        return f"{self.file.stem}-{self.ranks}-{self.over}" if self.ranks else self.file.stem
+        return f"{self.file.stem}-{self.ranks}-{self.over}"
 
 
 class Core(NamedTuple):
@@ -66,11 +63,8 @@ def cases(source: Path, ranks: list[int], over: list[str], only: list[str]) -> l
     parallel = sorted((folder / "parallel").glob("test_*.py"))
     if not parallel:
         raise UserError(f"{source} has no test/parallel/test_*.py", "name a source tree of Horovod, as git has it")
-    integration = folder / "integration"
-    found = [
-        *(Case(file, size, way) for file in [*parallel, integration / STALL] for way in over for size in ranks),
-        *(Case(integration / name, 0, "") for name in INTEGRATION),
-    ]
+    files = [*parallel, folder / "integration" / STALL]
+    found = [Case(file, size, way) for file in files for way in over for size in ranks]
     chosen = [case for case in found if case.file.exists() and (not only or any(part in case.name for part in only))]
     if not chosen:
         raise UserError(f"no case has a part of its name in {' '.join(only)}", "see --list for their names")
@@ -83,8 +77,6 @@ def command(case: Case, core: Core) -> list[str]:
     options = ["-p", "horovod_suite.recorder", "-p", "no:cacheprovider", "-v", "--capture=no",
                "--continue-on-collection-errors"]  # fmt: skip
     pytest = [python, "-m", "pytest", *options, case.file.name]
-    if not case.ranks:
-        return pytest
     return [*launcher(case, core), *([python, case.file.name] if case.file.name == STALL else pytest)]
 
 
@@ -108,7 +100,6 @@ def environment(case: Case, core: Core, requirements: Path, records: Path) -> di
         "PYTHONDONTWRITEBYTECODE": "1",  # nothing is written into the source tree
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "HOROVOD_SUITE_RECORDS": str(records),
-        "HOROVOD_SUITE_SINGLE": "" if case.ranks else "1",
         **core.variables,
         "PYTHONPATH": os.pathsep.join(place for place in places if place),
     }

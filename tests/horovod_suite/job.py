@@ -40,19 +40,15 @@ def run_case(case: Case, core: Core, folder: Path, requirements: Path, limits: L
         job.mkdir(parents=True)
         (job / "done.json").write_text(json.dumps([*run.outcomes]))
         left = limits.case_s - (time.monotonic() - start)
-        # Elastic tests start several jobs each.
-        quiet = limits.quiet_s if case.ranks else 5 * limits.quiet_s
-        ended = watch(case, core, job, requirements, min(quiet, left), left)
+        ended = watch(case, core, job, requirements, min(limits.quiet_s, left), left)
         if case.file.name == STALL:
             warned = STALL_WARNING in (job / "log.txt").read_text(errors="replace")
             run.outcomes[STALL] = ["failed" if ended == "passed" and not warned else ended]
             break
-        records = [read_record(job / f"rank-{rank}.jsonl") for rank in range(case.ranks or 1)]
+        records = [read_record(job / f"rank-{rank}.jsonl") for rank in range(case.ranks)]
         stopped = add_job(run, records, ended)
         stops += stopped is not None
-        # Tests that start their own jobs have a process each; others share it until one stops it.
-        more = stopped if case.ranks else records[0].items
-        if not more or stops == MAX_STOPS or time.monotonic() - start > limits.case_s:
+        if not stopped or stops == MAX_STOPS or time.monotonic() - start > limits.case_s:
             break
     run.seconds = round(time.monotonic() - start, 1)
     (folder / "run.json").write_text(json.dumps(dataclasses.asdict(run), indent=1))

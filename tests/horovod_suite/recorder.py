@@ -1,7 +1,6 @@
 """Plugin of pytest that writes what a rank does, line by line, so that a rank that aborts or hangs leaves its record.
 
-HOROVOD_SUITE_RECORDS is the folder of the records; `done.json` there lists the tests to leave out. HOROVOD_SUITE_SINGLE
-leaves only the first of the others: in the place of pytest-forked, which does not support pytest 9.2.
+HOROVOD_SUITE_RECORDS is the folder of the records; `done.json` there lists the tests to leave out.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ class Recorder:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         done = set(json.loads(self.done.read_text()))
         items[:] = [item for item in items if short(item.nodeid) not in done]
-        if os.environ.get("HOROVOD_SUITE_SINGLE"):
-            del items[1:]
         self.write(items=[short(item.nodeid) for item in items], pid=os.getpid())
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

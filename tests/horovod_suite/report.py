@@ -19,13 +19,11 @@ def row(cells: Iterable[object]) -> str:
 def table(cores: list[Core], results: Results) -> Iterator[str]:
     """Outcomes of the first runs: a row for each file and controller, a column for each number of ranks and core."""
     found = {(case.file.name, case.over, case.ranks, name): runs[0] for (case, name), runs in results.items()}
-    sizes = sorted({ranks for _, _, ranks, _ in found if ranks})
-    columns = [(size, core.name) for size in sizes or [0] for core in cores]
-    yield row(("file", "over", *(f"{size} ranks, {name}" if size else name for size, name in columns)))
+    columns = [(size, core.name) for size in sorted({case.ranks for case, _ in results}) for core in cores]
+    yield row(("file", "over", *(f"{size} ranks, {name}" for size, name in columns)))
     yield row(["---"] * (len(columns) + 2))
     for file, over in dict.fromkeys((file, over) for file, over, _, _ in found):
-        # Tests that start jobs of their own sizes were run once with each core.
-        runs = [found.get((file, over, size if over else 0, name)) for size, name in columns]
+        runs = [found.get((file, over, size, name)) for size, name in columns]
         yield row((file, over, *(cell(run) if run else "" for run in runs)))
 
 

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,21 +76,3 @@ def test_job_that_hangs(tmp_path):
         terminal.wait_for_frame(r"hung  run *\n(.|\n)*rank 1 ", 60)
         status, output = finish(job)
         assert terminal.finish() == status != 0, output[-2000:]
-
-
-@pytest.mark.matrix
-def test_slow_rank_of_eight(tmp_path):
-    """A rank that is stopped for half of the time is named, while the job trains."""
-    options = ["--strategy", "ring", "--name", "run", "--epochs", "5000", "--batch-size", "512", "--log-every", "1"]
-    command = [*launcher("local", 8), "python", "-m", "hvdtrain.torch_lenet", *options]
-    with watched(command, tmp_path) as (job, terminal):
-        terminal.wait_for_frame("training  run(.|\n)*images/s", 180)
-        slow = pid_of(5, tmp_path / "runs" / "run")
-        deadline = time.monotonic() + 40
-        while "rank 5 is slow" not in terminal.frames[-1]:
-            assert time.monotonic() < deadline, terminal.frames[-1]
-            for number in (signal.SIGSTOP, signal.SIGCONT):
-                os.kill(slow, number)
-                time.sleep(0.25)
-        job.send_signal(signal.SIGTERM)
-        assert terminal.finish(120) == finish(job)[0] == 75

@@ -53,12 +53,8 @@ def test_quick_checks_start_no_process():
     assert int(count) >= len(QUICK) and (crashed, numpy) == ("False", "False")
 
 
-def test_docs_name_existing_checks():
+def test_docs_name_the_quick_checks():
     page = (ROOT / "docs" / "doctor.md").read_text()
-    problems = page.partition("| symptom |")[2].partition("\n\n")[0].splitlines()[2:]
-    named = {name for line in problems for name in line.split("|")[3].strip().split(", ")}
-    assert len(problems) > 15
-    assert named <= {check.name for check in CHECKS}
     assert ", ".join(check.name for check in QUICK) in page.replace("\n", " ")
 
 
