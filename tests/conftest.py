@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from support import environment, stack
 from support.jobs import ending_started, real_data_folder
 from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins = ("support.slowest_files",)
-
+SHOWN = 10
+"""Of the slowest files, when all tests have run."""
+seconds: Counter[str] = Counter()
+"""That the tests of each file took."""
 TOGETHER = {
     **{f"tests/contracts/test_{name}.py": "same jobs" for name in ("parity", "strategies", "networks", "tasks")},
     **{f"tests/cluster/test_{name}.py": "same hosts" for name in ("hosts", "slurm", "survive")},
@@ -39,6 +42,24 @@ def pytest_configure(config):
     """Before any file of tests imports a framework, which sets variables."""
     if home := environment.begin():
         config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+
+
+def pytest_runtest_logreport(report):
+    seconds[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter):
+    if len(seconds) < SHOWN:  # a few files were asked for
+        return
+    folders = Counter()
+    for file, duration in seconds.items():
+        folders["/".join(file.split("/")[:2])] += duration
+    titles = {"slowest files": seconds.most_common(SHOWN), "folders, whose budgets are in CONTRIBUTING.md": folders}
+    for title, durations in titles.items():
+        terminalreporter.section(title)
+        for name, duration in dict(durations).items():
+            terminalreporter.line(f"{duration:6.1f} s  {name}")
+    terminalreporter.line(f"all {len(seconds)} files: {sum(seconds.values()) / 60:.1f} minutes of tests")
 
 
 def pytest_xdist_make_scheduler(config, log):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from horovod_suite import report
 from horovod_suite.cases import Case, Core, cases, parse_core
-from horovod_suite.job import Limits, Stopped, run_case, stopping
+from horovod_suite.job import Stopped, run_case, stopping
 from horovod_suite.outcomes import Run, differences
 from hvdtrain.errors import UserError
 
@@ -38,9 +38,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="cases with these parts in their names")
     parser.add_argument("--list", action="store_true", help="list the cases, and end")
     parser.add_argument("--output", type=Path, default=Path("runs/horovod-suite"), help="folder of logs and results")
-    parser.add_argument("--quiet-limit", type=float, default=Limits.quiet_s, metavar="S",
+    parser.add_argument("--quiet-limit", type=float, default=180, metavar="S",
                         help="s without a test that starts or ends, after which a job counts as hung")  # fmt: skip
-    parser.add_argument("--case-limit", type=float, default=Limits.case_s, metavar="S", help="s that a case may take")
     return parser.parse_args(arguments)
 
 
@@ -62,15 +61,15 @@ def install_requirements() -> Path:
 class Suite:
     """Runs cases, and keeps their results in the output folder."""
 
-    def __init__(self, output: Path, limits: Limits) -> None:
-        self.output, self.limits, self.requirements = output.resolve(), limits, install_requirements()
+    def __init__(self, output: Path, quiet_s: float) -> None:
+        self.output, self.quiet_s, self.requirements = output.resolve(), quiet_s, install_requirements()
 
     def run(self, case: Case, core: Core, number: int) -> Run:
         """The result of a case's run of this number, from the output folder if it is there."""
         folder = self.output / core.name / case.name / f"run-{number}"
         if (folder / "run.json").exists():
             return Run(**json.loads((folder / "run.json").read_text()))
-        run = run_case(case, core, folder, self.requirements, self.limits)
+        run = run_case(case, core, folder, self.requirements, self.quiet_s)
         counts = ", ".join(f"{count} {name}" for name in report.COUNTED if (count := run.count(name)))
         print(f"{case.name}, {core.name}, run {number}: {counts}; {run.seconds:.0f} s", flush=True)
         return run
@@ -96,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.list:
         print(*(case.name for case in chosen), sep="\n")
         return 0
-    suite = Suite(options.output, Limits(options.quiet_limit, options.case_limit))
+    suite = Suite(options.output, options.quiet_limit)
     # One job at a time where its ranks take all cores.
     workers = max(1, (os.cpu_count() or 1) // max(*options.ranks, 2))
     with ThreadPoolExecutor(workers) as pool:

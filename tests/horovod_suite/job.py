@@ -23,24 +23,23 @@ MAX_STOPS = 8
 STALL_WARNING = "One or more tensors were submitted to be reduced"
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Time in s that a job may run without a test that starts or ends, and that one run of a case may take."""
-
-    quiet_s: float = 180
-    case_s: float = 3600
+CASE_S = 3600
+"""Seconds that one run of a case may take."""
 
 
-def run_case(case: Case, core: Core, folder: Path, requirements: Path, limits: Limits) -> Run:
-    """Run a case in `folder`, which keeps its logs and records, and write `run.json` there."""
+def run_case(case: Case, core: Core, folder: Path, requirements: Path, quiet_s: float) -> Run:
+    """Run a case in `folder`, which keeps its logs and records, and write `run.json` there.
+
+    quiet_s: seconds without a test that starts or ends, after which a job counts as hung.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     run, start, stops = Run(), time.monotonic(), 0
     for number in itertools.count():
         job = folder / f"job-{number}"
         job.mkdir(parents=True)
         (job / "done.json").write_text(json.dumps([*run.outcomes]))
-        left = limits.case_s - (time.monotonic() - start)
-        ended = watch(case, core, job, requirements, min(limits.quiet_s, left), left)
+        left = CASE_S - (time.monotonic() - start)
+        ended = watch(case, core, job, requirements, min(quiet_s, left), left)
         if case.file.name == STALL:
             warned = STALL_WARNING in (job / "log.txt").read_text(errors="replace")
             run.outcomes[STALL] = ["failed" if ended == "passed" and not warned else ended]
@@ -48,7 +47,7 @@ def run_case(case: Case, core: Core, folder: Path, requirements: Path, limits: L
         records = [read_record(job / f"rank-{rank}.jsonl") for rank in range(case.ranks)]
         stopped = add_job(run, records, ended)
         stops += stopped is not None
-        if not stopped or stops == MAX_STOPS or time.monotonic() - start > limits.case_s:
+        if not stopped or stops == MAX_STOPS or time.monotonic() - start > CASE_S:
             break
     run.seconds = round(time.monotonic() - start, 1)
     (folder / "run.json").write_text(json.dumps(dataclasses.asdict(run), indent=1))

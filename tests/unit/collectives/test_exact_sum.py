@@ -109,13 +109,13 @@ def test_ranks_without_a_shard_take_part():
 
 
 NAN = float("nan")
+NOTHING = np.zeros(0), np.zeros(0, np.float32), 0.1, 7, np.zeros(0, np.int64)
 
 
 def step_of(*shards, all_shards=()):
     """A step in which a rank computes these shards, in this order."""
-    nothing = np.zeros(0), np.zeros(0, np.float32), 0.1, 7, np.zeros(0, np.int64)
-    parts = tuple(Batch(*nothing, part=shard) for shard in shards)
-    return Batch(*nothing, shards=parts, all_shards=all_shards)
+    parts = tuple(Batch(*NOTHING, part=shard) for shard in shards)
+    return Batch(*NOTHING, shards=parts, all_shards=all_shards)
 
 
 def combined(*shards_by_rank, all_shards=(), values=(), groups=()):
@@ -199,7 +199,6 @@ def test_statistics_that_no_shard_changes_keep_their_bits():
 
 
 BY_RANK = Assignment.contiguous(3, 8).by_rank
-NOTHING = np.zeros(0), np.zeros(0, np.float32), 0.1, 7, np.zeros(0, np.int64)
 SHARDS_OF_RANK = [[0, 1], [2], [3]]
 
 
