@@ -60,19 +60,3 @@ def test_stopped_killed_and_restarted_rank(tmp_path, framework):
         assert terminal.finish() == status == 75, output[-2000:]
         after = terminal.output.partition("\x1b[?1049l")[2]
         assert re.search(r"stopped\S* +run", after) and "asked to stop by SIGTERM" in after
-
-
-@pytest.mark.matrix
-def test_job_that_hangs(tmp_path):
-    """The rank that holds up the others is named at once, and watch ends after the watchdog has ended the job."""
-    options = ["--strategy", "ring", "--name", "run", "--epochs", "500", "--hang-timeout", "8"]
-    with watched([*launcher("local", 2), "python", "-m", "hvdtrain.torch_lenet", *options], tmp_path) as (
-        job,
-        terminal,
-    ):
-        terminal.wait_for_frame("training  run(.|\n)*images/s", 120)
-        os.kill(pid_of(1, tmp_path / "runs" / "run"), signal.SIGSTOP)
-        terminal.wait_for_frame(r"waiting  run *\n(.|\n)*no heartbeat of rank 1", WITHIN_S)
-        terminal.wait_for_frame(r"hung  run *\n(.|\n)*rank 1 ", 60)
-        status, output = finish(job)
-        assert terminal.finish() == status != 0, output[-2000:]
