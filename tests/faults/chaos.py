@@ -1,5 +1,5 @@
 """Inject faults into real jobs: python -m faults.chaos [--minutes M] [--seed S] [--only FAULT ...] [--output FILE]
-                                                     [--frameworks F ...] [--kills N] [--first CASE]
+                                                     [--kills N] [--first CASE]
 
 Needs tests/ on PYTHONPATH, as `make chaos` sets it. Each case starts a job of two ranks, injects a fault at a moment
 drawn from the seed, and checks that the job reports the fault correctly and in time, leaves no process behind, and ends
@@ -61,7 +61,7 @@ FAULTS = {
 EACH = ("kill", "survive")
 
 
-def cases(generator: random.Random, only: list[str], frameworks: list[str]) -> Iterator[tuple[str, str, str]]:
+def cases(generator: random.Random, only: list[str]) -> Iterator[tuple[str, str, str]]:
     """Fault, launcher and framework, without end; only of those named.
 
     Each round has EACH with every launcher and framework, and every other fault once with each of its launchers.
@@ -73,14 +73,14 @@ def cases(generator: random.Random, only: list[str], frameworks: list[str]) -> I
             for launcher in fault.launchers:
                 drawn += [(name, launcher, one) for one in (FRAMEWORKS if name in EACH else [next(mixed)])]
         generator.shuffle(drawn)
-        yield from (one for one in drawn if one[0] in only and one[2] in ("", *frameworks))
+        yield from (one for one in drawn if one[0] in only)
 
 
 def run_cases(suite: Suite, options: argparse.Namespace) -> list[Row]:
     """Results of the cases that start within the options' minutes or kills; ends the process if one fails."""
     rows, until = [], time.monotonic() + 60 * options.minutes
     only = ["survive"] if options.kills else options.only
-    drawn = enumerate(cases(random.Random(options.seed), only, options.frameworks))
+    drawn = enumerate(cases(random.Random(options.seed), only))
     for number, (name, launcher, framework) in itertools.islice(drawn, options.first, None):
         if suite.kills.total() >= options.kills if options.kills else time.monotonic() > until:
             break
@@ -105,7 +105,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="decides the order, steps and ranks (0)")
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="FAULT",
                         help=f"run only these faults: {', '.join(FAULTS)}")  # fmt: skip
-    parser.add_argument("--frameworks", nargs="+", choices=INSTALLED, default=INSTALLED, help="run only these")
     parser.add_argument("--kills", type=int, default=0, help="run only `survive`, until so many ranks were killed")
     parser.add_argument("--first", type=int, default=0, help="begin with the case of this number (0)")
     parser.add_argument("--output", type=Path, help="write the table to this file, too")

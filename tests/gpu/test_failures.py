@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,8 @@ from pathlib import Path
 import pytest
 from support.gpu_jobs import REHEARSAL
 from support.jobs import finish, pids_of_ranks
+
+from hvdtrain.system.network import free_port
 
 HANG = ("--epochs", "10000", "--log-every", "5", "--hang-timeout", "5", "--max-steps", "0")
 
@@ -29,9 +30,7 @@ def test_a_loss_that_is_not_finite_ends_training_or_is_skipped(jobs, options, sa
 
 def test_the_watchdog_ends_ranks_that_wait_on_one_gpu(jobs):
     """Two ranks that share a GPU, as if each were on a host of its own; the other one is stopped."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     command = jobs.command("--strategy", "ring", *HANG)
     processes = [
         jobs.start(

@@ -27,13 +27,7 @@ class Environment:
         monkeypatch.setattr(sys, "prefix", str(folder))
         standard_library = [path for path in sys.path if path.startswith(sys.base_prefix) and "-packages" not in path]
         monkeypatch.setattr(sys, "path", [str(self._site), *standard_library])
-        for name in (
-            *DISTRIBUTIONS,
-            "horovod",
-            "mpi4py",
-            "tensorboard",
-            "pkg_resources",
-        ):  # other tests may have imported them
+        for name in (*DISTRIBUTIONS, "horovod", "mpi4py"):  # other tests may have imported them
             monkeypatch.delitem(sys.modules, name, raising=False)
         self.context = CheckContext(RankInfo("none", 0, 1, 0), 1, time.monotonic() + 60)
         self.python("3.11.9")
