@@ -45,7 +45,6 @@ FAULTS = {
     "freeze": Fault(lost_ranks.freeze),
     "sleep": Fault(lost_ranks.sleep),
     "suspend": Fault(lost_ranks.suspend),
-    "skew": Fault(lost_ranks.skew),
     "ask": Fault(lost_ranks.ask),
     "flip": Fault(checkpoint_files.flip),
     "full": Fault(disks.full),

@@ -77,17 +77,7 @@ def suspend(suite: Suite, launcher: str, framework: str) -> Row:
 
 def sleep(suite: Suite, launcher: str, framework: str) -> Row:
     """A rank sleeps in Python code, once."""
-    return _sleep(suite, launcher, framework, "sleep", "a rank sleeps in Python")
-
-
-def skew(suite: Suite, launcher: str, framework: str) -> Row:
-    """The clock of rank 1 is an hour ahead: a rank that sleeps is named, and not one that runs."""
-    title = "a clock is an hour ahead, a rank sleeps"
-    return _sleep(suite, launcher, framework, "sleep_with_skewed_clock", title)
-
-
-def _sleep(suite: Suite, launcher: str, framework: str, program: str, title: str) -> Row:
-    job = suite.job(launcher, framework, program, launch_options=RESTARTS)
+    job = suite.job(launcher, framework, "sleep", launch_options=RESTARTS)
     job.wait((job.folder / "slept").exists, 120, "asleep")
     began = time.time()
     detected = job.reported(") is at programs.py:", began, HANG_S + 20)
@@ -99,7 +89,7 @@ def _sleep(suite: Suite, launcher: str, framework: str, program: str, title: str
         raise Mismatch(f"the job did not name rank 1 and its place in the code:\n{job.output}")
     if "no heartbeat of" in job.output:
         raise Mismatch(f"a rank that runs was named:\n{job.output}")
-    return Row(title, launcher, framework, detected - began)
+    return Row("a rank sleeps in Python", launcher, framework, detected - began)
 
 
 def change(suite: Suite, launcher: str, framework: str) -> Row:

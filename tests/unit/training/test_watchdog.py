@@ -136,11 +136,11 @@ def test_process_in_which_python_does_not_run_is_ended(programs):
 
 @pytest.fixture
 def observer(tmp_path):
-    """Rank 0 of three; rank 1 runs, and rank 2 has stopped."""
+    """Rank 0 of three; rank 1 runs, with a clock that is an hour ahead, and rank 2 has stopped."""
 
     def of(rank):
         def current(number):
-            return Heartbeat(rank, 10 + rank, "host", 7, "step", True, 0.0, number)
+            return Heartbeat(rank, 10 + rank, "host", 7, "step", True, 0.0, number, time.time() + 3600 * rank)
 
         return Heartbeats(tmp_path, rank, lambda: range(3), current)
 
