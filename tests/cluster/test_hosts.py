@@ -38,10 +38,7 @@ def test_training_on_hosts_by_ssh_equals_one_process(hosts, tmp_path, one_proces
 
 
 @pytest.mark.guarantee("killed-rank")
-@pytest.mark.parametrize(
-    "by",
-    [["horovodrun", "--interface", "eth0"], ["mpirun"]],
-)
+@pytest.mark.parametrize("by", [["horovodrun", "--interface", "eth0"], ["mpirun"]])
 def test_a_killed_rank_on_another_host(hosts, tmp_path, by):
     """The job ends at once on all hosts, the message names the rank, and no process stays behind."""
     skip_if_the_folder_has_a_space(by)

@@ -111,13 +111,6 @@ class WatchedJob:
         else:
             (self.folder / "disk").unlink()
 
-    def set_disk_for(self, delay_s: float, step: int, seconds: float) -> None:
-        """From that step on, let each operation of the disk take `delay_s` seconds, for so many seconds."""
-        self.wait_for_step(step)
-        self.set_disk(f"{delay_s}")
-        time.sleep(seconds)
-        self.set_disk("")
-
     def reported(self, text: str, since: float, within_s: float) -> float:
         """When a line with this text was printed, at `since` or later; waits for it."""
 

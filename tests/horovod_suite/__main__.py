@@ -36,7 +36,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--over", nargs="+", choices=["gloo", "mpi"], default=["gloo", "mpi"])
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="cases with these parts in their names")
-    parser.add_argument("--list", action="store_true", help="list the cases, and end")
     parser.add_argument("--output", type=Path, default=Path("runs/horovod-suite"), help="folder of logs and results")
     parser.add_argument("--quiet-limit", type=float, default=180, metavar="S",
                         help="s without a test that starts or ends, after which a job counts as hung")  # fmt: skip
@@ -92,9 +91,6 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     cores = [parse_core(words) for words in options.core or CORES]
     chosen = cases(options.source, options.ranks, options.over, options.only)
-    if options.list:
-        print(*(case.name for case in chosen), sep="\n")
-        return 0
     suite = Suite(options.output, options.quiet_limit)
     # One job at a time where its ranks take all cores.
     workers = max(1, (os.cpu_count() or 1) // max(*options.ranks, 2))

@@ -67,7 +67,7 @@ def cases(source: Path, ranks: list[int], over: list[str], only: list[str]) -> l
     found = [Case(file, size, way) for file in files for way in over for size in ranks]
     chosen = [case for case in found if case.file.exists() and (not only or any(part in case.name for part in only))]
     if not chosen:
-        raise UserError(f"no case has a part of its name in {' '.join(only)}", "see --list for their names")
+        raise UserError(f"no case has a part of its name in {' '.join(only)}", "name parts such as test_torch-2-gloo")
     return chosen
 
 
