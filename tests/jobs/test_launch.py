@@ -166,6 +166,7 @@ def test_output_files_that_cannot_be_written(tmp_path):
     while sum("begun" in line for line in lines) < 18:
         lines.append(process.stdout.readline())
     process.terminate()
+    lines.append(process.stdout.read())  # `finish` would not see what `readline` has read ahead
     status, output = finish(process, 20)
     assert status == 128 + signal.SIGTERM
     assert (logs / "rank-1.stderr").exists()

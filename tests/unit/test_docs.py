@@ -100,7 +100,9 @@ def test_options_in_example_commands_exist():
     training = CommandLine.read([], "program", None).help()
     options = set(re.findall(r"--[a-z][a-z0-9-]*", known.getvalue() + training))
     for page in PAGES:
-        for line in re.findall(r"^    ((?:python -m )?hvdtrain (?:launch|train).*|.*_lenet .*)$", page.read_text(), re.M):
+        for line in re.findall(
+            r"^    ((?:python -m )?hvdtrain (?:launch|train).*|.*_lenet .*)$", page.read_text(), re.M
+        ):
             ours = re.search(r"(python -m )?hvdtrain.*", line)[0].partition("#")[0]
             for option in re.findall(r"(?<=\s)--[a-z][a-z0-9-]*", ours):
                 assert option in options | {"--hosts"}, f"{page.name}: {line}"
