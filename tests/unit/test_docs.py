@@ -118,7 +118,7 @@ def test_extras_that_pages_name_exist():
 
 
 def test_pages_name_no_option_that_went():
-    """Anywhere, those of training but --set, which other commands have; others in the lines that start their command."""
+    """Those of training nowhere, but --set, which other commands have; others in no line that starts their command."""
     from hvdtrain.system import removed
 
     for page in PAGES:
