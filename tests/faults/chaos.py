@@ -1,5 +1,5 @@
 """Inject faults into real jobs: python -m faults.chaos [--minutes M] [--seed S] [--only FAULT ...] [--output FILE]
-                                                     [--kills N] [--first CASE]
+                                                     [--frameworks F ...] [--kills N] [--first CASE]
 
 Needs tests/ on PYTHONPATH, as `make chaos` sets it. Each case starts a job of two ranks, injects a fault at a moment
 drawn from the seed, and checks that the job reports the fault correctly and in time, leaves no process behind, and ends
@@ -25,33 +25,40 @@ from typing import NamedTuple
 import pytest
 from support.stack import INSTALLED
 
-from faults import checkpoint_files, disks, lost_ranks, survived_kills
+from faults import checkpoint_files, disks, lost_ranks, other_faults, survived_kills
 from faults.suite import HEAD, SHARDS, Row, Suite
 from faults.watched_job import remaining_processes
 
-LAUNCHERS, FRAMEWORKS = ("local", "horovodrun", "mpirun"), INSTALLED
+ON_ONE_HOST, FRAMEWORKS = ("local", "horovodrun", "mpirun"), INSTALLED
 
 
 class Fault(NamedTuple):
     """A kind of fault: the function that injects it, and the launchers that it is tried with."""
 
     inject: Callable[[Suite, str, str], Row]
-    launchers: tuple[str, ...] = LAUNCHERS
+    launchers: tuple[str, ...] = ON_ONE_HOST
 
 
 FAULTS = {
-    "kill": Fault(lost_ranks.kill),
+    "kill": Fault(lost_ranks.kill, (*ON_ONE_HOST, "srun")),
     "survive": Fault(survived_kills.survive, ("local",)),
-    "freeze": Fault(lost_ranks.freeze),
+    "freeze": Fault(lost_ranks.freeze, (*ON_ONE_HOST, "srun")),
     "sleep": Fault(lost_ranks.sleep),
     "suspend": Fault(lost_ranks.suspend),
-    "ask": Fault(lost_ranks.ask),
+    "skew": Fault(lost_ranks.skew),
+    "cable": Fault(lost_ranks.cable, ("horovodrun",)),
+    "ask": Fault(other_faults.ask),
+    "output": Fault(other_faults.full_output),
+    "interrupt": Fault(other_faults.interrupt),
     "flip": Fault(checkpoint_files.flip),
     "full": Fault(disks.full),
     "disk": Fault(disks.disk),
     "stall": Fault(disks.stall),
     "slow": Fault(disks.slow),
     "gone": Fault(disks.gone),
+    "nan": Fault(other_faults.nan),
+    "drift": Fault(other_faults.drift),
+    "two": Fault(other_faults.same_name),
     "ranks": Fault(lost_ranks.change),
     "write": Fault(checkpoint_files.write, ("",)),
 }
@@ -60,7 +67,7 @@ FAULTS = {
 EACH = ("kill", "survive")
 
 
-def cases(generator: random.Random, only: list[str]) -> Iterator[tuple[str, str, str]]:
+def cases(generator: random.Random, only: list[str], frameworks: list[str]) -> Iterator[tuple[str, str, str]]:
     """Fault, launcher and framework, without end; only of those named.
 
     Each round has EACH with every launcher and framework, and every other fault once with each of its launchers.
@@ -72,14 +79,14 @@ def cases(generator: random.Random, only: list[str]) -> Iterator[tuple[str, str,
             for launcher in fault.launchers:
                 drawn += [(name, launcher, one) for one in (FRAMEWORKS if name in EACH else [next(mixed)])]
         generator.shuffle(drawn)
-        yield from (one for one in drawn if one[0] in only)
+        yield from (one for one in drawn if one[0] in only and one[2] in ("", *frameworks))
 
 
 def run_cases(suite: Suite, options: argparse.Namespace) -> list[Row]:
     """Results of the cases that start within the options' minutes or kills; ends the process if one fails."""
     rows, until = [], time.monotonic() + 60 * options.minutes
     only = ["survive"] if options.kills else options.only
-    drawn = enumerate(cases(random.Random(options.seed), only))
+    drawn = enumerate(cases(random.Random(options.seed), only, options.frameworks))
     for number, (name, launcher, framework) in itertools.islice(drawn, options.first, None):
         if suite.kills.total() >= options.kills if options.kills else time.monotonic() > until:
             break
@@ -104,6 +111,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="decides the order, steps and ranks (0)")
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="FAULT",
                         help=f"run only these faults: {', '.join(FAULTS)}")  # fmt: skip
+    parser.add_argument("--frameworks", nargs="+", choices=INSTALLED, default=INSTALLED, help="run only these")
     parser.add_argument("--kills", type=int, default=0, help="run only `survive`, until so many ranks were killed")
     parser.add_argument("--first", type=int, default=0, help="begin with the case of this number (0)")
     parser.add_argument("--output", type=Path, help="write the table to this file, too")
@@ -111,7 +119,8 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="hvdtrain-chaos-"))
     suite, length = Suite(folder), f"{options.kills} kills" if options.kills else f"{options.minutes:g} minutes"
     print(f"seed {options.seed}, {length}, in {folder}\n\n{HEAD}", flush=True)
-    rows = run_cases(suite, options)
+    with suite.cleanup:
+        rows = run_cases(suite, options)
     shutil.rmtree(folder)
     if suite.kills:
         kinds = ", ".join(f"{count} {kind}" for kind, count in suite.kills.most_common())

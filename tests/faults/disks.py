@@ -69,10 +69,7 @@ def stall(suite: Suite, launcher: str, framework: str) -> Row:
 def slow(suite: Suite, launcher: str, framework: str) -> Row:
     """A folder that takes 2 s for every operation, so that a checkpoint takes longer than --hang-timeout."""
     job = suite.job(launcher, framework, "disk", launch_options=["--restarts", "2"])
-    job.wait_for_step(suite.random.randrange(2, STEPS - 8))
-    job.set_disk("2.0")
-    time.sleep(4 * HANG_S)
-    job.set_disk("")
+    job.set_disk_for(2.0, suite.random.randrange(2, STEPS - 8), 4 * HANG_S)
     job.end(0)
     suite.check_weights(job)
     suite.check_not_restarted(job)

@@ -1,6 +1,6 @@
-"""A rank is killed, hangs or is asked to stop: a restart continues from the newest checkpoint.
+"""A rank is killed, hangs or loses its network: the job names it, and its restart continues from the newest checkpoint.
 
-The job names the rank. With --shards, other ranks and another strategy continue it.
+With --shards, other ranks and another strategy continue it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ def _signal_rank(
     suite: Suite, launcher: str, framework: str, number: signal.Signals, report: str, within_s: float
 ) -> Row:
     """Send a signal to a random rank at a random step. The job must report it within `within_s` and restart."""
-    job = suite.job(launcher, framework, launch_options=RESTARTS)
-    job.wait_for_step(1)
-    first_step_s = time.time() - job.began
+    job, first_step_s = _start(suite, launcher, framework)
     at, rank = job.wait_for_step(suite.random.randrange(2, STEPS - 8)), suite.random.randrange(2)
     os.kill(job.pid(rank), number)
     sent = time.time()
@@ -47,6 +45,16 @@ def _signal_rank(
     job.check_time(detected - sent, within_s, "it was detected")
     job.check_time(recovered_s, within_s + 10, "it trained again")
     return Row(f"{number.name} to a rank", launcher, framework, detected - sent, max(recovered_s, 0.0), max(lost, 0))
+
+
+def _start(suite: Suite, launcher: str, framework: str) -> tuple[WatchedJob, float]:
+    """A job with restarts, under srun on two nodes; and the seconds from its start to its first step."""
+    options, cluster = RESTARTS, None
+    if launcher == "srun":
+        options, cluster = [*options, "--nodes", "2"], suite.cluster()
+    job = suite.job(launcher, framework, launch_options=options, cluster=cluster)
+    job.wait_for_step(1)
+    return job, time.time() - job.began
 
 
 def _wait_for_restart(job: WatchedJob, since: float) -> float:
@@ -77,7 +85,17 @@ def suspend(suite: Suite, launcher: str, framework: str) -> Row:
 
 def sleep(suite: Suite, launcher: str, framework: str) -> Row:
     """A rank sleeps in Python code, once."""
-    job = suite.job(launcher, framework, "sleep", launch_options=RESTARTS)
+    return _sleep(suite, launcher, framework, "sleep", "a rank sleeps in Python")
+
+
+def skew(suite: Suite, launcher: str, framework: str) -> Row:
+    """The clock of rank 1 is an hour ahead: a rank that sleeps is named, and not one that runs."""
+    title = "a clock is an hour ahead, a rank sleeps"
+    return _sleep(suite, launcher, framework, "sleep_with_skewed_clock", title)
+
+
+def _sleep(suite: Suite, launcher: str, framework: str, program: str, title: str) -> Row:
+    job = suite.job(launcher, framework, program, launch_options=RESTARTS)
     job.wait((job.folder / "slept").exists, 120, "asleep")
     began = time.time()
     detected = job.reported(") is at programs.py:", began, HANG_S + 20)
@@ -89,7 +107,31 @@ def sleep(suite: Suite, launcher: str, framework: str) -> Row:
         raise Mismatch(f"the job did not name rank 1 and its place in the code:\n{job.output}")
     if "no heartbeat of" in job.output:
         raise Mismatch(f"a rank that runs was named:\n{job.output}")
-    return Row("a rank sleeps in Python", launcher, framework, detected - began)
+    return Row(title, launcher, framework, detected - began)
+
+
+def cable(suite: Suite, launcher: str, framework: str) -> Row:
+    """The cable of a host is pulled: a third host takes its rank."""
+    cluster = suite.cluster()
+    options = ["--interface", "eth0", "-H", "host1:1,host2:1,host3:1", *RESTARTS]
+    job = suite.job(launcher, framework, launch_options=options, cluster=cluster)
+    at = job.wait_for_step(suite.random.randrange(2, STEPS - 8))
+    cluster.hosts.cable("host2", plugged=False)
+    pulled = time.time()
+    try:
+        detected = job.reported("ending the others", pulled, HANG_S + 20)
+        job.wait((job.run / "attempts.json").exists, 20, "ended")
+        ended = time.time()
+        job.end(0, cleanup_s=20)
+    finally:
+        cluster.hosts.cable("host2", plugged=True)
+    suite.check_weights(job)
+    second = job.attempts()[1]
+    if second["hosts"] != ["host1", "host3"]:
+        raise Mismatch(f"it restarted on {second['hosts']}:\n{job.output}")
+    job.check_time(ended - pulled, HANG_S + 5, f"it was detected after {detected - pulled:.1f} s and ended")
+    lost = max(at - max(second["checkpoint"], 0), 0)
+    return Row("a host's cable is pulled", f"{launcher}, ssh", framework, detected - pulled, None, lost)
 
 
 def change(suite: Suite, launcher: str, framework: str) -> Row:
@@ -110,24 +152,3 @@ def change(suite: Suite, launcher: str, framework: str) -> Row:
     suite.check_weights(third)
     ways = ", ".join(f"{one.ranks} of {one.strategy}" for one in (job, second, third))
     return Row(f"SIGKILL, then SIGTERM; ranks: {ways}", launcher, framework, detected - killed, state="same hash")
-
-
-def ask(suite: Suite, launcher: str, framework: str) -> Row:
-    """A signal to the launcher or to a rank, or a file in the run's folder.
-
-    The job writes a checkpoint and exits with status 75, and the same command continues it.
-    """
-    name = suite.random.choice(["SIGTERM", "SIGINT", "SIGUSR1", "STOP"])
-    target = suite.random.choice(["launcher", "rank 0", "rank 1"])
-    job = suite.job(launcher, framework)
-    job.wait_for_step(suite.random.randrange(2, STEPS - 8))
-    if name == "STOP":
-        target = "run's folder"
-        (job.run / "STOP").touch()
-    else:
-        os.kill(job.process.pid if target == "launcher" else job.pid(int(target[-1])), getattr(signal, name))
-    asked = time.time()
-    reported = job.reported(f"was asked to stop by {'' if name == 'STOP' else name}", asked, 30)
-    job.end(75)
-    suite.check_resumes(job)
-    return Row(f"{name} to the {target}", launcher, framework, reported - asked, None, 0)

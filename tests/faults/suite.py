@@ -1,7 +1,8 @@
-"""What all faults share: folders, the weights of undisturbed jobs; and a row of the table of results."""
+"""What all faults share: folders, a cluster, the weights of undisturbed jobs; and a row of the table of results."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections import Counter
@@ -9,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from support.cluster import HOST_NEEDS, SLURM_NEEDS, Hosts, Slurm, need
 from support.same_bits import weights_hash
 
 from faults.surviving_job import SurvivingJob
 from faults.watched_job import NUMPY, Mismatch, WatchedJob
+from hvdtrain.runs import checkpoints
 
 HEAD = """\
 | fault | launcher | framework | detected after s | recovered after s | steps lost | afterwards |
@@ -52,12 +56,28 @@ class Suite:
     def __init__(self, folder: Path, seed: int = 0) -> None:
         self.folder, self.random = folder, random.Random(seed)
         self._numbers = itertools.count()
-        self._hashes: dict[tuple[str, int], str] = {}
+        self._weights: dict[str, dict[str, np.ndarray]] = {}
+        self._hashes: dict[str, str] = {}
         self._undisturbed: dict[tuple[str, str, int], SurvivingJob] = {}
         self.kills: Counter[str] = Counter()
         """Kills that jobs have survived, by kind."""
+        self._cluster: Slurm | None = None
         self.shards = 0
         """--shards of the next jobs; without it, they have two ranks of Horovod."""
+        self.cleanup = contextlib.ExitStack()
+        """Removes what was made for the cases."""
+
+    def cluster(self) -> Slurm:
+        """Three hosts, two of them Slurm's nodes. Raises pytest.skip.Exception if this machine cannot make them."""
+        if not self._cluster:
+            need((*HOST_NEEDS, *SLURM_NEEDS), "iproute2 util-linux openssh-server openssh-client slurm-wlm munge")
+            hosts = Hosts(self.new_folder(), 3)
+            self.cleanup.callback(hosts.down)
+            hosts.up()
+            slurm = Slurm(hosts, self.new_folder())
+            slurm.up()
+            self._cluster = slurm
+        return self._cluster
 
     def new_folder(self) -> Path:
         made = self.folder / f"case-{next(self._numbers)}"
@@ -88,14 +108,26 @@ class Suite:
 
     def check_weights(self, job: WatchedJob) -> None:
         """The job must have ended at the weights of an undisturbed job, bit for bit; with --shards, of one process."""
-        key = job.framework, job.shards
-        if key not in self._hashes:
-            alone = {"ranks": 1, "strategy": "single", "shards": job.shards} if job.shards else {}
-            undisturbed = WatchedJob(self.new_folder(), "local", job.framework, step_s=0.0, **alone)
+        if job.shards:
+            if weights_hash(job.run) != self._hash_of_one_process(job.framework, job.shards):
+                raise Mismatch(f"the weights' hash differs from that of an undisturbed process:\n{job.output}")
+            return
+        if job.framework not in self._weights:
+            undisturbed = WatchedJob(self.new_folder(), "local", job.framework, step_s=0.0)
             undisturbed.end(0)
-            self._hashes[key] = weights_hash(undisturbed.run)
-        if weights_hash(job.run) != self._hashes[key]:
-            raise Mismatch(f"the weights' hash differs from that of an undisturbed job:\n{job.output}")
+            self._weights[job.framework] = checkpoints.newest(undisturbed.run)[1].weights
+        for name, value in checkpoints.newest(job.run)[1].weights.items():
+            if not np.array_equal(value, self._weights[job.framework][name]):
+                raise Mismatch(f"{name} differs from an undisturbed job:\n{job.output}")
+
+    def _hash_of_one_process(self, framework: str, shards: int) -> str:
+        if framework not in self._hashes:
+            one = WatchedJob(
+                *(self.new_folder(), "local", framework), ranks=1, strategy="single", shards=shards, step_s=0.0
+            )
+            one.end(0)
+            self._hashes[framework] = weights_hash(one.run)
+        return self._hashes[framework]
 
     def undisturbed(self, framework: str, training: str, steps: int) -> SurvivingJob:
         """One process that trains as the ranks of a job that survives, once it has ended."""

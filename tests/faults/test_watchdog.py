@@ -19,14 +19,24 @@ HANG_S = 3
 HANG = ("--hang-timeout", str(HANG_S), "--name", "run")
 
 
-def command(program, framework, *options):
-    return [*launcher("local", 2), "python", str(PROGRAMS), program, framework, *HANG, *options]
+def command(program, framework, by, *options):
+    return [*launcher(by, 2), "python", str(PROGRAMS), program, framework, *HANG, *options]
 
 
 @pytest.mark.guarantee("hung-rank")
-def test_stopped_rank_is_named_and_the_job_ends(tmp_path):
-    """SIGSTOP stops all threads of a process, the watchdog's included. With frameworks: `freeze` of the fault suite."""
-    process = start(command("slowly", NUMPY, "--strategy", "ring", *LONG), tmp_path, HVDTRAIN_TEST_STEP_S="0.01")
+@pytest.mark.parametrize(
+    ("framework", "options", "by"),
+    [
+        (NUMPY, ("--strategy", "ring"), "local"),
+        pytest.param("torch", ("--strategy", "ring"), "local", marks=MATRIX),
+        pytest.param("torch", ("--strategy", "ddp"), "local", marks=MATRIX),
+        pytest.param("mxnet", (), "gloo", marks=MATRIX),
+        pytest.param("tensorflow", (), "mpirun", marks=MATRIX),
+    ],
+)
+def test_stopped_rank_is_named_and_the_job_ends(tmp_path, framework, options, by):
+    """SIGSTOP stops all threads of a process, the watchdog's included."""
+    process = start(command("slowly", framework, by, *options, *LONG), tmp_path, HVDTRAIN_TEST_STEP_S="0.01")
     run_folder = tmp_path / "runs" / "run"
     pids = pids_of_ranks(run_folder, 2)
     os.kill(pids[1], signal.SIGSTOP)
@@ -46,6 +56,6 @@ def test_stopped_rank_is_named_and_the_job_ends(tmp_path):
 @MATRIX
 @pytest.mark.parametrize("framework", ["torch", "mxnet", "tensorflow"])
 def test_rank_that_stops_after_the_last_step_is_named(tmp_path, framework):
-    status, output = run(command("freeze_at_the_end", framework, "--max-steps", "5"), tmp_path, 90)
+    status, output = run(command("freeze_at_the_end", framework, "local", "--max-steps", "5"), tmp_path, 90)
     assert status != 0
     assert "no heartbeat of rank 1 (process " in output

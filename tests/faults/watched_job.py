@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from support.cluster import Slurm
 from support.jobs import PROGRAMS, ROOT, start, wait_for
 
 from hvdtrain.runs import metrics
@@ -54,6 +56,8 @@ class WatchedJob:
     """By default horovod; without a framework, ring."""
     shards: int = 0
     """--shards, with which any number of ranks of any strategy ends with the same bits; 0 trains without."""
+    cluster: Slurm | None = None
+    """Where it runs, if not on this machine itself: rank 0 on host1, rank 1 on host2."""
 
     def __post_init__(self) -> None:
         self.run = self.folder / "runs" / "run"
@@ -61,7 +65,7 @@ class WatchedJob:
         self.lines: list[tuple[float, str]] = []
         launch = [*self._launch(), self.launcher, "-n", str(self.ranks), *self.launch_options, "--"]
         self.began = time.time()
-        self.process = start([*launch, *self._command()], self.folder, **self._environment())
+        self.process = self._start([*launch, *self._command()])
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -74,6 +78,14 @@ class WatchedJob:
 
     def _environment(self) -> dict[str, str]:
         return {MARK: str(self.folder), STEP_S: str(self.step_s), "PYTHONPATH": str(ROOT)}
+
+    def _start(self, command: list[str]) -> subprocess.Popen[str]:
+        environment = self._environment()
+        if not self.cluster:
+            return start(command, self.folder, **environment)
+        if self.launcher != "srun":
+            return self.cluster.hosts.start("host1", command, self.folder, **environment)
+        return self.cluster.start(["salloc", "--quiet", "--nodes=2", *command], self.folder, **environment)
 
     def _read(self) -> None:
         assert self.process.stdout
@@ -96,7 +108,11 @@ class WatchedJob:
         return max(self.steps())
 
     def pid(self, rank: int) -> int:
-        """Process id of a rank."""
+        """Process id of a rank, as this machine counts."""
+        if self.cluster:
+            on_host = self.cluster.hosts.processes(f"host{rank + 1}")
+            pattern = re.compile(rf"\S*python \S*{re.escape(PROGRAMS.name)}")
+            return next(pid for pid, line in on_host.items() if pattern.match(line))
         return int(json.loads((self.run / "heartbeats" / f"rank-{rank}.json").read_text())["pid"])
 
     def attempts(self) -> list[dict[str, Any]]:
@@ -110,6 +126,13 @@ class WatchedJob:
             (self.folder / "disk.new").rename(self.folder / "disk")
         else:
             (self.folder / "disk").unlink()
+
+    def set_disk_for(self, delay_s: float, step: int, seconds: float) -> None:
+        """From that step on, let each operation of the disk take `delay_s` seconds, for so many seconds."""
+        self.wait_for_step(step)
+        self.set_disk(f"{delay_s}")
+        time.sleep(seconds)
+        self.set_disk("")
 
     def reported(self, text: str, since: float, within_s: float) -> float:
         """When a line with this text was printed, at `since` or later; waits for it."""
@@ -151,7 +174,7 @@ class WatchedJob:
 
 
 def remaining_processes(folder: Path) -> list[psutil.Process]:
-    """Processes of the cases below a folder that still run."""
+    """Processes of the cases below a folder that still run, on all hosts that this machine makes."""
     found = []
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
