@@ -7,7 +7,7 @@ ARGS ?=
 # Tests that run at the same time; most of their time is the start of frameworks.
 WORKERS ?= 2
 # What make test-gpu writes.
-REPORT ?= gpu-report.md
+REPORT ?= gpu-report.txt
 FUZZ_MINUTES ?= 10
 CHAOS_MINUTES ?= 10
 # horovodrun finds python and mpirun through PATH.
@@ -60,7 +60,7 @@ test-all: setup ## Run all tests: every framework with every launcher, and print
 # In an environment of its own, beside the one for other work.
 test-gpu: VENV = .venv-gpu
 test-gpu: SHELL = bash
-test-gpu: ## Prove on a GPU, with this machine's PyTorch, what docs/gpus.md says; writes REPORT (gpu-report.md)
+test-gpu: ## Prove on a GPU, with this machine's PyTorch, what docs/gpus.md says; writes REPORT (gpu-report.txt)
 	@STACK=pytorch USE_SYSTEM_TORCH=1 FOR=test-gpu setup/environment.sh
 	@set -o pipefail; $(ACTIVE); python -m torch.utils.collect_env | tee "$(REPORT)"; \
 	python -m pytest tests/gpu -v -rA --durations=0 $(ARGS) | tee -a "$(REPORT)"
