@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,19 +23,17 @@ from hvdtrain.measure.sweep.trials import (
     OF_TASK,
     RANKS,
     Settings,
+    ends,
     from_text,
     written,
 )
 from hvdtrain.system import removed
 from hvdtrain.system.command import joined
-from hvdtrain.system.python_files import class_arguments, is_reference
-from hvdtrain.system.text import did_you_mean
 
 PROGRAM = "python -m hvdtrain sweep"
 RANK_OPTIONS = {"-n", "-np", "--ranks"}
 """The option of `launch`."""
 TASK = "SLURM_ARRAY_TASK_ID"
-OWN_OPTION = re.compile(r"--[A-Za-z][\w.-]*")
 
 
 def parser() -> OptionParser:
@@ -52,11 +49,10 @@ def parse(words: list[str]) -> SweepOptions:
 
 
 def parse_settings(options: SweepOptions, command: list[str]) -> Settings:
-    """The values and ranges of `--set NAME=V1,V2`. Raises UserError for names and values that no trial can have.
+    """The values and ranges of --set. Raises UserError for names and values that no trial can have.
 
-    command: of the trials; empty where it is not known. If it trains a task, a name that is no option of training is an
-    argument of the task; `set.NAME` always is one. `--set --NAME=V1,V2` gives `--NAME=V1` to a program that is not
-    hvdtrain's.
+    command: of the trials. If it is launch with a program that is not hvdtrain's, `--set --NAME=V1,V2` is an option of
+    this program.
     """
     settings: Settings = {}
     for text in options.set:
@@ -65,18 +61,36 @@ def parse_settings(options: SweepOptions, command: list[str]) -> Settings:
         if not sign:
             raise UserError(f"{where}: no values", "write --set NAME=VALUE,VALUE, such as --set lr=0.05,0.1")
         name = _find(given, where, command)
-        if name in GIVEN_TO_TRIALS:
-            raise UserError(f"{where}: a sweep sets --{key(name)} itself", GIVEN_TO_TRIALS[name])
-        if name in settings or name.removeprefix(DASHES).replace("-", "_") in settings:
+        option = name.removeprefix(DASHES).replace("-", "_")
+        if option in GIVEN_TO_TRIALS:
+            raise UserError(f"{where}: a sweep sets --{key(option)} itself", GIVEN_TO_TRIALS[option])
+        if name in settings or option in settings:
             raise UserError(f"{where}: {written(name)} has values already", "write all after one --set")
         settings[name] = _values(name, [part.strip() for part in values.split(",")], where)
         if options.trials is None and not isinstance(settings[name], list):
             raise UserError(f"{where}: a range is for a search", "give --trials N, the number of combinations to draw")
     launcher = command[: command.index("--")] if command[:1] == ["launch"] and "--" in command else []
-    if RANKS in settings and command and (not launcher or {word.partition("=")[0] for word in launcher} & RANK_OPTIONS):
+    if RANKS in settings and (not launcher or {word.partition("=")[0] for word in launcher} & RANK_OPTIONS):
         reason = f"--set {RANKS}: the command has no launch without a number of ranks, or no -- before its program"
         raise UserError(reason, "write -- launch local -- python -m hvdtrain.torch_lenet OPTIONS")
     return settings
+
+
+def _find(name: str, where: str, command: list[str]) -> str:
+    """The name in Python of an option of training; others, and those of a task's arguments, as they are written."""
+    is_foreign = command[:1] == ["launch"] and training_program(command) is None
+    if name == RANKS or (name.removeprefix(ARGUMENT).isidentifier() and name.startswith(ARGUMENT)):
+        return name
+    if name.startswith(DASHES) and is_foreign:
+        return name
+    remedy = f"for an argument of the task write --set {ARGUMENT}NAME=V1,V2"
+    try:
+        found = sources.find(name.removeprefix(DASHES), where)
+    except UserError as error:
+        raise UserError(error.reason, f"{error.remedy}; {remedy}") from None
+    if found == OF_TASK:
+        raise UserError(f"{where}: names no argument", remedy)
+    return found
 
 
 def _values(name: str, parts: list[str], where: str) -> Any:
@@ -88,41 +102,8 @@ def _values(name: str, parts: list[str], where: str) -> Any:
         return list(dict.fromkeys(from_text(name, part, where) for part in parts))
     if len(parts) > 1:
         raise UserError(f"{where}: a range and other values", "give either a range or values")
-    for end in ranges.ends(drawn):
-        from_text(name, end, where)
+    ends(name, drawn, where)
     return drawn
-
-
-def _find(name: str, where: str, command: list[str]) -> str:
-    """The name in Python of an option, or that of an argument of a task, after `ARGUMENT`, or as the program has it."""
-    if OWN_OPTION.fullmatch(name):
-        is_foreign = not command or (command[0] == "launch" and training_program(command) is None)
-        if is_foreign and name[2:].replace("-", "_") not in GIVEN_TO_TRIALS:
-            return name
-        name = name[2:]
-    if name == RANKS:
-        return name
-    if name == OF_TASK:
-        raise UserError(f"{where}: names no argument", f"write --set {ARGUMENT}NAME=V1,V2 for an argument of the task")
-    argument, task = name.removeprefix(ARGUMENT), _task(command)
-    is_argument = argument.isidentifier()
-    if is_argument and (argument != name or (name not in sources.KINDS and name in class_arguments(task))):
-        return f"{ARGUMENT}{argument}"
-    try:
-        return sources.find(name, where)
-    except UserError as error:
-        if is_argument and (task or not command) and not did_you_mean(key(name), map(key, sources.KINDS)):
-            return f"{ARGUMENT}{name}"
-        if not is_argument:
-            raise
-        remedy = f"{error.remedy}; for an argument of a task write --set {ARGUMENT}{name}=..."
-        raise UserError(error.reason, remedy) from None
-
-
-def _task(command: list[str]) -> str:
-    """The task in the command; empty where it names none."""
-    words = (word.removeprefix("--model=") for word in command)
-    return next((word for word in words if is_reference(word)), "")
 
 
 def trial_number(options: SweepOptions, count: int, environment: Mapping[str, str] = os.environ) -> int | None:

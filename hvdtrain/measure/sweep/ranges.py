@@ -55,8 +55,3 @@ def text_of(value: Any, distribution: Any) -> str:
     if not isinstance(value, float) or not hasattr(distribution, "low"):
         return str(value)
     return str(min(max(float(f"{value:.{DIGITS}g}"), distribution.low), distribution.high))
-
-
-def ends(distribution: Any) -> tuple[str, str]:
-    """The first and the last number of a range."""
-    return text_of(distribution.low, distribution), text_of(distribution.high, distribution)

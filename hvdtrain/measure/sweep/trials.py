@@ -13,6 +13,7 @@ from hvdtrain.config.option import arguments, key
 from hvdtrain.config.options import AUTO_RESUME
 from hvdtrain.errors import UserError
 from hvdtrain.measure.sweep import ranges
+from hvdtrain.system.run_end import RunEnd
 
 LONGEST_NAME = 120
 """Longer names of runs, and those with characters that are special in file names, end with a checksum."""
@@ -29,6 +30,9 @@ ARGUMENT = f"{OF_TASK}."
 """Before the name of an argument of a task, whose values are texts."""
 DASHES = "--"
 """Before the name of an option of the program's own, whose values are texts."""
+
+COMPLETE, PRUNED = "complete", "pruned"
+"""What becomes of a trial that is not run again."""
 
 Settings = dict[str, Any]
 """The list of values of each option, by its name in Python; of a search also ranges, which are distributions."""
@@ -69,6 +73,13 @@ class Trial(NamedTuple):
         own = [f"{name}={value}" for name, value in self.options.items() if name.startswith(DASHES)]
         given = {"seed": self.seed, "runs": folder, "name": self.name, **RESUME}
         return [*self.launched(command), *own, *arguments({**self.training_options, **given})]
+
+    def status(self, folder: Path) -> str:
+        """COMPLETE if its run in the sweep's folder has a result, else how that ended; empty if it has not."""
+        if (folder / self.name / "result.json").is_file():
+            return COMPLETE
+        end = RunEnd.read(folder / self.name)
+        return end.status if end else ""
 
     def launched(self, command: list[str]) -> list[str]:
         """The command of the sweep, with the number of ranks if trials have their own."""
@@ -111,15 +122,14 @@ def plan(settings: Settings, seeds: int) -> list[Trial]:
     return [Trial(dict(zip(names, values, strict=True)), seed) for seed in range(seeds) for values in combinations]
 
 
+def ends(name: str, values: Any, where: str) -> list[Any]:
+    """The first and the last value of an option's list or range. Raises UserError beginning with `where`."""
+    if isinstance(values, list):
+        return [values[0], values[-1]]
+    return [from_text(name, ranges.text_of(end, values), where) for end in (values.low, values.high)]
+
+
 def corners(settings: Settings) -> list[Trial]:
     """Trials with the first and with the last value of each option, by which options can be checked."""
-    ends = {
-        name: values if isinstance(values, list) else [from_text(name, text, "--set") for text in ranges.ends(values)]
-        for name, values in sorted(settings.items())
-    }
-    return [Trial({name: values[place] for name, values in ends.items()}, 0) for place in (0, -1)]
-
-
-def has_result(trial: Trial, folder: Path) -> bool:
-    """Whether the trial's run in the sweep's folder has finished."""
-    return (folder / trial.name / "result.json").is_file()
+    values = {name: ends(name, settings[name], "--set") for name in sorted(settings)}
+    return [Trial({name: both[place] for name, both in values.items()}, 0) for place in (0, 1)]
