@@ -14,7 +14,6 @@ from hvdtrain.config.option import key
 from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.slurm.sbatch import last_task
-from hvdtrain.measure.sweep import ranges
 from hvdtrain.measure.sweep.options import SweepOptions
 from hvdtrain.measure.sweep.trials import (
     ARGUMENT,
@@ -25,14 +24,13 @@ from hvdtrain.measure.sweep.trials import (
     Settings,
     ends,
     from_text,
+    parse_range,
     written,
 )
 from hvdtrain.system import removed
 from hvdtrain.system.command import joined
 
 PROGRAM = "python -m hvdtrain sweep"
-RANK_OPTIONS = {"-n", "-np", "--ranks"}
-"""The option of `launch`."""
 TASK = "SLURM_ARRAY_TASK_ID"
 
 
@@ -69,9 +67,8 @@ def parse_settings(options: SweepOptions, command: list[str]) -> Settings:
         settings[name] = _values(name, [part.strip() for part in values.split(",")], where)
         if options.trials is None and not isinstance(settings[name], list):
             raise UserError(f"{where}: a range is for a search", "give --trials N, the number of combinations to draw")
-    launcher = command[: command.index("--")] if command[:1] == ["launch"] and "--" in command else []
-    if RANKS in settings and (not launcher or {word.partition("=")[0] for word in launcher} & RANK_OPTIONS):
-        reason = f"--set {RANKS}: the command has no launch without a number of ranks, or no -- before its program"
+    if RANKS in settings and (command[:1] != ["launch"] or "--" not in command):
+        reason = f"--set {RANKS}: the command has no launch with -- before its program"
         raise UserError(reason, "write -- launch local -- python -m hvdtrain.torch_lenet OPTIONS")
     return settings
 
@@ -97,7 +94,7 @@ def _values(name: str, parts: list[str], where: str) -> Any:
     """The values of an option, each once, or the range. Raises UserError for what it cannot have."""
     if "" in parts:
         raise UserError(f"{where}: a value is empty", "write values with one comma between them")
-    drawn = ranges.parse(parts[0], where)
+    drawn = parse_range(parts[0], where)
     if drawn is None:
         return list(dict.fromkeys(from_text(name, part, where) for part in parts))
     if len(parts) > 1:
@@ -113,7 +110,8 @@ def trial_number(options: SweepOptions, count: int, environment: Mapping[str, st
         given = int(task)
     if given is not None and given >= count:
         where = f"--trial {given}" if options.trial is not None else f"{TASK}={given}"
-        raise UserError(f"{where}: {_range(count)}", f"give one of them; for all with Slurm, --array 0-{count - 1}")
+        known = f"the sweep has {count} trials, 0 to {count - 1}" if count > 1 else "the sweep has only trial 0"
+        raise UserError(f"{where}: {known}", f"give one of them; for all with Slurm, --array 0-{count - 1}")
     return given
 
 
@@ -124,10 +122,6 @@ def check_trials(words: list[str], command: list[str], array: str) -> None:
     if array and options.trials:
         reason = f"--array {array}: the trials of a search are drawn one after the other"
         raise UserError(reason, "leave it out; the same command may run in several jobs at once")
-    count = options.seeds * math.prod(len(values) for values in settings.values() if isinstance(values, list))
-    if array and options.trial is None and (last := last_task(array)) >= count:
-        raise UserError(f"--array {array}: task {last} has no trial, as {_range(count)}", f"give --array 0-{count - 1}")
-
-
-def _range(count: int) -> str:
-    return f"the sweep has {count} trials, 0 to {count - 1}" if count > 1 else "the sweep has only trial 0"
+    if array:
+        count = options.seeds * math.prod(map(len, settings.values()))
+        trial_number(options, count, {TASK: str(last_task(array))})

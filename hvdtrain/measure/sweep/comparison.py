@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.config.score import LOSS, Score
-from hvdtrain.measure.sweep.ranges import import_optuna
 from hvdtrain.measure.sweep.study import SweepStudy, signed
-from hvdtrain.measure.sweep.trials import COMPLETE, PRUNED, Trial, shown, written
+from hvdtrain.measure.sweep.trials import COMPLETE, PRUNED, Trial, import_optuna, shown, written
 from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import metrics_of
 from hvdtrain.runs.run import RecordedRun

@@ -20,8 +20,7 @@ from filelock import FileLock, Timeout
 from hvdtrain.config.score import Score
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.measure.sweep.options import SweepOptions
-from hvdtrain.measure.sweep.ranges import import_optuna, text_of
-from hvdtrain.measure.sweep.trials import COMPLETE, PRUNED, Settings, Trial, from_text, shown
+from hvdtrain.measure.sweep.trials import COMPLETE, PRUNED, Settings, Trial, from_text, import_optuna, shown, text_of
 from hvdtrain.runs import metrics
 from hvdtrain.runs.metrics import EVALUATIONS, MetricsReader, metrics_of
 from hvdtrain.runs.run import RecordedRun

@@ -7,12 +7,12 @@ import shlex
 import pytest
 
 from hvdtrain.__main__ import main
+from hvdtrain.cli import launch_options
 from hvdtrain.cli.sweep import check_trial, expected
 from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
 from hvdtrain.errors import UserError
-from hvdtrain.measure.sweep import ranges
 from hvdtrain.measure.sweep.options import SweepOptions
-from hvdtrain.measure.sweep.trials import Trial, corners, ends, plan
+from hvdtrain.measure.sweep.trials import Trial, corners, ends, parse_range, plan, text_of
 
 TRAIN = ["--", "train", "--strategy", "single"]
 TASK = ["--", "train", "my task.py:Task", "--arg", "depth=2"]
@@ -40,13 +40,14 @@ def test_trials_are_all_combinations_with_all_seeds():
 
 
 def test_ranks_are_launched_and_are_no_option_of_training(tmp_path):
-    command = ["launch", "local", "--start-timeout", "9", "--", "python", "-m", "hvdtrain.torch_lenet", "--", "x"]
+    command = ["launch", "local", "-n", "9", "--", "python", "-m", "hvdtrain.torch_lenet"]
     first, second = plan(settings_of("lr=0.1", "ranks=2,1,2", command=command), 1)
     assert (first.name, second.name) == ("lr=0.1,ranks=2,seed=0", "lr=0.1,ranks=1,seed=0")
     assert first.launched(command) == [*command[:4], "-n", "2", *command[4:]]
     line = first.command(command, tmp_path)
     assert line[: len(command) + 2] == first.launched(command)
     assert not any(word.startswith("--ranks") for word in line)
+    assert launch_options.parse(line[1:]).ranks == 2, "the last number of several"
 
 
 def test_names_of_runs_are_names_of_files():
@@ -87,8 +88,7 @@ INVALID = [
     (["--set", "lrr=0.1", *TASK], "no option 'lrr' (did you mean lr?); hvdtrain train --help lists all; for an arg"),
     (["--set", "arg=width=8,depth=2", *TASK], "names no argument; for an argument of the task write --set"),
     (["--set", "ranks=1,x", *LAUNCH, "x"], "--set ranks=1,x: x is no number of ranks; give positive integers"),
-    (["--set", "ranks=1", *TRAIN], "--set ranks: the command has no launch without a number of ranks"),
-    (["--set", "ranks=1", *LAUNCH, "x"], "--set ranks: the command has no launch without a number of ranks"),
+    (["--set", "ranks=1", *TRAIN], "--set ranks: the command has no launch with -- before its program"),
     (["--np", "1,2", *LAUNCH, "x"], "--np is no longer an option; use --set ranks=N1,N2"),
     ([], "no command to run; write -- train OPTIONS, or -- launch local -n 2 --"),
     ([*TRAIN, "--name", "x"], "-- train ... --name: a sweep sets that itself; it names each trial's run"),
@@ -169,12 +169,12 @@ def test_options_of_a_script_are_given_as_they_are_written(tmp_path):
 )
 def test_forms_of_ranges(text, expected):
     pytest.importorskip("optuna")
-    assert repr(ranges.parse(text, "--set x")) == expected
+    assert repr(parse_range(text, "--set x")) == expected
 
 
 @pytest.mark.parametrize("text", ["0.1", "adam", "max:accuracy", "./a:b", "Log:1:2", "http://host", ""])
 def test_texts_that_are_no_ranges_are_values(text):
-    assert ranges.parse(text, "--set x") is None
+    assert parse_range(text, "--set x") is None
 
 
 @pytest.mark.parametrize(
@@ -193,16 +193,16 @@ def test_texts_that_are_no_ranges_are_values(text):
 def test_impossible_ranges(text, reason):
     pytest.importorskip("optuna")
     with pytest.raises(UserError, match=reason) as raised:
-        ranges.parse(text, "--set lr")
+        parse_range(text, "--set lr")
     assert raised.value.reason.startswith("--set lr: ") and "log:1e-4:1e-1" in raised.value.remedy
 
 
 def test_drawn_numbers_are_short_and_within_the_range():
     pytest.importorskip("optuna")
-    drawn = ranges.parse("log:1e-4:0.123456789", "")
-    assert ranges.text_of(0.0012345678, drawn) == "0.00123457"
-    assert ranges.text_of(0.123456789, drawn) == "0.123456789", "rounded it would be above the range"
-    assert ranges.text_of(7, ranges.parse("logint:4:9", "")) == "7"
+    drawn = parse_range("log:1e-4:0.123456789", "")
+    assert text_of(0.0012345678, drawn) == "0.00123457"
+    assert text_of(0.123456789, drawn) == "0.123456789", "rounded it would be above the range"
+    assert text_of(7, parse_range("logint:4:9", "")) == "7"
     assert ends("arg.x", drawn, "") == ["0.0001", "0.123456789"]
 
 
