@@ -18,7 +18,7 @@ from hvdtrain.config.sources import CommandLine, check_recorded, to_record
 from hvdtrain.errors import MissingPackage, Stopped, TrainingError, UserError
 from hvdtrain.jobs.launchers import LAUNCHERS
 from hvdtrain.jobs.series import JobSeries, SeriesJob, without_program
-from hvdtrain.measure.sweep.comparison import SweepResults, draw
+from hvdtrain.measure.sweep.comparison import SweepResults
 from hvdtrain.measure.sweep.study import EarlyEnd, Proposal, SweepStudy, exclusive
 from hvdtrain.measure.sweep.trials import COMPLETE, GIVEN_TO_TRIALS, OF_TASK, PRUNED, RESUME, Trial, corners, plan
 from hvdtrain.system.command import exit_status
@@ -175,7 +175,7 @@ def _write_tables(study: SweepStudy, failures: dict[str, str], plot: bool = Fals
         page = results.markdown(study.command, {name: reason for name, reason in known.items() if reason})
         contents: dict[str, str | bytes] = {"sweep.md": page, "sweep.csv": results.csv()}
         try:
-            if plot and (drawn := draw(study, results.score)):
+            if plot and (drawn := results.plot()):
                 contents["sweep.png"] = drawn
         except MissingPackage as error:
             print(f"no sweep.png: {error}", file=sys.stderr, flush=True)

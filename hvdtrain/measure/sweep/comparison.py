@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdtrain.config.score import LOSS, Score
-from hvdtrain.measure.sweep.study import SweepStudy, signed
-from hvdtrain.measure.sweep.trials import COMPLETE, PRUNED, Trial, import_optuna, shown, written
+from hvdtrain.config.score import LOSS
+from hvdtrain.measure.sweep.study import signed
+from hvdtrain.measure.sweep.trials import COMPLETE, PRUNED, Trial, shown, written
 from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import metrics_of
 from hvdtrain.runs.run import RecordedRun
@@ -24,6 +23,8 @@ from hvdtrain.views.table import Column, Section, Table, escape, paragraph, spre
 NONE = "–"
 """A figure that was not measured, or a value that is not known."""
 SPEED = "images_per_s"
+LOG_RATIO = 30
+"""Of the greatest and the least number of an option, from which its axis is logarithmic."""
 STATISTICS: dict[str, Callable[[list[float]], float]] = {
     **{"mean": statistics.fmean, "deviation": statistics.stdev},
     **{"minimum": min, "median": statistics.median, "maximum": max},
@@ -170,36 +171,33 @@ class SweepResults:
             records.append({**record, "parameters": " ".join(row.hashes)})
         return to_csv(records)
 
+    def plot(self) -> bytes | None:
+        """The score over each option that has several values, as PNG; None if no trial has a score.
 
-def draw(study: SweepStudy, score: Score | None) -> bytes | None:
-    """The score over each option that has several values, as PNG; None if no trial has a score.
+        Raises MissingPackage without Matplotlib.
+        """
+        scored = [row for row in self.rows if math.isfinite(row.rank[0])]
+        names = [name for name in self.rows[0].options if len({row.options[name] for row in scored}) > 1]
+        names = names or [*self.rows[0].options]
+        if not self.score or not scored or not names:
+            return None
+        sign = 1 if self.score.is_least_best else -1
+        with plots.drawing():
+            figure = plots.new_figure(3.5 * len(names), 4)
+            axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+            for axis, name in zip(axes, names, strict=True):
+                values = _numbers([row.options[name] for row in scored])
+                axis.plot(values, [sign * row.rank[0] for row in scored], "o")
+                if isinstance(values[0], float) and min(values) > 0 and max(values) > LOG_RATIO * min(values):
+                    axis.set_xscale("log")
+                axis.set_xlabel(printable(name))
+            axes[0].set_ylabel(printable(self.score.title))
+            return plots.encode(figure, "png")
 
-    score: of any trial. Raises MissingPackage without Matplotlib.
-    """
-    optuna = import_optuna()
-    finished = [frozen for frozen in study.frozen if frozen.state == optuna.trial.TrialState.COMPLETE]
-    complete = [(frozen, value) for frozen in finished for value in frozen.values or () if math.isfinite(value)]
-    if not complete or not score:
-        return None
-    names = sorted({name for frozen, _ in complete for name in frozen.params})
-    values = {name: list(dict.fromkeys(frozen.params.get(name, NONE) for frozen, _ in complete)) for name in names}
-    plotted, choice = optuna.create_study(), optuna.distributions.CategoricalDistribution
-    for frozen, value in complete:
-        distributions = {  # the same choices in all trials, which a grid that grew does not have
-            name: choice(values[name]) if isinstance(known, choice) else known
-            for name, known in frozen.distributions.items()
-        }
-        measured = -value if score.is_least_best else value
-        plotted.add_trial(optuna.trial.create_trial(value=measured, params=frozen.params, distributions=distributions))
-    varied = [name for name in names if len(values[name]) > 1] or names
-    with plots.drawing(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna calls the function experimental
-        import matplotlib.pyplot
 
-        matplotlib.use("agg")
-        optuna.visualization.matplotlib.plot_slice(plotted, varied, target_name=printable(score.title))
-        figure = matplotlib.pyplot.gcf()
-        for axis in figure.axes[: len(varied)]:
-            axis.set_xlabel(printable(written(axis.get_xlabel())))
-        matplotlib.pyplot.close(figure)
-        return plots.encode(figure, "png")
+def _numbers(texts: list[str]) -> list[Any]:
+    """The values of an option for an axis: numbers if all of them are, else texts."""
+    try:
+        return [float(text) for text in texts]
+    except ValueError:
+        return [*map(printable, texts)]

@@ -9,7 +9,7 @@ import pytest
 from support.run_folders import write_task_run
 
 from hvdtrain.cli import sweep
-from hvdtrain.measure.sweep.comparison import SweepResults, draw
+from hvdtrain.measure.sweep.comparison import SweepResults
 from hvdtrain.measure.sweep.options import SweepOptions
 from hvdtrain.measure.sweep.study import SweepStudy
 from hvdtrain.measure.sweep.trials import Trial, plan
@@ -24,16 +24,6 @@ def write(folder, trial, accuracy, loss=1.0, speed=100.0, parameters="ab", **opt
     (run / "config.json").write_text(json.dumps({"config": options, "runtime": {"devices": 2}, "ranks": 3}))
     result = {"accuracy": accuracy, "loss": loss, "images_per_s": speed, "parameters": parameters}
     (run / "result.json").write_text(json.dumps(result))
-
-
-def drawn(folder, settings, trials):
-    """The plot of a grid that has been trained."""
-    pytest.importorskip("optuna")
-    study = SweepStudy(SweepOptions(output=folder), COMMAND, settings)
-    study.add(trials, trials)
-    for proposal in study.proposals():
-        study.ended(proposal)
-    return draw(study, SweepResults(study.trials, folder).score)
 
 
 def test_best_accuracy_is_first_then_lowest_loss(tmp_path, monkeypatch):
@@ -88,8 +78,7 @@ def test_missing_figures_and_special_characters(tmp_path):
     ],
 )
 def test_a_regression_is_sorted_by_its_score(tmp_path, choice, order, column):
-    settings = {"lr": [0.1, 0.2]}
-    trials = plan(settings, 2)
+    trials = plan({"lr": [0.1, 0.2]}, 2)
     for trial in trials:
         write_task_run(tmp_path / trial.name, {"r2": 0.9, "error": 3.0} if trial.options["lr"] == 0.1 else
                        {"r2": 0.8, "error": 2.0}, loss=10 * (1 - trial.options["lr"]), score=choice)  # fmt: skip
@@ -100,8 +89,8 @@ def test_a_regression_is_sorted_by_its_score(tmp_path, choice, order, column):
     assert header.split(" | ")[2] == column and "rows/s" in header and "accuracy" not in page
     (best, other) = csv.DictReader(io.StringIO(found.csv()))
     assert (best["lr"], other["lr"]) == tuple(order) and float(best["r2_mean"]) in (0.8, 0.9)
-    figure = drawn(tmp_path, settings, trials)
-    assert figure.startswith(b"\x89PNG") and figure == drawn(tmp_path, settings, trials)
+    figure = found.plot()
+    assert figure.startswith(b"\x89PNG") and figure == found.plot()
 
 
 def test_trials_that_ended_early_are_last(tmp_path):
@@ -146,7 +135,7 @@ def test_the_table_shows_trials_of_others_and_why_they_failed(tmp_path, capsys, 
     ):
         (tmp_path / trial.name).mkdir()
         (tmp_path / trial.name / "end.json").write_text(json.dumps({"status": status, "reason": reason}))
-    assert drawn(tmp_path, {"lr": [0.1, 0.2, 0.3]}, trials)
+    SweepStudy(SweepOptions(output=tmp_path), COMMAND, {"lr": [0.1, 0.2, 0.3]}).add(trials, trials)
     sweep.main(["--table", "--output", str(tmp_path)])
     printed = capsys.readouterr().out
     assert "\n0.1 " in printed and "0.5000" in printed and "sweep.md, sweep.csv, sweep.png" in printed
