@@ -190,6 +190,7 @@ class SweepResults:
                 axis.plot(values, [sign * row.rank[0] for row in scored], "o")
                 if isinstance(values[0], float) and min(values) > 0 and max(values) > LOG_RATIO * min(values):
                     axis.set_xscale("log")
+                    axis.xaxis.set_major_formatter("{x:g}")
                 axis.set_xlabel(printable(name))
             axes[0].set_ylabel(printable(self.score.title))
             return plots.encode(figure, "png")
