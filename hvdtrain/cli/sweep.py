@@ -53,8 +53,6 @@ def main(argv: list[str]) -> None:
         for trial in chosen:
             print(shlex.join(["hvdtrain", *trial.command(command, options.output)]))
         return
-    if number is not None:
-        print(f"trial {number} of 0 to {len(planned) - 1}: {printable(chosen[0].name)}", file=sys.stderr, flush=True)
     study = SweepStudy(options, command, settings)
     if chosen:
         study.add(planned, chosen)
@@ -154,8 +152,8 @@ def _job(trial: Trial, proposal: Proposal, study: SweepStudy) -> SeriesJob:
     title = printable(f"{trial.label}, seed {trial.seed}" if trial.label else f"seed {trial.seed}")
     log = study.folder / f"{trial.name}.log"
     job = SeriesJob(title, line, log, lambda: trial.status(study.folder) != COMPLETE)
-    if not study.options.prunes or trial is not proposal.trials[0]:
-        return job
+    if not study.options.trials or trial is not proposal.trials[0]:
+        return job  # no search, or not the seed that decides
     early = EarlyEnd(proposal.trial, study.folder / trial.name)
     return job._replace(watch=early.look, excuse=early.excuse)
 

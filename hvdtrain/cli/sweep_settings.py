@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any
 from hvdtrain.cli.training_program import training_program
 from hvdtrain.config import sources
 from hvdtrain.config.option import key
-from hvdtrain.config.option_parser import OptionParser
+from hvdtrain.config.option_parser import OptionParser, parser_of
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.slurm.sbatch import last_task
 from hvdtrain.measure.sweep.options import SweepOptions
@@ -35,9 +34,8 @@ TASK = "SLURM_ARRAY_TASK_ID"
 
 
 def parser() -> OptionParser:
-    made = OptionParser(PROGRAM, inspect.getdoc(SweepOptions) or "", replacements=removed.SWEEP)
+    made = parser_of(SweepOptions, PROGRAM, removed.SWEEP)
     made.usage = f"{PROGRAM} [OPTIONS] -- COMMAND..."
-    made.add(SweepOptions)
     return made
 
 
@@ -75,10 +73,9 @@ def parse_settings(options: SweepOptions, command: list[str]) -> Settings:
 
 def _find(name: str, where: str, command: list[str]) -> str:
     """The name in Python of an option of training; others, and those of a task's arguments, as they are written."""
-    is_foreign = command[:1] == ["launch"] and training_program(command) is None
-    if name == RANKS or (name.removeprefix(ARGUMENT).isidentifier() and name.startswith(ARGUMENT)):
-        return name
-    if name.startswith(DASHES) and is_foreign:
+    is_argument = name.startswith(ARGUMENT) and name.removeprefix(ARGUMENT).isidentifier()
+    is_own = name.startswith(DASHES) and command[:1] == ["launch"] and training_program(command) is None
+    if name == RANKS or is_argument or is_own:
         return name
     remedy = f"for an argument of the task write --set {ARGUMENT}NAME=V1,V2"
     try:

@@ -54,11 +54,6 @@ class SweepOptions:
             raise UserError(reason, "leave it out; the same command may run several times at once")
 
     @property
-    def prunes(self) -> bool:
-        """Whether trials may end early."""
-        return self.trials is not None and self.pruner != "none"
-
-    @property
     def search(self) -> str:
         """What all processes of a search give; empty for a grid, which may grow."""
         given = " ".join(f"--set {text}" for text in sorted(self.set))

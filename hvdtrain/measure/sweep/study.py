@@ -252,18 +252,6 @@ def signed(score: Score | None) -> float:
     return -score.value if score.is_least_best else score.value
 
 
-@contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Only one process at a time writes the sweep's record and tables: those of an array run at once.
-
-    By a lock of Optuna's, which shared folders without locks of files have too; that of a killed process ends in 30 s.
-    """
-    from optuna.storages.journal import JournalFileOpenLock
-
-    lock = JournalFileOpenLock(str(folder / LOCKS / "tables"))
-    lock.acquire()
-    try:
-        yield
-    finally:
-        with contextlib.suppress(RuntimeError):  # another process has taken it after this time
-            lock.release()
+def exclusive(folder: Path) -> FileLock:
+    """Only one process at a time writes the sweep's record and tables: those of an array run at once."""
+    return FileLock(folder / LOCKS / "tables")
