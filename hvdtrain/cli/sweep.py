@@ -7,25 +7,28 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from hvdtrain.cli.sweep_programs import check_trial
+from hvdtrain.cli import launch, launch_options
 from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
 from hvdtrain.cli.sweep_settings import parser as parser
+from hvdtrain.cli.training_program import Training, training_program
+from hvdtrain.config.option import arguments, as_json, key
+from hvdtrain.config.sources import CommandLine, check_recorded, to_record
 from hvdtrain.errors import MissingPackage, Stopped, TrainingError, UserError
+from hvdtrain.jobs.launchers import LAUNCHERS
 from hvdtrain.jobs.series import JobSeries, SeriesJob, without_program
-from hvdtrain.measure.sweep import comparison
-from hvdtrain.measure.sweep.comparison import Combination
-from hvdtrain.measure.sweep.study import EarlyEnd, Proposal, SweepStudy, exclusive, is_pruned
-from hvdtrain.measure.sweep.trials import Trial, corners, has_result, plan
-from hvdtrain.runs.run import RecordedRun
+from hvdtrain.measure.sweep.comparison import SweepResults
+from hvdtrain.measure.sweep.study import EarlyEnd, Proposal, SweepStudy, exclusive
+from hvdtrain.measure.sweep.trials import COMPLETE, GIVEN_TO_TRIALS, OF_TASK, PRUNED, RESUME, Trial, corners, plan
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import write_outputs
+from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import did_you_mean, printable
-from hvdtrain.views.report.bits import bit_sentences
-from hvdtrain.views.table import paragraph
 
 COMMANDS = ("train", "launch")
-PLOT = "sweep.png"
+ENDED = COMPLETE, PRUNED
+"""States of a trial that is not run again."""
 
 
 @exit_status()
@@ -34,8 +37,7 @@ def main(argv: list[str]) -> None:
     end = argv.index("--") if "--" in argv else len(argv)
     options, command = parse(argv[:end]), without_program(argv[end + 1 :])
     if options.table:
-        study = SweepStudy(options, [], {})
-        _show(_write_tables(study, {}, plot=True), study)
+        print(_write_tables(SweepStudy(options, [], {}), {}, plot=True))
         return
     if command[:1] not in (["train"], ["launch"]):
         what = f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}" if command else ""
@@ -51,8 +53,6 @@ def main(argv: list[str]) -> None:
         for trial in chosen:
             print(shlex.join(["hvdtrain", *trial.command(command, options.output)]))
         return
-    if number is not None:
-        print(f"trial {number} of 0 to {len(planned) - 1}: {printable(chosen[0].name)}", file=sys.stderr, flush=True)
     study = SweepStudy(options, command, settings)
     if chosen:
         study.add(planned, chosen)
@@ -61,6 +61,53 @@ def main(argv: list[str]) -> None:
         ended = f"{count - left} of {count} trials have ended"
         print(ended if left else f"nothing to do: {ended}", file=sys.stderr, flush=True)
     _run(study, left * (options.seeds if options.trials else 1), is_whole=number is None)
+
+
+def check_trial(trial: Trial, command: list[str], folder: Path) -> None:
+    """Raise UserError for options that no training accepts, and if the trial's run was begun with others."""
+    options = expected(trial, command)
+    if (folder / trial.name / "config.json").is_file():
+        check_recorded(folder / trial.name, options)
+
+
+def expected(trial: Trial, command: list[str]) -> dict[str, Any]:
+    """The options as JSON values with which the trial's run will be recorded.
+
+    Raises UserError for options that no training accepts; of an unknown program, these are only the trial's own.
+    """
+    training = _training(trial.launched(command))
+    if training is None:
+        options = as_json(trial.training_options)
+        options.pop(OF_TASK, None)  # the program may give arguments of its own
+        return {**options, "seed": trial.seed}
+    for name, remedy in GIVEN_TO_TRIALS.items():
+        if any(word.partition("=")[0] == f"--{key(name)}" for word in training.options):
+            raise UserError(f"-- {command[0]} ... --{key(name)}: a sweep sets that itself", remedy)
+    given = [*training.options, *arguments({**trial.training_options, "name": trial.name, **RESUME})]
+    try:
+        line = CommandLine.read(given, training.program, training.framework)
+        config, _ = line.options()
+    except UserError as error:
+        which = f"the trials with {trial.label}" if trial.label else "the trials' command"
+        raise UserError(f"{which}: {error.reason}", error.remedy, option=error.option) from None
+    if line.given.get("help") or line.given.get("print_config"):
+        raise UserError("the trials' command prints and trains nothing", "give options of training")
+    return {**to_record(config), "seed": trial.seed}
+
+
+def _training(command: list[str]) -> Training | None:
+    """The training program that the command starts; None for one that is not hvdtrain's. Raises UserError."""
+    if command[0] == "train":
+        return Training("hvdtrain train", None, command[1:])
+    options = launch_options.parse(command[1:])
+    if options.launcher not in LAUNCHERS:
+        reason = f"-- launch {options.launcher}: it starts no job that a sweep can wait for"
+        remedy = f"give one of {', '.join(LAUNCHERS)}; a sweep itself may be the program of launch sbatch"
+        raise UserError(reason, remedy)
+    if not options.program:
+        raise UserError("-- launch: no program", "write it after another --, as for launch itself")
+    launch.describe(options)
+    return training_program(options.program)
 
 
 def _run(study: SweepStudy, count: int, is_whole: bool) -> None:
@@ -74,13 +121,13 @@ def _run(study: SweepStudy, count: int, is_whole: bool) -> None:
     begun: list[Trial] = []
     for failed in series.run(_jobs(study, begun), count):
         trial = begun[-1]
-        if reason := failed or ("" if _has_ended(trial, study.folder) else "it ended without a result"):
+        if reason := failed or ("" if trial.status(study.folder) in ENDED else "it ended without a result"):
             failures[trial.name] = reason
             only_stopped = only_stopped and series.status == Stopped.exit_status
         _write_tables(study, failures)
-    rows = _write_tables(study, failures, plot=True)
-    if is_whole and rows:
-        _show(rows, study)
+    shown = _write_tables(study, failures, plot=True)
+    if is_whole:
+        print(shown)
     if failures and only_stopped:
         raise Stopped("trials were asked to stop", "the same command continues them")
     if failures:
@@ -92,76 +139,49 @@ def _jobs(study: SweepStudy, begun: list[Trial]) -> Iterator[SeriesJob]:
     for proposal in study.proposals():
         for trial in proposal.trials:
             check_trial(trial, study.command, study.folder)
-            if not _has_ended(trial, study.folder):
+            if trial.status(study.folder) not in ENDED:
                 begun.append(trial)
                 yield _job(trial, proposal, study)
-            if is_pruned(RecordedRun(study.folder / trial.name)):
+            if trial.status(study.folder) == PRUNED:
                 break
         study.ended(proposal)
-
-
-def _has_ended(trial: Trial, folder: Path) -> bool:
-    """Whether it is not to be run again: it has a result, or was pruned."""
-    return has_result(trial, folder) or is_pruned(RecordedRun(folder / trial.name))
 
 
 def _job(trial: Trial, proposal: Proposal, study: SweepStudy) -> SeriesJob:
     line = [sys.executable, "-m", "hvdtrain", *trial.command(study.command, study.folder)]
     title = printable(f"{trial.label}, seed {trial.seed}" if trial.label else f"seed {trial.seed}")
     log = study.folder / f"{trial.name}.log"
-    job = SeriesJob(title, line, log, lambda: not has_result(trial, study.folder))
-    if not study.options.prunes or trial is not proposal.trials[0]:
-        return job
+    job = SeriesJob(title, line, log, lambda: trial.status(study.folder) != COMPLETE)
+    if not study.options.trials or trial is not proposal.trials[0]:
+        return job  # no search, or not the seed that decides
     early = EarlyEnd(proposal.trial, study.folder / trial.name)
     return job._replace(watch=early.look, excuse=early.excuse)
 
 
-def _write_tables(study: SweepStudy, failures: dict[str, str], plot: bool = False) -> list[Combination]:
+def _write_tables(study: SweepStudy, failures: dict[str, str], plot: bool = False) -> str:
     """Write the tables, and perhaps the plot, of all trials in the folder, also of those that other processes run.
 
-    failures: by the names of trials, those that are known here; the others are in the folders of their runs.
+    failures: by the names of trials, those that are known here; the others are in the folders of their runs. Returns
+    the table for the terminal.
     """
     with exclusive(study.folder):
         trials = study.trials
         if not trials:
-            return []
-        rows = comparison.combinations(trials, study.folder)
-        known = {trial.name: _failure(trial, study.folder) for trial in trials} | failures
-        lines = [f"{name}: {reason}" for name, reason in known.items() if reason]
-        page = comparison.markdown_page(rows, study.command, lines, _sentences(rows))
-        contents: dict[str, str | bytes] = {"sweep.md": page, "sweep.csv": comparison.csv_page(rows)}
-        if plot and (drawn := _drawn(rows, study)):
-            contents[PLOT] = drawn
+            return "no trials"
+        results = SweepResults(trials, study.folder)
+        known = {trial.name: _failure(trial, study) for trial in trials} | failures
+        page = results.markdown(study.command, {name: reason for name, reason in known.items() if reason})
+        contents: dict[str, str | bytes] = {"sweep.md": page, "sweep.csv": results.csv()}
+        try:
+            if plot and (drawn := results.plot()):
+                contents["sweep.png"] = drawn
+        except MissingPackage as error:
+            print(f"no sweep.png: {error}", file=sys.stderr, flush=True)
         write_outputs(study.folder, "--output", contents)
-    return rows
+    return f"{results.terminal()}\nwritten to {printable(str(study.folder))}: {', '.join(contents)}"
 
 
-def _drawn(rows: list[Combination], study: SweepStudy) -> bytes | None:
-    try:
-        return comparison.draw(study, comparison.score_of(rows))
-    except MissingPackage as error:
-        print(f"no {PLOT}: {error}", file=sys.stderr, flush=True)
-        return None
-
-
-def _failure(trial: Trial, folder: Path) -> str:
+def _failure(trial: Trial, study: SweepStudy) -> str:
     """Why the trial failed, as the folder of its run says; empty where it did not, or does not say."""
-    end = RecordedRun(folder / trial.name).end
-    failed = end and end.status in ("failed", "hung") and not has_result(trial, folder)
-    return printable(end.reason) if end and failed else ""
-
-
-def _sentences(rows: list[Combination]) -> list[str]:
-    """Whether trials that are to have the same weights do."""
-    return bit_sentences([run for row in rows for run in row.runs])
-
-
-def _show(rows: list[Combination], study: SweepStudy) -> None:
-    """Print the table."""
-    print(comparison.terminal_table(rows))
-    for sentence in _sentences(rows):
-        print(f"\n{paragraph(sentence)}")
-    written = ["sweep.md", "sweep.csv", *([PLOT] if (study.folder / PLOT).is_file() else [])]
-    print(
-        f"\n{paragraph(comparison.definition(rows))}\nwritten to {printable(str(study.folder))}: {', '.join(written)}"
-    )
+    end = RunEnd.read(study.folder / trial.name)
+    return printable(end.reason) if end and trial.status(study.folder) in ("failed", "hung") else ""

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.files import read_limited
 from hvdtrain.system.text import did_you_mean
 
 
@@ -82,21 +81,3 @@ def _place(path: Path, error: BaseException) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     where = f"line {lines[-1]}: " if lines else ""
     return f"{where}{type(error).__name__}: {message}"
-
-
-def class_arguments(reference: str) -> list[str]:
-    """The names of the arguments of FILE.py:CLASS, read from the file without running it; empty if it lacks them."""
-    path, _, name = reference.rpartition(":")
-    try:
-        tree = ast.parse(read_limited(Path(path)))
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return []
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            starts = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
-            if starts:
-                given = starts[-1].args
-                return [one.arg for one in (*given.args[1:], *given.kwonlyargs)]
-            fields = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]  # of a dataclass
-            return [target.id for target in fields if isinstance(target, ast.Name)]
-    return []

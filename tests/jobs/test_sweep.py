@@ -103,7 +103,7 @@ ON_TWO_RANKS = ("launch", "local", "-n", "2", "--", *OF_TASK, "--strategy", "rin
 @pytest.mark.parametrize("command", cases([ON_ONE_RANK, ON_TWO_RANKS], [ON_ONE_RANK]))
 def test_arguments_of_a_task(tmp_path, command):
     (tmp_path / "mytask.py").write_text(TASK)
-    status, output = run([*SWEEP, "--set", "level=3.0,2.0", "--", *command, "--epochs", "1"], tmp_path)
+    status, output = run([*SWEEP, "--set", "arg.level=3.0,2.0", "--", *command, "--epochs", "1"], tmp_path)
     assert status == 0, output
     assert set(results(tmp_path)) == {"arg.level=3.0,seed=0", "arg.level=2.0,seed=0"}
     best, other = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
@@ -140,8 +140,8 @@ OF_SCRIPT = ("launch", "local", "-n", "1", "--", "python", "trial.py")
     [
         (OF_SCRIPT, "--level"),
         pytest.param(
-            (*ON_TWO_RANKS, "--set", "pause=0.3", "--epochs", "7"),
-            "level",
+            (*ON_TWO_RANKS, "--arg", "pause=0.3", "--epochs", "7"),
+            "arg.level",
             marks=[pytest.mark.matrix, pytest.mark.needs("torch")],
         ),
     ],

@@ -16,7 +16,7 @@ from support.user_loop_runs import starter
 from torch import nn
 
 from hvdtrain.errors import Stopped, UserError
-from hvdtrain.measure.sweep.comparison import combinations, markdown_page
+from hvdtrain.measure.sweep.comparison import SweepResults
 from hvdtrain.measure.sweep.trials import plan
 from hvdtrain.runs.metrics import read
 from hvdtrain.runs.run import RecordedRun
@@ -92,7 +92,7 @@ def test_sweeps_go_by_validation_data_and_say_what_the_test_gives(tmp_path):
     trials, folder = plan({"lr": [0.05, 0.3]}, 1), tmp_path / "swept"
     for trial in trials:
         train_here(tmp_path, FASTEST, *short, "--lr", str(trial.options["lr"]), "--name", trial.name)
-    page = markdown_page(combinations(trials, folder), ["train"], [], [])
+    page = SweepResults(trials, folder).markdown(["train"], {})
     assert "highest validation accuracy first" in page
     assert page.index("validation accuracy") < page.index("test accuracy") < page.index("validation loss")
     results = [result(folder / trial.name)["best"] for trial in trials]

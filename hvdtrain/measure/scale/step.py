@@ -61,14 +61,10 @@ class StepModel:
             packing, communication = 0.0, self._during_backward(cluster, compute)
         else:  # all gradients, or changes of weights, in one vector after the step
             packing = packing_s(self.method, work.shapes, ranks) / every
-            communication = self._after_backward(cluster) / every
+            sent = traffic(self.method, work.shapes)
+            calls = [(size, False) for size in sent.allreduces] + [(sent.packed, True)] * (sent.packed > 0)
+            communication = sum(self.allreduce.seconds(size, cluster, packed) for size, packed in calls) / every
         return StepParts(compute, work.input_row_s * rows, slowest, packing, communication)
-
-    def _after_backward(self, cluster: Cluster) -> float:
-        """Seconds of all exchanges one after the other."""
-        sent = traffic(self.method, self.workload.shapes)
-        seconds = sum(self.allreduce.seconds(size, cluster) for size in sent.allreduces)
-        return seconds + (self.allreduce.seconds(sent.packed, cluster, packed=True) if sent.packed else 0.0)
 
     def _during_backward(self, cluster: Cluster, compute_s: float) -> float:
         """Seconds that a step waits for its gradients, with the best number of equal messages.

@@ -20,8 +20,8 @@ class SweepOptions:
     """
 
     set: tuple[str, ...] = option((), is_repeated=True)
-    """NAME=V1,V2 for an option of training, `ranks` for those that launch starts, an argument of the task (also
-    set.NAME) or an option of a script's own (--NAME); with several --set, all combinations. With --trials also a range:
+    """NAME=V1,V2 for an option of training, `ranks` for those that launch starts, an argument of the task (arg.NAME) or
+    an option of a script's own (--NAME); with several --set, all combinations. With --trials also a range:
     NAME=log:LOW:HIGH, float:LOW:HIGH, int:LOW:HIGH or logint:LOW:HIGH."""
     seeds: int = option(1, minimum=1)
     """Train each combination with the seeds 0 to N-1."""
@@ -52,11 +52,6 @@ class SweepOptions:
             name = "--dry-run" if self.dry_run else "--trial"
             reason = f"{name}: the trials of a search are drawn one after the other, from the results before"
             raise UserError(reason, "leave it out; the same command may run several times at once")
-
-    @property
-    def prunes(self) -> bool:
-        """Whether trials may end early."""
-        return self.trials is not None and self.pruner != "none"
 
     @property
     def search(self) -> str:

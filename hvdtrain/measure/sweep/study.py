@@ -20,8 +20,7 @@ from filelock import FileLock, Timeout
 from hvdtrain.config.score import Score
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.measure.sweep.options import SweepOptions
-from hvdtrain.measure.sweep.ranges import import_optuna, text_of
-from hvdtrain.measure.sweep.trials import Settings, Trial, from_text, has_result, shown
+from hvdtrain.measure.sweep.trials import COMPLETE, PRUNED, Settings, Trial, from_text, import_optuna, shown, text_of
 from hvdtrain.runs import metrics
 from hvdtrain.runs.metrics import EVALUATIONS, MetricsReader, metrics_of
 from hvdtrain.runs.run import RecordedRun
@@ -130,7 +129,7 @@ class SweepStudy:
                 trial.name
                 for frozen in self.frozen
                 for trial in self._trials_of(frozen)
-                if not frozen.state.is_finished() or has_result(trial, self.folder)
+                if not frozen.state.is_finished() or trial.status(self.folder) == COMPLETE
             }
             for trial in planned:
                 if trial.name not in known:
@@ -195,12 +194,12 @@ class SweepStudy:
 
     def ended(self, proposal: Proposal) -> None:
         """Record how a trial ended, as the folders of its runs say; it stays open if they have no result."""
-        runs = [RecordedRun(self.folder / trial.name) for trial in proposal.trials]
-        if any(map(is_pruned, runs)):
+        status = [trial.status(self.folder) for trial in proposal.trials]
+        if PRUNED in status:
             self._study.tell(proposal.trial, state=self._optuna.trial.TrialState.PRUNED, skip_if_finished=True)
-        elif all(has_result(trial, self.folder) for trial in proposal.trials):
-            value = statistics.median(signed(run.score) for run in runs)
-            self._study.tell(proposal.trial, value, skip_if_finished=True)
+        elif set(status) == {COMPLETE}:
+            scores = [RecordedRun(self.folder / trial.name).score for trial in proposal.trials]
+            self._study.tell(proposal.trial, statistics.median(map(signed, scores)), skip_if_finished=True)
 
 
 class EarlyEnd:
@@ -237,7 +236,7 @@ class EarlyEnd:
         end = RunEnd.read(self._folder)
         if not self._reason or not end or end.status != "stopped":
             return ""
-        RunEnd("pruned", Stopped.exit_status, Failure(self._reason, stands_alone=True)).write(self._folder)
+        RunEnd(PRUNED, Stopped.exit_status, Failure(self._reason, stands_alone=True)).write(self._folder)
         return f"pruned {self._reason}"
 
 
@@ -253,23 +252,6 @@ def signed(score: Score | None) -> float:
     return -score.value if score.is_least_best else score.value
 
 
-def is_pruned(run: RecordedRun) -> bool:
-    """Whether a search ended the run early."""
-    return bool(run.end and run.end.status == "pruned")
-
-
-@contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Only one process at a time writes the sweep's record and tables: those of an array run at once.
-
-    By a lock of Optuna's, which shared folders without locks of files have too; that of a killed process ends in 30 s.
-    """
-    from optuna.storages.journal import JournalFileOpenLock
-
-    lock = JournalFileOpenLock(str(folder / LOCKS / "tables"))
-    lock.acquire()
-    try:
-        yield
-    finally:
-        with contextlib.suppress(RuntimeError):  # another process has taken it after this time
-            lock.release()
+def exclusive(folder: Path) -> FileLock:
+    """Only one process at a time writes the sweep's record and tables: those of an array run at once."""
+    return FileLock(folder / LOCKS / "tables")

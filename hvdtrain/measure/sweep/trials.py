@@ -1,18 +1,23 @@
-"""The trials of a sweep: the options of each, the name of its run and its command line."""
+"""The trials of a sweep: the options of each, the name of its run and its command line; and ranges to draw from."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import re
+import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hvdtrain.config import sources
 from hvdtrain.config.option import arguments, key
 from hvdtrain.config.options import AUTO_RESUME
-from hvdtrain.errors import UserError
-from hvdtrain.measure.sweep import ranges
+from hvdtrain.errors import UserError, needed_by
+from hvdtrain.system.run_end import RunEnd
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 LONGEST_NAME = 120
 """Longer names of runs, and those with characters that are special in file names, end with a checksum."""
@@ -29,6 +34,16 @@ ARGUMENT = f"{OF_TASK}."
 """Before the name of an argument of a task, whose values are texts."""
 DASHES = "--"
 """Before the name of an option of the program's own, whose values are texts."""
+
+COMPLETE, PRUNED = "complete", "pruned"
+"""What becomes of a trial that is not run again."""
+RANGE = re.compile(r"(float|int|log|logint):(.+)", re.DOTALL)
+DIGITS = 6
+"""Significant digits of a drawn number: all that matter, in names of runs and tables that can be read."""
+REMEDY = (
+    "write log:1e-4:1e-1 (evenly by the logarithm), float:0:0.5 (evenly), int:8:64 or logint:8:512 (integers); "
+    "float and int may have a step, as int:8:64:8"
+)
 
 Settings = dict[str, Any]
 """The list of values of each option, by its name in Python; of a search also ranges, which are distributions."""
@@ -70,6 +85,13 @@ class Trial(NamedTuple):
         given = {"seed": self.seed, "runs": folder, "name": self.name, **RESUME}
         return [*self.launched(command), *own, *arguments({**self.training_options, **given})]
 
+    def status(self, folder: Path) -> str:
+        """COMPLETE if its run in the sweep's folder has a result, else how that ended; empty if it has not."""
+        if (folder / self.name / "result.json").is_file():
+            return COMPLETE
+        end = RunEnd.read(folder / self.name)
+        return end.status if end else ""
+
     def launched(self, command: list[str]) -> list[str]:
         """The command of the sweep, with the number of ranks if trials have their own."""
         if RANKS not in self.options:
@@ -104,6 +126,42 @@ def from_text(name: str, text: str, where: str) -> Any:
     return int(text)
 
 
+def import_optuna() -> Any:
+    """The package, which takes a second to import. Raises MissingPackage where it is missing."""
+    with needed_by("a sweep", "sweep"):
+        import optuna
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def parse_range(text: str, where: str) -> BaseDistribution | None:
+    """The range that a text describes; None for a text that is a value. Raises UserError for an invalid one."""
+    match = RANGE.fullmatch(text)
+    if not match:
+        return None
+    distributions, is_of_integers = import_optuna().distributions, match[1].endswith("int")
+    number, kind = (int, distributions.IntDistribution) if is_of_integers else (float, distributions.FloatDistribution)
+    try:
+        low, high, *steps = map(number, match[2].split(":"))
+        if len(steps) > 1 or not all(map(math.isfinite, (low, high, *steps))):
+            raise ValueError("give two finite numbers, and perhaps a step")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a step that does not lead to `high` ends before it
+            found = kind(low, high, match[1].startswith("log"), *steps)
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{where}: {text:.80} is no range ({error})", REMEDY) from None
+    if found.single():
+        raise UserError(f"{where}: {text:.80} has only one value", REMEDY)
+    return found
+
+
+def text_of(value: Any, distribution: Any) -> str:
+    """A choice or a drawn number as users write it."""
+    if not isinstance(value, float) or not hasattr(distribution, "low"):
+        return str(value)
+    return str(min(max(float(f"{value:.{DIGITS}g}"), distribution.low), distribution.high))
+
+
 def plan(settings: Settings, seeds: int) -> list[Trial]:
     """All trials. Those of a seed follow each other, so that an interrupted sweep has compared all combinations."""
     names = sorted(settings)
@@ -111,15 +169,14 @@ def plan(settings: Settings, seeds: int) -> list[Trial]:
     return [Trial(dict(zip(names, values, strict=True)), seed) for seed in range(seeds) for values in combinations]
 
 
+def ends(name: str, values: Any, where: str) -> list[Any]:
+    """The first and the last value of an option's list or range. Raises UserError beginning with `where`."""
+    if isinstance(values, list):
+        return [values[0], values[-1]]
+    return [from_text(name, text_of(end, values), where) for end in (values.low, values.high)]
+
+
 def corners(settings: Settings) -> list[Trial]:
     """Trials with the first and with the last value of each option, by which options can be checked."""
-    ends = {
-        name: values if isinstance(values, list) else [from_text(name, text, "--set") for text in ranges.ends(values)]
-        for name, values in sorted(settings.items())
-    }
-    return [Trial({name: values[place] for name, values in ends.items()}, 0) for place in (0, -1)]
-
-
-def has_result(trial: Trial, folder: Path) -> bool:
-    """Whether the trial's run in the sweep's folder has finished."""
-    return (folder / trial.name / "result.json").is_file()
+    values = {name: ends(name, settings[name], "--set") for name in sorted(settings)}
+    return [Trial({name: both[place] for name, both in values.items()}, 0) for place in (0, 1)]

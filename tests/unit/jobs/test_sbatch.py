@@ -145,8 +145,8 @@ def test_an_array_with_tasks_that_have_no_trial_is_an_error(capsys):
     with pytest.raises(SystemExit) as ended:
         launch.main([*SBATCH, "--array", "0-4", "--", *SWEEP, "train"])
     assert ended.value.code == 2
-    expected = "hvdtrain: --array 0-4: task 4 has no trial, as the sweep has 4 trials, 0 to 3; give --array 0-3\n"
-    assert capsys.readouterr().err == expected
+    error = capsys.readouterr().err
+    assert error.startswith("hvdtrain: SLURM_ARRAY_TASK_ID=4: the sweep has 4 trials, 0 to 3; give one of them;")
     with pytest.raises(SystemExit) as ended:  # before the job waits for hours
         launch.main([*SBATCH, "--", "hvdtrain", "sweep", "--set", "rl=1", "--", "train"])
     assert (ended.value.code, "training has no option 'rl'" in capsys.readouterr().err) == (2, True)

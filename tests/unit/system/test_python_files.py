@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.python_files import class_arguments, is_reference, load_object
+from hvdtrain.system.python_files import is_reference, load_object
 from hvdtrain.system.run_end import Failure
 from hvdtrain.system.user_frames import MAX_CHARACTERS, user_lines
 
@@ -110,18 +110,3 @@ def test_files_that_fail(content, text, tmp_path):
     with pytest.raises(UserError, match="--model: ") as caught:
         load_object(f"{tmp_path}/own.py:task", "--model")
     assert text in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_arguments_of_a_class_are_read_without_running_its_file(tmp_path):
-    path = tmp_path / "mytask.py"
-    path.write_text(
-        "raise SystemExit\n"
-        "class Task:\n    def __init__(self, width=8, *, level: float = 1.0): pass\n"
-        "@dataclass\nclass Data:\n    depth: int = 2\n    rate: float = 0.1\n"
-        "class Derived(Task): pass\n"
-    )
-    assert class_arguments(f"{path}:Task") == ["width", "level"]
-    assert class_arguments(f"{path}:Data") == ["depth", "rate"]
-    assert class_arguments(f"{path}:Derived") == class_arguments(f"{path}:Other") == []
-    path.write_text("class (")
-    assert class_arguments(f"{path}:Task") == class_arguments(f"{tmp_path / 'missing.py'}:Task") == []

@@ -7,12 +7,12 @@ import shlex
 import pytest
 
 from hvdtrain.__main__ import main
-from hvdtrain.cli.sweep_programs import check_trial, expected
+from hvdtrain.cli import launch_options
+from hvdtrain.cli.sweep import check_trial, expected
 from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
 from hvdtrain.errors import UserError
-from hvdtrain.measure.sweep import ranges
 from hvdtrain.measure.sweep.options import SweepOptions
-from hvdtrain.measure.sweep.trials import Trial, corners, plan
+from hvdtrain.measure.sweep.trials import Trial, corners, ends, parse_range, plan, text_of
 
 TRAIN = ["--", "train", "--strategy", "single"]
 TASK = ["--", "train", "my task.py:Task", "--arg", "depth=2"]
@@ -40,13 +40,14 @@ def test_trials_are_all_combinations_with_all_seeds():
 
 
 def test_ranks_are_launched_and_are_no_option_of_training(tmp_path):
-    command = ["launch", "local", "--start-timeout", "9", "--", "python", "-m", "hvdtrain.torch_lenet", "--", "x"]
+    command = ["launch", "local", "-n", "9", "--", "python", "-m", "hvdtrain.torch_lenet"]
     first, second = plan(settings_of("lr=0.1", "ranks=2,1,2", command=command), 1)
     assert (first.name, second.name) == ("lr=0.1,ranks=2,seed=0", "lr=0.1,ranks=1,seed=0")
     assert first.launched(command) == [*command[:4], "-n", "2", *command[4:]]
     line = first.command(command, tmp_path)
     assert line[: len(command) + 2] == first.launched(command)
     assert not any(word.startswith("--ranks") for word in line)
+    assert launch_options.parse(line[1:]).ranks == 2, "the last number of several"
 
 
 def test_names_of_runs_are_names_of_files():
@@ -83,13 +84,11 @@ INVALID = [
     (["--set", "lr=1", "--set", "lr=2", *TRAIN], "--set lr=2: lr has values already"),
     (["--set", "seed=1,2", *TRAIN], "--set seed=1,2: a sweep sets --seed itself; use --seeds N"),
     (["--set", "momentum=0.5,0", *TRAIN, "--nesterov"], "--nesterov True: requires momentum"),
-    (["--set", "width=8,16", *TRAIN], "training has no option 'width'"),
+    (["--set", "width=8", *TASK], "no option 'width'; hvdtrain train --help lists all; for an argument of the task w"),
     (["--set", "lrr=0.1", *TASK], "no option 'lrr' (did you mean lr?); hvdtrain train --help lists all; for an arg"),
-    (["--set", "arg=width=8,depth=2", *TASK], "names no argument; write --set arg.NAME=V1,V2"),
-    (["--set", "width=8", *TASK, "--arg", "width=9"], "--arg width has a value already"),
+    (["--set", "arg=width=8,depth=2", *TASK], "names no argument; for an argument of the task write --set"),
     (["--set", "ranks=1,x", *LAUNCH, "x"], "--set ranks=1,x: x is no number of ranks; give positive integers"),
-    (["--set", "ranks=1", *TRAIN], "--set ranks: the command has no launch without a number of ranks"),
-    (["--set", "ranks=1", *LAUNCH, "x"], "--set ranks: the command has no launch without a number of ranks"),
+    (["--set", "ranks=1", *TRAIN], "--set ranks: the command has no launch with -- before its program"),
     (["--np", "1,2", *LAUNCH, "x"], "--np is no longer an option; use --set ranks=N1,N2"),
     ([], "no command to run; write -- train OPTIONS, or -- launch local -n 2 --"),
     ([*TRAIN, "--name", "x"], "-- train ... --name: a sweep sets that itself; it names each trial's run"),
@@ -135,12 +134,12 @@ def test_dry_run_prints_a_command_line_for_each_trial(tmp_path, monkeypatch, cap
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("given", ["width=8,a b", "arg.width=8, a b"])
 @pytest.mark.parametrize(
     "command", [TASK, UNKNOWN, [*LAUNCH, "python", "-m", "hvdtrain", *TASK[1:]],
                 [*LAUNCH, "python", "-m", "hvdtrain.mxnet_lenet", "--model=t.py:Task", "--arg", "depth=2"]]
 )  # fmt: skip
-def test_arguments_of_a_task_are_options_of_trials(capsys, given, command):
+def test_arguments_of_a_task_are_options_of_trials(capsys, command):
+    given = "arg.width=8, a b"
     main(["sweep", "--set", given, "--set", "lr=0.1", "--dry-run", *command])
     lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     start = ["hvdtrain", *command[1:], "--lr=0.1"]
@@ -159,18 +158,6 @@ def test_options_of_a_script_are_given_as_they_are_written(tmp_path):
     assert line[: len(command)] == command and line[len(command)] == "--hidden=8" and "--batch-size=16" in line
 
 
-def test_arguments_that_the_file_of_the_task_names_need_no_prefix(tmp_path):
-    path = tmp_path / "mytask.py"
-    path.write_text("class Task:\n    def __init__(self, level=1, lr=2): pass\n")
-    command = ["launch", "local", "--", "python", "-m", "hvdtrain", "train", f"{path}:Task"]
-    trials = plan(settings_of("level=3,4", "lr=0.5", command=command), 1)
-    assert [trial.options for trial in trials] == [{"lr": 0.5, "arg.level": "3"}, {"lr": 0.5, "arg.level": "4"}], (
-        "an option of training is one, also where an argument of the task has its name"
-    )
-    with pytest.raises(UserError, match="no option 'labl'"):
-        settings_of("labl=3", command=command)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -182,12 +169,12 @@ def test_arguments_that_the_file_of_the_task_names_need_no_prefix(tmp_path):
 )
 def test_forms_of_ranges(text, expected):
     pytest.importorskip("optuna")
-    assert repr(ranges.parse(text, "--set x")) == expected
+    assert repr(parse_range(text, "--set x")) == expected
 
 
 @pytest.mark.parametrize("text", ["0.1", "adam", "max:accuracy", "./a:b", "Log:1:2", "http://host", ""])
 def test_texts_that_are_no_ranges_are_values(text):
-    assert ranges.parse(text, "--set x") is None
+    assert parse_range(text, "--set x") is None
 
 
 @pytest.mark.parametrize(
@@ -206,17 +193,17 @@ def test_texts_that_are_no_ranges_are_values(text):
 def test_impossible_ranges(text, reason):
     pytest.importorskip("optuna")
     with pytest.raises(UserError, match=reason) as raised:
-        ranges.parse(text, "--set lr")
+        parse_range(text, "--set lr")
     assert raised.value.reason.startswith("--set lr: ") and "log:1e-4:1e-1" in raised.value.remedy
 
 
 def test_drawn_numbers_are_short_and_within_the_range():
     pytest.importorskip("optuna")
-    drawn = ranges.parse("log:1e-4:0.123456789", "")
-    assert ranges.text_of(0.0012345678, drawn) == "0.00123457"
-    assert ranges.text_of(0.123456789, drawn) == "0.123456789", "rounded it would be above the range"
-    assert ranges.text_of(7, ranges.parse("logint:4:9", "")) == "7"
-    assert ranges.ends(drawn) == ("0.0001", "0.123456789")
+    drawn = parse_range("log:1e-4:0.123456789", "")
+    assert text_of(0.0012345678, drawn) == "0.00123457"
+    assert text_of(0.123456789, drawn) == "0.123456789", "rounded it would be above the range"
+    assert text_of(7, parse_range("logint:4:9", "")) == "7"
+    assert ends("arg.x", drawn, "") == ["0.0001", "0.123456789"]
 
 
 def test_corners_have_the_ends_of_all_ranges():
