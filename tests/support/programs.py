@@ -132,6 +132,14 @@ def sleep(framework: str, options: list[str]) -> None:
     main(framework, argv=options)
 
 
+def sleep_with_skewed_clock(framework: str, options: list[str]) -> None:
+    """`sleep`; the clock of rank 1 is an hour ahead."""
+    if rank_info.detect().rank == 1:
+        clock = time.time
+        time.time = lambda: clock() + 3600
+    sleep(framework, options)
+
+
 def freeze_at_the_end(framework: str, options: list[str]) -> None:
     """Rank 1 is stopped once training is done, by SIGSTOP."""
     checked = consistency.check_same_weights
@@ -279,7 +287,7 @@ def apart(framework: str, _: list[str]) -> None:
 
 
 PROGRAMS = (
-    nan, drift, flip, flip_from, sleep, freeze_at_the_end, terminated_at_the_end, late,
+    nan, drift, flip, flip_from, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late,
     die, crash, slowly, slowly_at_first, disk, several, in_small_parts, own_data, apart,
 )  # fmt: skip
 
