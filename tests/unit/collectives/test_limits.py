@@ -1,22 +1,30 @@
-"""Limits on the time in which all ranks start and shut Horovod down.
+"""Limits on the time in which all ranks start and shut Horovod down, and a start that is suspended for longer.
 
-In a process, which ends itself.
+In processes: ranks and an agent that a test suspends, or that end themselves.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from support.jobs import ROOT
 
 from hvdtrain.collectives.limits import shut_down_horovod
+from hvdtrain.collectives.ring import RingGroup
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.gloo import Store
-from hvdtrain.system.rank_info import start_timeout_s
+from hvdtrain.system.network import free_port
+from hvdtrain.system.rank_info import RankInfo, start_timeout_s
 
 PROGRAM = """
 import time
@@ -66,3 +74,61 @@ def test_horovod_is_shut_down_within_the_limit(monkeypatch):
         assert called.is_set()
     finally:
         never.set()
+
+
+LIMIT_S, SUSPENDED_S = 3, 3.5
+WAITS = f"""
+import os, sys
+import numpy as np
+from hvdtrain.collectives.ring import RingGroup
+from hvdtrain.jobs import protocol
+from hvdtrain.system import processes
+from hvdtrain.system.rank_info import RankInfo
+processes.SUSPENDED_S = 0.7
+what, port = sys.argv[1], int(sys.argv[2])
+print("up", flush=True)
+sys.stdin.read(1)
+if what == "agent":
+    os.environ[protocol.SUPERVISOR] = f"127.0.0.1:{{port}}"
+    protocol.connect("token", {LIMIT_S})
+else:
+    ring = RingGroup(RankInfo("test", int(what), 2, int(what)), ("127.0.0.1", port), "token", {LIMIT_S})
+    ring.sum(np.ones(1))
+    ring.close()
+"""
+
+
+def join(rank, port):
+    ring = RingGroup(RankInfo("test", rank, 2, rank), ("127.0.0.1", port), "token", 10)
+    ring.sum(np.ones(1))
+    ring.close()
+
+
+def test_a_suspended_start_goes_on():
+    """Each waits for its partner, which starts when all are resumed."""
+    ports = {what: free_port() for what in ("0", "1", "agent")}
+    command, pipe = [sys.executable, "-c", WAITS], subprocess.PIPE
+    options = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stdin": pipe, "stdout": pipe, "bufsize": 0}
+    waiting = {what: subprocess.Popen([*command, what, str(port)], **options) for what, port in ports.items()}
+    for process in waiting.values():
+        process.stdout.readline()
+    for process in waiting.values():
+        process.stdin.write(b"x")
+    time.sleep(0.2)
+    for process in waiting.values():
+        process.send_signal(signal.SIGSTOP)
+    time.sleep(SUSPENDED_S)
+    for process in waiting.values():
+        process.send_signal(signal.SIGCONT)
+    with socket.create_server(("127.0.0.1", ports["agent"])) as launcher:
+        partners = [threading.Thread(target=join, args=(1 - rank, ports[str(rank)])) for rank in (0, 1)]
+        for partner in partners:
+            partner.start()
+        launcher.settimeout(30)
+        launcher.accept()[0].close()
+        waiting["agent"].kill()
+    for partner in partners:
+        partner.join()
+    for process in waiting.values():
+        process.communicate()
+    assert [waiting[rank].returncode for rank in ("0", "1")] == [0, 0]

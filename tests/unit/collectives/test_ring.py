@@ -12,22 +12,17 @@ from support.jobs import wait_for
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.packing import BFloat16, Int8
 from hvdtrain.collectives.ring import CHUNK_BYTES, RingGroup
-from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.jobs import protocol
+from hvdtrain.errors import TrainingError
 from hvdtrain.system import processes
 from hvdtrain.system.network import free_port
 from hvdtrain.system.rank_info import RankInfo
 
 
-def on_every_rank(size, job, token="secret", before=lambda rank: None, **options):
-    """What `job(ring)` returns, or the exception that it raises, on each of `size` ranks in threads.
-
-    before: called with the rank before it connects.
-    """
+def on_every_rank(size, job, token="secret", **options):
+    """What `job(ring)` returns, or the exception that it raises, on each of `size` ranks in threads."""
     address, results = ("127.0.0.1", free_port()), [None] * size
 
     def run(rank):
-        before(rank)
         try:
             results[rank] = job(RingGroup(RankInfo("test", rank, size, rank), address, token, 20, **options))
         except Exception as error:
@@ -142,49 +137,21 @@ def test_a_neighbor_that_is_lost_or_silent_is_reported(is_lost, size):
         assert "rank 1" in str(first) and "no data for 1 s" in str(first)
 
 
-@pytest.fixture
-def suspended(monkeypatch):
-    """Suspends the job for two hours, as far as its clock goes; what others wait for comes a moment later."""
+def test_time_in_which_the_job_is_suspended_is_no_silence(monkeypatch):
+    """A rank is resumed after much longer than the limit, and its neighbor sends a moment later."""
     passed, monotonic = [0.0], time.monotonic
     monkeypatch.setattr(processes.time, "monotonic", lambda: monotonic() + passed[0])
 
-    def suspend():
-        time.sleep(0.3)
-        passed[0] = 7200.0
-        time.sleep(0.7)
-
-    return suspend
-
-
-@pytest.mark.parametrize("awaited", ["rank 0", "rank 1", "data"])
-def test_time_in_which_the_job_is_suspended_does_not_count(suspended, awaited):
     def job(ring):
-        if awaited == "data" and ring.rank == 1:
-            suspended()
+        if ring.rank == 1:
+            time.sleep(0.3)
+            passed[0] = 7200.0
+            time.sleep(0.7)
         total = ring.sum(np.ones(1))[0]
         ring.close()
         return total
 
-    def before(rank):
-        if awaited == f"rank {rank}":
-            suspended()
-
-    assert on_every_rank(2, job, before=before, timeout_s=5) == [2.0, 2.0]
-
-
-def test_an_agent_that_is_suspended_while_it_starts_reaches_its_launcher(suspended, monkeypatch):
-    port = free_port()
-    monkeypatch.setenv(protocol.SUPERVISOR, f"127.0.0.1:{port}")
-
-    def connect():
-        with contextlib.suppress(UserError):
-            protocol.connect("token", 3)
-
-    threading.Thread(target=connect, daemon=True).start()
-    suspended()
-    with socket.create_server(("127.0.0.1", port)) as launcher:
-        launcher.settimeout(5)
-        launcher.accept()[0].close()
+    assert on_every_rank(2, job, timeout_s=5) == [2.0, 2.0]
 
 
 def test_a_rank_that_never_connects():

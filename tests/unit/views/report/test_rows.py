@@ -18,7 +18,8 @@ def step_times(compute, communicate, data):
     return {"kind": "train", "step": 1, **times}
 
 
-def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsys):
+def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")  # pytest-xdist gives its workers 80
     for name, speed, seed in (("a", 900.0, 0), ("b", 1100.0, 1), ("c", 1000.0, 0)):
         given = {"epoch_s": speed / 100, "peak_rss_mb": speed / 2, "accuracy": speed / 2000, "seed": seed}
         given |= {"step_s": 25 / speed, "cores": 2, "flops_per_image": 1e7}
