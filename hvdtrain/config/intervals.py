@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdtrain.config.option import numbers, option
+from hvdtrain.config.option import invalid, numbers, option
 
 SECONDS = "s"
 """The unit of a time; a number without it is of steps."""
@@ -25,7 +25,8 @@ class Intervals:
         remedy = "give steps, such as 100, or seconds, such as 60s"
         given: dict[str, Any] = {}
         for text in texts:
-            field = "seconds" if text.endswith(SECONDS) else "steps"
-            number = text.removesuffix(SECONDS)
+            field, number = "seconds" if text.endswith(SECONDS) else "steps", text.removesuffix(SECONDS)
+            if not number:
+                raise invalid("checkpoint_every", repr(text), "has no number", remedy)
             given |= numbers(cls, "checkpoint_every", text, [number], (field,), remedy)
         return cls(**given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import enum
 import functools
@@ -122,11 +121,11 @@ def without_removed(replacements: Mapping[str, str]) -> Callable[[type[Kind]], t
         make = kind.__init__
 
         @functools.wraps(make)
-        def checked(self: Any, **given: Any) -> None:
+        def checked(self: Any, *values: Any, **given: Any) -> None:
             for name in given.keys() - facts(kind).keys():
                 if replacement := replacements.get(f"--{key(name)}"):
                     raise removed.error(name, replacement)
-            make(self, **given)
+            make(self, *values, **given)
 
         kind.__init__ = checked  # type: ignore[method-assign]
         return kind
@@ -195,8 +194,10 @@ def convert(value: Any, kind: Any) -> Any:
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and kind in (str, tuple[str, ...]):
         value = str(value)
-    if isinstance(value, str) and kind == tuple[str, ...]:
-        value = (value,)
+    if kind == tuple[str, ...]:
+        texts = (value,) if isinstance(value, str) else value
+        numbers_too = isinstance(texts, list | tuple) and not any(isinstance(item, bool) for item in texts)
+        value = [str(item) if isinstance(item, int | float) else item for item in texts] if numbers_too else texts
     try:
         return msgspec.convert(value, kind, dec_hook=_path)
     except msgspec.ValidationError as error:
@@ -210,12 +211,17 @@ def _path(kind: type, value: Any) -> Path:
 
 
 def as_options(options: Any) -> None:
-    """Give paths and texts of a dataclass of options their types, where a program gave texts and numbers."""
+    """Give paths, texts and lists of a dataclass of options their types, where a program gave texts and numbers.
+
+    Raises UserError for other values.
+    """
     for name, about in facts(type(options)).items():
-        kind = types(options.__class__)[name]
-        if about.parse or Path in alternatives(kind):
-            with contextlib.suppress(ValueError):
-                object.__setattr__(options, name, convert(getattr(options, name), kind))
+        kind, value = types(options.__class__)[name], getattr(options, name)
+        if about.parse or Path in alternatives(kind) or kind == tuple[str, ...]:
+            try:
+                object.__setattr__(options, name, convert(value, kind))
+            except ValueError:
+                raise not_accepted(name, f"{key(name)} = {value!r:.{SHOWN_CHARACTERS}}", value, kind) from None
 
 
 def from_text(text: str, kind: Any) -> Any:

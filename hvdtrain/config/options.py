@@ -176,7 +176,7 @@ class Config:
     def __post_init__(self) -> None:
         as_options(self)
         # A resumed run gets the settings of its record and, from the same command line, once more.
-        for name in ("arg", "no_decay"):
+        for name in ("arg", "no_decay", "freeze"):
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
         validity.check_config(self)
 

@@ -102,7 +102,10 @@ def recorded(path: Path) -> Config:
     """The options of the run at `path`, its folder or a checkpoint in it. Raises UserError if they are not readable."""
     try:
         return from_record(read_json(run_folder(path) / "config.json")["config"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except TypeError as error:
+        reason = f"--resume {path}: another version of hvdtrain wrote the options in its config.json ({error})"
+        raise UserError(reason, "resume it with that version", option="resume") from None
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         reason = f"--resume {path}: no valid config.json of a run there ({error})"
         raise UserError(reason, REMEDY, option="resume") from None
 

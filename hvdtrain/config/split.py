@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from hvdtrain.config.option import invalid
 FORMS = (
     "give TRAIN/VALIDATION/TEST, such as 0.8/0.1/0.1, or for data with a test part TRAIN/VALIDATION, such as 0.9/0.1"
 )
+
+SHARE = re.compile(r"\d{1,3}(\.\d{0,12})?|\.\d{1,12}", re.ASCII)
 
 
 class Split(NamedTuple):
@@ -25,10 +28,9 @@ class Split(NamedTuple):
         """The shares in the text, which is empty for data that is divided already. Raises UserError."""
         if not text:
             return cls(0.0, 0.0)
-        try:
-            shares = [Fraction(share) for share in text.split("/")]
-        except (ValueError, ZeroDivisionError):
-            raise invalid("split", text, "is no list of shares", FORMS) from None
+        if not all(map(SHARE.fullmatch, text.split("/"))):
+            raise invalid("split", text[:80], "is not a list of shares", FORMS)
+        shares = [Fraction(share) for share in text.split("/")]
         if len(shares) == 1:
             shares += [Fraction(0), 1 - shares[0]]
         if len(shares) > 3:

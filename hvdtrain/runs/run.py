@@ -109,7 +109,9 @@ class RecordedRun:
         recorded, defaults = self.config.table("config", required=True), to_record(Config())
         for name, default in defaults.items():
             value = recorded.values.get(name, default)
-            if not isinstance(value, int | float if isinstance(default, float) else type(default)):
+            # Earlier versions recorded --split as a number.
+            numeric = isinstance(default, float) or name == "split"
+            if not isinstance(value, type(default)) and not (numeric and isinstance(value, int | float)):
                 recorded.note(f'"{name}" is {value!r:.80}')
         return {printable(name): _shown(value) for name, value in (defaults | recorded.values).items()}
 

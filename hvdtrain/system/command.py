@@ -44,8 +44,11 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = list(args or ())
-        for name in self._replacements.keys() - self._option_string_actions.keys():
-            self.add_argument(name, nargs="?", action=RemovedOption, const=self._replacements[name])
+        for name, replacement in self._replacements.items():
+            # Of some, the form with no- was an option as well.
+            gone = [form for form in (name, f"--no-{name[2:]}") if form not in self._option_string_actions]
+            if name in gone:
+                self.add_argument(*gone, nargs="?", action=RemovedOption, const=replacement)
         return super().parse_known_args(args, namespace)
 
     def print_help(self, file: Any = None) -> None:

@@ -59,15 +59,16 @@ LAUNCH = {
     **{option: f"use --env HOROVOD_{setting}" for option, setting in _HOROVOD.items()},
     "--config-file": "set Horovod's variables by --env HOROVOD_NAME=VALUE",
     "--cpus-per-rank": "use --sbatch --cpus-per-task=N",
-    "--gloo": "leave it out: ranks are coordinated with Gloo unless --mpi is given",
+    "--gloo": "leave it out: ranks are coordinated with Gloo, and under launch mpirun with MPI",
     "--host-discovery-script": "use --hostfile FILE, which is read again when it changes, with launch horovodrun",
+    "--max-np": "use launch horovodrun, whose --hostfile may change while the job runs",
     "--mail-type": "use --sbatch --mail-type=EVENTS",
     "--mail-user": "use --sbatch --mail-user=ADDRESS",
     "--mem": "use --sbatch --mem=SIZE",
     "--mpi": "use launch mpirun",
-    "--oversubscribe": "name as many slots as there are ranks, such as -H node1:4",
+    "--oversubscribe": "leave it out on this host; on others name as many slots as there are ranks, such as -H node1:4",
     "--script": "redirect the output: launch sbatch OPTIONS > FILE",
-    "--time-limit": "start it by timeout --preserve-status TIME hvdtrain launch ..., which asks the ranks to stop",
+    "--time-limit": "use --time of launch sbatch, or timeout --preserve-status TIME hvdtrain launch ...",
 }
 LAUNCH_COMMANDS = {
     "cancel": "use scancel --batch --signal=TERM JOB, which leaves time for a checkpoint, or scancel if it waits",
@@ -109,7 +110,7 @@ SCALE = {
     "--spread": "leave it out: it is that of the run's steps",
     "--sync-every": "give a run that was trained with --sync-every",
 }
-_LOAD = 'use hvdtrain.load("runs/NAME"), which returns the model of a task'
+_LOAD = 'leave it out for a network; for a task use hvdtrain.load("runs/NAME"), which returns its model'
 EXPORT = {
     "--framework": "leave it out: an ONNX model is compared with the framework that wrote the checkpoint",
     "--model": _LOAD,

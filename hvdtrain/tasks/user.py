@@ -249,7 +249,7 @@ def _load_data(name: str, task: Any, inputs: int, skip: bool, division: Division
     if division.split:
         if isinstance(data, tuple | list) and len(data) in (2, 3) and any(map(_is_part, data)):
             reason = f"--split: data() returned {_counted(data)}, which are parts already"
-            raise UserError(reason, "leave it out", option="split")
+            raise UserError(reason, "leave it out, or give TRAIN/VALIDATION", option="split")
         data = (data, None, None)
     elif not isinstance(data, tuple | list) or len(data) not in (2, 3):
         remedy = "return (train, test) or (train, validation, test), or give --split 0.8/0.1/0.1 to divide its rows"

@@ -30,8 +30,9 @@ REPLACED = re.compile(r"%\d*[AabJjNnstux%]|\\")
 """What Slurm replaces in the path of a log file, also in the folder's part."""
 SUBMITTED = re.compile(r"([0-9]{1,10})(?:;(\S+))?\s*")
 """What sbatch --parsable prints: the job's number, and the cluster if that was chosen."""
-OWN = re.compile(r"--(array|nodes|ntasks|ntasks-per-node|signal)\b(?!-)|-[aNn]")
-"""Options of sbatch from which the launcher makes other parts of the script."""
+OWN = ("array", "nodes", "ntasks", "ntasks-per-node", "signal")
+"""Options of sbatch from which the launcher makes other parts of the script; sbatch also takes their beginnings."""
+OWN_LETTERS = re.compile(r"-[aNn]")
 MAX_TASK = 4_000_000
 """Slurm's limit of MaxArraySize."""
 VIAS = tuple(name for name, launcher in LAUNCHERS.items() if launcher.in_allocation)
@@ -150,8 +151,12 @@ def _check_line(line: str) -> None:
     where = f"--sbatch {line!r:.100}"
     if not line.isprintable() or not line.startswith("-"):
         raise UserError(f"{where} is not an option of sbatch", 'write --sbatch "--qos=high"')
-    if found := OWN.match(line):
-        raise UserError(f"{where}: the launcher has to know {found[0]}", "launch sbatch --help lists its own options")
+    if re.search(r"\s-", line):
+        raise UserError(f"{where} is more than one option of sbatch", "give each after a --sbatch of its own")
+    name = re.split(r"[=\s]", line.removeprefix("--"))[0]
+    if OWN_LETTERS.match(line) or (line.startswith("--") and any(own.startswith(name) for own in OWN)):
+        remedy = "launch sbatch --help lists its own options"
+        raise UserError(f"{where}: the launcher has to know {line.split('=')[0]}", remedy)
 
 
 def last_task(array: str) -> int:

@@ -74,7 +74,7 @@ class SweepStudy:
             with exclusive(self.folder):
                 self._study = self._opened(command)
             self.command, known = self._study.user_attrs["command"], self._study.user_attrs["search"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError, RecursionError) as error:
             reason = f"{self.folder / FILE}: no valid record of a sweep ({error})"
             raise UserError(reason, "remove it, or give another --output") from None
         if command and (self.command, known) != (command, options.search):
