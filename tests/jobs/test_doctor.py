@@ -3,8 +3,6 @@
 Processes: it compares the ranks of real jobs, and Horovod's allreduce between them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util
@@ -13,16 +11,7 @@ import os
 import re
 
 import pytest
-from support.doctor import (
-    DOCTOR,
-    DoctorResult,
-    doctor,
-    hvdtrain_launch,
-    in_rank_1,
-    path_with,
-    requires,
-    script,
-)
+from support.doctor import DOCTOR, DoctorResult, doctor, hvdtrain_launch, in_rank_1, path_with, requires, script
 from support.jobs import ROOT, finish, launcher, start
 from support.jobs import run as run_command
 from support.stack import FASTEST, cases

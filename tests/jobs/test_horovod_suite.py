@@ -1,7 +1,5 @@
 """The program that runs Horovod's tests: what it says of tests that fail, abort or hang with one of two cores."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

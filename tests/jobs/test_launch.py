@@ -4,8 +4,6 @@ Needs processes: pipes, limits, signals and exit statuses of the launcher, of it
 have no framework: the launcher knows of none.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

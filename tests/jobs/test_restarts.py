@@ -3,8 +3,6 @@
 A launcher sees how its processes end, and starts others.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

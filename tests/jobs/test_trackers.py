@@ -1,7 +1,5 @@
 """Trackers of real jobs. They need a process: one hangs for ever, one kills it, and all go on in the next attempt."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Misspelt names get those that were probably meant, bash completes them, and unusable paths are one line."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

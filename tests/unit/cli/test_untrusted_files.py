@@ -1,7 +1,5 @@
 """Checkpoints, images and downloads of others: harmful ones are rejected with a message, and run no code."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib

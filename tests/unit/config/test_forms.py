@@ -66,10 +66,7 @@ def test_shares_are_exact(text, untested, validation):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (
-            {"schedule": "cosin"},
-            "--schedule cosin: no such schedule (did you mean cosine?); use constant, ",
-        ),
+        ({"schedule": "cosin"}, "--schedule cosin: no such schedule (did you mean cosine?); use constant, "),
         ({"schedule": ""}, "--schedule : no such schedule; use constant"),
         ({"schedule": "cosine:1"}, "--schedule cosine:1: has too many values; use cosine"),
         ({"schedule": "step:0"}, "--schedule step:0: FACTOR must be above 0; use step:FACTOR:EPOCHS"),
@@ -128,7 +125,7 @@ def test_an_option_that_went_says_what_to_use(tmp_path, option):
 
 def test_names_of_strategies_have_their_style():
     assert [style_of(name) for name in (*OVER_HOROVOD, "module-kvstore-dist", "manual")] == [
-        *("", "keras-fit", "module", "ndarray", "module", ""),
+        *("", "keras-fit", "module", "ndarray", "module", "")
     ]
 
 

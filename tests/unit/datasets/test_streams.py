@@ -170,7 +170,7 @@ def numbers(seed: int, epoch: int, row: int) -> list[int]:
     return generator.integers(0, 1 << 63, 4).tolist()
 
 
-def test_generators_depend_on_seed_epoch_and_row_only() -> None:
+def test_generators_depend_on_seed_epoch_and_row_only():
     batch = row_generators(Draw(5, 2), np.array([7, 3, 7]))
     for row, generator in zip((7, 3, 7), batch, strict=True):
         assert generator.integers(0, 1 << 63, 4).tolist() == numbers(5, 2, row)
@@ -178,7 +178,7 @@ def test_generators_depend_on_seed_epoch_and_row_only() -> None:
     assert len({tuple(numbers(*place)) for place in places}) == len(places)
 
 
-def test_generators_are_those_of_numpy_with_this_key_and_counter() -> None:
+def test_generators_are_those_of_numpy_with_this_key_and_counter():
     key = np.random.SeedSequence([5, 3, 2]).generate_state(2, np.uint64)
     expected = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, 9]))
     assert numbers(5, 2, 9) == expected.integers(0, 1 << 63, 4).tolist()

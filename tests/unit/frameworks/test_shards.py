@@ -1,7 +1,5 @@
 """Steps in shards: the same bits for any ranks, and the weights of one batch up to rounding."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import math

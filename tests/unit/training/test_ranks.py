@@ -1,7 +1,5 @@
 """The losses and times of all ranks, joined at a logging step, and what they agree on after ranks have changed."""
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run that is resumed or trained again: what may change, each row once in an epoch, and what is compared."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Where a rank's time goes and what is said of it: images per second, slow ranks, waits, due checkpoints."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
