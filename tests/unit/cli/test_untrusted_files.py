@@ -103,14 +103,20 @@ def absurd_safetensors():
     return len(header).to_bytes(8, "little") + header
 
 
+COMMANDS = ((predict, "image.png"), (export, "model.onnx"), (export, "model.pt2"))
+"""With what they need besides a checkpoint."""
+
+
 def test_a_checkpoint_of_another_network_or_of_none_is_rejected(tmp_path, capsys):
     other = shaped_to_record(CIFAR_LENET)
     for changes in ({"weights": {"w": np.zeros((2, 3), np.float32)}}, {"network": other}, {"classes": ("0",)}):
-        assert "are not those of" in refused(capsys, predict, save_checkpoint(tmp_path, **changes), "image.png")
+        path = save_checkpoint(tmp_path, **changes)
+        for command, where in COMMANDS:
+            assert "are not those of" in refused(capsys, command, path, where)
     for network in (5, [], {"task": 3}, {"task": None}):
         path = save_checkpoint(tmp_path)
         rewrite(path, "state.json", changed_state(path, network=network))
-        for command, where in ((predict, "image.png"), (export, "model.pt2")):
+        for command, where in COMMANDS:
             assert "no intact checkpoint there" in refused(capsys, command, path, where)
 
 

@@ -70,10 +70,7 @@ def test_cache_is_searched_after_the_users_folder(mnist, tmp_path):
     ("content", "texts"),
     [
         (gzip.compress(MNIST["t10k-labels-idx1-ubyte"])[:-9], ["is truncated: its gzip data has no end"]),
-        (
-            gzip.compress(idx_bytes(np.full(3, 7))),
-            ["is corrupt: its content has SHA-256", "expected", "published file"],
-        ),
+        (gzip.compress(idx_bytes(np.full(3, 7))), ["is corrupt: its content has SHA-256", "published file"]),
         (b"", ["is corrupt"]),
         (b"\x1f\x8b, but no gzip data", ["cannot be read"]),
         (gzip.compress(MNIST["t10k-labels-idx1-ubyte"]) + b"more", ["cannot be read"]),

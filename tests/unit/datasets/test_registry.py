@@ -1,6 +1,5 @@
 """The user's own data: .npz and IDX files, paths that are neither, and images and labels that do not fit."""
 
-import os
 import pickle
 import zipfile
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from support.data_files import BYTES, FLOATS, idx_bytes, save_npz, tiny_mnist, write_files, write_own
 from support.row_data import rejected
+from support.untrusted import Harm
 
 import hvdtrain
 from hvdtrain.datasets.formats import reading
@@ -85,18 +85,11 @@ def test_own_idx_damaged(tmp_path, file, content, texts):
     rejected(tmp_path, str(tmp_path / file), "missing")
 
 
-class Harm:
-    """Creates a folder when it is unpickled."""
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, ("harm",)
-
-
-def test_pickles_are_never_loaded(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_own(tmp_path, labels=np.array([Harm()], object))
+def test_pickles_are_never_loaded(tmp_path):
+    harm = Harm(tmp_path / "harm")
+    write_own(tmp_path, labels=np.array([harm], object))
     rejected(tmp_path, str(tmp_path / "train.npz"), "holds labels as pickled objects, which are never loaded")
-    (tmp_path / "train.npz").write_bytes(pickle.dumps(Harm()))
+    (tmp_path / "train.npz").write_bytes(pickle.dumps(harm))
     rejected(tmp_path, str(tmp_path / "train.npz"), "cannot be read")
     assert not (tmp_path / "harm").exists()
 

@@ -17,11 +17,6 @@ from hvdtrain.datasets.rows import RowError
 from hvdtrain.datasets.validation import suspicious
 
 
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture(params=WRITERS)
 def data(request, tmp_path):
     return str(WRITERS[request.param](tmp_path / "data"))
@@ -176,10 +171,7 @@ def cut(path: Path) -> None:
         (cut, "cannot be read (image file is truncated"),
         (lambda path: path.write_bytes(b""), "cannot be read (cannot identify image file"),
         (lambda path: (path.unlink(), path.symlink_to("nowhere")), "cannot be read ([Errno 2] No such file"),
-        (
-            save(Image.new("L", (5, 5))),
-            "the image is uint8 of 1x5x5, the first one is uint8 of 1x5x4; give --image-size",
-        ),
+        (save(Image.new("L", (5, 5))), "the image is uint8 of 1x5x5, the first one is uint8 of 1x5x4; give --image"),
         (save(Image.new("RGB", (4, 5))), "the image is uint8 of 3x5x4, the first one is uint8 of 1x5x4"),
     ],
 )
@@ -197,9 +189,7 @@ def test_image_that_cannot_be_used(tmp_path, break_it, text):
 def test_images_are_resized_and_gray_ones_get_colors(tmp_path):
     folder = write_images(tmp_path / "data")
     Image.new("RGB", (40, 30), (255, 0, 100)).save(folder / "train" / "ape" / "000.png")
-    rejected(
-        folder, "train images are 3x30x40, test images 3x5x4; resize them to one shape, image files by --image-size"
-    )
+    rejected(folder, "train images are 3x30x40, test images 3x5x4; resize them to one shape")
     for size, expected in (((None, 5, 4), (3, 5, 4)), ((3, 9, 8), (3, 9, 8)), ((1, 2, 2), (1, 2, 2))):
         found = load_dataset(str(folder), image_size=size)
         assert found.input_shape == expected
