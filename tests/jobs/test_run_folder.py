@@ -39,8 +39,8 @@ def test_second_job_is_refused_and_a_killed_one_is_resumed_at_once(tmp_path):
     status, output = finish(first)
     assert status == 128 + signal.SIGKILL, output
     end = RunEnd.read(folder)
-    killed = ("failed", 137, 0, f"rank 0 on {end.host} was killed by SIGKILL")
-    assert (end.status, end.exit_status, end.rank, end.reason) == killed
+    assert (end.status, end.exit_status, end.rank) == ("failed", 137, 0)
+    assert end.reason.startswith(f"rank 0 on {end.host} was killed by SIGKILL")
     assert newest(folder).position.epoch == 0
     assert re.search(r"the newest checkpoint is of step \d+; resume with --resume runs/run\n", output)
 
