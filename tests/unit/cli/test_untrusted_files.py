@@ -49,7 +49,7 @@ def test_no_file_is_unpickled_and_no_text_executed():
         lambda path: rewrite(path, "state.json", b'{"score": ' + b"9" * 10_000 + b"}"),
         lambda path: rewrite(path, "weights.safetensors", b"\xff" * 8 + b"{}"),  # a header of 2^64 bytes
         lambda path: rewrite(path, "weights.safetensors", pickle.dumps(Harm(path.parent / "harm"))),
-        lambda path: rewrite(path, "weights.safetensors", absurd_safetensors()),
+        lambda path: rewrite(path, "weights.safetensors", header_of(1 << 40)),
         lambda path: (path / checkpoints.MANIFEST).write_text('{"sha256": [], "bytes": {}}'),
         lambda path: os.truncate(path / checkpoints.MANIFEST, MAX_BYTES + 1),  # sparse: it takes no disk
         lambda path: os.truncate(path / "weights.safetensors", MAX_BYTES + 1),
@@ -74,9 +74,9 @@ def test_a_malicious_checkpoint_is_rejected(tmp_path, harm):
 def larger_than_the_memory(path):
     """A valid file of zeros, which takes no disk, and whose checksum nobody waits for."""
     count = memory_bytes() // 4
-    header = json.dumps({"w": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}).encode()
-    rewrite(path, "weights.safetensors", len(header).to_bytes(8, "little") + header)
-    os.truncate(path / "weights.safetensors", 8 + len(header) + 4 * count)
+    header = header_of(count)
+    rewrite(path, "weights.safetensors", header)
+    os.truncate(path / "weights.safetensors", len(header) + 4 * count)
 
 
 def list_weights(path, sums):
@@ -98,8 +98,9 @@ def digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def absurd_safetensors():
-    header = json.dumps({"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
+def header_of(count):
+    """What a file of weights with so many numbers begins with."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}).encode()
     return len(header).to_bytes(8, "little") + header
 
 

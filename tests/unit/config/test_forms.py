@@ -107,9 +107,8 @@ def test_an_option_that_went_says_what_to_use(tmp_path, option):
 
 
 def test_names_of_strategies_have_their_style():
-    assert [style_of(name) for name in (*OVER_HOROVOD, "module-kvstore-dist", "manual")] == [
-        *("", "keras-fit", "module", "ndarray", "module", "")
-    ]
+    styles = [style_of(name) for name in (*OVER_HOROVOD, "module-kvstore-dist", "manual")]
+    assert styles == ["", "keras-fit", "module", "ndarray", "module", ""]
 
 
 def test_a_script_takes_validation_rows_by_the_option_and_no_test_rows():

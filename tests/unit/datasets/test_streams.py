@@ -57,10 +57,8 @@ def test_each_epoch_is_an_iteration_that_knows_its_number():
     rows = source()
     assert [read(rows, [3], epoch)[0, :2].tolist() for epoch in (0, 1, 4)] == [[3, 0], [3, 1], [3, 4]]
     made = []
-    rows = source(
-        Stream(lambda epoch: made.append(epoch) or iter([(np.array([epoch, row]), 0) for row in range(9)]), 9)
-    )
-    assert read(rows, [8], 5).tolist() == [[5, 8]] and made[-1] == 5
+    stream = Stream(lambda epoch: made.append(epoch) or iter([(np.array([epoch, row]), 0) for row in range(9)]), 9)
+    assert read(source(stream), [8], 5).tolist() == [[5, 8]] and made[-1] == 5
 
 
 @pytest.mark.parametrize("step", [1, 7, 40])
