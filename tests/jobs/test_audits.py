@@ -3,8 +3,6 @@
 Each test needs ranks in processes: the launcher says who was wrong, and a job goes on without that rank.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

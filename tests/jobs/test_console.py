@@ -3,8 +3,6 @@
 The console is that of a whole process, from its first line, which comes before the framework is imported.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 Processes are two ranks that share the images, or that all end because of a row of one, and a limit of memory.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -21,11 +21,7 @@ from hvdtrain.runs import checkpoints
 
 SEED = 170
 """Of a network with all kinds of layers but global_average_pool."""
-OUTPUTS = {
-    "torch": ["torch.onnx", "model.pt2"],
-    "mxnet": ["mxnet.onnx"],
-    "tensorflow": ["tensorflow.onnx", "saved/"],
-}
+OUTPUTS = {"torch": ["torch.onnx", "model.pt2"], "mxnet": ["mxnet.onnx"], "tensorflow": ["tensorflow.onnx", "saved/"]}
 RUN = {
     "onnx": f"""import onnxruntime
 for name in {INSTALLED}:

@@ -3,8 +3,6 @@
 Needs processes: what the kernel does with signals, groups, sessions and orphans.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty

@@ -4,8 +4,6 @@ In jobs: each framework's arrays, each library that sends them, and checkpoints 
 One job of a framework makes all trainings that the selected cases compare.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

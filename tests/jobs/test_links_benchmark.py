@@ -1,7 +1,5 @@
 """The benchmark of slow links still runs. Its jobs need processes in network namespaces (as root)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

@@ -26,10 +26,8 @@ MATRIX = pytest.mark.matrix
         pytest.param("torch", (), "gloo", id="torch-horovod", marks=MATRIX),
         pytest.param("mxnet", (), "local", id="mxnet-horovod"),
         pytest.param("mxnet", ("--strategy", "module"), "mpirun", id="mxnet-module-horovod", marks=MATRIX),
-        pytest.param("mxnet", ("--strategy", "ring"), "local", id="mxnet-ring", marks=MATRIX),
         pytest.param("tensorflow", (), "gloo", id="tensorflow-horovod", marks=MATRIX),
         pytest.param("tensorflow", ("--strategy", "keras-fit"), "mpirun", id="tensorflow-fit-horovod", marks=MATRIX),
-        pytest.param("tensorflow", ("--strategy", "ring"), "local", id="tensorflow-ring", marks=MATRIX),
     ],
 )
 def test_a_slow_rank_is_named_while_it_is_slow(tmp_path, framework, options, by):

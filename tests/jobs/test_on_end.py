@@ -3,8 +3,6 @@
 Needs processes: a launcher whose job ends in each way. tests/unit/system/test_run_end.py has the command itself.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 

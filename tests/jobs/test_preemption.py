@@ -24,9 +24,6 @@ from support.jobs import (
 )
 from support.stack import FASTEST
 
-from hvdtrain.config import validity
-from hvdtrain.config.options import RuntimeOptions
-from hvdtrain.errors import UserError
 from hvdtrain.system.run_end import RunEnd
 
 LONG = ("--epochs", "40", "--log-every", "5")
@@ -105,11 +102,6 @@ def test_auto_resume_starts_a_run_and_then_resumes_it(tmp_path):
         assert newest(tmp_path / "runs" / name).position.step == last
     resumed, straight = (newest(tmp_path / "runs" / name) for name in ("run", "straight"))
     assert distance(resumed.weights, straight.weights) == 0
-
-
-def test_auto_resume_requires_a_name():
-    with pytest.raises(UserError, match="give the run a --name"):
-        validity.check_runtime(RuntimeOptions(resume="auto"))
 
 
 # --start-timeout limits the start of a library: not sooner, and not much later; the missing rank is named.

@@ -14,7 +14,7 @@ from support.jobs import PROGRAMS, finish, launcher, newest, run, start, wait_fo
 from support.stack import FASTEST
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.run_end import newest_checkpoint
+from hvdtrain.system.run_end import RunEnd, newest_checkpoint
 
 TRAIN = ("python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single")
 NAMED = ("--name", "run", "--resume", "auto")
@@ -38,6 +38,9 @@ def test_second_job_is_refused_and_a_killed_one_is_resumed_at_once(tmp_path):
     os.kill(lock["process"]["pid"], signal.SIGKILL)
     status, output = finish(first)
     assert status == 128 + signal.SIGKILL, output
+    end = RunEnd.read(folder)
+    assert (end.status, end.exit_status, end.rank) == ("failed", 137, 0)
+    assert end.reason.startswith(f"rank 0 on {end.host} was killed by SIGKILL")
     assert newest(folder).position.epoch == 0
     assert re.search(r"the newest checkpoint is of step \d+; resume with --resume runs/run\n", output)
 

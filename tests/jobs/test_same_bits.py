@@ -3,8 +3,6 @@
 The ranks are processes: what is compared are frameworks and transports that several of them need.
 """
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -3,8 +3,6 @@
 Processes: others see the command lines, sockets and files of a real job.
 """
 
-from __future__ import annotations
-
 import os
 import re
 
@@ -44,8 +42,7 @@ print("looked")
 
 
 @pytest.mark.parametrize(
-    ("launcher", "options"),
-    [("local", []), ("horovodrun", ["-H", "localhost:1", "--interface", "lo"]), ("mpirun", [])],
+    ("launcher", "options"), [("local", []), ("horovodrun", ["-H", "localhost:1", "--interface", "lo"]), ("mpirun", [])]
 )
 def test_a_job_shows_no_credentials_and_listens_on_loopback_only(tmp_path, launcher, options):
     """No command line has them, by their name or their value; the ranks get them.

@@ -3,12 +3,11 @@
 Two ranks are a job, as all of them must begin with what one has read; one rank trains in the test's process.
 """
 
-import os
-
 import numpy as np
 import pytest
 from support.in_process import train_here
 from support.jobs import distance, newest, train_several
+from support.untrusted import Harm
 
 from hvdtrain.errors import UserError
 
@@ -17,11 +16,6 @@ STEPS = ("--max-steps", "4", "--device", "cpu")
 FROZEN = (*STEPS, "--weights", "runs/first", "--freeze", "conv*", "--weight-decay", "0.1")
 RANKS = {"plain": (), "shards": ("--shards", "4"), "ddp": ("--strategy", "ddp"), "ring": ("--strategy", "ring")}
 """Options of two ranks, by name."""
-
-
-class Evil:
-    def __reduce__(self):
-        return os.system, ("touch evil",)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +27,7 @@ def first(tmp_path_factory):
     path = train_here(folder, "torch", *STEPS, "--name", "first")
     tensors = {f"module.{name}": torch.from_numpy(array) for name, array in newest(path).weights.items()}
     torch.save({"state_dict": tensors, "epoch": 3}, folder / "first.pt")
-    torch.save(Evil(), folder / "evil.pt")
+    torch.save(Harm(folder / "evil"), folder / "evil.pt")
     return folder
 
 

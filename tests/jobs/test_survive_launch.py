@@ -3,8 +3,6 @@
 Needs processes: ranks that are killed and started again, and the memberships that reach their programs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -9,28 +9,13 @@ from support.jobs import ROOT, finish, launcher, pids_of_ranks, run, several, st
 from support.slowed import slowed
 from support.traces import Trace
 
-from hvdtrain.system.phases import (
-    BACKWARD,
-    CHECKPOINT,
-    DATA,
-    EVALUATION,
-    FIT,
-    FORWARD,
-    GRADIENTS,
-    LOGGING,
-    LOOP,
-    SCRIPT,
-    STEP,
-    UPDATE,
-)
-
 MATRIX = pytest.mark.matrix
 FRAMEWORKS = ["torch", pytest.param("mxnet", marks=MATRIX), pytest.param("tensorflow", marks=MATRIX)]
 TASKS = ROOT / "tests" / "support" / "tasks"
 OPTIONS = ("--device", "cpu", "--log-every", "5", "--name", "run")
 FIRST, LAST = 16, 36
 """Steps that are recorded, one of which ends an epoch of 23 steps."""
-PARTS = {DATA.name, LOOP.name, FORWARD.name, BACKWARD.name, GRADIENTS.name, UPDATE.name}
+PARTS = {"data", "loop", "forward", "backward", "gradients", "update"}
 
 
 def check(folder, ranks, first, last, parts, one_clock=True):
@@ -55,8 +40,8 @@ def test_timeline_explains_the_steps_of_a_slowed_rank(tmp_path, framework):
     with slowed(pids_of_ranks(folder, 2)[1], stopped_s=0.15, running_s=0.03):
         status, output = finish(process)
     assert status == 0, output
-    parts = {DATA.name, STEP.name} if framework == "tensorflow" else PARTS
-    trace = check(folder, 2, FIRST, LAST, {*parts, LOGGING.name, CHECKPOINT.name, EVALUATION.name})
+    parts = {"data", "step"} if framework == "tensorflow" else PARTS
+    trace = check(folder, 2, FIRST, LAST, {*parts, "logging", "checkpoint", "evaluation"})
     summary = trace.about["summary"]
     assert summary[0].startswith(f"steps {FIRST} to {LAST - 1} took ")
     if framework != "tensorflow":  # whose step is one part, which all ranks end together
@@ -73,14 +58,14 @@ def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
     more = ("--strategy", "single", "--batch-size", "12", "--epochs", "1", "--timeline", "3:8", "--workers", "0")
     status, output = run([*command, *OPTIONS, *more], tmp_path, FRAMEWORK=framework)
     assert status == 0, output
-    trace = check(tmp_path / "runs" / "run", 1, 3, 8, {DATA.name, FORWARD.name, BACKWARD.name, UPDATE.name})
-    shortest = dict.fromkeys((DATA.name, FORWARD.name, BACKWARD.name, UPDATE.name), math.inf)
+    trace = check(tmp_path / "runs" / "run", 1, 3, 8, {"data", "forward", "backward", "update"})
+    shortest = dict.fromkeys(("data", "forward", "backward", "update"), math.inf)
     for parts in trace.steps(0).values():
         for name in shortest:
             length_s = sum(part.end - part.begin for part in parts if part.name == name) / 1e6
             shortest[name] = min(shortest[name], length_s)
     # The steps whose parts were not delayed by other programs: less than what another part takes longer.
-    for name, seconds in {DATA.name: 0.02, FORWARD.name: 0.04, BACKWARD.name: 0.08, UPDATE.name: 0.0}.items():
+    for name, seconds in {"data": 0.02, "forward": 0.04, "backward": 0.08, "update": 0.0}.items():
         assert seconds - 0.001 <= shortest[name] < seconds + 0.02, (name, shortest)
 
 
@@ -88,15 +73,15 @@ def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
     ("framework", "options", "by", "parts"),
     [
         ("torch", ("--strategy", "ring"), "local", PARTS),
-        ("torch", ("--strategy", "ddp"), "local", PARTS - {GRADIENTS.name}),
+        ("torch", ("--strategy", "ddp"), "local", PARTS - {"gradients"}),
         ("torch", ("--accumulate", "2", "--clip-norm", "1"), "mpirun", PARTS),
-        ("mxnet", ("--strategy", "module"), "local", {DATA.name, FIT.name, GRADIENTS.name, UPDATE.name}),
+        ("mxnet", ("--strategy", "module"), "local", {"data", "fit", "gradients", "update"}),
         ("mxnet", ("--strategy", "ndarray"), "local", PARTS),
         ("mxnet", ("--strategy", "mpi"), "mpirun", PARTS),
-        ("tensorflow", ("--strategy", "keras-fit"), "local", {DATA.name, FIT.name, LOOP.name}),
-        ("tensorflow", ("--strategy", "multiworker"), "local", {DATA.name, STEP.name, LOOP.name}),
-        ("tensorflow", ("--strategy", "ring", "--accumulate", "2"), "local", {DATA.name, STEP.name, LOOP.name}),
-        ("tensorflow", ("--shards", "4"), "local", PARTS - {BACKWARD.name}),
+        ("tensorflow", ("--strategy", "keras-fit"), "local", {"data", "fit", "loop"}),
+        ("tensorflow", ("--strategy", "multiworker"), "local", {"data", "step", "loop"}),
+        ("tensorflow", ("--strategy", "ring", "--accumulate", "2"), "local", {"data", "step", "loop"}),
+        ("tensorflow", ("--shards", "4"), "local", PARTS - {"backward"}),
     ],
 )
 @pytest.mark.matrix
@@ -137,7 +122,7 @@ def test_user_loops_have_a_timeline(tmp_path, framework, script):
     command = [*launcher("local", 2), "python", f"{ROOT}/tests/support/{script}.py", *OPTIONS, "--batch-size", "20"]
     status, output = run([*command, "--epochs", "2", "--timeline", "5:15"], tmp_path)
     assert status == 0, output
-    check(tmp_path / "runs" / "run", 2, 5, 15, {*PARTS, SCRIPT.name, EVALUATION.name})
+    check(tmp_path / "runs" / "run", 2, 5, 15, {*PARTS, "script", "evaluation"})
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -1,7 +1,5 @@
 """Trackers of real jobs. They need a process: one hangs for ever, one kills it, and all go on in the next attempt."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -47,11 +45,8 @@ def installed(tmp_path_factory):
 def test_trackers_that_hang_or_raise_do_not_stop_a_run(tmp_path, installed):
     told = "env | grep ^HVDTRAIN_ | sort > told; exit 3"
     given = [*chosen("recorder", "hanging", "raising"), "--on-end", told]
-    status, output = run(
-        ["python", "-m", f"hvdtrain.{FASTEST}_lenet", *OPTIONS[2:], "--strategy", "single", *given],
-        tmp_path,
-        **installed,
-    )
+    command = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", *OPTIONS[2:], "--strategy", "single", *given]
+    status, output = run(command, tmp_path, **installed)
     assert status == 0, output
     raised = "tracker raising: log raised SystemExit: no \\x1b[31m record (that record is lost); training continues"
     assert output.count(raised) == output.count("tracker raising: ") == 1
@@ -73,13 +68,9 @@ def test_all_trackers_continue_a_run_whose_rank_0_was_killed(tmp_path, installed
     libraries = [name for name in ("mlflow", "wandb") if importlib.util.find_spec(name)]
     given = [*chosen("recorder", "killing", "prometheus", "tensorboard", *libraries), "--checkpoint-every", "6"]
     told = "env | grep ^HVDTRAIN_ > told-$HVDTRAIN_STATUS"
-    command = [*launcher("local", 2)[:-1], "--restarts", "1", "--on-end", told, "--"]
-    status, output = run(
-        [*command, "python", str(PROGRAMS), "slowly", FASTEST, *OPTIONS, "--resume", "auto", *given],
-        tmp_path,
-        **installed,
-        **ENVIRONMENT,
-    )
+    launch = [*launcher("local", 2)[:-1], "--restarts", "1", "--on-end", told, "--"]
+    command = [*launch, "python", str(PROGRAMS), "slowly", FASTEST, *OPTIONS, "--resume", "auto", *given]
+    status, output = run(command, tmp_path, **installed, **ENVIRONMENT)
     assert status == 0, output
     assert "rank 0 on " in output and "was killed by SIGKILL" in output
     folder = tmp_path / "runs" / "run"

@@ -51,9 +51,8 @@ def finished(status, output, runs):
 
 def restarted(folder, *words, launch=("--restarts", "1"), np=2, **environment):
     """The output of a job that goes on after a kill."""
-    status, output = run(
-        [*launcher("local", np)[:-1], *launch, "--", "python", *map(str, words)], folder, **environment
-    )
+    command = [*launcher("local", np)[:-1], *launch, "--", "python", *map(str, words)]
+    status, output = run(command, folder, **environment)
     assert status == 0, output[-6000:]
     assert "SIGKILL" in output
     return output

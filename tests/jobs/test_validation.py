@@ -68,10 +68,8 @@ def test_a_run_stops_early_by_validation_data_also_after_a_resume(framework, tmp
     difference = best["metrics"]["accuracy"] - ended["validation"]["metrics"]["accuracy"]
     assert difference > 0 if framework in LR else difference == 0
     assert best["rows"] == pytest.approx(0.2 * 1437, abs=5) and best["loss"] == pytest.approx(scores[0]["loss"])
-    assert (RecordedRun(folder).score.title, RecordedRun(folder).score.value) == (
-        "validation accuracy",
-        best["metrics"]["accuracy"],
-    )
+    score = RecordedRun(folder).score
+    assert (score.title, score.value) == ("validation accuracy", best["metrics"]["accuracy"])
     status, output = command(tmp_path, "runs", "runs")
     assert status == 0 and "validation" in output
 

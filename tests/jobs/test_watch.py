@@ -1,7 +1,5 @@
 """hvdtrain watch of real jobs. It needs processes: ranks are stopped and killed, and the screen names them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

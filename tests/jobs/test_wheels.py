@@ -1,7 +1,5 @@
 """A wheel of Horovod that was built in one environment trains in another one, on a machine without a compiler."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import re

@@ -3,8 +3,6 @@
 The packages of extras cannot be imported in the processes that these tests start.
 """
 
-from __future__ import annotations
-
 import configparser
 import json
 import os

@@ -1,7 +1,5 @@
 """Checkpoints, images and downloads of others: harmful ones are rejected with a message, and run no code."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib
@@ -51,7 +49,7 @@ def test_no_file_is_unpickled_and_no_text_executed():
         lambda path: rewrite(path, "state.json", b'{"score": ' + b"9" * 10_000 + b"}"),
         lambda path: rewrite(path, "weights.safetensors", b"\xff" * 8 + b"{}"),  # a header of 2^64 bytes
         lambda path: rewrite(path, "weights.safetensors", pickle.dumps(Harm(path.parent / "harm"))),
-        lambda path: rewrite(path, "weights.safetensors", absurd_safetensors()),
+        lambda path: rewrite(path, "weights.safetensors", header_of(1 << 40)),
         lambda path: (path / checkpoints.MANIFEST).write_text('{"sha256": [], "bytes": {}}'),
         lambda path: os.truncate(path / checkpoints.MANIFEST, MAX_BYTES + 1),  # sparse: it takes no disk
         lambda path: os.truncate(path / "weights.safetensors", MAX_BYTES + 1),
@@ -76,9 +74,9 @@ def test_a_malicious_checkpoint_is_rejected(tmp_path, harm):
 def larger_than_the_memory(path):
     """A valid file of zeros, which takes no disk, and whose checksum nobody waits for."""
     count = memory_bytes() // 4
-    header = json.dumps({"w": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}).encode()
-    rewrite(path, "weights.safetensors", len(header).to_bytes(8, "little") + header)
-    os.truncate(path / "weights.safetensors", 8 + len(header) + 4 * count)
+    header = header_of(count)
+    rewrite(path, "weights.safetensors", header)
+    os.truncate(path / "weights.safetensors", len(header) + 4 * count)
 
 
 def list_weights(path, sums):
@@ -100,19 +98,26 @@ def digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def absurd_safetensors():
-    header = json.dumps({"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
+def header_of(count):
+    """What a file of weights with so many numbers begins with."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}).encode()
     return len(header).to_bytes(8, "little") + header
+
+
+COMMANDS = ((predict, "image.png"), (export, "model.onnx"), (export, "model.pt2"))
+"""With what they need besides a checkpoint."""
 
 
 def test_a_checkpoint_of_another_network_or_of_none_is_rejected(tmp_path, capsys):
     other = shaped_to_record(CIFAR_LENET)
     for changes in ({"weights": {"w": np.zeros((2, 3), np.float32)}}, {"network": other}, {"classes": ("0",)}):
-        assert "are not those of" in refused(capsys, predict, save_checkpoint(tmp_path, **changes), "image.png")
+        path = save_checkpoint(tmp_path, **changes)
+        for command, where in COMMANDS:
+            assert "are not those of" in refused(capsys, command, path, where)
     for network in (5, [], {"task": 3}, {"task": None}):
         path = save_checkpoint(tmp_path)
         rewrite(path, "state.json", changed_state(path, network=network))
-        for command, where in ((predict, "image.png"), (export, "model.pt2")):
+        for command, where in COMMANDS:
             assert "no intact checkpoint there" in refused(capsys, command, path, where)
 
 

@@ -15,61 +15,41 @@ from hvdtrain.system import removed
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("kind", "text", "expected"),
     [
-        ("cosine", Schedule("cosine")),
-        ("step", Schedule("step", factor=0.1, epochs=5)),
-        ("step:0.5", Schedule("step", factor=0.5, epochs=5)),
-        ("step::2", Schedule("step", factor=0.1, epochs=2)),
-        ("polynomial:2", Schedule("polynomial", power=2.0)),
-        ("onecycle:0", Schedule("onecycle", share=0.0)),
+        (Schedule, "cosine", Schedule("cosine")),
+        (Schedule, "step", Schedule("step", factor=0.1, epochs=5)),
+        (Schedule, "step:0.5", Schedule("step", factor=0.5, epochs=5)),
+        (Schedule, "step::2", Schedule("step", factor=0.1, epochs=2)),
+        (Schedule, "polynomial:2", Schedule("polynomial", power=2.0)),
+        (Schedule, "onecycle:0", Schedule("onecycle", share=0.0)),
+        (Betas, "0.8:0.99", Betas(0.8, 0.99)),
+        (Betas, "0.8", Betas(0.8, 0.999)),
+        (Betas, ":0.99", Betas(0.9, 0.99)),
+        (Intervals, (), Intervals(0, 60)),
+        (Intervals, ("100",), Intervals(100, 60)),
+        (Intervals, ("0s",), Intervals(0, 0)),
+        (Intervals, ("100", "1.5s"), Intervals(100, 1.5)),
+        (Intervals, ("5", "7s", "6", "8s"), Intervals(6, 8)),
+        # A share in a part is the number that its digits mean, so that the rows do not depend on how it is written.
+        (Split, "", (0, 0)),
+        (Split, "0.8", (0.8, 0)),
+        (Split, "0.8/0/0.2", (0.8, 0)),
+        (Split, "0.9/0.1", (0, 0.1)),
+        (Split, "0.7/0.3", (0, 0.3)),
+        (Split, "0.8/0.1/0.1", (0.9, 1 / 9)),
+        (Split, "0.72/0.08/0.2", (0.8, 0.1)),
+        (Split, "0.56/0.24/0.2", (0.8, 0.3)),
     ],
 )
-def test_schedules(text, expected):
-    assert Schedule.parse(text) == expected
-
-
-def test_betas():
-    assert [Betas.parse(text) for text in ("0.8:0.99", "0.8", ":0.99")] == [
-        Betas(0.8, 0.99),
-        Betas(0.8, 0.999),
-        Betas(0.9, 0.99),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("texts", "steps", "seconds"),
-    [((), 0, 60), (("100",), 100, 60), (("0s",), 0, 0), (("100", "1.5s"), 100, 1.5), (("5", "7s", "6", "8s"), 6, 8)],
-)
-def test_intervals(texts, steps, seconds):
-    assert Intervals.parse(texts) == Intervals(steps, seconds)
-
-
-@pytest.mark.parametrize(
-    ("text", "untested", "validation"),
-    [
-        ("", 0, 0),
-        ("0.8", 0.8, 0),
-        ("0.8/0/0.2", 0.8, 0),
-        ("0.9/0.1", 0, 0.1),
-        ("0.7/0.3", 0, 0.3),
-        ("0.8/0.1/0.1", 0.9, 1 / 9),
-        ("0.72/0.08/0.2", 0.8, 0.1),
-        ("0.56/0.24/0.2", 0.8, 0.3),
-    ],
-)
-def test_shares_are_exact(text, untested, validation):
-    """A share in a part is the number that its digits mean, so that the rows do not depend on how it is written."""
-    assert Split.parse(text) == (untested, validation)
+def test_what_a_text_means(kind, text, expected):
+    assert kind.parse(text) == expected
 
 
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (
-            {"schedule": "cosin"},
-            "--schedule cosin: no such schedule (did you mean cosine?); use constant, ",
-        ),
+        ({"schedule": "cosin"}, "--schedule cosin: no such schedule (did you mean cosine?); use constant, "),
         ({"schedule": ""}, "--schedule : no such schedule; use constant"),
         ({"schedule": "cosine:1"}, "--schedule cosine:1: has too many values; use cosine"),
         ({"schedule": "step:0"}, "--schedule step:0: FACTOR must be above 0; use step:FACTOR:EPOCHS"),
@@ -127,9 +107,8 @@ def test_an_option_that_went_says_what_to_use(tmp_path, option):
 
 
 def test_names_of_strategies_have_their_style():
-    assert [style_of(name) for name in (*OVER_HOROVOD, "module-kvstore-dist", "manual")] == [
-        *("", "keras-fit", "module", "ndarray", "module", ""),
-    ]
+    styles = [style_of(name) for name in (*OVER_HOROVOD, "module-kvstore-dist", "manual")]
+    assert styles == ["", "keras-fit", "module", "ndarray", "module", ""]
 
 
 def test_a_script_takes_validation_rows_by_the_option_and_no_test_rows():

@@ -50,6 +50,7 @@ STEPS = "--schedule step:1e9:1: the learning rate would exceed 10^30; give a FAC
             for text in ("5", "a:b", "-1:5", ":5", "١:٥", "1:2\n", "1:" + "9" * 5000)
         ),
         ({"timeline": "7:7"}, "--timeline 7:7: has no step"),
+        ({"resume": "auto"}, "--resume auto: it finds the run by its name; give the run a --name"),
         ({"timeline": "0:1001"}, "--timeline 0:1001: has 1001 steps"),
     ],
 )

@@ -1,10 +1,5 @@
 """Fixtures of the tests of data sets."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from support.data_files import MNIST, MNIST_GZIP, MNIST_SHA256, write_files
 from support.mirror import Mirror
@@ -15,7 +10,7 @@ from hvdtrain.datasets.formats import in_memory
 
 
 @pytest.fixture(autouse=True)
-def no_data_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_data_of_the_user(monkeypatch, tmp_path):
     """No data but what the test provides, an empty cache, and no pauses."""
     for name in ("HVDTRAIN_DATA", "HVDTRAIN_MIRROR"):
         monkeypatch.delenv(name, raising=False)
@@ -24,13 +19,13 @@ def no_data_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 @pytest.fixture
-def cached(tmp_path: Path) -> Path:
+def cached(tmp_path):
     """The folder of `mnist` in the cache; it does not exist yet."""
     return tmp_path / "cache" / "hvdtrain" / "mnist"
 
 
 @pytest.fixture
-def mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def mnist(monkeypatch, tmp_path):
     """$HVDTRAIN_DATA/mnist with the files of `tiny_mnist`, which take the place of the published ones."""
     monkeypatch.setitem(PUBLISHED, "mnist", PUBLISHED["mnist"]._replace(mirrors=(), sha256=MNIST_SHA256))
     monkeypatch.setenv("HVDTRAIN_DATA", str(tmp_path / "data"))
@@ -38,7 +33,7 @@ def mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cifar_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cifar_folder(monkeypatch, tmp_path):
     """$HVDTRAIN_DATA/cifar10, empty, for files of two records."""
     monkeypatch.setattr(in_memory, "CIFAR_RECORDS", 2)
     monkeypatch.setenv("HVDTRAIN_DATA", str(tmp_path / "data"))
@@ -47,7 +42,7 @@ def cifar_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def mirrors(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Mirror, Mirror]]:
+def mirrors(monkeypatch):
     """The two mirrors of `mnist`; both have the files of `tiny_mnist`."""
     both = Mirror(), Mirror()
     for mirror in both:

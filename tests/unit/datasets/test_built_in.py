@@ -1,7 +1,5 @@
 """Built-in data sets: published ones, also downloaded by several processes, digits and synthetic images."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import socket
@@ -31,7 +29,6 @@ from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED
 from hvdtrain.datasets.formats import in_memory, reading
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.validation import suspicious
-from hvdtrain.networks.layers import Shape
 
 
 @pytest.mark.parametrize(
@@ -39,7 +36,7 @@ from hvdtrain.networks.layers import Shape
     # The means are those that everyone normalizes with.
     [("fashion-mnist", 0.2860, [9, 0, 0, 3, 0]), ("mnist", 0.1307, [5, 0, 4, 1, 9])],
 )
-def test_real_data(name: str, mean: float, first: list[int], real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_data(name, mean, first, real_data, monkeypatch):
     if not (real_data / name).is_dir():
         pytest.skip(f"needs {name}/ in HVDTRAIN_DATA")
     monkeypatch.setenv("HVDTRAIN_DATA", str(real_data))
@@ -51,7 +48,7 @@ def test_real_data(name: str, mean: float, first: list[int], real_data: Path, mo
     assert len(found.classes) == 10
 
 
-def test_idx_files_may_be_plain_gzip_or_misnamed(mnist: Path) -> None:
+def test_idx_files_may_be_plain_gzip_or_misnamed(mnist):
     packed = load_dataset("mnist")
     assert packed.train.arrays[1].tolist() == list(MNIST["train-labels-idx1-ubyte"][8:])
     assert packed.train.arrays[0].tobytes() == MNIST["train-images-idx3-ubyte"][16:]
@@ -63,7 +60,7 @@ def test_idx_files_may_be_plain_gzip_or_misnamed(mnist: Path) -> None:
     assert plain.fingerprint == packed.fingerprint and plain.train.arrays[0].flags.writeable
 
 
-def test_cache_is_searched_after_the_users_folder(mnist: Path, tmp_path: Path) -> None:
+def test_cache_is_searched_after_the_users_folder(mnist, tmp_path):
     write_files(tmp_path / "cache" / "hvdtrain" / "mnist", MNIST)
     (mnist / "train-labels-idx1-ubyte.gz").unlink()
     assert len(load_dataset("mnist").train.arrays[1]) == 6
@@ -73,19 +70,14 @@ def test_cache_is_searched_after_the_users_folder(mnist: Path, tmp_path: Path) -
     ("content", "texts"),
     [
         (gzip.compress(MNIST["t10k-labels-idx1-ubyte"])[:-9], ["is truncated: its gzip data has no end"]),
-        (
-            gzip.compress(idx_bytes(np.full(3, 7))),
-            ["is corrupt: its content has SHA-256", "expected", "published file"],
-        ),
+        (gzip.compress(idx_bytes(np.full(3, 7))), ["is corrupt: its content has SHA-256", "published file"]),
         (b"", ["is corrupt"]),
         (b"\x1f\x8b, but no gzip data", ["cannot be read"]),
         (gzip.compress(MNIST["t10k-labels-idx1-ubyte"]) + b"more", ["cannot be read"]),
     ],
     ids=["truncated", "other content", "empty", "no gzip", "extra bytes"],  # gzip data holds the time of day
 )
-def test_damaged_file_in_the_users_folder_or_the_cache(
-    mnist: Path, tmp_path: Path, content: bytes, texts: list[str]
-) -> None:
+def test_damaged_file_in_the_users_folder_or_the_cache(mnist, tmp_path, content, texts):
     path = mnist / "t10k-labels-idx1-ubyte.gz"
     path.write_bytes(content)
     rejected("mnist", str(path), *texts, "unset HVDTRAIN_DATA")
@@ -95,7 +87,7 @@ def test_damaged_file_in_the_users_folder_or_the_cache(
     rejected("mnist", str(cached), *texts[:1], "delete it, and it is downloaded again")
 
 
-def test_file_that_unpacks_to_more_than_memory(mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_unpacks_to_more_than_memory(mnist, monkeypatch):
     monkeypatch.setattr(reading, "MEMORY", 1000)
     rejected("mnist", str(mnist / "train-images-idx3-ubyte.gz"), "more than this machine's memory")
 
@@ -110,7 +102,7 @@ def test_file_that_unpacks_to_more_than_memory(mnist: Path, monkeypatch: pytest.
         ("synthetic", (2, 5, 7), "a2d6aaf7338a69e5"),
     ],
 )
-def test_generated_bytes_never_change(name: str, shape: Shape | None, fingerprint: str) -> None:
+def test_generated_bytes_never_change(name, shape, fingerprint):
     """Checkpoints record these fingerprints, which are of shapes, types and bytes, and ranks compare them."""
     made = load_dataset(name, shape)
     assert made.fingerprint.startswith(fingerprint) and made.classes == tuple("0123456789")
@@ -118,7 +110,7 @@ def test_generated_bytes_never_change(name: str, shape: Shape | None, fingerprin
     assert suspicious(made) == []
 
 
-def test_cifar10(cifar_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar10(cifar_folder, monkeypatch):
     cifar_archive(cifar_folder, dict(reversed(CIFAR.items())), monkeypatch)
     before = sorted(cifar_folder.parent.rglob("*"))
     found = load_dataset("cifar10")
@@ -133,24 +125,19 @@ def test_cifar10(cifar_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("parts", "texts"),
     [
-        (
-            {**CIFAR, "data_batch_3.bin": b"\0" * 6145},
-            ["data_batch_3.bin holds 6145 bytes, expected 6146"],
-        ),
+        ({**CIFAR, "data_batch_3.bin": b"\0" * 6145}, ["data_batch_3.bin holds 6145 bytes, expected 6146"]),
         ({**CIFAR, "test_batch.bin": b"\xc8" + cifar_records(0)[1:]}, ["test_batch.bin holds labels up to 200"]),
         ({name: CIFAR[name] for name in in_memory.CIFAR_FILES[:5]}, ["lacks test_batch.bin"]),
     ],
 )
-def test_cifar10_damaged(
-    cifar_folder: Path, parts: dict[str, bytes], texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cifar10_damaged(cifar_folder, parts, texts, monkeypatch):
     path = cifar_archive(cifar_folder, parts, monkeypatch)
     rejected("cifar10", str(path), *texts)
     path.write_bytes(path.read_bytes()[:-20])
     rejected("cifar10", str(path), "is corrupt")
 
 
-def test_files_are_downloaded_once(mirrors: tuple[Mirror, Mirror], cached: Path) -> None:
+def test_files_are_downloaded_once(mirrors, cached):
     first = load_dataset("mnist")
     assert first.train.arrays[0].tobytes() == MNIST["train-images-idx3-ubyte"][16:]
     assert sorted(mirrors[0].requested) == sorted(MNIST_GZIP) and mirrors[1].requested == []
@@ -160,7 +147,7 @@ def test_files_are_downloaded_once(mirrors: tuple[Mirror, Mirror], cached: Path)
 
 
 @pytest.mark.parametrize("fault", ["corrupt", "wrong content", "missing", "cut", "silent", "closed"])
-def test_next_mirror(fault: str, mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_mirror(fault, mirrors, monkeypatch):
     (bad, good), began = mirrors, time.monotonic()
     if fault == "corrupt":
         bad.files = dict.fromkeys(MNIST_GZIP, b"<html>log in to the hotel network</html>")
@@ -180,12 +167,12 @@ def test_next_mirror(fault: str, mirrors: tuple[Mirror, Mirror], monkeypatch: py
     assert time.monotonic() - began < len(MNIST_GZIP) * 5.0
 
 
-def test_slow_mirror_is_given_up(mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_mirror_is_given_up(mirrors, monkeypatch):
     monkeypatch.setattr(downloads, "LONGEST_S", -1.0)
     rejected("mnist", "not complete after -1 s")
 
 
-def test_own_mirror_comes_first(mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_mirror_comes_first(mirrors, monkeypatch):
     own = mirrors[1]
     own.files = {f"base/mnist/{name}": content for name, content in MNIST_GZIP.items()}
     monkeypatch.setenv("HVDTRAIN_MIRROR", own.url + "base/")
@@ -193,7 +180,7 @@ def test_own_mirror_comes_first(mirrors: tuple[Mirror, Mirror], monkeypatch: pyt
     assert mirrors[0].requested == [] and len(own.requested) == 4
 
 
-def test_no_mirror_has_the_file(mirrors: tuple[Mirror, Mirror], cached: Path) -> None:
+def test_no_mirror_has_the_file(mirrors, cached):
     for mirror in mirrors:
         mirror.stop_after = 10
     rejected("mnist", "train-images-idx3-ubyte.gz", mirrors[0].url, mirrors[1].url, "HVDTRAIN_DATA")
@@ -201,9 +188,7 @@ def test_no_mirror_has_the_file(mirrors: tuple[Mirror, Mirror], cached: Path) ->
     assert [path.name for path in cached.iterdir()] == [".lock"], "an incomplete file is left"
 
 
-def test_a_mirror_s_password_is_in_no_message(
-    mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_mirror_s_password_is_in_no_message(mirrors, monkeypatch, caplog):
     for mirror in mirrors:
         mirror.files = {}
     address = mirrors[1].url.removeprefix("http://")
@@ -213,14 +198,12 @@ def test_a_mirror_s_password_is_in_no_message(
     assert not any(secret in text + caplog.text for secret in ("ada", "correct-horse", "battery"))
 
 
-def test_cache_is_not_writable(mirrors: tuple[Mirror, Mirror], tmp_path: Path) -> None:
+def test_cache_is_not_writable(mirrors, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     rejected("mnist", "cannot be written", "HVDTRAIN_DATA")
 
 
-def test_cifar10_is_downloaded_as_an_archive(
-    cifar_folder: Path, mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cifar10_is_downloaded_as_an_archive(cifar_folder, mirrors, monkeypatch, tmp_path):
     path = cifar_archive(cifar_folder, CIFAR, monkeypatch)
     mirrors[0].files = {path.name: path.read_bytes()}
     path.unlink()
@@ -229,7 +212,7 @@ def test_cifar10_is_downloaded_as_an_archive(
     assert (tmp_path / "cache" / "hvdtrain" / "cifar10" / path.name).is_file()
 
 
-def test_offline_never_connects(mirrors: tuple[Mirror, Mirror], cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_never_connects(mirrors, cached, monkeypatch):
     def connect(*_: object) -> None:
         raise AssertionError("a connection in spite of HVDTRAIN_OFFLINE")
 
@@ -250,9 +233,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("rank", "visible"), [("0", True), ("1", False)])
-def test_progress_on_rank_0(
-    rank: str, visible: bool, mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_on_rank_0(rank, visible, mirrors, monkeypatch):
     for name, value in {"HOROVOD_RANK": rank, "HOROVOD_SIZE": "2", "TERM": "xterm"}.items():
         monkeypatch.setenv(name, value)
     terminal = Terminal()
@@ -276,7 +257,7 @@ def start(mirror: Mirror) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_one_of_several_processes_downloads(mirrors: tuple[Mirror, Mirror]) -> None:
+def test_one_of_several_processes_downloads(mirrors):
     mirrors[0].delay_s = 0.2  # so that the other processes start meanwhile
     processes = [start(mirrors[0]) for _ in range(2)]
     outputs = {process.communicate(timeout=60) for process in processes}
@@ -284,7 +265,7 @@ def test_one_of_several_processes_downloads(mirrors: tuple[Mirror, Mirror]) -> N
     assert sorted(mirrors[0].requested) == sorted(MNIST_GZIP)
 
 
-def test_killed_during_a_download(mirrors: tuple[Mirror, Mirror], cached: Path) -> None:
+def test_killed_during_a_download(mirrors, cached):
     mirrors[0].stop_after, mirrors[0].silent_s = 1000, 20.0
     process = start(mirrors[0])
     wait_for(lambda: mirrors[0].requested, 30)

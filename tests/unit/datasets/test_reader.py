@@ -1,7 +1,5 @@
 """Rows that are read in the background: the same, in the same order, with bounded memory, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,9 +52,7 @@ def numbers(length: int, bad: frozenset[int] = frozenset(), skip: bool = True) -
     seed=st.integers(0, 9),
 )
 @example(length=2, bad=frozenset({0}), batch=1, seed=0)  # the row that gave the forms is bad when it is read again
-def test_batches_are_the_same_with_any_number_of_workers(
-    length: int, bad: frozenset[int], batch: int, seed: int
-) -> None:
+def test_batches_are_the_same_with_any_number_of_workers(length, bad, batch, seed):
     assume(not bad.issuperset(range(length)))  # without any good row, there is nothing to train on
     order = np.random.default_rng(seed).permutation(length)
     batches = [order[first : first + batch] for first in range(0, length, batch)]
@@ -76,7 +71,7 @@ def test_batches_are_the_same_with_any_number_of_workers(
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_all_formats_in_the_background(kind: str, tmp_path: Path) -> None:
+def test_all_formats_in_the_background(kind, tmp_path):
     """With processes where the format has some."""
     loader_spec = {"data": str(WRITERS[kind](tmp_path / "data"))}
     dataset, rows = load_dataset(**loader_spec), [np.array([5, 0]), np.array([3, 3, 4])]
@@ -89,7 +84,7 @@ def test_all_formats_in_the_background(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_few_batches_are_read_ahead(workers: int) -> None:
+def test_few_batches_are_read_ahead(workers):
     asked = []
 
     def rows():
@@ -103,7 +98,7 @@ def test_few_batches_are_read_ahead(workers: int) -> None:
     assert len(asked) == 50
 
 
-def test_workers_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_of_auto(monkeypatch):
     images = np.zeros((2, 1, 1, 1), np.uint8)
     source = ArraySource(images, np.zeros(2, np.int64))
     assert Reader(Dataset("arrays", source, source, ("0",)), "auto").workers == 0
@@ -113,7 +108,7 @@ def test_workers_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_bad_row_is_raised_in_its_turn(workers: int) -> None:
+def test_a_bad_row_is_raised_in_its_turn(workers):
     dataset = numbers(20, frozenset([11]), skip=False)
     with Reader(dataset, workers) as reader:
         found = reader.batches("train", (np.arange(first, first + 2) for first in range(0, 20, 2)))
@@ -123,7 +118,7 @@ def test_a_bad_row_is_raised_in_its_turn(workers: int) -> None:
     wait_for(lambda: not [one for one in threading.enumerate() if one.name.startswith("reader")], 10)
 
 
-def test_errors_of_a_process_are_those_of_the_rows(tmp_path: Path) -> None:
+def test_errors_of_a_process_are_those_of_the_rows(tmp_path):
     data = write_python(tmp_path / "data", "broken")
     for skip in (False, True):
         loader_spec = {"data": data, "skip_bad_rows": skip}
@@ -141,7 +136,7 @@ def test_errors_of_a_process_are_those_of_the_rows(tmp_path: Path) -> None:
         assert error.remedy
 
 
-def test_process_that_is_killed_ends_training_with_a_reason(tmp_path: Path) -> None:
+def test_process_that_is_killed_ends_training_with_a_reason(tmp_path):
     loader_spec = {"data": write_python(tmp_path / "data", "killed")}
     with Reader(load_dataset(**loader_spec), 2, loader_spec) as reader:
         reader.wait_until_loaded()
@@ -165,7 +160,7 @@ with Reader(load_dataset(**loader_spec), 2, loader_spec) as reader:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_no_process_outlives_the_rank(tmp_path: Path, number: int) -> None:
+def test_no_process_outlives_the_rank(tmp_path, number):
     data = write_python(tmp_path / "data")
     command = [sys.executable, "-c", PARENT, data]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

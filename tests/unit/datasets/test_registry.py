@@ -1,16 +1,13 @@
 """The user's own data: .npz and IDX files, paths that are neither, and images and labels that do not fit."""
 
-from __future__ import annotations
-
-import os
 import pickle
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.data_files import BYTES, FLOATS, idx_bytes, save_npz, tiny_mnist, write_files, write_own
 from support.row_data import rejected
+from support.untrusted import Harm
 
 import hvdtrain
 from hvdtrain.datasets.formats import reading
@@ -22,7 +19,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset
 
 
-def test_pair_of_npz(tmp_path: Path) -> None:
+def test_pair_of_npz(tmp_path):
     found = load_dataset(str(write_own(tmp_path)))
     assert found.train.arrays[0].dtype == np.uint8 and found.test.arrays[0].dtype == np.float32
     assert np.array_equal(found.train.arrays[0], BYTES[:, np.newaxis])
@@ -32,7 +29,7 @@ def test_pair_of_npz(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["channels first", "channels last", "Fortran", "big-endian", "half"])
-def test_layouts(layout: str, tmp_path: Path) -> None:
+def test_layouts(layout, tmp_path):
     expected = np.random.default_rng(0).random((5, 3, 32, 32)).astype(np.float16).astype(np.float32)
     images = {
         "channels first": expected,
@@ -49,13 +46,13 @@ def test_layouts(layout: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_class_names_of_any_editor(encoding: str, end: str, tmp_path: Path) -> None:
+def test_class_names_of_any_editor(encoding, end, tmp_path):
     """Some write a byte order mark first."""
     (tmp_path / "classes.txt").write_bytes(f"Käse{end}b{end}".encode(encoding))
     assert read_class_names(tmp_path) == ("Käse", "b")
 
 
-def test_one_npz_in_a_folder_or_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_npz_in_a_folder_or_by_its_path(tmp_path, monkeypatch):
     arrays = {"x_train": BYTES, "y_train": np.arange(5) % 4, "x_test": BYTES[:1], "y_test": np.array([1])}
     save_npz(tmp_path, "anything.npz", **arrays)
     by_folder = load_dataset(str(tmp_path))
@@ -65,7 +62,7 @@ def test_one_npz_in_a_folder_or_by_its_path(tmp_path: Path, monkeypatch: pytest.
     rejected(tmp_path, str(tmp_path), "holds 2 .npz files")
 
 
-def test_own_idx(tmp_path: Path) -> None:
+def test_own_idx(tmp_path):
     write_files(tmp_path, tiny_mnist((2, 3)), packed=False)
     assert load_dataset(str(tmp_path)).train.arrays[0].shape == (6, 1, 2, 3)
 
@@ -78,37 +75,26 @@ def test_own_idx(tmp_path: Path) -> None:
         ("train-images-idx3-ubyte", b"\0\0\x08\3\0\0", ["is truncated: it ends within its header"]),
         ("train-images-idx3-ubyte", idx_bytes(BYTES)[:-1], ["holds 29 values, its header says 30"]),
         ("train-images-idx3-ubyte", idx_bytes(BYTES) + b"\0", ["holds 31 values, its header says 30"]),
-        (
-            "train-images-idx3-ubyte",
-            b"\0\0\x08\3" + b"\xff" * 12,
-            ["holds 0 values, its header says"],
-        ),
+        ("train-images-idx3-ubyte", b"\0\0\x08\3" + b"\xff" * 12, ["holds 0 values, its header says"]),
     ],
 )
-def test_own_idx_damaged(tmp_path: Path, file: str, content: bytes, texts: list[str]) -> None:
+def test_own_idx_damaged(tmp_path, file, content, texts):
     write_files(tmp_path, {**tiny_mnist((2, 3)), file: content}, packed=False)
     rejected(tmp_path, str(tmp_path / file), *texts, "write it again")
     (tmp_path / file).unlink()
     rejected(tmp_path, str(tmp_path / file), "missing")
 
 
-class Harm:
-    """Creates a folder when it is unpickled."""
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, ("harm",)
-
-
-def test_pickles_are_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_own(tmp_path, labels=np.array([Harm()], object))
+def test_pickles_are_never_loaded(tmp_path):
+    harm = Harm(tmp_path / "harm")
+    write_own(tmp_path, labels=np.array([harm], object))
     rejected(tmp_path, str(tmp_path / "train.npz"), "holds labels as pickled objects, which are never loaded")
-    (tmp_path / "train.npz").write_bytes(pickle.dumps(Harm()))
+    (tmp_path / "train.npz").write_bytes(pickle.dumps(harm))
     rejected(tmp_path, str(tmp_path / "train.npz"), "cannot be read")
     assert not (tmp_path / "harm").exists()
 
 
-def test_npz_without_the_arrays(tmp_path: Path) -> None:
+def test_npz_without_the_arrays(tmp_path):
     path = save_npz(tmp_path, pixels=BYTES) / "train.npz"
     rejected(tmp_path, str(path), "holds no array named images (only pixels)", "numpy.savez")
     write_own(tmp_path)
@@ -121,13 +107,13 @@ def test_npz_without_the_arrays(tmp_path: Path) -> None:
     rejected(tmp_path, str(path), "cannot be read")
 
 
-def test_npz_that_unpacks_to_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npz_that_unpacks_to_more_than_memory(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "train.npz", images=np.zeros((1000, 28, 28), np.uint8), labels=np.zeros(1000, int))
     monkeypatch.setattr(reading, "MEMORY", 500_000)
     rejected(tmp_path, str(tmp_path / "train.npz"), "more than this machine's memory")
 
 
-def test_programs_load_data_and_may_name_it(tmp_path: Path) -> None:
+def test_programs_load_data_and_may_name_it(tmp_path):
     found = hvdtrain.load_dataset(str(write_own(tmp_path)))
     images, labels = found.train[np.array([0])]
     assert images.shape == (1, *found.input_shape) and labels.shape == (1,)
@@ -147,7 +133,7 @@ def test_programs_load_data_and_may_name_it(tmp_path: Path) -> None:
         (".", ["no data of a known format", "train.npz and test.npz"]),
     ],
 )
-def test_unknown_names(name: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names(name, texts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rejected(name, *texts)
 
@@ -156,11 +142,7 @@ def test_unknown_names(name: str, texts: list[str], tmp_path: Path, monkeypatch:
     ("images", "labels", "texts"),
     [
         (BYTES, [0, 1, 2], ["train labels are 3 for 5 images"]),
-        (
-            BYTES,
-            [0, 1, 2, 3, 100_000],
-            ["the label of row 4 is 100000; there may be 100,000 classes, from 0 on"],
-        ),
+        (BYTES, [0, 1, 2, 3, 100_000], ["the label of row 4 is 100000; there may be 100,000 classes, from 0 on"]),
         (BYTES, [0, 1, 2, 3, -1], ["train: the label of row 4 is -1"]),
         (BYTES, np.array([0, 1, 2, 3, 2**64 - 1], np.uint64), ["the label of row 4 is 18446744073709551615"]),
         (BYTES, [0.0] * 5, ["train: the labels are of type float64"]),
@@ -174,11 +156,11 @@ def test_unknown_names(name: str, texts: list[str], tmp_path: Path, monkeypatch:
         (np.full((2, 2, 3), "a"), [0] * 2, ["of type <U1"]),
     ],
 )
-def test_arrays_that_do_not_fit(tmp_path: Path, images: np.ndarray, labels: object, texts: list[str]) -> None:
+def test_arrays_that_do_not_fit(tmp_path, images, labels, texts):
     rejected(write_own(tmp_path, images, labels), f"{tmp_path}: train", *texts)
 
 
-def test_parts_fit_together(tmp_path: Path) -> None:
+def test_parts_fit_together(tmp_path):
     """The number of classes is that of the training labels."""
     found = load_dataset(str(write_own(tmp_path, labels=[0, 1, 6, 3, 2])))
     assert found.classes == tuple("0123456") and found.input_shape == (1, 2, 3)
@@ -207,7 +189,7 @@ GOOD = np.linspace(0, 255, 48).astype(np.uint8).reshape(8, 1, 2, 3)
         (GOOD, LABELS % 3, ["the train labels have 3 of 4 classes", "no train label is 3"]),
     ],
 )  # fmt: skip
-def test_data_that_is_probably_wrong(images: np.ndarray, labels: np.ndarray, problems: list[str]) -> None:
+def test_data_that_is_probably_wrong(images, labels, problems):
     found = suspicious(Dataset("mine", ArraySource(images, labels), ArraySource(GOOD, LABELS), tuple("0123")))
     assert len(found) == len(problems), found
     for problem, text in zip(problems, found, strict=True):
@@ -216,7 +198,7 @@ def test_data_that_is_probably_wrong(images: np.ndarray, labels: np.ndarray, pro
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 @pytest.mark.parametrize("size", [(5, 5), (20, 18), (32, 8)])
-def test_few_channels_may_be_last(channels: int, size: tuple[int, int]) -> None:
+def test_few_channels_may_be_last(channels, size):
     last = np.random.default_rng(0).integers(0, 255, (3, *size, channels), np.uint8)
     first = np.ascontiguousarray(last.transpose(0, 3, 1, 2))
     for images in (first, last):
@@ -227,7 +209,7 @@ def test_few_channels_may_be_last(channels: int, size: tuple[int, int]) -> None:
     ("shape", "warned"),
     [((20, 18, 5), 1), ((28, 28, 12), 1), ((512, 7, 7), 0), ((16, 4, 4), 0), ((6, 28, 28), 0), ((4, 8, 2), 0)],
 )
-def test_images_whose_channels_were_probably_last(shape: tuple[int, ...], warned: int) -> None:
+def test_images_whose_channels_were_probably_last(shape, warned):
     images = valid_images("train", np.linspace(0, 255, 8 * np.prod(shape)).astype(np.uint8).reshape(8, *shape))
     source = ArraySource(images, LABELS)
     assert images.shape[1:] == shape

@@ -1,7 +1,5 @@
 """Data that is read row by row: the same rows from all formats, and invalid input, which is named with file and row."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -19,17 +17,12 @@ from hvdtrain.datasets.rows import RowError
 from hvdtrain.datasets.validation import suspicious
 
 
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture(params=WRITERS)
-def data(request, tmp_path) -> str:
+def data(request, tmp_path):
     return str(WRITERS[request.param](tmp_path / "data"))
 
 
-def test_all_formats_have_the_same_rows(data: str) -> None:
+def test_all_formats_have_the_same_rows(data):
     found = load_dataset(data)
     assert found.classes == CLASSES and found.input_shape == (1, 5, 4)
     for part, source in (("train", found.train), ("test", found.test)):
@@ -43,7 +36,7 @@ def test_all_formats_have_the_same_rows(data: str) -> None:
     assert suspicious(found) == []
 
 
-def test_fingerprint_is_that_of_the_content(data: str, tmp_path: Path) -> None:
+def test_fingerprint_is_that_of_the_content(data, tmp_path):
     first = load_dataset(data).fingerprint
     assert load_dataset(data).fingerprint == first
     if data.endswith(".py:source"):
@@ -68,7 +61,7 @@ def test_fingerprint_is_that_of_the_content(data: str, tmp_path: Path) -> None:
     assert load_dataset(data.replace(str(tmp_path), str(copy.parent)), skip_bad_rows=True).fingerprint != first
 
 
-def test_a_fingerprint_reads_little_of_large_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fingerprint_reads_little_of_large_data(tmp_path, monkeypatch):
     reads = []
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda *arguments: reads.append(arguments[1]) or pread(*arguments))
@@ -83,7 +76,7 @@ def test_a_fingerprint_reads_little_of_large_data(tmp_path: Path, monkeypatch: p
     assert reading.fingerprint(lambda number: tmp_path / names[number], names, [1 << 40, 2, *sizes[2:]]) != first
 
 
-def test_formats_are_not_mixed(tmp_path: Path) -> None:
+def test_formats_are_not_mixed(tmp_path):
     write_npy(tmp_path / "data")
     (tmp_path / "data" / "train").mkdir()
     rejected(tmp_path / "data", "several formats (npy, images)")
@@ -100,7 +93,7 @@ def test_formats_are_not_mixed(tmp_path: Path) -> None:
     rejected(tmp_path / "cut.npz", "cut.npz: cannot be read", "numpy.savez")
 
 
-def test_mixed_colors_need_channels_not_a_size(tmp_path: Path) -> None:
+def test_mixed_colors_need_channels_not_a_size(tmp_path):
     """Also where a size was given."""
     for part, color in (("train/a/0", "L"), ("train/a/1", "RGB"), ("test/a/0", "L")):
         path = tmp_path / "mixed" / f"{part}.png"
@@ -114,7 +107,7 @@ def test_mixed_colors_need_channels_not_a_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["train-images.npy", "test-labels.npy"])
-def test_npy_file_is_missing_or_cut(tmp_path: Path, name: str) -> None:
+def test_npy_file_is_missing_or_cut(tmp_path, name):
     path = write_npy(tmp_path / "data") / name
     content = path.read_bytes()
     path.write_bytes(content[:-1])
@@ -139,13 +132,13 @@ def test_npy_file_is_missing_or_cut(tmp_path: Path, name: str) -> None:
         ("test-labels.npy", np.array([0, 1, 2, 0, 3, 4]), "the label of row 4 is 3; the data has 3 classes"),
     ],
 )
-def test_npy_file_with_other_content(tmp_path: Path, name: str, array: np.ndarray, text: str) -> None:
+def test_npy_file_with_other_content(tmp_path, name, array, text):
     write_npy(tmp_path / "data")
     np.save(tmp_path / "data" / name, array)
     rejected(tmp_path / "data", text)
 
 
-def test_a_bad_row_among_good_ones_is_named_or_skipped(tmp_path: Path) -> None:
+def test_a_bad_row_among_good_ones_is_named_or_skipped(tmp_path):
     folder = write_npy(tmp_path / "data")
     images = arrays("train")[0].astype(np.float32) / 255
     images[7, 0, 0] = np.nan
@@ -178,14 +171,11 @@ def cut(path: Path) -> None:
         (cut, "cannot be read (image file is truncated"),
         (lambda path: path.write_bytes(b""), "cannot be read (cannot identify image file"),
         (lambda path: (path.unlink(), path.symlink_to("nowhere")), "cannot be read ([Errno 2] No such file"),
-        (
-            save(Image.new("L", (5, 5))),
-            "the image is uint8 of 1x5x5, the first one is uint8 of 1x5x4; give --image-size",
-        ),
+        (save(Image.new("L", (5, 5))), "the image is uint8 of 1x5x5, the first one is uint8 of 1x5x4; give --image"),
         (save(Image.new("RGB", (4, 5))), "the image is uint8 of 3x5x4, the first one is uint8 of 1x5x4"),
     ],
 )
-def test_image_that_cannot_be_used(tmp_path: Path, break_it: Callable[[Path], object], text: str) -> None:
+def test_image_that_cannot_be_used(tmp_path, break_it, text):
     folder = write_images(tmp_path / "data")
     path = folder / "train" / "bee" / "005.png"
     break_it(path)
@@ -196,12 +186,10 @@ def test_image_that_cannot_be_used(tmp_path: Path, break_it: Callable[[Path], ob
     assert list(found.train.read(np.arange(12)).bad) == [5]
 
 
-def test_images_are_resized_and_gray_ones_get_colors(tmp_path: Path) -> None:
+def test_images_are_resized_and_gray_ones_get_colors(tmp_path):
     folder = write_images(tmp_path / "data")
     Image.new("RGB", (40, 30), (255, 0, 100)).save(folder / "train" / "ape" / "000.png")
-    rejected(
-        folder, "train images are 3x30x40, test images 3x5x4; resize them to one shape, image files by --image-size"
-    )
+    rejected(folder, "train images are 3x30x40, test images 3x5x4; resize them to one shape")
     for size, expected in (((None, 5, 4), (3, 5, 4)), ((3, 9, 8), (3, 9, 8)), ((1, 2, 2), (1, 2, 2))):
         found = load_dataset(str(folder), image_size=size)
         assert found.input_shape == expected
@@ -215,7 +203,7 @@ def test_images_are_resized_and_gray_ones_get_colors(tmp_path: Path) -> None:
     rejected("digits", "--image-size", image_size=(None, 5, 4))
 
 
-def test_classes_of_both_parts_are_the_same(tmp_path: Path) -> None:
+def test_classes_of_both_parts_are_the_same(tmp_path):
     folder = write_images(tmp_path / "data")
     (folder / "test" / "dog").mkdir()
     rejected(folder, f"{folder / 'train' / 'dog'}: no such folder, but test has this class")
@@ -244,7 +232,7 @@ def test_classes_of_both_parts_are_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["npy", "images"])
 @pytest.mark.parametrize("skip", [False, True])
-def test_file_that_changes_during_training(tmp_path: Path, kind: str, skip: bool) -> None:
+def test_file_that_changes_during_training(tmp_path, kind, skip):
     """Ends the job also with --on-bad-row skip: no row of such a file can be trusted."""
     folder = Path(str(WRITERS[kind](tmp_path / "data")))
     dataset = load_dataset(str(folder), skip_bad_rows=skip)

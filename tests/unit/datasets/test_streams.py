@@ -57,10 +57,8 @@ def test_each_epoch_is_an_iteration_that_knows_its_number():
     rows = source()
     assert [read(rows, [3], epoch)[0, :2].tolist() for epoch in (0, 1, 4)] == [[3, 0], [3, 1], [3, 4]]
     made = []
-    rows = source(
-        Stream(lambda epoch: made.append(epoch) or iter([(np.array([epoch, row]), 0) for row in range(9)]), 9)
-    )
-    assert read(rows, [8], 5).tolist() == [[5, 8]] and made[-1] == 5
+    stream = Stream(lambda epoch: made.append(epoch) or iter([(np.array([epoch, row]), 0) for row in range(9)]), 9)
+    assert read(source(stream), [8], 5).tolist() == [[5, 8]] and made[-1] == 5
 
 
 @pytest.mark.parametrize("step", [1, 7, 40])
@@ -170,7 +168,7 @@ def numbers(seed: int, epoch: int, row: int) -> list[int]:
     return generator.integers(0, 1 << 63, 4).tolist()
 
 
-def test_generators_depend_on_seed_epoch_and_row_only() -> None:
+def test_generators_depend_on_seed_epoch_and_row_only():
     batch = row_generators(Draw(5, 2), np.array([7, 3, 7]))
     for row, generator in zip((7, 3, 7), batch, strict=True):
         assert generator.integers(0, 1 << 63, 4).tolist() == numbers(5, 2, row)
@@ -178,7 +176,7 @@ def test_generators_depend_on_seed_epoch_and_row_only() -> None:
     assert len({tuple(numbers(*place)) for place in places}) == len(places)
 
 
-def test_generators_are_those_of_numpy_with_this_key_and_counter() -> None:
+def test_generators_are_those_of_numpy_with_this_key_and_counter():
     key = np.random.SeedSequence([5, 3, 2]).generate_state(2, np.uint64)
     expected = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, 9]))
     assert numbers(5, 2, 9) == expected.integers(0, 1 << 63, 4).tolist()

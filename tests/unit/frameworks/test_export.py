@@ -131,17 +131,6 @@ def error_of(capsys, *arguments):
     return line
 
 
-def test_a_checkpoint_of_another_network_is_an_error(tmp_path, capsys):
-    run = save(tmp_path / "run", classes=("one",))
-    assert "its weights are not those of its network" in error_of(capsys, run, tmp_path / "model.onnx")
-    weights = next(run.glob("checkpoints/*/weights.safetensors"))
-    weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(SystemExit):
-        export.main([str(run), str(tmp_path / "model.onnx")])
-    assert "no intact checkpoint there (1 damaged)" in capsys.readouterr().err
-    assert os.listdir(tmp_path) == ["run"]
-
-
 def test_what_is_there_already_stays_without_force(tmp_path, capsys):
     run, file, folder = save(tmp_path / "run"), tmp_path / "model.onnx", tmp_path / "saved"
     file.write_text("mine")

@@ -1,7 +1,5 @@
 """Steps in shards: the same bits for any ranks, and the weights of one batch up to rounding."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import math
@@ -9,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from numpy.testing import assert_equal
 from support.learners import learner, task
 from support.networks import shaped
 from support.rank_threads import on_all_ranks
@@ -64,13 +63,6 @@ def steps(arrays, *cuts, lr=0.1):
         yield Batch((), np.ones(0), lr, step, order, shards=tuple(batches)) if cut.parts == SHARDS else batches[0]
 
 
-def assert_same(actual, expected):
-    """The same arrays, bit for bit."""
-    assert actual.keys() == expected.keys()
-    for name in actual:
-        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
-
-
 def target_and_rows(framework, name):
     """The network, or a task of tests/support/tasks, with its training rows."""
     if not name:
@@ -121,7 +113,7 @@ def train_in_shards(framework, target, assignments, arrays, **options):
     cuts = [[one.cut(rank) for one in assignments] for rank in ranks]
     results = train_on_ranks(framework, target, cuts, arrays, shards=SHARDS, **options)
     for arrays_of_rank, losses in results[1:]:
-        assert_same(arrays_of_rank, results[0][0])
+        assert_equal(arrays_of_rank, results[0][0])
         assert losses == results[0][1]
     return results[0]
 
@@ -149,7 +141,7 @@ def test_any_ranks_have_the_same_bits_also_when_shards_move(framework, name, opt
     target, arrays = target_and_rows(framework, name)
     weights, losses = train_in_shards(framework, target, ALONE, arrays, **options)
     other_weights, other_losses = train_in_shards(framework, target, assignments, arrays, **options)
-    assert_same(other_weights, weights)
+    assert_equal(other_weights, weights)
     assert other_losses == losses
 
 
@@ -178,7 +170,7 @@ def test_the_bits_of_a_shard_do_not_depend_on_what_was_computed_before(framework
         other.eval_step(tuple(array[:7] for array in arrays))
         reversed_losses = other.train_step(batch._replace(shards=batch.shards[::-1]))
         assert [*map(float, losses)] == [*map(float, reversed_losses)]
-    assert_same(other.weights(), one.weights())
+    assert_equal(other.weights(), one.weights())
     rows = tuple(array[:17] for array in arrays)
     assert one.eval_step(rows).loss == other.eval_step(rows).loss
 
@@ -225,7 +217,7 @@ def test_steps_without_shards_on_this_rank_and_those_that_are_skipped(framework)
     damaged = second.shards[3]._replace(weights=np.full_like(second.shards[3].weights, np.nan))
     losses = shared.train_step(second._replace(shards=(*second.shards[:3], damaged, second.shards[4])))
     assert [math.isnan(float(loss)) for loss in losses] == [False, False, False, True, False]
-    assert_same(shared.weights() | shared.optimizer_state().arrays, before)
+    assert_equal(shared.weights() | shared.optimizer_state().arrays, before)
     assert shared.skipped == 1
 
 
@@ -241,4 +233,4 @@ def test_a_recorded_step_has_the_same_bits(framework):
         shards = ["forward"] if framework == "tensorflow" else ["forward", "backward"] * len(batch.shards)
         assert names == [*shards, "gradients", "update"]
         expected.train_step(batch)
-    assert_same(recorded.weights(), expected.weights())
+    assert_equal(recorded.weights(), expected.weights())

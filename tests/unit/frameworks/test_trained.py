@@ -5,9 +5,7 @@ The runs are real trainings in the process of the test.
 
 import dataclasses
 import json
-import os
 import sys
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,13 +21,6 @@ from hvdtrain.runs import checkpoints
 
 SHORT = ("--batch-size", "32", "--epochs", "2", "--device", "cpu", "--lr", "0.02")
 EACH = cases(FRAMEWORKS, short=set(INSTALLED))
-
-
-@pytest.fixture(autouse=True)
-def environment():
-    """A framework sets variables of its process."""
-    with mock.patch.dict(os.environ):
-        yield
 
 
 def outputs(framework, model, *arrays):

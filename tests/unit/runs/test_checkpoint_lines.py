@@ -135,7 +135,7 @@ def test_best_names_the_best_whole_checkpoint_of_the_line(run):
     run.save(5, parent=run.entry(1))
     assert checkpoints.newest(best)[1].position.step == 1
     best.mkdir()  # a folder of that name is what it is
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="no intact checkpoint"):
         checkpoints.newest(best)
 
 
@@ -154,9 +154,8 @@ def test_a_new_run_that_continues_another_one(run, tmp_path):
     run.save(1, 2, 3)
     other = Run(tmp_path / "other")
     path = other.save(4, parent=run.entry(3))
-    assert json.loads((path / "state.json").read_text())["history"] == {
-        **{"written": 1, "parent": str(run.entry(3).path)}
-    }
+    history = json.loads((path / "state.json").read_text())["history"]
+    assert history == {"written": 1, "parent": str(run.entry(3).path)}
     other.save(5)
     assert (run.newest(), other.newest(), other.names()) == (3, 5, ["4", "5"])
 

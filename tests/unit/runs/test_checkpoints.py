@@ -11,7 +11,6 @@ from safetensors.numpy import load_file, save_file
 from support.networks import LENET, LENET_RECORD
 from support.untrusted import rewrite, save_checkpoint
 
-from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints, shards
@@ -156,8 +155,3 @@ def test_damage_is_reported_and_the_newest_intact_checkpoint_used(tmp_path, capl
         checkpoints.load(tmp_path / "step-00000002")
     assert checkpoints.newest(tmp_path)[1].position.step == 1
     assert "step-00000002" in caplog.text
-
-
-def test_folder_without_checkpoint(tmp_path):
-    with pytest.raises(UserError, match="no intact checkpoint"):
-        checkpoints.newest(tmp_path)

@@ -1,7 +1,5 @@
 """The progress bar fits terminals of any width, and the time that is left is always there."""
 
-from __future__ import annotations
-
 import io
 import re
 

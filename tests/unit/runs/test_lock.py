@@ -109,11 +109,7 @@ def same_pid(folder):
 
 @pytest.mark.parametrize(
     "write",
-    [
-        same_pid,
-        lambda folder: write_lock(folder, 2 * lock.STALE_S),
-        lambda folder: write_lock(folder, job="this"),
-    ],
+    [same_pid, lambda folder: write_lock(folder, 2 * lock.STALE_S), lambda folder: write_lock(folder, job="this")],
     ids=["a process of the same number", "a host that is silent for long", "an attempt of this job"],
 )
 def test_who_does_not_hold_it_is_not_waited_for(tmp_path, monkeypatch, caplog, write):

@@ -12,7 +12,7 @@ from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import BLOCK_BYTES, MetricsReader, last_records
 from hvdtrain.runs.run import RecordedRun
-from hvdtrain.runs.step_times import StepSeconds, from_record, slow_ranks, to_record
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds, from_record, slow_ranks, to_record
 from hvdtrain.runs.trackers import scalars
 from hvdtrain.runs.trackers.tensorboard import EventsWriter
 
@@ -231,15 +231,13 @@ def test_parts_are_sums_differences_and_shares():
     assert (time.total, time.local) == (4.0, 2.0)
 
 
-@pytest.mark.parametrize("gone", [None, StepSeconds(0.0, 0.0, 0.0)])
+@pytest.mark.parametrize("gone", [None, NO_TIME])
 def test_ranks_that_are_not_there_have_no_times(gone):
     """As null or as no time at all; where all ranks have none, they are there."""
     times = [StepSeconds(1.0, 2.0, 0.5), gone, StepSeconds(2.0, 1.0, 0.5)]
     record = json.loads(json.dumps(to_record(times)))
     assert from_record(record) == {0: times[0], 2: times[2]}
-    assert from_record(to_record([StepSeconds(0.0, 0.0, 0.0)] * 2)) == dict.fromkeys(
-        range(2), StepSeconds(0.0, 0.0, 0.0)
-    )
+    assert from_record(to_record([NO_TIME] * 2)) == {0: NO_TIME, 1: NO_TIME}
     assert to_record([StepSeconds(1.0, None, 0.0), None])["communicate_s"] is None
 
 

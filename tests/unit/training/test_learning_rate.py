@@ -37,10 +37,7 @@ def test_rates(options, expected):
 
 @pytest.mark.parametrize(
     ("options", "last"),
-    [
-        ({"schedule": "cosine", "epochs": 10}, 0.0002467),
-        ({"schedule": "onecycle:0", "epochs": 1}, 1 / 25e4),
-    ],
+    [({"schedule": "cosine", "epochs": 10}, 0.0002467), ({"schedule": "onecycle:0", "epochs": 1}, 1 / 25e4)],
 )
 def test_rates_that_fall_to_nearly_zero(options, last):
     actual = rates(100, lr=1.0, warmup_epochs=0, **options)

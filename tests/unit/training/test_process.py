@@ -99,10 +99,8 @@ with StopRequest(pathlib.Path(), SingleProcess()) as stop:
 
 @pytest.fixture
 def stopping(tmp_path):
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], cwd=tmp_path, text=True, stdout=pipe, stderr=pipe
-    ) as started:
+    command, pipe = [sys.executable, "-c", PROGRAM], subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, text=True, stdout=pipe, stderr=pipe) as started:
         assert started.stdout.readline()
         yield started
         started.kill()

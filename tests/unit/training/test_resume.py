@@ -1,7 +1,5 @@
 """A run that is resumed or trained again: what may change, each row once in an epoch, and what is compared."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
@@ -165,11 +163,8 @@ def test_options_stay_where_they_are_on_a_full_disk(monkeypatch):
             train_in(runs, Config(epochs=2))
         assert {path.name: path.read_bytes() for path in (runs / "run").glob("config*.json")} == before
         train_in(runs, Config(epochs=2))
-        epochs = [
-            json.loads((runs / "run" / name).read_text())["config"]["epochs"]
-            for name in ("config-1.json", "config.json")
-        ]
-        assert epochs == [1, 2]
+        records = [json.loads((runs / "run" / name).read_text()) for name in ("config-1.json", "config.json")]
+        assert [one["config"]["epochs"] for one in records] == [1, 2]
 
 
 class OneOfTwo(SingleProcess):

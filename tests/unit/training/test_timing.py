@@ -1,7 +1,5 @@
 """Where a rank's time goes and what is said of it: images per second, slow ranks, waits, due checkpoints."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -168,9 +166,6 @@ NAMED = {
     "shards": ([(SLOW, [4, 4])] * 9 + [(times([1.5, 1.0]), [6, 2])] * 9, [IS_SLOW, FEWER], []),
     "another program may start": ([SLOW] * 2, [], []),
     "too short": ([times([0.05, 0.15])] * 10, [], []),
-    "the disk is slow for all": ([times([1.0, 1.0], [0.0, 0.0], [9.0, 9.0])] * 20, [], []),
-    "times contain waiting": ([times([1.0, 2.1], [None, None])] * 20, [], []),
-    "one rank": ([[StepSeconds(2.0, 0.0, 0.0)]] * 20, [], []),
     **{f"jitter {seed}": (jitter(seed), [], []) for seed in range(3)},
 }
 """Intervals, with the shards of ranks if they matter; how messages begin; what the display shows after the last one."""

@@ -11,12 +11,7 @@ from rich.cells import cell_len
 
 from hvdtrain.views.table import Column, Section, Table, text_column
 
-COLUMNS = [
-    text_column("name"),
-    Column("images/s"),
-    Column("extra long heading", priority=2),
-    Column("x", priority=1),
-]
+COLUMNS = [text_column("name"), Column("images/s"), Column("extra long heading", priority=2), Column("x", priority=1)]
 TABLE = Table(
     COLUMNS,
     [

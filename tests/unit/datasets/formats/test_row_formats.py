@@ -1,7 +1,5 @@
 """Data from the user's Python code, and image files: read right, or rejected in one sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,7 @@ from hvdtrain.datasets.rows import RowError
 from hvdtrain.errors import UserError
 
 
-def test_python_objects(tmp_path: Path) -> None:
+def test_python_objects(tmp_path):
     data = tmp_path / "data"
     assert load_dataset(write_python(data, "source")).train.fingerprint == "mine"
     assert load_dataset(write_python(data, "arrays")).classes == CLASSES
@@ -44,7 +42,7 @@ def test_python_objects(tmp_path: Path) -> None:
         ("(np.zeros(4, np.uint8), 0)", "the image has shape (4,)"),
     ],
 )
-def test_row_of_a_python_object_that_is_unlike_the_others(tmp_path: Path, item: str, text: str) -> None:
+def test_row_of_a_python_object_that_is_unlike_the_others(tmp_path, item, text):
     reference = write_python(tmp_path / "data")
     path = tmp_path / "data" / "mine.py"
     method = f"def __getitem__(self, row):\n        return {item} if row == 3 else super().__getitem__(row)"
@@ -99,20 +97,20 @@ def palette(values: np.ndarray) -> Image.Image:
         ("opaque.png", Image.fromarray(np.stack([RAMP] * 3 + [np.full_like(RAMP, 255)], 2))),
     ],
 )
-def test_a_picture_is_the_same_in_all_formats(tmp_path: Path, name: str, image: Image.Image) -> None:
+def test_a_picture_is_the_same_in_all_formats(tmp_path, name, image):
     image.save(tmp_path / name, **({"lossless": True} if name.endswith("webp") else {}))
     assert read(tmp_path / name).tolist() == [RAMP.tolist()]
     assert read(tmp_path / name, invert=True).tolist() == [(255 - RAMP).tolist()]
 
 
-def test_gray_of_sixteen_bits_in_portable_graymap(tmp_path: Path) -> None:
+def test_gray_of_sixteen_bits_in_portable_graymap(tmp_path):
     (tmp_path / "a.pgm").write_bytes(b"P5 4 4 65535\n" + (RAMP.astype(">u2") * 257).tobytes())
     assert read(tmp_path / "a.pgm").tolist() == [RAMP.tolist()]
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
 @pytest.mark.parametrize("invert", [False, True])
-def test_transparent_pixels_are_background(tmp_path: Path, mode: str, invert: bool) -> None:
+def test_transparent_pixels_are_background(tmp_path, mode, invert):
     """A white drawing on transparent ground, or with --invert a black one."""
     drawn = 0 if invert else 255
     pixels = np.full((4, 4, 2), (99, 0), np.uint8)
@@ -126,7 +124,7 @@ def test_transparent_pixels_are_background(tmp_path: Path, mode: str, invert: bo
     assert found.sum() == 4 * 255
 
 
-def test_rotated_photograph_is_read_upright(tmp_path: Path) -> None:
+def test_rotated_photograph_is_read_upright(tmp_path):
     photograph = Image.fromarray(np.kron(RAMP, np.ones((8, 8), np.uint8)))
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees to see it upright
@@ -134,7 +132,7 @@ def test_rotated_photograph_is_read_upright(tmp_path: Path) -> None:
     assert np.abs(read(tmp_path / "a.jpg")[0].astype(int) - RAMP).max() <= 2
 
 
-def test_colors_and_bits(tmp_path: Path) -> None:
+def test_colors_and_bits(tmp_path):
     Image.new("CMYK", (4, 4), (0, 255, 255, 0)).save(tmp_path / "red.jpg", quality=100)
     red = read(tmp_path / "red.jpg", (3, 4, 4))
     assert (red[0] > 250).all()
@@ -165,7 +163,7 @@ def save_truncated(path: Path) -> None:
     ],
 )
 @pytest.mark.filterwarnings("error", "default::pytest.PytestUnraisableExceptionWarning")  # of files of other tests
-def test_what_cannot_be_read_right_is_rejected(tmp_path: Path, save, reason: str) -> None:
+def test_what_cannot_be_read_right_is_rejected(tmp_path, save, reason):
     save(tmp_path / "a.gif")
     with pytest.raises(UserError, match=reason) as error:
         read(tmp_path / "a.gif")

@@ -1,7 +1,5 @@
 """What a Gluon block may do besides computing: a task's steps end at the weights of a loop with Gluon's Trainer."""
 
-from __future__ import annotations
-
 import functools
 import random
 

@@ -1,7 +1,5 @@
 """What a Keras model may do besides computing: a task's steps end at the weights of Keras' fit."""
 
-from __future__ import annotations
-
 import functools
 import random
 

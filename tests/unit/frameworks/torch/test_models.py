@@ -1,7 +1,5 @@
 """What a PyTorch model may do besides computing: a task's steps end at the weights of PyTorch's own loop."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import random

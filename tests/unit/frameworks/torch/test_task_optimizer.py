@@ -1,7 +1,5 @@
 """What a task says of its training: the optimizer, schedules, and parameters that are not used in some steps."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

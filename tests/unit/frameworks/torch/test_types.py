@@ -193,8 +193,7 @@ OPTIMIZERS = ("SGD", "AdamW", "Adagrad", "RMSprop", "Adadelta", "NAdam", "Adamax
 
 
 @pytest.mark.parametrize(
-    ("kind", "schedule_of"),
-    [*(("Adam", name) for name in SCHEDULES), *((kind, "MultiStepLR") for kind in OPTIMIZERS)],
+    ("kind", "schedule_of"), [*(("Adam", name) for name in SCHEDULES), *((kind, "MultiStepLR") for kind in OPTIMIZERS)]
 )
 def test_optimizers_and_schedules_continue_from_their_state(kind, schedule_of, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # which PyTorch sets for the whole process
