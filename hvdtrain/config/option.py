@@ -217,7 +217,8 @@ def as_options(options: Any) -> None:
     """
     for name, about in facts(type(options)).items():
         kind, value = types(options.__class__)[name], getattr(options, name)
-        if about.parse or Path in alternatives(kind) or kind == tuple[str, ...]:
+        is_text = about.parse or kind == tuple[str, ...]
+        if is_text or (Path in alternatives(kind) and isinstance(value, str)):
             try:
                 object.__setattr__(options, name, convert(value, kind))
             except ValueError:

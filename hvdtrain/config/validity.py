@@ -60,11 +60,10 @@ def check_ranges(options: Any) -> None:
     """Check each value of a dataclass of options by what its option allows: ranges, local paths and forms of text."""
     for name, about in facts(type(options)).items():
         value = getattr(options, name)
-        default = getattr(type(options), name)
-        if about.parse and value != default:
-            for item in value if isinstance(value, tuple) else (value,):
-                if (default and item.strip() != item) or (default and not item):
-                    raise invalid(name, repr(item), "is empty, or has spaces around it", "write it without")
+        if about.parse and value != getattr(type(options), name):
+            for text in value if isinstance(value, tuple) else (value,):
+                if not text or text != text.strip():
+                    raise invalid(name, repr(text), "is empty, or has spaces around it", "give a value without them")
             about.parse(value)
         for item in value if isinstance(value, tuple) else (value,):
             if problem := about.problem(item):

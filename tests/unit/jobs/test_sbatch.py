@@ -71,15 +71,15 @@ def test_other_options_become_lines_of_the_script(given):
     assert f"\n#SBATCH {given}\n" in script(f"--sbatch={given}")
 
 
-@pytest.mark.parametrize("given", ["--nodes=3", "-N3", "-n 3", "--ntasks 4", "--array=0-3", "--signal=USR2@5"])
+@pytest.mark.parametrize("given", ["--nodes=3", "-N3", "-n 3", "--ntasks 4", "--arr=0-3", "--signal=USR2@5"])
 def test_options_from_which_the_launcher_makes_other_parts_are_named(given):
     with pytest.raises(UserError, match=r"the launcher has to know -.*; launch sbatch --help lists its own options"):
         script("--sbatch", given)
 
 
-@pytest.mark.parametrize("given", ["", "qos=high", "hetjob", "--qos=a\nb", "--qos=a\x85b"])
+@pytest.mark.parametrize("given", ["", "qos=high", "hetjob", "--qos=a\nb", "--qos=a\x85b", "--qos=a --array=0-9"])
 def test_what_is_more_than_an_option_is_an_error(given):
-    with pytest.raises(UserError, match=r"--sbatch .* is not an option of sbatch; write"):
+    with pytest.raises(UserError, match=r"--sbatch .* is (not an|more than one) option of sbatch; "):
         script("--sbatch", given)
 
 
