@@ -40,7 +40,7 @@ def written(action: argparse.Action) -> str:
 
 
 def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The options that --help shows, but for itself."""
+    """The options that --help shows, except --help itself."""
     for action in parser._actions:
         if action.option_strings and "--help" not in action.option_strings and action.help != argparse.SUPPRESS:
             yield action

@@ -119,7 +119,7 @@ def load(run: str | Path, task: Any = None) -> Any:
     A network as data gives a model from float32 images in [0, 1] to logits. The images are (n, channels, height,
     width), in TensorFlow (n, height, width, channels).
 
-    Raises UserError if there is no intact checkpoint, the framework is missing, or the model is another one now.
+    Raises UserError if there is no intact checkpoint, the framework is missing, or the model has changed since.
     """
     path, saved = checkpoints.newest(Path(run))
     return trained_model(path, saved, lambda: _trained_target(path, saved, task))

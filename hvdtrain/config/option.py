@@ -192,16 +192,19 @@ def convert(value: Any, kind: Any) -> Any:
 
     An option that takes text also takes a number, and one that takes several texts a single one.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool) and kind in (str, tuple[str, ...]):
-        value = str(value)
-    if kind == tuple[str, ...]:
-        texts = (value,) if isinstance(value, str) else value
-        numbers_too = isinstance(texts, list | tuple) and not any(isinstance(item, bool) for item in texts)
-        value = [str(item) if isinstance(item, int | float) else item for item in texts] if numbers_too else texts
+    if kind is str:
+        value = _number_as_text(value)
+    elif kind == tuple[str, ...]:
+        texts = (value,) if isinstance(value, str | int | float) else value
+        value = list(map(_number_as_text, texts)) if isinstance(texts, list | tuple) else texts
     try:
         return msgspec.convert(value, kind, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
+
+
+def _number_as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _path(kind: type, value: Any) -> Path:

@@ -21,10 +21,6 @@ FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
            "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")  # fmt: skip
 
 
-class NotOnThisHost(UserError):
-    """A published data set is not on this host, and HVDTRAIN_OFFLINE forbids a download."""
-
-
 class Published(NamedTuple):
     """A data set on the web."""
 
@@ -94,7 +90,7 @@ def _locate(name: str) -> dict[str, Path]:
     paths = {file: find_file(folders, file) for file in source.sha256}
     missing = [file for file, path in paths.items() if path is None]
     if missing and is_offline():
-        raise NotOnThisHost(
+        raise UserError(
             f"--data {name}: {', '.join(missing)} not found in {' or '.join(map(str, folders))}, "
             "and HVDTRAIN_OFFLINE forbids a download",
             f"copy the files of {source.mirrors[0]} there, or run once without that variable",
