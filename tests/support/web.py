@@ -7,7 +7,7 @@ import http.client
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -41,9 +41,11 @@ class Served(NamedTuple):
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *arguments: str, address: str = "127.0.0.1:0") -> Iterator[Served]:
+def serving(
+    folder: Path, *arguments: str, address: str = "127.0.0.1:0", command: Sequence[str] = ("python", "-m", "hvdtrain")
+) -> Iterator[Served]:
     """The server for `folder`, until the context ends."""
-    process = start(["python", "-m", "hvdtrain", "watch", *arguments, "--serve", address], folder)
+    process = start([*command, "watch", *arguments, "--serve", address], folder)
     try:
         line = process.stdout.readline()
         match = re.fullmatch(r"serving runs at (http://[^/]+:(\d+)/(?:\?token=(\S+))?)\n", line)

@@ -9,6 +9,7 @@ import logging
 import resource
 import secrets
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -36,6 +37,8 @@ COLLECT_AFTER = 200_000
 """Objects after which Python looks for cycles: with its default, that takes half the time of reading records."""
 MAX_CONNECTIONS = 200
 """Of more, those are closed that have been idle for longest: connections without a request keep nobody out."""
+MAX_WAIT = 120.0
+"""Seconds until a client must have read an answer and sent its next request."""
 MAX_HEADER_BYTES, MAX_BODY_BYTES = 1 << 16, 1 << 10
 """Of a request, which needs no body."""
 MAX_READ, MESSAGES = 2000, 60
@@ -92,13 +95,29 @@ def _connection_limit() -> int:
 
 
 class PageConnection(HTTPChannel):
-    """A connection of a client. It closes another one where there are too many."""
+    """A connection of a client, for which no thread waits. It closes another one where there are too many."""
 
     def __init__(self, server: Any, *given: Any, **named: Any) -> None:
         super().__init__(server, *given, **named)
+        self._waits_since = time.monotonic()
         idle = [other for other in server.active_channels.values() if not (other.requests or other.will_close)]
         if 2 * len(idle) > self.adj.connection_limit:
             min(idle, key=lambda other: other.last_activity).will_close = True
+
+    def service(self) -> None:
+        """Answer one request. If there are more, their answers might not fit into the buffer, so it closes."""
+        with self.requests_lock:  # which is held while what was received is divided into requests
+            while self.requests[1:]:
+                self.requests.pop().close()
+                self.requests[0].headers["CONNECTION"] = "close"
+        self._waits_since = time.monotonic()
+        super().service()
+
+    def writable(self) -> Any:
+        """Whether to send or to close. The server's own limit begins anew with each byte of a slow client."""
+        if not self.requests and time.monotonic() - self._waits_since > MAX_WAIT:
+            self.will_close = True
+        return super().writable()
 
 
 def _exit(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,15 +1,18 @@
 """The server of the page: what it answers, and to whom. Its connections and signals need a process of its own."""
 
 import contextlib
+import http.client
 import json
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
 from support.jobs import wait_for
 from support.live_runs import Beats, make_run
+from support.strangers import is_closed, strangers
 from support.web import serving
 
 from hvdtrain.__main__ import main
@@ -226,3 +229,53 @@ def test_connections_without_a_request_keep_nobody_out(server, sent):
             stranger.sendall(sent)
         assert server.get("/")[0] == 200
         assert server.json("runs")["runs"]
+
+
+@pytest.mark.guarantee("strangers")
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_clients_that_pipeline_requests_and_read_nothing_hold_no_thread(server, runs, method):
+    """Their answers are more than the server buffers for a connection. The first one comes, whole, and the last."""
+    (runs / "finished" / "logs" / "rank-0.log").write_text(("é" * 999 + "\n") * 200)
+    request = f"{method} /api/log?run=finished&rank=0 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    with strangers(("127.0.0.1", server.port), 3 * app.THREADS, request * (8192 // len(request))) as connections:
+        asking = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        for _ in range(2):
+            asking.request("GET", "/style.css")
+            assert asking.getresponse().read() and asking.sock, "the connection stays open"
+        asking.close()
+        with connections[0].makefile("rb") as answer:
+            connections[0].settimeout(30)
+            head, _, body = answer.read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200") and b"\r\nConnection: close" in head
+    length = int(head.partition(b"Content-Length: ")[2].split()[0])
+    assert length > 1 << 18 and len(body) == (length if method == "GET" else 0)
+
+
+HEADER = b"GET /style.css HTTP/1.1\r\nHost: localhost\r\n"
+SLOW = {
+    "idle": (b"", b""),
+    "slow header": (HEADER, b"a"),
+    "slow body": (HEADER + b"Content-Length: 1000\r\n\r\n", b"a"),
+    "idle after an answer": (HEADER + b"\r\n", b""),
+    "half closed": (HEADER + b"\r\n", None),
+}
+"""What clients send at first, then again and again; None closes this direction."""
+
+
+@pytest.mark.guarantee("strangers")
+def test_a_slow_client_is_disconnected_however_active_it_is(runs):
+    """A server with a shorter limit."""
+    program = "from hvdtrain.views.web import app; from hvdtrain.__main__ import main; app.MAX_WAIT = 1; main()"
+    with serving(runs.parent, command=["python", "-c", program]) as server, contextlib.ExitStack() as stack:
+        slow = {}
+        for name, (first, more) in SLOW.items():
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
+            client.sendall(first)
+            slow[name] = client, more
+        while slow:
+            time.sleep(0.05)
+            for name, (client, more) in list(slow.items()):
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_WR) if more is None else client.sendall(more)
+                if is_closed(client):
+                    del slow[name]
