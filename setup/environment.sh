@@ -246,6 +246,7 @@ find_uv
     "$python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r <(pip_pin)
 pip_install setuptools wheel
 install_packages
+"$python" -I setup/checkout.py "$root"
 # horovodrun imports TensorFlow to see what Horovod supports, and TensorFlow prints three notices.
 set_variable hvdtrain_tensorflow TF_CPP_MIN_LOG_LEVEL '"1"'
 for variable in $VARIABLES; do

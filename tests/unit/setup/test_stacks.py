@@ -34,7 +34,7 @@ case "$*" in
     *purelib*) echo "$here" ;;
     '-m venv '*) mkdir -p "$3/bin" && touch "$3/is-virtual" && cp "${{BASH_SOURCE[0]}}" "$3/bin/python" ;;
     *'system_torch.py version'*) cat "$home/has-torch" ;;
-    *'system_torch.py link'*) ;;
+    *'system_torch.py link'* | *'setup/checkout.py '*) ;;
     '-V') echo "Python $version" ;;
     '-m pip install --help') [[ -f $home/has-old-pip ]] || echo "--report <file>" ;;
     '-m pip install '*' --require-hashes -r '*) cat "${{@: -1}}" >"$home/pip" ;;
