@@ -34,6 +34,9 @@ def valid_images(where: str, images: np.ndarray) -> np.ndarray:
     if images.dtype.kind == "f":
         low, high = images.min(), images.max()
         if not (low >= 0 and high <= 1):  # written so that NaN is caught
+            if not np.isfinite([low, high]).all():
+                first = f", first in row {np.argmin(np.isfinite(images).all((1, 2, 3)))}" * (len(images) > 1)
+                raise UserError(f"{where} images have NaN or infinite values{first}", "correct them, or leave them out")
             bytes_ = ": divide them by 255, or store them as uint8" if low >= 0 and high <= 255 else ""
             raise UserError(f"{where} images are floats from {low:g} to {high:g}", f"scale them to [0, 1]{bytes_}")
         images = images.astype(np.float32, copy=False)
@@ -123,7 +126,7 @@ def suspicious(dataset: Dataset) -> list[str]:
 
 def advice(dataset: Dataset) -> list[str]:
     """What the sources themselves found to be probably wrong, each in one sentence with its remedy."""
-    return [sentence for source in dataset.parts.values() for sentence in getattr(source, "advice", ())]
+    return list(dict.fromkeys(text for source in dataset.parts.values() for text in getattr(source, "advice", ())))
 
 
 def _sample(source: Source) -> tuple[np.ndarray, np.ndarray | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.datasets.formats.reading import Malformed, check_size, wrap_errors
+from hvdtrain.datasets.formats.reading import CHUNK, Malformed, check_size, wrap_errors
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
 from hvdtrain.datasets.validation import MAX_CLASSES
 from hvdtrain.errors import UserError, needed_by
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".arrow", ".feather")
 LABEL_NAMES = ("label", "labels", "target", "class", "y")
 """Columns that are labels if --label names none, in any case."""
+INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")
+"""Columns that pandas writes for the numbers of the rows, which are no input."""
 MAX_NAMED = 5
 """Of the columns of a table, in a message."""
 ARROW_FILES = (b"ARROW1", b"FEA1")
@@ -74,7 +76,7 @@ class _Table:
         self.path, self._table = path, read_table(path)
         names = self._table.column_names
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise UserError(f"{path}: two columns have the name {_shown(twice)}", "rename one of them")
+            raise UserError(f"{path}: two columns have the name {_shown(twice)}", "rename one, or add a header")
         if not len(self):
             raise UserError(f"{path}: has no rows below its header", "give it at least 1")
 
@@ -100,7 +102,7 @@ class _Table:
         if len(found) != 1:
             names = _shown(found or self._table.column_names)
             problem = f"several columns may be the label ({names})" if found else f"no column is called label ({names})"
-            raise UserError(f"{self.path}: {problem}", "name the column of labels by --label")
+            raise UserError(f"{self.path}: {problem}", "name the column of labels by --label, or add a header")
         return found[0]
 
     def inputs(self, chosen: Columns, label: str) -> list[str]:
@@ -110,7 +112,8 @@ class _Table:
             if label in chosen.inputs:
                 raise UserError(f"--columns {label}: is the label", "leave it out there, or give another --label")
             return list(chosen.inputs)
-        others = [name for name in self._table.column_names if name != label]
+        index = (self._table.schema.pandas_metadata or {}).get("index_columns", [])
+        others = [name for name in self._table.column_names if name not in (label, *INDEX_NAMES, *index)]
         numeric = [name for name in others if _is_numeric(self.column(name).type)]
         if not numeric:
             kinds = ", ".join(f"{name}: {self.column(name).type}" for name in others[:MAX_NAMED]) or "there is no other"
@@ -153,7 +156,7 @@ class _Table:
         column = self.column(name)
         is_empty = column.is_null(nan_is_null=True).to_numpy()
         if not types.is_floating(column.type):
-            return is_empty
+            return is_empty | np.array([cell == "" for cell in column.to_pylist()])
         return is_empty | np.isinf(compute.cast(column, "double").to_numpy())
 
     def advice(self, inputs: list[str], label: str, rows: int, is_default: bool) -> tuple[str, ...]:
@@ -161,7 +164,7 @@ class _Table:
         sentences = []
         ignored = [name for name in self._table.column_names if name not in (*inputs, label)]
         if ignored and is_default:
-            sentences.append(f"{self.path}: ignores {_shown(ignored)}, which hold no numbers; --columns chooses others")
+            sentences.append(f"{self.path}: ignores {_shown(ignored)}, no numbers or index; --columns chooses others")
         if rows < len(self):
             sentences.append(f"{self.path}: leaves out {len(self) - rows:,} of {len(self):,} rows, which lack a value")
         return tuple(sentences)
@@ -178,7 +181,7 @@ def _labels(tables: list[_Table], label: str, rows: list[np.ndarray]) -> tuple[l
     for table, taken in zip(tables, rows, strict=True):
         column = table.column(label)
         kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-        if not (_is_numeric(kind) or types.is_string(kind) or types.is_large_string(kind)):
+        if not (_is_numeric(kind) or str(kind) in ("string", "large_string", "string_view")):
             raise UserError(f"{table.path}: the labels in column {label} are {kind}", "give texts or numbers")
         values.append(np.array(column.to_pylist(), object)[taken])
     if {type(cell) for cells in values for cell in cells} in ({float}, {float, int}):
@@ -214,17 +217,27 @@ def read_table(path: Path) -> pyarrow.Table:
         check_size(path.stat().st_size)
         if suffix in (".csv", ".tsv"):
             delimiter = "\t" if suffix == ".tsv" else ","
+            _check_header(path, delimiter)
             parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-            converting = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
-            table = pyarrow.csv.read_csv(path, parse_options=parsing, convert_options=converting)
+            table = pyarrow.csv.read_csv(path, parse_options=parsing)
             if wrong := [field.name for field in table.schema if pyarrow.types.is_binary(field.type)]:
                 raise Malformed(f"has text in column {printable(wrong[0])} that is not UTF-8")
-            return table
+            return table.rename_columns([name.strip() for name in table.column_names])
         with open(path, "rb") as opened:
             if opened.read(len(ARROW_FILES[0])).startswith(ARROW_FILES):
                 return pyarrow.feather.read_table(path, memory_map=False)
             opened.seek(0)
             return pyarrow.ipc.open_stream(opened).read_all()  # as Hugging Face's data sets are saved
+
+
+def _check_header(path: Path, delimiter: str) -> None:
+    """Raise UserError if the first line of a file cannot be the names of its columns."""
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        first, second = file.readline(CHUNK), file.readline(CHUNK)
+    if first.startswith("#") and first.count(delimiter) != second.count(delimiter):
+        raise UserError(f"{path}: its first line is a comment", "begin with the names of the columns")
+    if other := next((mark for mark in ";\t|, " if mark in first.strip() and delimiter not in first), ""):
+        raise UserError(f"{path}: its columns are separated by {other!r}", f"separate them by {delimiter!r}")
 
 
 def _is_numeric(kind: Any) -> bool:
@@ -234,4 +247,4 @@ def _is_numeric(kind: Any) -> bool:
 
 
 def _shown(names: list[str]) -> str:
-    return printable(", ".join(names[:MAX_NAMED])) + ", ..." * (len(names) > MAX_NAMED)
+    return printable(", ".join(name or "(unnamed)" for name in names[:MAX_NAMED])) + ", ..." * (len(names) > MAX_NAMED)

@@ -152,7 +152,7 @@ def test_unknown_names(name, texts, tmp_path, monkeypatch):
         (BYTES.astype(int), [0] * 5, ["train images are of type int64; give uint8, or floats in [0, 1]"]),
         (BYTES.astype(float), [0] * 5, ["floats from 0 to 29; scale them to [0, 1]: divide them by 255, or"]),
         (FLOATS - 0.5, [0] * 2, ["floats from -0.5 to 0.5"]),
-        (np.where(FLOATS > 0.5, np.nan, FLOATS), [0] * 2, ["floats from nan to nan"]),
+        (np.where(FLOATS > 0.5, np.nan, FLOATS), [0] * 2, ["have NaN or infinite values, first in row 1; correct"]),
         (np.full((2, 2, 3), "a"), [0] * 2, ["of type <U1"]),
     ],
 )

@@ -123,6 +123,7 @@ def test_npy_file_is_missing_or_cut(tmp_path, name):
     [
         ("train-images.npy", np.zeros((12, 5, 4), np.int32), "(row 0) images are of type int32"),
         ("train-images.npy", np.full((12, 5, 4), 2.0), "(row 0) images are floats from 2 to 2"),
+        ("train-images.npy", np.full((12, 5, 4), np.inf), "(row 0) images have NaN or infinite values; correct them"),
         ("train-images.npy", np.asfortranarray(np.zeros((12, 5, 4), np.uint8)), "is in Fortran order"),
         ("train-images.npy", np.array([None] * 12), "Python objects in dtype"),
         ("train-images.npy", np.zeros((12, 5), np.uint8), "the images have shape (12, 5)"),
@@ -144,7 +145,7 @@ def test_a_bad_row_among_good_ones_is_named_or_skipped(tmp_path):
     images[7, 0, 0] = np.nan
     np.save(folder / "train-images.npy", images)
     np.save(folder / "test-images.npy", arrays("test")[0].astype(np.float64) / 255)
-    rejected(folder, f"{folder / 'train-images.npy'} (row 7) images are floats from nan")
+    rejected(folder, f"{folder / 'train-images.npy'} (row 7) images have NaN or infinite values; correct")
     source = load_dataset(str(folder), skip_bad_rows=True).train
     found = source.read(np.array([7, 3, 7]))
     assert list(found.bad) == [0, 2] and "(row 7)" in str(found.bad[0])

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow
 import pyarrow.csv
 import pyarrow.feather
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from PIL import Image
 from support.row_data import rejected
 
 from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.datasets.validation import suspicious
+from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.errors import UserError
 
 pytestmark = pytest.mark.needs()
@@ -57,7 +58,7 @@ def test_two_tables_are_both_parts_and_columns_are_chosen(tmp_path):
     assert data.classes == ("5", "6") and data.input_shape == (1, 1, 1)
     assert data.test[np.arange(2)][0].ravel().tolist() == [1.5, 2] and data.test[np.arange(2)][1].tolist() == [1, 0]
     (advice,) = suspicious(load_dataset(str(tmp_path), label="kind", as_images=True))[:1]
-    assert "ignores city, which hold no numbers" in advice
+    assert "ignores city, no numbers or index; --columns chooses others" in advice
     rejected(tmp_path, "no column is called label (height, width, city, kind); name the column of labels by --label")
     rejected(tmp_path, "has no column kint (did you mean kind?)", label="kint")
     rejected(tmp_path, "column city holds string, and no numbers", label="kind", columns=("city", "width"))
@@ -101,6 +102,19 @@ def test_missing_values(tmp_path):
         ("twice.csv", b"a,a,label\n1,2,x\n", "two columns have the name a"),
         ("ragged.csv", b"a,label\n1,x\n2\n", "cannot be read as a table (CSV parse error"),
         ("two.csv", b"a,label,y\n1,x,z\n", "several columns may be the label (label, y)"),
+        ("semicolon.csv", b"a;label\n1,5;x\n", "its columns are separated by ';'; separate them by ','"),
+        ("tab.csv", b"a\tlabel\n1\tx\n", r"its columns are separated by '\t'; separate"),
+        ("comma.tsv", b"a,label\n1,x\n", "its columns are separated by ','; separate"),
+        ("pipe.csv", b"a|label\n1|x\n", "its columns are separated by '|'; separate"),
+        ("blank.csv", b"a label\n1 x\n", "its columns are separated by ' '; separate"),
+        ("comment.csv", b"# made by me\na,label\n1,x\n", "its first line is a comment; begin with the names"),
+        ("comma.csv", b"# made, by, me\na,label\n1,x\n", "its first line is a comment; begin with the names"),
+        (
+            "rows.csv",
+            b"1.5,2,0\n3,4,1\n",
+            "no column is called label (1.5, 2, 0); name the column of",
+        ),
+        ("ones.csv", b"1,1,0\n3,4,1\n", "two columns have the name 1; rename one, or add a header"),
         ("text.csv", b"a,label\nb,x\nc,y\n", "no column besides label holds numbers (a: string)"),
         ("latin.csv", "a,label\n1,caf\xe9\n2,x\n".encode("latin-1"), "column label that is not UTF-8"),
         ("name.csv", b"x,name,label\n1,M\xfcller,a\n2,Meier,b\n", "column name that is not UTF-8"),
@@ -110,6 +124,63 @@ def test_missing_values(tmp_path):
 def test_odd_tables_are_one_line(tmp_path, name, content, text):
     (tmp_path / name).write_bytes(content)
     rejected(tmp_path / name, text, split=0.5)
+
+
+VIEWS = [pyarrow.string(), pyarrow.large_string(), pyarrow.string_view(), pyarrow.dictionary("int8", pyarrow.string())]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize("kind", VIEWS, ids=str)
+def test_labels_are_texts_of_any_type(tmp_path, kind, suffix):
+    labels = pyarrow.array(["NA", "null", "", None, "x", "nan"], "string").cast(kind)
+    table, path = pyarrow.table({"a": np.arange(6), "label": labels}), tmp_path / f"rows{suffix}"
+    if suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:  # write_feather crashes at views
+        with pyarrow.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+    data = load_dataset(str(path), split=0.5, skip_bad_rows=True)
+    assert data.classes == ("NA", "nan", "null", "x") and len(data.train) + len(data.test) == 4
+    rejected(path, "row 2 has no finite value in column label", split=0.5)
+
+
+@pytest.mark.parametrize(
+    ("content", "classes", "inputs", "ignored"),
+    [
+        (",a,label\n0,5,x\n1,6,y\n", "xy", [5, 6], "(unnamed)"),
+        ("Unnamed: 0,a,label\n0,5,x\n1,6,y\n", "xy", [5, 6], "Unnamed: 0"),
+        ("a,label,\n5,x,\n6,y,\n", "xy", [5, 6], "(unnamed)"),
+        (" a , label\n5,x\n6,y\n", "xy", [5, 6], ""),
+        ("\ufeff# a,label\r\n5,x\r\n6,y\r\n", "xy", [5, 6], ""),
+        ('"a","label"\n5,"x"\n6,"y"\n', "xy", [5, 6], ""),
+        ("0,1,label\n5,1,x\n6,1,y\n", "xy", [5, 1, 6, 1], ""),
+        ("a,label\n5,NA\n6,null\n7,x\n", ["NA", "null", "x"], [5, 6, 7], ""),
+        ("a,label\n5,0.0\n6,1.0\n", "01", [5, 6], ""),
+        ('a,b,label\n5,"1,5",x\n6,"2,5",y\n', "xy", [5, 6], "b"),
+    ],
+)
+def test_forms_of_a_csv_file(tmp_path, content, classes, inputs, ignored):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content.encode())
+    data = load_dataset(str(path), split=0.5)
+    rows = np.concatenate([part[np.arange(len(part))][0] for part in (data.train, data.test)])
+    assert data.classes == tuple(classes) and sorted(rows.ravel()) == sorted(inputs)
+    said = "".join(advice(data))
+    assert said.count("ignores") == bool(ignored) and (f"ignores {ignored}, no numbers or index; " in said) == bool(
+        ignored
+    )
+
+
+def test_the_index_of_pandas_in_parquet_is_no_input(tmp_path):
+    for name in ("__index_level_0__", "id"):
+        table = pyarrow.table({"a": [5, 6], "label": ["x", "y"], name: [1, 2]})
+        if name == "id":  # as pandas writes an index that has a name
+            table = table.replace_schema_metadata({"pandas": '{"index_columns": ["id"]}'})
+        pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+        data = load_dataset(str(tmp_path / "rows.parquet"), split=0.5)
+        assert data.train[np.arange(1)][0].shape == (1, 1) and f"ignores {name}, " in advice(data)[0]
+        chosen = load_dataset(str(tmp_path / "rows.parquet"), split=0.5, columns=(name,))
+        assert chosen.train[np.arange(1)][0].item() < 3
 
 
 @given(st.lists(st.lists(st.one_of(st.none(), st.floats(), st.text(max_size=3)), min_size=2, max_size=2), max_size=6))
