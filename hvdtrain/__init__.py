@@ -1,8 +1,7 @@
 """hvdtrain: train with data parallelism on Horovod in MXNet, PyTorch and TensorFlow, with one loop."""
 
-from __future__ import annotations
-
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,4 +37,16 @@ import this package."""
 def __getattr__(name: str) -> Any:
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"hvdtrain.{MODULES[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"hvdtrain.{MODULES[name]}"), name)
+    except Exception as error:
+        from hvdtrain.system.stacks import known_error
+
+        known = known_error(error)
+        if not known:
+            raise
+        sys.exit(f"hvdtrain: {known}")
+
+
+if sys.version_info < (3, 10):  # noqa: UP036  (in words that Python 3.6 understands)
+    sys.exit("hvdtrain: needs Python 3.10 or later; make setup, then source .venv/bin/activate")

@@ -37,13 +37,13 @@ Each framework also has its own entry point, whose source shows how to launch it
 
 
 @exit_status()
-def main(argv: list[str] | None = None) -> None:
-    """Run the command in `argv`, by default the command line's; an unknown command ends the process with status 2."""
+def main(argv: list[str] | None = None, **given: str) -> None:
+    """Run the command in `argv`, by default the command line's, or with arguments `given` training by its options."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # of whoever ignores it, the kernel forgets how its children ended
-    argv = sys.argv[1:] if argv is None else argv
+    argv = ["train"] * bool(given) + sys.argv[1:] if argv is None else argv
     command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if command in COMMANDS:
-        importlib.import_module(f"hvdtrain.{COMMANDS[command]}").main(argv=rest)
+        importlib.import_module(f"hvdtrain.{COMMANDS[command]}").main(argv=rest, **given)
     elif command in ("-h", "--help"):
         print(USAGE, end="")
     elif command == "--version":

@@ -9,7 +9,7 @@ The book's training:  horovodrun -np 2 python -m hvdtrain.mxnet_lenet --recipe b
 All options:          python -m hvdtrain.mxnet_lenet --help
 """
 
-from hvdtrain.cli.train import main
+from hvdtrain.__main__ import main
 
 if __name__ == "__main__":
-    main("mxnet", "python -m hvdtrain.mxnet_lenet")
+    main(framework="mxnet", program="python -m hvdtrain.mxnet_lenet")

@@ -9,7 +9,7 @@ The book's training:  horovodrun -np 2 python -m hvdtrain.tensorflow_lenet --rec
 All options:          python -m hvdtrain.tensorflow_lenet --help
 """
 
-from hvdtrain.cli.train import main
+from hvdtrain.__main__ import main
 
 if __name__ == "__main__":
-    main("tensorflow", "python -m hvdtrain.tensorflow_lenet")
+    main(framework="tensorflow", program="python -m hvdtrain.tensorflow_lenet")

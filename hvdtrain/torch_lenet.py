@@ -9,7 +9,7 @@ The book's training:  horovodrun -np 2 python -m hvdtrain.torch_lenet --recipe b
 All options:          python -m hvdtrain.torch_lenet --help
 """
 
-from hvdtrain.cli.train import main
+from hvdtrain.__main__ import main
 
 if __name__ == "__main__":
-    main("torch", "python -m hvdtrain.torch_lenet")
+    main(framework="torch", program="python -m hvdtrain.torch_lenet")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from hvdtrain.config.option_parser import OptionParser
-from hvdtrain.config.options import TITLES, Config, Framework
+from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.sources import training_parser
 from hvdtrain.doctor import examine_host
-from hvdtrain.system import rank_info
+from hvdtrain.system import rank_info, stacks
 from hvdtrain.training.process import Ending, end, ending_process, prepare_host, read_options
 
 PROGRAM = "python -m hvdtrain train"
@@ -48,5 +48,5 @@ def _train(ending: Ending, framework: Framework | None, program: str, argv: list
 
 def starting(config: Config) -> str:
     """What rank 0 says before imports that take seconds."""
-    libraries = f"{TITLES[config.framework]}{' and Horovod' * config.over_horovod}"
+    libraries = f"{stacks.TITLES[config.framework]}{' and Horovod' * config.over_horovod}"
     return f"starting rank 0 of {rank_info.detect().size}: importing {libraries} ..."

@@ -20,8 +20,6 @@ from hvdtrain.config.strategy_names import OVER_HOROVOD
 from hvdtrain.system import removed
 
 Framework = Literal["mxnet", "torch", "tensorflow"]
-TITLES: dict[str, str] = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
-"""The frameworks' own names."""
 AUTO_RESUME = Path("auto")
 """The value of --resume that finds the run by its name."""
 MAX_WORKERS = 256

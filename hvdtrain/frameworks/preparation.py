@@ -59,7 +59,7 @@ def require(modules: Iterable[str], framework: Framework) -> None:
     for name in modules:
         try:
             importlib.import_module(name)
-        except ImportError as error:
+        except Exception as error:
             raise _missing(name, framework, error) from None
     if framework == "tensorflow":
         _check_keras()
@@ -70,11 +70,12 @@ def prepare(framework: Framework) -> None:
     importlib.import_module(f"hvdtrain.frameworks.{framework}")
 
 
-def _missing(name: str, framework: Framework, error: ImportError) -> UserError:
+def _missing(name: str, framework: Framework, error: Exception) -> UserError:
     reason = str(error).splitlines()[0] if str(error) else "no reason given"
     if name == framework:
         why = stacks.why_missing(framework)
-        command = stacks.setup_command(stacks.stack_with(framework))
+        is_broken = not isinstance(error, ModuleNotFoundError)
+        command = "python -m hvdtrain doctor" if is_broken else stacks.setup_command(stacks.stack_with(framework))
         return UserError(
             f"{framework} cannot be imported ({reason})" + (f": it {why}" if why else ""), f"run: {command}"
         )

@@ -215,12 +215,15 @@ def exit_status() -> Iterator[None]:
     try:
         with output_errors():
             yield
-    except HvdtrainError as error:
-        if error.reason:
-            failure = Failure.of_exception(error)
-            agent_pipe.send(failure)
-            print(f"hvdtrain: {printable(str(error))}{failure.indented_traceback}", file=sys.stderr)
-        sys.exit(error.exit_status)
+    except Exception as error:
+        from hvdtrain.system.stacks import known_error  # what it imports takes long
+
+        if not (known := known_error(error)):
+            raise
+        failure = Failure.of_exception(known)
+        if known.reason and not agent_pipe.send(failure):  # then the launcher prints it
+            print(f"hvdtrain: {printable(str(known))}{failure.indented_traceback}", file=sys.stderr)
+        sys.exit(known.exit_status)
     except KeyboardInterrupt:
         print("hvdtrain: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)

@@ -17,11 +17,6 @@ from typing import Any, TypeVar
 
 from hvdtrain.errors import UserError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 Result = TypeVar("Result")
 
 RECORD_BYTES = 1 << 24
@@ -173,6 +168,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises OSError as `read_limited` does, ValueError or RecursionError if the content is not TOML; UnicodeDecodeError,
     a ValueError, if it is not UTF-8.
     """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
     content = read_limited(path, OPTIONS_BYTES).decode("utf-8-sig")
     for number, line in enumerate(content.split("\n"), 1):
         if line.count(".") > DOTS:

@@ -12,10 +12,13 @@ import platform
 import re
 import shlex
 import sys
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+from hvdtrain.errors import HvdtrainError, UserError
 
 DISTRIBUTIONS = {
     "torch": ("torch",),
@@ -23,6 +26,8 @@ DISTRIBUTIONS = {
     "tensorflow": ("tensorflow-cpu", "tensorflow"),
 }
 """The packages that contain each framework; the first is the one that hvdtrain's extra installs."""
+TITLES: dict[str, str] = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
+"""The frameworks' own names."""
 SYSTEM_TORCH = "hvdtrain-system-torch"
 """Folder in which set-up links the machine's own PyTorch and what it requires, with USE_SYSTEM_TORCH=1."""
 
@@ -174,6 +179,31 @@ def why_missing(framework: str) -> str:
     if running_python() not in (pythons := pythons_of(framework)):
         reasons.append(f"needs Python {listed(pythons)}")
     return " and ".join(reasons)
+
+
+REQUIRED = ("numpy", "rich", "requests", "filelock", "safetensors", "PIL", "msgspec")
+"""The modules that hvdtrain cannot do without."""
+
+
+def known_error(error: Exception) -> HvdtrainError | None:
+    """An error that one line explains: this one, or that of a required package that is missing or broken; else None."""
+    if isinstance(error, HvdtrainError):
+        return error
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [str(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
+    if isinstance(error, ImportError):
+        modules.append(error.name or "")
+    name = next((root for module in reversed(modules) if (root := module.partition(".")[0]) in REQUIRED), "")
+    reason = str(error).strip().rpartition("\n")[2] or type(error).__name__  # NumPy gives a page of advice before it
+    return UserError(f"{name} cannot be used ({reason})", package_remedy(name)) if name else None
+
+
+def package_remedy(module: str) -> str:
+    """The command that installs a required package, or installs it again."""
+    name = {"PIL": "pillow"}.get(module, module)
+    if version := installed_version(name):
+        return f"python -m pip install --force-reinstall --no-deps {name}=={version}"
+    return f"{repair_command()}, then source .venv/bin/activate" if sys.prefix == sys.base_prefix else repair_command()
 
 
 PACKAGES = (

@@ -26,7 +26,7 @@ from hvdtrain.collectives.limits import shut_down_horovod
 from hvdtrain.config import validity
 from hvdtrain.config.options import AUTO_RESUME, Config, Framework, RuntimeOptions
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, UserError
-from hvdtrain.system import agent_pipe, arithmetic, rank_info, resources
+from hvdtrain.system import agent_pipe, arithmetic, rank_info, resources, stacks
 from hvdtrain.system.checkpoint_folder import newest_whole
 from hvdtrain.system.command import output_errors, prepare_streams
 from hvdtrain.system.run_end import Failure, RunEnd, run_on_end
@@ -71,12 +71,6 @@ def ending_process() -> Iterator[Ending]:
         _, rank, size, _ = rank_info.detect()
         yield ending
         notify(ending.on_end, RunEnd("finished"))
-    except HvdtrainError as error:
-        wait_s = OTHER_RANKS_WAIT_S if rank else 0.0
-        failure = Failure.of_exception(error)
-        if error.__cause__ and _show_cause(error.__cause__, rank, bool(failure.traceback)):
-            failure = failure._replace(reason=f"{failure.reason}{IN_LOG}")
-        end(rank, failure, error.exit_status, wait_s, ending.on_end)
     except SystemExit as ended:  # of a script, in its loop
         exit_status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         notify(ending.on_end, RunEnd.of_process(exit_status))
@@ -87,7 +81,11 @@ def ending_process() -> Iterator[Ending]:
         left = UserError("the debugger ended", "without a terminal, as under a launcher, see docs/own-loop.md")
         end(rank, Failure.of_exception(left), left.exit_status, 0.0, ending.on_end)
     except Exception as error:
-        failure = Failure.of_exception(error)
+        failure = Failure.of_exception(known := stacks.known_error(error) or error)
+        if isinstance(known, HvdtrainError):
+            if known.__cause__ and _show_cause(known.__cause__, rank, bool(failure.traceback)):
+                failure = failure._replace(reason=f"{failure.reason}{IN_LOG}")
+            end(rank, failure, known.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0, ending.on_end)
         if failure.traceback and log.handlers:
             _show_cause(error, rank, True)
         elif log.handlers:

@@ -14,8 +14,8 @@ from support.in_process import command
 from support.jobs import launcher, newest, run
 from support.stack import FASTEST
 
-from hvdtrain.config.options import TITLES
 from hvdtrain.runs import checkpoints
+from hvdtrain.system.stacks import TITLES
 
 NAME = "a$b$c_<x>|.npz"
 """Two dollar signs enclose math, and the rest is markup in some file."""

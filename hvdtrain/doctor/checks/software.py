@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
-from hvdtrain.config.options import TITLES
 from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
 from hvdtrain.system.stacks import (
     DISTRIBUTIONS,
     STACKS,
+    TITLES,
     framework_version,
     installed_version,
     is_system_s,
@@ -122,6 +122,18 @@ def _old_numpy() -> str:
 
 
 @check("software", "host")
+def check_packages(context: CheckContext) -> Iterator[Finding]:
+    """the packages that hvdtrain requires can be imported"""
+    program = f"for name in {stacks.REQUIRED}: print(name, flush=True); __import__(name)"
+    completed = context.once("packages", lambda: context.run([sys.executable, "-c", program], 60))
+    if completed.status == 0:
+        yield ok(f"{', '.join(stacks.REQUIRED)} can be imported")
+    else:
+        name = completed.out.split()[-1]
+        yield fail(f"{name} cannot be used ({completed.reason()})", stacks.package_remedy(name))
+
+
+@check("software", "host")
 def check_frameworks(context: CheckContext) -> Iterator[Finding]:
     """each framework of the stack can be imported"""
     missing = [name for name in FRAMEWORKS if not has_module(name)]
@@ -137,7 +149,8 @@ def check_frameworks(context: CheckContext) -> Iterator[Finding]:
         if "framework_error" in answer:
             error = answer["framework_error"]
             text = f"{name} is installed but cannot be imported ({first_line(error)})"
-            yield fail(text, _import_remedy(name, error))
+            (of_packages,) = check_packages(context)
+            yield fail(text, of_packages.remedy or _import_remedy(name, error))
         elif "numpy_error" in answer:
             text = f"{name} {answer['version']} cannot use NumPy {installed_version('numpy')} ({answer['numpy_error']})"
             yield fail(text, stacks.repair_command())
@@ -169,8 +182,8 @@ def _import_remedy(name: str, error: str) -> str:
 
 @check("software", "host")
 def check_requirements(context: CheckContext) -> Iterator[Finding]:
-    """the packages that a framework requires, in the versions that its own metadata asks for"""
-    names = [name for names in DISTRIBUTIONS.values() for name in names if installed_version(name)]
+    """the packages that hvdtrain and a framework require, in the versions that their own metadata asks for"""
+    names = [name for names in (("hvdtrain",), *DISTRIBUTIONS.values()) for name in names if installed_version(name)]
     try:
         problems = [problem for name in names for problem in unmet(name)]
     except ImportError:

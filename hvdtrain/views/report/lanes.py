@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdtrain.config.options import TITLES
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs import plots
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
+from hvdtrain.system.stacks import TITLES
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.rows import ReportRow, Spread, unit_of
 

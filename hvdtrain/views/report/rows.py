@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hvdtrain.config.options import TITLES
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs.run import LAYERS, RecordedRun
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
+from hvdtrain.system.stacks import TITLES
 
 Z = 1.959964
 """Of 95 %, two-sided."""

@@ -1,13 +1,16 @@
 """Commands work with the required packages alone, and those that need more name the extra that brings it.
 
-The packages of extras cannot be imported in the processes that these tests start.
+The packages of extras cannot be imported in the processes that these tests start. Where a required one is missing or
+broken, or Python is too old, each command says so in one line, and the doctor works.
 """
 
+import ast
 import configparser
 import json
 import os
 import subprocess
 import sys
+import venv
 
 import pytest
 from support.environment import of_jobs
@@ -16,6 +19,7 @@ from support.report import make_run
 from support.stack import FASTEST
 
 from hvdtrain.cli import COMMANDS
+from hvdtrain.system.stacks import REQUIRED
 
 EXTRAS = {
     "plots": ["matplotlib"],
@@ -74,10 +78,10 @@ def folder(tmp_path_factory):
     return made
 
 
-def python(folder, *words: str) -> subprocess.CompletedProcess[str]:
+def python(folder, *words: str, executable: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """What Python does in the folder without the packages of extras."""
     environment = of_jobs(PYTHONPATH=os.pathsep.join([str(folder), str(ROOT)]))
-    command = [sys.executable, *words]
+    command = [executable, *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
 
 
@@ -124,3 +128,99 @@ def test_extras_have_these_packages():
     for name, packages in EXTRAS.items():
         assert [package.replace("-", "_") for package in extras[name]] == packages
     assert all(name in extras["all"][0] or name in extras["all"][1] for name in EXTRAS)
+
+
+SCRIPT = "import hvdtrain\nwith hvdtrain.start() as run:\n    pass\n"
+BROKEN = {
+    "missing": (None, "No module named '{}"),
+    "error": ("raise RuntimeError('advice\\nbuilt for another')", "built for another"),
+    "library": ("raise ImportError('libx.so: cannot open')", "libx.so: cannot open"),
+    "part": ("import {}.part", "No module named '{}.part'"),
+    "needs": ("import other_package", "No module named 'other_package'"),
+}
+"""What is in a package's __init__.py, and what is said of it."""
+ENTRIES = {
+    "command": ["-m", "hvdtrain", "train", "--help"],
+    "lenet": ["-m", "hvdtrain.torch_lenet", "--strategy", "single"],
+    "script": ["script.py"],
+    "launch": [
+        "-m",
+        "hvdtrain",
+        "launch",
+        "local",
+        "-n",
+        "1",
+        "--",
+        sys.executable,
+        "-S",
+        "-m",
+        "hvdtrain.mxnet_lenet",
+    ],
+    **{name: ["-m", "hvdtrain", name] for name in ("show", "export", "sweep")},
+}
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory):
+    """What a Python says that has no packages, except those in the folder."""
+    made = tmp_path_factory.mktemp("bare")
+    venv.create(made, symlinks=True)
+
+    def run(folder, *words: str) -> subprocess.CompletedProcess[str]:
+        (folder / "script.py").write_text(SCRIPT)
+        return python(folder, *words, executable=str(made / "bin" / "python"))
+
+    return run
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    (line,) = done.stderr.splitlines()
+    assert done.returncode and not done.stdout and line.startswith("hvdtrain: "), done
+    return line
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_each_entry_point_names_a_missing_package_and_a_command(bare_python, tmp_path, entry):
+    line = one_line(bare_python(tmp_path, *ENTRIES[entry]))
+    assert any(f": {name} cannot be used (No module named " in line for name in REQUIRED), line
+    assert "make setup STACK=" in line or "/bin/activate" in line
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("package", ["msgspec", "numpy"])
+def test_a_broken_package_is_one_line(bare_python, tmp_path, package, kind):
+    content, said = BROKEN[kind]
+    for name, text in {"msgspec": "", package: content}.items():
+        if text is not None:
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "__init__.py").write_text(text.replace("{}", name))
+    program = "from hvdtrain.system.command import *\nwith exit_status():\n    import hvdtrain.collectives.encoding"
+    line = one_line(bare_python(tmp_path, *{"msgspec": ENTRIES["lenet"], "numpy": ["-c", program]}[package]))
+    assert f"{package} cannot be used (" in line and said.replace("{}", package) in line
+
+
+def test_the_doctor_works_without_packages(bare_python, tmp_path):
+    done = bare_python(tmp_path, "-m", "hvdtrain", "doctor")
+    assert done.returncode == 1 and done.stderr == "", done
+    said = "  fail packages: numpy cannot be used (exit status 1: ModuleNotFoundError: No module named 'numpy')\n"
+    assert f"{said}       -> make setup STACK=" in done.stdout
+    assert "crashed" not in done.stdout and "ok   folder: " in done.stdout
+
+
+@pytest.mark.parametrize("entry", ["command", "lenet", "script"])
+def test_an_old_python_is_one_line(bare_python, tmp_path, entry):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.version_info = (3, 8, 1)")
+    line = one_line(bare_python(tmp_path, *ENTRIES[entry]))
+    assert line.startswith("hvdtrain: needs Python 3.10 or later; make setup")
+
+
+def test_old_pythons_can_read_what_says_so():
+    ast.parse((ROOT / "hvdtrain" / "__init__.py").read_text(), feature_version=(3, 6))
+    assert "__future__" not in (ROOT / "hvdtrain" / "__init__.py").read_text(), "Python 3.6 lacks annotations"
+
+
+def test_these_packages_are_required():
+    setup = configparser.ConfigParser(comment_prefixes="#")
+    setup.read(ROOT / "setup.cfg")
+    listed = [line.split(";")[0].split(">")[0] for line in setup["options"]["install_requires"].split("\n") if line]
+    assert {*REQUIRED} - {"PIL"} == {*listed} - {"pillow", "tomli"}

@@ -12,6 +12,7 @@ from support.doctor import doctor
 from support.made_up_packages import BUILT
 
 from hvdtrain.doctor.checks import horovod, software
+from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.preparation import require
 from hvdtrain.system import stacks
@@ -186,3 +187,17 @@ def test_framework_that_crashes_or_lacks_a_library(tmp_path):
     (tmp_path / "fake" / "mxnet" / "__init__.py").write_text("raise OSError('libquadmath.so.0: cannot open')")
     result = doctor(tmp_path, "--only", "frameworks", PYTHONPATH=str(tmp_path / "fake"))
     result.has("frameworks", "fail", "mxnet", "libquadmath", remedy="apt-get install libquadmath0")
+
+
+def test_a_broken_numpy_is_named_and_no_framework_is_installed_again(environment):
+    environment.install("numpy==1.23.5", "torch==2.15.0", "mxnet==1.9.1")
+    ended = Completed(1, "numpy\n", "ImportError: libcblas.so: cannot open shared object file\n", 9.0)
+    environment.context.once("packages", lambda: ended)
+    for name in ("torch", "mxnet"):
+        environment.module(name, framework_error="ImportError: libcblas.so: cannot open shared object file")
+    findings = environment.findings(software.check_packages) + environment.findings(software.check_frameworks)
+    failed = [finding for finding in findings if finding.status == "fail"]
+    assert failed[0].text == f"numpy cannot be used ({ended.reason()})" and len(failed) == 3
+    assert {finding.remedy.partition(" -m ")[2] for finding in failed} == {
+        "pip install --force-reinstall --no-deps numpy==1.23.5"
+    }
