@@ -34,6 +34,9 @@ from hvdtrain.frameworks.torch.network import (
 from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy, Unsupported
 from hvdtrain.system.membership import Membership
 
+SENT_BY_HOROVOD = (torch.float16, torch.float32, torch.float64)
+"""Types whose tensors Horovod broadcasts as they are: in messages of so many elements, and not bytes."""
+
 
 class TorchStrategy(Strategy):
     """What the training loop calls; by default gradients are not combined."""
@@ -140,16 +143,16 @@ def _state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
 
 
 def _broadcast(hvd: Any, tensors: dict[str, torch.Tensor]) -> None:
-    """Give all ranks rank 0's values: Horovod sends them in types that it has, and in contiguous memory.
+    """Give all ranks rank 0's values, in contiguous memory: Horovod sends bytes where it lacks the type, as bool.
 
     Of tensors whose elements share memory, to which nothing can be written, each rank keeps its own.
     """
-    known = {name: t.view(torch.int16) if t.dtype is torch.bfloat16 else as_real(t) for name, t in tensors.items()}
-    sent = {name: tensor.contiguous() for name, tensor in known.items()}
+    dense = {name: t.detach().resolve_conj().resolve_neg().contiguous() for name, t in tensors.items() if t.numel()}
+    sent = {n: t if t.dtype in SENT_BY_HOROVOD else t.view(-1).view(torch.uint8) for n, t in dense.items()}
     hvd.broadcast_parameters(sent, root_rank=0)
-    for name, tensor in known.items():
-        if sent[name] is not tensor and is_plain(tensor):
-            tensor.copy_(sent[name])
+    for name, values in dense.items():
+        if values.data_ptr() != tensors[name].data_ptr() and is_plain(tensors[name]):
+            tensors[name].copy_(values)
 
 
 def _send_incomplete_groups(optimizer: Any) -> None:

@@ -12,9 +12,9 @@ from torch import nn
 
 from hvdtrain import fit
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.torch.network import buffer_arrays, load_buffers
+from hvdtrain.frameworks.torch.network import SAVED, buffer_arrays, load_buffers
 from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
-from hvdtrain.frameworks.torch.strategies import TorchAllreduce, _broadcast, _Compression
+from hvdtrain.frameworks.torch.strategies import SENT_BY_HOROVOD, TorchAllreduce, _broadcast, _Compression
 from hvdtrain.runs import checkpoints
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64)
@@ -111,19 +111,35 @@ def test_tensors_in_other_layouts_are_trained_as_in_one_process(options, expecte
         np.testing.assert_allclose(saved.weights[name], array, 1e-5, 1e-6, err_msg=name)
 
 
-def test_horovod_broadcasts_tensors_in_any_layout():
-    def broadcast(tensors, root_rank):
-        for tensor in tensors.values():
-            assert tensor.is_contiguous()
-            tensor.add_(1)
+LAYOUTS = {
+    "plain": lambda tensor: tensor,
+    "transposed": lambda tensor: tensor.t(),
+    "one number": lambda tensor: tensor[0, 0].clone(),
+    "empty": lambda tensor: tensor[:0].clone(),
+    "conjugate": lambda tensor: tensor.conj(),
+}
 
-    tensors = {"kernel": torch.zeros(2, 3).t(), "plain": torch.zeros(2), "shared": torch.zeros(1).expand(3)}
-    _broadcast(SimpleNamespace(broadcast_parameters=broadcast), tensors)
-    assert {name: tensor.unique().tolist() for name, tensor in tensors.items()} == {
-        "kernel": [1.0],
-        "plain": [1.0],
-        "shared": [0.0],
-    }
+
+@pytest.mark.parametrize("dtype", SAVED)
+def test_horovod_broadcasts_tensors_of_any_type_and_layout(dtype):
+    sent = {}
+
+    def send(tensors, root_rank):
+        sent.update((name, tensor.clone()) for name, tensor in tensors.items())
+
+    def receive(tensors, root_rank):
+        for name, tensor in tensors.items():
+            assert tensor.is_contiguous() and tensor.dtype in (*SENT_BY_HOROVOD, torch.uint8)
+            tensor.copy_(sent[name])
+
+    of_rank_0, others = (
+        {name: layout(torch.full((2, 3), number).to(dtype)) for name, layout in LAYOUTS.items()} for number in (1, 0)
+    )
+    others["shared"] = of_rank_0["shared"] = torch.zeros(1, dtype=dtype).expand(3)
+    for tensors, broadcast in ((of_rank_0, send), (others, receive)):
+        _broadcast(SimpleNamespace(broadcast_parameters=broadcast), tensors)
+    for name, tensor in of_rank_0.items():
+        assert torch.equal(others[name], tensor) and others[name].dtype is dtype, name
 
 
 @pytest.mark.parametrize("dtypes", [*((dtype,) for dtype in TYPES), TYPES])
