@@ -57,12 +57,15 @@ def count_devices(requested: int, gpus: int) -> int:
 
 
 def pad_rows(multiple: int, weights: np.ndarray, *arrays: np.ndarray) -> Rows:
-    """The rows of a batch, and as many of weight zero as make their number a multiple of `multiple`."""
+    """The rows of a batch, and as many of weight zero as make their number a multiple of `multiple`.
+
+    Without weights, the first array of an evaluation's rows gets zeros.
+    """
     missing = -len(weights) % multiple
     if missing == 0:
         return weights, *arrays
     padded = (np.concatenate([rows, np.repeat(rows[:1], missing, axis=0)]) for rows in arrays)
-    return np.concatenate([weights, np.zeros(missing, weights.dtype)]), *padded
+    return np.concatenate([weights, np.zeros((missing, *weights.shape[1:]), weights.dtype)]), *padded
 
 
 def split_rows(count: int, weights: np.ndarray, *arrays: np.ndarray) -> list[Rows]:

@@ -28,7 +28,7 @@ from hvdtrain.networks.description import Weights
 from hvdtrain.system import arithmetic, rank_info
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks.target import Target
-from hvdtrain.tasks.user import Script
+from hvdtrain.tasks.user import Script, UserTask
 
 AnyStrategy = TypeVar("AnyStrategy", bound=Strategy)
 
@@ -201,6 +201,10 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
     _prepare(config, runtime)
     entry = check_request(config, target, runtime)
     strategy = _start(entry, config, runtime)
+    if isinstance(target, UserTask):
+        batch = min(config.global_batch(strategy.group.size), len(target.dataset.train))
+        parts = (config.shards or strategy.group.size) * strategy.devices * config.accumulate
+        target.row_counts.append(max(batch // parts, 1))
     learner = entry.learner(target, weights, strategy)
     learner.mean = strategy.mean
     share_arrays(learner, learner.shared_statistics)  # strategies share the parameters, and not all of them these

@@ -14,6 +14,7 @@ import numpy as np
 
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.batches import pad_rows
 from hvdtrain.interfaces.learner import Evaluated, Learner, StepLoss
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.system.phases import SCRIPT
@@ -38,6 +39,10 @@ class TaskOutputs:
     int64: ClassVar[Any]
     """Its type of labels."""
     _task: UserTask
+
+    def eval_rows(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """The rows of an evaluation, and others where the model takes no smaller number."""
+        return pad_rows(self._task.needed_rows or 1, *arrays)
 
     def _losses_of(self, outputs: Any, targets: Any) -> Any:
         """The loss of each row, (n,). Raises UserError for losses of another shape, and if there are none."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager as ContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, SupportsFloat
 
@@ -99,6 +101,10 @@ class Learner(abc.ABC):
     """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
     skipped: int = 0
     """Number of updates skipped because gradients were not finite; the same on every rank."""
+    eval_modes: tuple[Callable[[], ContextManager[Any]], ...] = (contextlib.nullcontext,)
+    """In which a user's code is evaluated, the cheapest first: the others where it computes gradients by itself."""
+    changes_in_evaluation: bool = False
+    """Whether an evaluation changes what `weights` returns, so that each of its steps must put it back."""
     mean: Mean | None = None
     """What combines gradients, or with --sync-every weights; its state belongs to checkpoints."""
     _averages: Any = None
@@ -143,6 +149,33 @@ class Learner(abc.ABC):
     def read_losses(self, losses: list[Any]) -> list[float]:
         """The values of losses that `train_step` returned; waits for the last."""
         return [float(loss) for loss in losses]
+
+    def try_step(self, batch: Batch) -> None:  # noqa: B027  (networks as data take any number of rows)
+        """Compute the losses of a batch's rows in training, alone; inside of `unchanged`."""
+
+    @contextlib.contextmanager
+    def unchanged(self, is_trial: bool = False) -> Iterator[None]:
+        """What happens inside leaves `weights` as they were. is_trial: and all else that the model may have changed."""
+        before = self.weights()
+        try:
+            yield
+        finally:
+            if changed_names(before, self.weights()):
+                self.load(before)
+
+    def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        """What `eval_step` returns, in the first of `eval_modes` in which it does not fail; it leaves no trace."""
+        with self.unchanged() if self.changes_in_evaluation else contextlib.nullcontext():
+            try:
+                with self.eval_modes[0]():
+                    return self.eval_step(arrays)
+            except Exception:
+                for mode in self.eval_modes[1:]:
+                    with contextlib.suppress(Exception), mode():
+                        evaluated = self.eval_step(arrays)
+                        self.eval_modes = (mode,)
+                        return evaluated
+                raise
 
     @abc.abstractmethod
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
@@ -210,6 +243,12 @@ class Learner(abc.ABC):
         Raises an error of any kind if it cannot; the step is then as it was. By default there is nothing to compile.
         """
         return 0.0
+
+
+def changed_names(before: Weights, after: Weights) -> set[str]:
+    """The names of arrays that are not the same, bit for bit."""
+    same = (name for name, array in before.items() if name in after and array.tobytes() == after[name].tobytes())
+    return (before.keys() | after.keys()) - set(same)
 
 
 @dataclass(frozen=True)

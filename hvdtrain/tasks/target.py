@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,11 +10,14 @@ import numpy as np
 
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.validation import advice, suspicious
-from hvdtrain.interfaces.reading import Dataset
+from hvdtrain.interfaces.reading import Dataset, Part
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.tasks.rows import LabelCheck
+
+TRIED_ROWS = 4
+"""Rows on which a user's code is tried out before training."""
 
 
 class Target:
@@ -26,6 +29,8 @@ class Target:
     """What a row is called in messages."""
     is_portable: ClassVar[bool] = False
     """Whether it is data: every framework trains it in each of its styles, and resumes checkpoints of the others."""
+    needed_rows: int = 0
+    """Number of rows that the model takes, where it does not take any number, as far as is known."""
     loader_spec: dict[str, Any] | None = None
     """How other processes load the data (`datasets.worker.WorkerProcess`); None where only this one can."""
 
@@ -86,6 +91,16 @@ class Target:
             f"{config.model} is a {self.kind}: its checkpoints stay in {config.framework}, and where its "
             f"model has batch normalization, each {part} normalizes its own rows"
         )
+
+    def tried_rows(self, dataset: Dataset, part: Part, count: int) -> tuple[np.ndarray, ...]:
+        """So many rows of a part of the data, of which only the first ones are read."""
+        source = dataset.parts[part]
+        rows = source[np.arange(min(TRIED_ROWS, len(source)))]
+        return tuple(array[np.arange(count) % len(array)] for array in rows)
+
+    def guard(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of the user's returns; what: names it in the error that a task raises."""
+        return function(*arguments)
 
     def problems(self, dataset: Dataset) -> list[str]:
         """What is probably wrong with the data: each problem with its remedy, in one sentence."""

@@ -13,7 +13,7 @@ from bdb import BdbQuit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,13 +32,12 @@ from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks import methods
 from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
 from hvdtrain.tasks.sources import NoRows, load_parts
-from hvdtrain.tasks.target import Target
+from hvdtrain.tasks.target import TRIED_ROWS, Target
 
+T = TypeVar("T")
 PACKAGE = Path(__file__).parents[1]
 TRUTH_VALUES = {"true": True, "false": False}
 """As TOML and command lines have them; Python's own are literals."""
-TRIED_ROWS = 4
-"""Rows on which a task is tried out before training."""
 
 
 class TaskError(UserError):
@@ -70,6 +69,8 @@ class UserTask(Target):
     loader_spec: dict[str, Any] | None = None
     advice: list[str] = field(default_factory=list)
     """What is probably wrong with the model, as its framework finds out."""
+    row_counts: list[int] = field(default_factory=lambda: [TRIED_ROWS])
+    """Numbers of rows with which the model is tried out: few, and those of a step, for a model that takes no others."""
     kind = "task"
 
     @property
@@ -116,10 +117,27 @@ class UserTask(Target):
         """What a function of the user's returns; what: names it. Raises UserError, with the line, if it fails."""
         return _report(self.name, what, function, *arguments)
 
+    def try_out(self, function: Callable[[tuple[np.ndarray, ...]], T]) -> T:
+        """What a function returns for the first rows: for few, or if a framework fails on them for those of a step."""
+        try:
+            return function(self.first_rows())
+        except UserError as error:
+            if not error.__cause__ or len(self.row_counts) == 1:
+                raise
+        del self.row_counts[0]
+        return self.try_out(function)
+
+    @property
+    def needed_rows(self) -> int:  # type: ignore[override]
+        return self.row_counts[0] if self.row_counts[0] != TRIED_ROWS else 0
+
     def first_rows(self) -> tuple[np.ndarray, ...]:
         """The first training rows, on which the task is tried out."""
-        rows = self.dataset.train[np.arange(min(TRIED_ROWS, len(self.dataset.train)))]
-        if not self.skip_bad_rows or self.has("losses"):
+        return self.tried_rows(self.dataset, "train", min(self.row_counts[0], len(self.dataset.train)))
+
+    def tried_rows(self, dataset: Dataset, part: Part, count: int) -> tuple[np.ndarray, ...]:
+        rows = super().tried_rows(dataset, part, count)
+        if self.has("losses"):
             return rows
         # Labels of the default loss may be wrong, which is not known before the model's outputs: 0 is always one.
         return (*rows[: self.inputs], *map(np.zeros_like, rows[self.inputs :]))

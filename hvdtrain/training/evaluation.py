@@ -7,7 +7,8 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -81,7 +82,7 @@ def evaluate(
     began = time.perf_counter()
     sums = Sums(run.target.confused_classes(run.dataset))
     share_local_arrays(run.learner)
-    with averaged(run.learner):
+    with averaged(run.learner), run.learner.unchanged() if not run.target.is_portable else nullcontext():
         _evaluate_rows(run, batches, step, part, sums, on_batch)
     phases.begin(EVALUATION)
     for names in sums.renamed if run.is_rank_0 else ():
@@ -94,8 +95,7 @@ def _evaluate_rows(
     run: RunContext, batches: Batches, step: int, part: EvaluatedPart, sums: Sums, on_batch: Callable[[int], None]
 ) -> None:
     """Add this rank's rows of the part to the sums."""
-    source = run.dataset.parts[part]
-    pieces, ahead = itertools.tee(sharding.evaluation(len(source), BATCH, run.cut(run.group.rank)))
+    pieces, ahead = itertools.tee(eval_pieces(run, part, run.group.rank))
     phases.begin(EVALUATION_DATA)
     for count, (numbers, rows) in enumerate(zip(pieces, batches.reader.batches(part, ahead), strict=True)):
         phases.begin(EVALUATION)
@@ -104,9 +104,14 @@ def _evaluate_rows(
         if run.config.shards:  # a model that draws random numbers in evaluations draws them by the rows
             run.learner.seed(step, run.config.shards + 1 + int(numbers[0]))
         if len(arrays[0]):
-            sums.add(run.learner.eval_step(arrays), arrays)
+            sums.add(run.learner.evaluate(arrays), arrays)
         on_batch(count)
         phases.begin(EVALUATION_DATA)
+
+
+def eval_pieces(run: RunContext, part: EvaluatedPart, rank: int) -> Iterator[np.ndarray]:
+    """The numbers of a rank's rows in each of its evaluation steps."""
+    return sharding.evaluation(len(run.dataset.parts[part]), run.target.needed_rows or BATCH, run.cut(rank))
 
 
 class Sums:

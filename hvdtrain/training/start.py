@@ -40,6 +40,7 @@ from hvdtrain.training.saver import Saver
 from hvdtrain.training.state import Start, open_log
 from hvdtrain.training.survival import Survivors
 from hvdtrain.training.timing import StepTimer, Throughput
+from hvdtrain.training.trial import try_out
 from hvdtrain.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ def start_run(
     with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as reading:
         local_steps = LocalSteps(learner) if config.sync_every > 1 else None
         run = RunContext(config, runtime, target, learner, dataset, Path(), lock, local_steps=local_steps)
+        try_out(run)
         learner.set_length(config.epochs * run.steps_per_epoch, config.epochs)
         if isinstance(learner.group, SurvivingGroup):
             reading.enter_context(reader)  # before the others wait for this rank

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import io
 from collections.abc import Sequence
 
 import mxnet as mx
 import numpy as np
-from mxnet import gluon
+from mxnet import autograd, gluon
 from mxnet.contrib import amp
 
 from hvdtrain.errors import UserError
@@ -93,6 +94,7 @@ class OperatorLearner(ContextLearner):
 class MXNetSteps(ContextLearner):
     """What Gluon's learners share: parameters, and the update of their trainer once backward has begun."""
 
+    eval_modes = (contextlib.nullcontext, functools.partial(autograd.record, train_mode=False))
     _parameters: Parameters
     """Those that are trained."""
     _trainer: gluon.Trainer
@@ -216,6 +218,10 @@ class MXNetLearner(MXNetSteps):
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         return self._objective.evaluate(arrays)
+
+    def try_step(self, batch: Batch) -> None:
+        self._objective.forward(batch)
+        mx.nd.waitall()
 
     def weights(self) -> Weights:
         return self._objective.weights()

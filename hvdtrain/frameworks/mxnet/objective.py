@@ -192,8 +192,11 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         self._seeds_all = bool(strategy.config.shards)
         seed_generators(self._seed)
         self._block = self._make_block()
-        inputs, targets = self._split([load_array(np.asarray(array), contexts[0]) for array in task.first_rows()])
-        self._first_outputs(inputs)
+        known = [array for array in self._block.collect_params().values() if not array._deferred_init]
+        values = [array.data(contexts[0]).copy() for array in known]
+        inputs, targets = task.try_out(self._build)
+        for array, value in zip(known, values, strict=True):
+            array.set_data(value)
         arrays = named_parameters(self._block)
         self.parameters = {name: array for name, array in arrays.items() if array.grad_req != "null"}
         self._untrained = {name: array for name, array in arrays.items() if array.grad_req == "null"}
@@ -220,8 +223,12 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         """The inputs of the block, and the targets."""
         return arrays[: self._task.inputs], arrays[self._task.inputs :]
 
-    def _first_outputs(self, inputs: Arrays) -> None:
-        """Run the block, from which parameters get their shapes, and hybridize it if it can be."""
+    def _build(self, arrays: tuple[np.ndarray, ...]) -> tuple[Arrays, Arrays]:
+        """Run the block, from which parameters get their shapes, and hybridize it if it can be.
+
+        Returns its inputs and the targets.
+        """
+        inputs, targets = self._split([load_array(np.asarray(array), self._contexts[0]) for array in arrays])
         try:
             self._block(*inputs)
             mx.nd.waitall()
@@ -235,6 +242,7 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
                 mx.nd.waitall()
             except Exception:  # its hybrid_forward works on arrays only
                 self._block.hybridize(False)
+        return inputs, targets
 
     def _check_parameters(self) -> None:
         for name, parameter in (self.parameters | self._untrained).items():
@@ -295,11 +303,12 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         fill_gradients(self.parameters)
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        inputs, targets = self._split([load_array(np.asarray(array), self._contexts[0]) for array in arrays])
+        padded, rows = self.eval_rows(arrays), len(arrays[0])
+        inputs, targets = self._split([load_array(np.asarray(array), self._contexts[0]) for array in padded])
         outputs = self._block(*inputs)
         losses, metrics = self._losses_of(outputs, targets), self._metrics_of(outputs, targets)
-        sums = {name: total(value) for name, value in metrics.items()}
-        return Evaluated(total(losses), sums)
+        sums = {name: total(value[:rows]) for name, value in metrics.items()}
+        return Evaluated(total(losses[:rows]), sums)
 
     def _by_row(self, method: str, values: Any, outputs: Any, targets: Any) -> mx.nd.NDArray:
         return super()._by_row(method, values, outputs, targets).astype(np.float32, copy=False)

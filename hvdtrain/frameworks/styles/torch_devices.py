@@ -174,6 +174,8 @@ def allreduce(data: list[torch.Tensor]) -> None:
 class TorchManualLearner(Learner):
     """The module as a function of parameters, with a copy of parameters and buffers on each device."""
 
+    eval_modes = (torch.no_grad, torch.enable_grad)
+
     def __init__(self, target: Target, weights: Weights | None, strategy: TorchManual) -> None:
         self.group, self.devices, self.skipped = strategy.group, strategy.devices, 0
         self._device_names, self._config = strategy.device_names, strategy.config

@@ -152,13 +152,20 @@ class TensorFlowLearner(Learner):
         lr = tf.constant(batch.lr, tf.float32)
         return self._strategy.run(self._step, rows, lr)
 
-    def _make_evaluation(self, *rows: tf.Tensor) -> Evaluation:
+    def try_step(self, batch: Batch) -> None:
+        _, *rows = self._objective.rows(batch, parts := self.devices * self._config.accumulate)
+        with self._strategy.scope():
+            self._objective.losses(*(tf.constant(array[: len(array) // parts]) for array in rows))
+
+    def _make_evaluation(self, count: tf.Tensor, *rows: tf.Tensor) -> Evaluation:
+        """The sums over so many rows; the others are padding."""
         losses, metrics, predicted = self._objective.evaluate(*rows)
-        sums = {name: tf.reduce_sum(tf.cast(value, tf.float64)) for name, value in metrics.items()}
-        return tf.reduce_sum(tf.cast(losses, tf.float64)), sums, predicted
+        sums = {name: tf.reduce_sum(tf.cast(value[:count], tf.float64)) for name, value in metrics.items()}
+        return tf.reduce_sum(tf.cast(losses[:count], tf.float64)), sums, predicted
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        loss, metrics, predicted = self._evaluate(*map(tf.constant, self._objective.eval_rows(arrays)))
+        rows = self._objective.eval_rows(arrays)
+        loss, metrics, predicted = self._evaluate(tf.constant(len(arrays[0])), *map(tf.constant, rows))
         sums = {name: float(value) for name, value in metrics.items()}
         return Evaluated(float(loss), sums, None if predicted is None else predicted.numpy())
 

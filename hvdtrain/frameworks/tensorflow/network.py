@@ -18,7 +18,7 @@ from hvdtrain.frameworks.user_code import no_model
 from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import ShapedNetwork
-from hvdtrain.tasks.user import UserTask
+from hvdtrain.tasks.user import TaskError, UserTask
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
@@ -228,3 +228,19 @@ def task_model(task: UserTask) -> tf.keras.Model:
             "give --optimizer and --lr, losses() and metrics()"
         )
     return model
+
+
+def without_half(output: Any) -> Any:
+    """bfloat16 and float16 as float32."""
+    return tf.cast(output, tf.float32) if tf.is_tensor(output) and output.dtype in (tf.bfloat16, tf.float16) else output
+
+
+def why_no_graph(error: BaseException) -> str:
+    """What is wrong with a task: TensorFlow raises an error of its own where a method of the task has failed."""
+    raised: BaseException | None = error
+    while raised:
+        if isinstance(raised, TaskError):
+            return raised.problem
+        raised = raised.__cause__ or raised.__context__
+    text, _, _ = str(error).partition("Call arguments received by layer")  # which Keras adds
+    return (text.strip().splitlines() or [type(error).__name__])[-1].strip()

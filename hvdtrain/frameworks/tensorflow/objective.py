@@ -18,6 +18,8 @@ from hvdtrain.frameworks.tensorflow.network import (
     channel_last,
     scale_pixels,
     task_model,
+    why_no_graph,
+    without_half,
 )
 from hvdtrain.frameworks.tensorflow.optimizer import FIRST_REPLICA
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
@@ -25,7 +27,7 @@ from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradien
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights, check_weights
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
-from hvdtrain.tasks.user import TaskError, UserTask
+from hvdtrain.tasks.user import UserTask
 
 Tensors = tuple[tf.Tensor, ...]
 Evaluation = tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]
@@ -81,7 +83,7 @@ class TensorFlowObjective:
         """Set parameters and running statistics. Raises ValueError if names or shapes differ."""
         self.check(weights)
         for name, variable in (self.parameters | self.statistics).items():
-            variable.assign(self.from_canonical(name, weights[name]))
+            variable.assign(tf.cast(self.from_canonical(name, weights[name]), variable.dtype))
 
     def check(self, weights: Weights) -> None:
         """Raise ValueError unless these are the names and shapes of all variables."""
@@ -89,7 +91,7 @@ class TensorFlowObjective:
 
     def to_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
         """TensorFlow's array of a variable, or of its optimizer state, in the canonical layout."""
-        return np.array(value)
+        return np.array(value, np.float32 if value.dtype == tf.bfloat16 else value.dtype)
 
     def from_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
         """The inverse of `to_canonical`."""
@@ -161,16 +163,18 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         tf.keras.utils.set_random_seed(self._seed % (1 << 32))
         with tf.variable_creator_scope(self._create_variable), building(strategy.config.precision):
             self.model = task_model(task)
-            rows = tuple(map(tf.constant, task.first_rows()))
-            self._first_outputs(rows[: task.inputs], training=False)
             before = self._values()
+            rows = task.try_out(self._build)
+            built = {id(variable): variable.numpy() for variable, _ in self._made}
             with tf.GradientTape() as tape:  # makes the layers, too, that are called in training only
                 losses = self._try_out(rows)
-        self._name_variables()
+        self._name_variables(before + self._made)
+        trained = set(map(id, self.parameters.values()))  # those that build() may have set
+        values = before + [(v, built.get(id(v), value) if id(v) in trained else value) for v, value in self._made]
         self._find_unused(tape, losses)
         if strategy.config.shards:
-            self._check_shards(before)
-        for variable, value in before + self._made:
+            self._check_shards(values)
+        for variable, value in values:
             variable.assign(value)
         self._compile(*rows)
 
@@ -185,6 +189,12 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         elif tf.executing_eagerly():
             self._made.append((variable, variable.numpy()))
         return variable
+
+    def _build(self, arrays: tuple[np.ndarray, ...]) -> Tensors:
+        """Build the layers that are called in an evaluation; returns the rows as tensors."""
+        rows = tuple(map(tf.constant, arrays))
+        self._first_outputs(rows[: self._task.inputs], training=False)
+        return rows
 
     def _first_outputs(self, inputs: Tensors, training: bool) -> Any:
         """Build the layers that are called in training, or in an evaluation."""
@@ -202,11 +212,17 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
             variables += [variable for variable in self.model.variables if id(variable) not in known]
         return [(variable, variable.numpy()) for variable in variables]
 
-    def _name_variables(self) -> None:
-        """Name variables by their place in the model: Keras' own names contain the number of models made before."""
+    def _name_variables(self, values: list[tuple[tf.Variable, np.ndarray]]) -> None:
+        """Name variables by their place in the model: Keras' own names contain the number of models made before.
+
+        values: before the first call in training. Of those that Keras does not list, such as the state of a stateful
+        layer, the model's are those that it has changed.
+        """
         states = {id(state) for state in self._generators}
         trainable = {id(variable) for variable in self.model.trainable_variables}
+        listed = states | set(map(id, self.model.variables))
         variables = [variable for variable in self.model.variables if id(variable) not in states]
+        variables += [v for v, value in values if id(v) not in listed and not np.array_equal(v.numpy(), value)]
         names = {f"{i}.{_kind(variable)}": variable for i, variable in enumerate(variables)}
         self.parameters = {name: array for name, array in names.items() if id(array) in trainable}
         self.statistics = {name: array for name, array in names.items() if id(array) not in trainable}
@@ -235,9 +251,9 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
             raise no_gradient(self._task)
         self._unused = [variable for variable, gradient in zip(variables, gradients, strict=True) if gradient is None]
 
-    def _check_shards(self, before: list[tuple[tf.Variable, np.ndarray]]) -> None:
+    def _check_shards(self, values: list[tuple[tf.Variable, np.ndarray]]) -> None:
         """Raise UserError for a model that has changed its parameters: each shard would begin with others."""
-        if any(variable.trainable and not np.array_equal(variable.numpy(), value) for variable, value in before):
+        if any(variable.trainable and not np.array_equal(variable.numpy(), value) for variable, value in values):
             problem = "returned a model that changes its parameters when it is called, as spectral normalization does"
             raise self._task.error("model", problem, "leave out --shards")
 
@@ -248,7 +264,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
             for function in (lambda *rows: run(self.losses, rows), self.evaluate):
                 tf.function(function).get_concrete_function(*rows)
         except Exception as error:
-            cause = _problem(error)
+            cause = why_no_graph(error)
             raise UserError(
                 f"--model {self._task.name}: TensorFlow cannot compile it into a graph: {cause:.400}",
                 "compute with TensorFlow's operations only",
@@ -256,7 +272,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
 
     def _outputs(self, inputs: Tensors, training: bool) -> Any:
         outputs = self.model(inputs if len(inputs) > 1 else inputs[0], training=training)
-        return tf.nest.map_structure(_without_half, outputs)
+        return tf.nest.map_structure(without_half, outputs)
 
     def rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
         return pad_rows(multiple, batch.weights, *batch.arrays)
@@ -326,24 +342,8 @@ def _kind(variable: tf.Variable) -> str:
     return variable.name.rpartition("/")[2].partition(":")[0]
 
 
-def _without_half(output: Any) -> Any:
-    """bfloat16 and float16 as float32."""
-    return tf.cast(output, tf.float32) if tf.is_tensor(output) and output.dtype in (tf.bfloat16, tf.float16) else output
-
-
 OBJECTIVES: dict[str, Callable[[Any, TensorFlowStrategy], TensorFlowObjective]] = {
     "network": TensorFlowNetworkObjective,
     "task": TensorFlowTaskObjective,
 }
 """By kind of target."""
-
-
-def _problem(error: BaseException) -> str:
-    """What is wrong with a task: TensorFlow raises an error of its own where a method of the task has failed."""
-    raised: BaseException | None = error
-    while raised:
-        if isinstance(raised, TaskError):
-            return raised.problem
-        raised = raised.__cause__ or raised.__context__
-    text, _, _ = str(error).partition("Call arguments received by layer")  # which Keras adds
-    return (text.strip().splitlines() or [type(error).__name__])[-1].strip()

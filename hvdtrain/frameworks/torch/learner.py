@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager as ContextManager
 from typing import Any, ClassVar, SupportsFloat
 
 import numpy as np
@@ -47,6 +49,7 @@ from hvdtrain.tasks.target import Target
 class TorchSteps(Learner):
     """What all learners of PyTorch share: a module, and the step of its optimizer from the losses of rows on."""
 
+    eval_modes = (torch.no_grad, torch.enable_grad)
     _model: nn.Module
     _optimizer: Any
     _parameters: dict[str, nn.Parameter]
@@ -181,6 +184,9 @@ class TorchSteps(Learner):
     def load(self, weights: Weights) -> None:
         load_module(self._model, weights)
 
+    def unchanged(self, is_trial: bool = False) -> ContextManager[None]:  # type: ignore[override]
+        return unchanged(self._model, with_attributes=is_trial)
+
     def close(self) -> None:
         self._strategy.close()
 
@@ -263,10 +269,18 @@ class TorchLearner(TorchSteps):
 
     def _forward_backward(self, batch: Batch) -> Any:
         self._objective.seed_step(batch.step, batch.part)
+        return sum(self._part(*part) for part in self._parts(batch))
+
+    def _parts(self, batch: Batch) -> Iterator[tuple[torch.Tensor, ...]]:
+        """The weights of the rows, and the arrays of a batch, for each part of --accumulate."""
         count = self._config.accumulate
         tensors = [to_tensor(array, self.device) for array in pad_rows(count, *self._objective.rows(batch))]
-        parts = zip(*(tensor.split(len(tensor) // count) for tensor in tensors), strict=True)
-        return sum(self._part(*part) for part in parts)
+        return zip(*(tensor.split(len(tensor) // count) for tensor in tensors), strict=True)
+
+    def try_step(self, batch: Batch) -> None:
+        model = self._training_model if self.devices > 1 else self._model  # others combine gradients
+        for _, *tensors in self._parts(batch):
+            self._losses(model, tensors)
 
     def _part(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """Forward and backward of some rows of the step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -196,19 +197,31 @@ def attribute_numbers(model: nn.Module) -> dict[str, int | float]:
 
 
 @contextlib.contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """What happens inside leaves parameters, buffers and attributes of all modules as they were."""
-    values = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *_plain_buffers(model))]
-    modules = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+def unchanged(model: nn.Module, with_attributes: bool = True) -> Iterator[None]:
+    """What happens inside leaves tensors of the model, its attributes, and generators as they were."""
+    parameters, modules = list(model.parameters()), list(model.modules())
+    gradients = [parameter.grad for parameter in parameters]
+    values = [(tensor, tensor.detach().clone()) for tensor in (*parameters, *_plain_buffers(model))]
+    named = [(module._buffers, dict(module._buffers)) for module in modules]
+    named += [(vars(module), dict(vars(module))) for module in modules if with_attributes]
+    states, devices = (random.getstate(), np.random.get_state()), {p.device for p in parameters if p.is_cuda}
+    for parameter in parameters:
+        parameter.grad = None
     try:
-        yield
+        with torch.random.fork_rng(devices):
+            yield
     finally:
-        with torch.no_grad():
-            for tensor, value in values:
-                tensor.copy_(value)
-        for module, attributes, buffers in modules:
-            _restore(vars(module), attributes)
-            _restore(module._buffers, buffers)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        for current, before in reversed(named):
+            _restore(current, before)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for tensor, value in values:
+            if tensor.shape == value.shape:
+                tensor.detach().copy_(value)
+            else:  # it was resized in place
+                tensor.data = value
 
 
 def _restore(current: dict[str, Any], before: dict[str, Any]) -> None:
@@ -262,7 +275,9 @@ def host_array(tensor: torch.Tensor) -> np.ndarray:
 
 def module_weights(model: nn.Module) -> Weights:
     """Copies of parameters and buffers, by name; bfloat16, which NumPy lacks, as float32."""
-    return {name: host_array(value).copy() for name, value in (model.state_dict() | unlisted_buffers(model)).items()}
+    tensors = model.state_dict() | unlisted_buffers(model)
+    # NumPy gets the copy: a tensor whose memory it has had can no longer be resized.
+    return {name: host_array(value.detach().to("cpu", copy=True)) for name, value in tensors.items()}
 
 
 def buffer_arrays(model: nn.Module) -> list[np.ndarray]:

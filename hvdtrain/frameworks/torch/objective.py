@@ -70,6 +70,10 @@ class TorchObjective:
     finds_unused = False
     """Whether parameters may get no gradient."""
 
+    def eval_rows(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """The rows of an evaluation, and others where the model takes no smaller number."""
+        return arrays
+
     def rows(self, batch: Batch) -> tuple[np.ndarray, ...]:
         """The weights of the rows, the module's inputs, and the targets."""
         return batch.weights, *batch.arrays
@@ -154,17 +158,17 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise nothing_to_train(task)
         self.model: nn.Module = model
-        self.finds_unused = self._try_out() or task.has_unused_parameters
+        self._begin_training()
+        self.finds_unused = task.try_out(self._try_out) or task.has_unused_parameters
 
-    def _try_out(self) -> bool:
+    def _try_out(self, rows: tuple[np.ndarray, ...]) -> bool:
         """Compute losses, metrics and gradients once; whether there are parameters without gradients."""
-        tensors = tuple(map(to_tensor, self._task.first_rows()))
+        tensors = tuple(map(to_tensor, rows))
         inputs, targets = tensors[: self.inputs], tensors[self.inputs :]
         self._complete(inputs)
         problem, remedy = why_not_saved(self.model)
         if problem:
             raise self._task.error("model", f"returned a model whose {problem}", remedy)
-        self._begin_training()
         buffers, numbers = dict(self.model.named_buffers()), attribute_numbers(self.model)
         with unchanged(self.model):
             outputs = self._first_outputs(inputs)
@@ -172,8 +176,8 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
             self.metrics(outputs, targets)
             if not losses.requires_grad:
                 raise no_gradient(self._task)
-            trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-            gradients = torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
+            losses.sum().backward()  # unlike torch.autograd.grad, it works with reentrant checkpoints
+            gradients = [parameter.grad for parameter in self.model.parameters() if parameter.requires_grad]
             self.assigned = [name for name, buffer in self.model.named_buffers() if buffer is not buffers.get(name)]
             counted = attribute_numbers(self.model).items() - numbers.items()
         if made := set(self.assigned) - buffers.keys() - empty_buffers(self.model):
@@ -191,7 +195,7 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
     def _complete(self, inputs: Tensors) -> None:
         """Give lazy modules their shapes."""
         if any(map(is_lazy, (*self.model.parameters(), *self.model.buffers()))):
-            with torch.no_grad(), evaluating(self.model):
+            with evaluating(self.model):
                 self._first_outputs(inputs)
         if lazy := [name for name, tensor in self.model.named_parameters() if is_lazy(tensor)]:
             problem = f"returned a model that does not use {lazy[0]} of a lazy module"
@@ -259,7 +263,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-@torch.no_grad()
 def evaluate(
     objective: TorchObjective,
     outputs_of: Callable[[list[torch.Tensor]], Any],
@@ -267,12 +270,12 @@ def evaluate(
     device: str,
 ) -> Evaluated:
     """Evaluate rows of a source. outputs_of: the module's outputs for inputs on the device."""
-    tensors, count = [to_tensor(array, device) for array in arrays], objective.eval_inputs
+    tensors, count = [to_tensor(array, device) for array in objective.eval_rows(arrays)], objective.eval_inputs
     with evaluating(objective.model):
         outputs, targets = outputs_of(tensors[:count]), tuple(tensors[count:])
         losses, metrics = objective.losses(outputs, targets), objective.metrics(outputs, targets)
-    sums = {name: float(value.double().sum()) for name, value in metrics.items()}
-    return Evaluated(float(losses.double().sum()), sums, objective.predicted(outputs))
+    loss, *sums = (float(value.detach()[: len(arrays[0])].double().sum()) for value in (losses, *metrics.values()))
+    return Evaluated(loss, dict(zip(metrics, sums, strict=True)), objective.predicted(outputs))
 
 
 OBJECTIVES: dict[str, Callable[[Any, Config, torch.memory_format], TorchObjective]] = {

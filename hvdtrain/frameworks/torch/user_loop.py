@@ -122,7 +122,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
 
     @staticmethod
     def _total(values: torch.Tensor) -> float:
-        return float(values.double().sum())
+        return float(values.detach().double().sum())
 
     def step(self, losses: torch.Tensor, ends_step: bool) -> StepLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
@@ -152,9 +152,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
         return self._finish_shards()
 
-    @torch.no_grad()
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        assert self._evaluate is not None
         with evaluating(self._training_model):
             return super().eval_step(arrays)
 
