@@ -14,6 +14,7 @@ from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.text import printable
 from hvdtrain.tasks.target import Target
+from hvdtrain.tasks.user import UserTask
 
 
 def trained_model(path: Path, saved: Checkpoint, make_target: Callable[[], Target]) -> Any:
@@ -27,7 +28,10 @@ def trained_model(path: Path, saved: Checkpoint, make_target: Callable[[], Targe
     require([saved.framework], saved.framework)  # type: ignore[arg-type]
     set_environment()
     try:
-        return _MODELS[saved.framework](make_target(), saved.evaluated)
+        target = make_target()
+        if isinstance(target, UserTask):
+            target.row_counts.append(saved.position.global_batch)
+        return _MODELS[saved.framework](target, saved.evaluated)
     except ValueError as error:
         reason = f"{path}: its weights are not those of {saved.model} ({printable(str(error)):.200})"
         raise UserError(reason, "use the code that has trained it") from None

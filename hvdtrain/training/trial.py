@@ -35,9 +35,9 @@ def try_out(run: RunContext) -> None:
 def _lengths(run: RunContext, rows: int) -> set[int]:
     """The numbers of rows of a rank or shard, in a step of so many rows."""
     parts = run.config.shards or run.group.size
-    shares = (sharding.bounds(rows, number, parts) for number in range(parts if rows else 0))
-    lengths = {high - low for low, high in shares}
-    return lengths - {0} if run.config.shards else {max(length, 1) for length in lengths}
+    cut = sharding.Cut(parts, tuple(range(parts if rows else 0)))
+    slices = sharding.slices_of_step(np.arange(rows), 0, rows, "exact", cut)
+    return {len(part.rows) for part in slices if part.weights.any() or not run.config.shards}
 
 
 def _try_step(run: RunContext, rows: int, remedy: str) -> None:

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import functools
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -17,7 +17,15 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, device_number, statistics_by_rank
 from hvdtrain.frameworks.mxnet.averages import MXNetAverages
 from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
-from hvdtrain.frameworks.mxnet.network import Forward, Parameters, channel_multiple, load_array, scale_pixels
+from hvdtrain.frameworks.mxnet.network import (
+    Forward,
+    Parameters,
+    channel_multiple,
+    forget_graph,
+    load_array,
+    scale_pixels,
+    without_graph,
+)
 from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.shards import ShardedGradients, Statistics
@@ -95,6 +103,7 @@ class MXNetSteps(ContextLearner):
     """What Gluon's learners share: parameters, and the update of their trainer once backward has begun."""
 
     eval_modes = (contextlib.nullcontext, functools.partial(autograd.record, train_mode=False))
+    _block: gluon.Block
     _parameters: Parameters
     """Those that are trained."""
     _trainer: gluon.Trainer
@@ -107,6 +116,14 @@ class MXNetSteps(ContextLearner):
         super().__init__(strategy)
         self._strategy = strategy
         self._is_checked = bool(self._config.clip_norm) or self._config.on_nan == "skip"
+
+    @contextlib.contextmanager
+    def unchanged(self, is_trial: bool = False) -> Iterator[None]:
+        fresh = without_graph(self._block)
+        with super().unchanged(is_trial):
+            yield
+        for part in fresh:  # a graph is made once, as of training
+            forget_graph(part)
 
     def _update(self) -> None:
         """Combine the gradients, and update the parameters."""
@@ -174,6 +191,7 @@ class MXNetLearner(MXNetSteps):
         config = strategy.config
         super().__init__(strategy)
         self._objective = OBJECTIVES[target.kind](target, weights, strategy, self._contexts)
+        self._block = self._objective.block
         self._parameters, self.local_weights = self._objective.parameters, self._objective.local_weights
         optimizer = make_optimizer(config)
         self._trainer = strategy.make_trainer(self._parameters, optimizer)

@@ -266,6 +266,13 @@ def is_one_graph(block: gluon.HybridBlock, inputs: list[mx.nd.NDArray]) -> bool:
     return graphs[0] == graphs[1]
 
 
+def without_graph(block: gluon.Block) -> list[gluon.HybridBlock]:
+    """The parts of a block that have made no graph yet."""
+    parts: list[gluon.Block] = []
+    block.apply(parts.append)
+    return [part for part in parts if isinstance(part, gluon.HybridBlock) and part._cached_op is None]
+
+
 def forget_graph(block: gluon.Block) -> None:
     """Let a block that a task has hybridized make its graph again: as in a loop of Gluon's, in a training step."""
     if isinstance(block, gluon.HybridBlock):

@@ -54,7 +54,7 @@ class MXNetObjective:
     """Those that are trained, by canonical name."""
     local_weights: frozenset[str]
     statistics: Statistics
-    _block: gluon.Block
+    block: gluon.Block
 
     def forward(self, batch: Batch) -> Arrays:
         """Queue the forward pass on all devices; returns their losses, recorded."""
@@ -74,7 +74,7 @@ class MXNetObjective:
 
     def trained_block(self) -> gluon.Block:
         """The block with all that it has learned, for a use outside of hvdtrain."""
-        return self._block
+        return self.block
 
     def logits(self, images: np.ndarray) -> mx.nd.NDArray:
         """Logits, (n, classes), of a network as data."""
@@ -110,26 +110,26 @@ class MXNetNetworkObjective(MXNetObjective):
         config, network = strategy.config, target.network
         self._network, self._seed, self._contexts = network, config.seed, contexts
         multiple = channel_multiple(contexts[0].device_type, config.precision)
-        self._block = GluonNetwork(network, multiple)
-        self._block.initialize(ctx=contexts)
-        arrays = {canonical_name(name): array for name, array in self._block.collect_params().items()}
+        self.block = GluonNetwork(network, multiple)
+        self.block.initialize(ctx=contexts)
+        arrays = {canonical_name(name): array for name, array in self.block.collect_params().items()}
         self.parameters = {name: arrays[name] for name, _ in network.parameters()}
         self._of_batch = {name: arrays[name] for name, _ in network.statistics()}
         """What `Forward` leaves in the place of the running statistics."""
         self.statistics: RunningStatistics = RunningStatistics(network)
         self.load(weights)
         self.local_weights = statistics_by_rank(network, config)
-        self._loss = WeightedLoss(self._block)
+        self._loss = WeightedLoss(self.block)
         self._over_ranks: NormalizationOverRanks | None = None
         if network.batch_norms and config.batch_norm == "sync":
             if len(contexts) > 1:
                 raise UserError(
                     f"--batch-norm sync: {DEVICES_NORMALIZE.reason}", "leave it at local, or use --devices 1"
                 )
-            self._over_ranks = self._block.normalize = NormalizationOverRanks(strategy.group, self.statistics)
+            self._over_ranks = self.block.normalize = NormalizationOverRanks(strategy.group, self.statistics)
         else:
             self._loss.hybridize(static_alloc=True, static_shape=True)
-            self._block.hybridize()
+            self.block.hybridize()
 
     def forward(self, batch: Batch) -> Arrays:
         parts = split_rows(len(self._contexts), *network_rows(self._network, self._seed, batch))
@@ -157,7 +157,7 @@ class MXNetNetworkObjective(MXNetObjective):
     def trained_block(self) -> gluon.Block:
         for name, array in self.statistics.copies(mx.cpu()).items():
             self._of_batch[name].set_data(array)
-        return self._block
+        return self.block
 
     def logits(self, images: np.ndarray) -> mx.nd.NDArray:
         return self.trained_block()(load_array(scale_pixels(images), self._contexts[0]))
@@ -191,13 +191,12 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         self._task, self._seed, self._contexts = task, strategy.config.seed, contexts
         self._seeds_all = bool(strategy.config.shards)
         seed_generators(self._seed)
-        self._block = self._make_block()
-        known = [array for array in self._block.collect_params().values() if not array._deferred_init]
-        values = [array.data(contexts[0]).copy() for array in known]
+        self.block = self._make_block()
+        known = {name: array for name, array in named_parameters(self.block).items() if not array._deferred_init}
+        before = parameter_weights(known, contexts[0])
         inputs, targets = task.try_out(self._build)
-        for array, value in zip(known, values, strict=True):
-            array.set_data(value)
-        arrays = named_parameters(self._block)
+        load_parameters(known, before)
+        arrays = named_parameters(self.block)
         self.parameters = {name: array for name, array in arrays.items() if array.grad_req != "null"}
         self._untrained = {name: array for name, array in arrays.items() if array.grad_req == "null"}
         self.local_weights = frozenset(self._untrained)
@@ -230,18 +229,18 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         """
         inputs, targets = self._split([load_array(np.asarray(array), self._contexts[0]) for array in arrays])
         try:
-            self._block(*inputs)
+            self.block(*inputs)
             mx.nd.waitall()
-            give_shapes_in_training(self._block, inputs)
+            give_shapes_in_training(self.block, inputs)
         except Exception as error:
             raise failing_model(self._task, inputs, error) from error
-        if isinstance(self._block, gluon.HybridBlock):
+        if isinstance(self.block, gluon.HybridBlock):
             try:
-                self._block.hybridize(is_one_graph(self._block, inputs))
-                self._block(*inputs)
+                self.block.hybridize(is_one_graph(self.block, inputs))
+                self.block(*inputs)
                 mx.nd.waitall()
             except Exception:  # its hybrid_forward works on arrays only
-                self._block.hybridize(False)
+                self.block.hybridize(False)
         return inputs, targets
 
     def _check_parameters(self) -> None:
@@ -264,7 +263,7 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         """Compute losses, metrics and gradients once."""
         before, first = self.weights(), self._contexts[0]
         with autograd.record():
-            outputs = self._block(*inputs)
+            outputs = self.block(*inputs)
             losses = self._losses_of(outputs, targets)
         self._metrics_of(outputs, targets)
         forget_gradients(self.parameters)
@@ -276,8 +275,8 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         if not any(parameter.data(first)._fresh_grad for parameter in self.parameters.values()):
             raise no_gradient(self._task)
         self.load(before)
-        if not isinstance(self._block, gluon.HybridBlock):
-            self._block.apply(forget_graph)
+        if not isinstance(self.block, gluon.HybridBlock):
+            self.block.apply(forget_graph)
 
     def seed_step(self, step: int, part: int) -> None:
         seeds = step_seeds(self._seed, step, part)
@@ -295,7 +294,7 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
     def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
         weights, *arrays = (load_array(np.asarray(array), context) for array in rows)
         inputs, targets = self._split(arrays)
-        return (self._losses_of(self._block(*inputs), targets) * weights).sum()
+        return (self._losses_of(self.block(*inputs), targets) * weights).sum()
 
     def backward(self, losses: Arrays, batch: Batch) -> None:
         forget_gradients(self.parameters)
@@ -305,7 +304,7 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         padded, rows = self.eval_rows(arrays), len(arrays[0])
         inputs, targets = self._split([load_array(np.asarray(array), self._contexts[0]) for array in padded])
-        outputs = self._block(*inputs)
+        outputs = self.block(*inputs)
         losses, metrics = self._losses_of(outputs, targets), self._metrics_of(outputs, targets)
         sums = {name: total(value[:rows]) for name, value in metrics.items()}
         return Evaluated(total(losses[:rows]), sums)

@@ -55,7 +55,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
     ) -> tuple[gluon.Block, gluon.Trainer]:
         _check(model, optimizer)
         model.collect_params().reset_ctx(self._context)
-        self._arrays = named_parameters(model)
+        self._block, self._arrays = model, named_parameters(model)
         self._parameters = {name: array for name, array in self._arrays.items() if array.grad_req != "null"}
         self.local_weights = frozenset(self._arrays.keys() - self._parameters.keys())
         # Strategies share the parameters that are trained.

@@ -53,6 +53,8 @@ class ShardedSteps:
         self._objective, self._update = objective, update
         self._variables = list(objective.parameters.values())
         self._statistics = list(objective.statistics.values())
+        if any(variable.dtype.is_complex for variable in self._statistics):
+            raise UserError("--shards: the model changes a complex variable", "leave it out, or use two real variables")
         self._sums = ShardSums(group, shards, [tuple(variable.shape) for variable in self._variables])
         self._graphs: dict[tuple[int, ...], Callable[..., list[ShardValues]]] = {}
         """By the numbers of rows of this rank's shards."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager as ContextManager
 from typing import Any, ClassVar, SupportsFloat
 
@@ -269,18 +268,16 @@ class TorchLearner(TorchSteps):
 
     def _forward_backward(self, batch: Batch) -> Any:
         self._objective.seed_step(batch.step, batch.part)
-        return sum(self._part(*part) for part in self._parts(batch))
-
-    def _parts(self, batch: Batch) -> Iterator[tuple[torch.Tensor, ...]]:
-        """The weights of the rows, and the arrays of a batch, for each part of --accumulate."""
         count = self._config.accumulate
         tensors = [to_tensor(array, self.device) for array in pad_rows(count, *self._objective.rows(batch))]
-        return zip(*(tensor.split(len(tensor) // count) for tensor in tensors), strict=True)
+        parts = zip(*(tensor.split(len(tensor) // count) for tensor in tensors), strict=True)
+        return sum(self._part(*part) for part in parts)
 
     def try_step(self, batch: Batch) -> None:
+        rows = -(-len(batch.rows) // self._config.accumulate)
+        _, *arrays = self._objective.rows(batch)
         model = self._training_model if self.devices > 1 else self._model  # others combine gradients
-        for _, *tensors in self._parts(batch):
-            self._losses(model, tensors)
+        self._losses(model, [to_tensor(array[:rows], self.device) for array in arrays])
 
     def _part(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """Forward and backward of some rows of the step."""

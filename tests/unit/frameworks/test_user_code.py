@@ -75,7 +75,7 @@ LINE = r"losses\(\) failed in line (\d+) of test_user_code.py \(KeyError: 'price
         ("OddLabels", ODD, "the label of training row 127 is 5, but the model has 5 outputs; correct the labels"),
         ("ShortLabels", SHORT, r"no default loss: \(4, 5\) .*float32 and \(4, 1\) .*int32; give the task a method"),
         ("NoModel", {"model": None}, r"has no method model; give the task that method"),
-        ("OneInput", {"inputs": 1}, r"model\(\) returned a model that fails on inputs \(4, 4\) .*float32"),
+        ("OneInput", {"inputs": 1}, r"model\(\) returned a model that fails on inputs \(64, 4\) .*float32"),
     ],
 )
 def test_a_mistake_is_one_sentence(build, name, changes, message):

@@ -293,3 +293,24 @@ def test_a_stateful_layer_gets_the_number_of_rows_that_it_was_made_for(tmp_path)
     )
     assert_close(many.weights, few.weights, 0)
     assert [*few.weights.values()][-1].any(), "its state"
+
+
+def test_a_graph_that_a_block_makes_once_is_made_in_training(tmp_path):
+    mx = pytest.importorskip("mxnet")
+
+    class Doubled(mx.gluon.nn.HybridSequential):
+        def hybrid_forward(self, F, x):
+            return self[0](x) * (2 if mx.autograd.is_training() else 1)
+
+    def model(is_graph):
+        block, part = mx.gluon.nn.Sequential(), Doubled()
+        part.add(mx.gluon.nn.Dense(3, in_units=8))
+        part.hybridize(is_graph)
+        block.add(part)
+        return block
+
+    one, other = (
+        trained(tmp_path / str(is_graph), task(lambda is_graph=is_graph: model(is_graph)), "mxnet", epochs=1)
+        for is_graph in (True, False)
+    )
+    assert_close(one.weights, other.weights, 1e-6)

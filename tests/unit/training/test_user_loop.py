@@ -505,9 +505,12 @@ def test_a_schedule_by_steps_may_step_before_the_update(start):
 
 @pytest.mark.parametrize(("choice", "best"), [("auto", 9), ("min:perplexity", 3), ("max:hits", 6), ("max:missing", 9)])
 def test_the_best_checkpoint_by_any_figure_is_kept_marked_and_resumed(start, capfd, choice, best):
-    """Of three epochs of three steps, the first has the lowest perplexity, and the second the most hits."""
-    figures = {"perplexity": iter([-2.0, 5.0, 4.0, 4.0]), "hits": iter([-7.0, 1.0, 0.5, 0.5])}
-    mean_losses = iter([3.0, 2.0, 1.0, 1.0])
+    """Of three epochs of three steps, the first has the lowest perplexity, and the second the most hits.
+
+    The first figures are those of the trial.
+    """
+    figures = {"perplexity": iter([0.0, -2.0, 5.0, 4.0, 4.0]), "hits": iter([0.0, -7.0, 1.0, 0.5, 0.5])}
+    mean_losses = iter([0.0, 3.0, 2.0, 1.0, 1.0])
 
     def evaluate(model, rows):
         return torch.full((30,), next(mean_losses)), {name: torch.full((30,), next(of)) for name, of in figures.items()}
