@@ -129,7 +129,7 @@ def failing_model(task: UserTask, inputs: Iterable[Any], error: Exception) -> Us
     shapes = _describe(inputs)
     message = " ".join(str(error).split())
     problem = f"returned a model that fails on inputs {shapes} ({message:.300})"
-    return task.error("model", problem, "let it take the first array(s) of data()'s rows")
+    return task.error("model", problem, "let it take the first array(s) of data()'s rows, and as many as a rank gets")
 
 
 def _describe(tensors: Iterable[Any]) -> str:

@@ -29,8 +29,8 @@ class Target:
     """What a row is called in messages."""
     is_portable: ClassVar[bool] = False
     """Whether it is data: every framework trains it in each of its styles, and resumes checkpoints of the others."""
-    needed_rows: int = 0
-    """Number of rows that the model takes, where it does not take any number, as far as is known."""
+    row_counts: Sequence[int] = (TRIED_ROWS,)
+    """Numbers of rows with which the model is tried out: few, and those of a step, for a model that takes no others."""
     loader_spec: dict[str, Any] | None = None
     """How other processes load the data (`datasets.worker.WorkerProcess`); None where only this one can."""
 
@@ -63,6 +63,11 @@ class Target:
     def needs_exact_batches(self) -> bool:
         """Whether a row of weight zero may change the model, as it does in the statistics of batch normalization."""
         return True
+
+    @property
+    def needed_rows(self) -> int:
+        """Number of rows that the model takes, where it does not take any number, as far as is known; else 0."""
+        return self.row_counts[0] if self.row_counts[0] != TRIED_ROWS else 0
 
     def title(self, config: Config) -> str:
         """What is trained, and on what."""

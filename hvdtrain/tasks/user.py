@@ -70,7 +70,6 @@ class UserTask(Target):
     advice: list[str] = field(default_factory=list)
     """What is probably wrong with the model, as its framework finds out."""
     row_counts: list[int] = field(default_factory=lambda: [TRIED_ROWS])
-    """Numbers of rows with which the model is tried out: few, and those of a step, for a model that takes no others."""
     kind = "task"
 
     @property
@@ -126,10 +125,6 @@ class UserTask(Target):
                 raise
         del self.row_counts[0]
         return self.try_out(function)
-
-    @property
-    def needed_rows(self) -> int:  # type: ignore[override]
-        return self.row_counts[0] if self.row_counts[0] != TRIED_ROWS else 0
 
     def first_rows(self) -> tuple[np.ndarray, ...]:
         """The first training rows, on which the task is tried out."""

@@ -41,8 +41,7 @@ def _lengths(run: RunContext, rows: int) -> set[int]:
 
 
 def _try_step(run: RunContext, rows: int, remedy: str) -> None:
-    arrays = run.target.tried_rows(run.dataset, "train", rows)
-    batch = Batch(arrays, np.ones(rows, np.float32), 0.0, 0, np.arange(rows))
+    batch = Batch(run.target.tried_rows(run.dataset, "train", rows), np.ones(rows, np.float32), 0.0, 0, np.arange(rows))
     where = f"a step with {rows} row(s) of a {'shard' if run.config.shards else 'rank'}"
     try:
         run.target.guard(where, run.learner.try_step, batch)

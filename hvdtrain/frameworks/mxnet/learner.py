@@ -21,10 +21,9 @@ from hvdtrain.frameworks.mxnet.network import (
     Forward,
     Parameters,
     channel_multiple,
-    forget_graph,
+    kept_graphs,
     load_array,
     scale_pixels,
-    without_graph,
 )
 from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
@@ -119,11 +118,8 @@ class MXNetSteps(ContextLearner):
 
     @contextlib.contextmanager
     def unchanged(self, is_trial: bool = False) -> Iterator[None]:
-        fresh = without_graph(self._block)
-        with super().unchanged(is_trial):
+        with kept_graphs(self._block), super().unchanged(is_trial):
             yield
-        for part in fresh:  # a graph is made once, as of training
-            forget_graph(part)
 
     def _update(self) -> None:
         """Combine the gradients, and update the parameters."""

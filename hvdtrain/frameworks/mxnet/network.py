@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import mxnet as mx
@@ -266,11 +266,15 @@ def is_one_graph(block: gluon.HybridBlock, inputs: list[mx.nd.NDArray]) -> bool:
     return graphs[0] == graphs[1]
 
 
-def without_graph(block: gluon.Block) -> list[gluon.HybridBlock]:
-    """The parts of a block that have made no graph yet."""
+@contextlib.contextmanager
+def kept_graphs(block: gluon.Block) -> Iterator[None]:
+    """What happens inside makes no graphs: parts of a block make them once, as in their first training step."""
     parts: list[gluon.Block] = []
     block.apply(parts.append)
-    return [part for part in parts if isinstance(part, gluon.HybridBlock) and part._cached_op is None]
+    without = [part for part in parts if getattr(part, "_cached_op", part) is None]
+    yield
+    for part in without:
+        forget_graph(part)
 
 
 def forget_graph(block: gluon.Block) -> None:

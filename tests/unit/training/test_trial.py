@@ -168,7 +168,7 @@ def test_a_number_of_rows_that_the_model_does_not_take_is_an_error_before_the_fi
     assert caught.value.option in ("remainder", "batch_size") and not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.matrix) for n in range(3, 12))])
 def test_all_numbers_of_rows_of_steps_and_evaluations_are_tried(seed, tmp_path, monkeypatch):
     draw, seen, trials = random.Random(seed), [], []
 
@@ -268,8 +268,11 @@ CHANGED = {
 }
 
 
+MARKS = dict.fromkeys(("qnnpack", "batch normalization", "Keras' batch normalization"), pytest.mark.matrix)
+
+
 @pytest.mark.filterwarnings("ignore:Please use quant_min", "ignore:.*deprecated")
-@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in CHANGED])
 def test_an_evaluation_leaves_no_trace_in_what_is_trained(name, tmp_path):
     model, framework = CHANGED[name]
     few, many = (trained(tmp_path / str(rows), task(model, tested=rows), framework) for rows in (3, 90))
