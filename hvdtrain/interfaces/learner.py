@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, SupportsFloat
 
 import numpy as np
 
+from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import Group, Mean
 from hvdtrain.networks.description import Weights
@@ -156,11 +157,14 @@ class Learner(abc.ABC):
     @contextlib.contextmanager
     def unchanged(self, is_trial: bool = False) -> Iterator[None]:
         """What happens inside leaves `weights` as they were. is_trial: and all else that the model may have changed."""
-        before = self.weights()
+        before, has_failed = self.weights(), False
         try:
             yield
+        except UserError:  # the run ends, and where MXNet failed, arrays have no values
+            has_failed = True
+            raise
         finally:
-            if changed_names(before, self.weights()):
+            if not has_failed and changed_names(before, self.weights()):
                 self.load(before)
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:

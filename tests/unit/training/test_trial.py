@@ -1,5 +1,7 @@
 """What is tried before the first step is what training and evaluations do with a user's model, and changes nothing."""
 
+import contextlib
+import importlib
 import random
 
 import numpy as np
@@ -15,6 +17,9 @@ from hvdtrain.runs import checkpoints
 from hvdtrain.training import start, trial
 
 torch = pytest.importorskip("torch")
+for name in ("tensorflow", "mxnet"):  # before a test, as they set variables of the environment
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
 nn = torch.nn
 NUMBERS = np.random.default_rng(3).normal(size=(200, 8)).astype(np.float32)
 LABELS = (NUMBERS[:, 0] > 0).astype(np.int64)
