@@ -112,12 +112,8 @@ class PeerLost(TrainingError):
 
 
 class WriteError(TrainingError):
-    """The run's folder does not accept what training cannot do without; the remedy says how to resume."""
-
-    resumable = False
+    """The run's folder does not accept what training cannot do without."""
 
 
 class FolderLost(UserError):
-    """The run's folder is gone, or another job has it; the remedy says how to resume."""
-
-    resumable = False
+    """The run's folder is gone, or another job has it."""

@@ -130,7 +130,7 @@ class ShardSums:
             shard, count = min(wrong.items())
             by = f"by {count} ranks" if count else "by no rank"
             problem = f"shard {shard} of step {self._step.step} was computed {by}, so its gradient is wrong"
-            raise TrainingError(problem, "resume the last checkpoint", step=self._step.step)
+            raise TrainingError(problem, step=self._step.step)
 
 
 def _change(before: np.ndarray, after: np.ndarray) -> np.ndarray:

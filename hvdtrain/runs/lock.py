@@ -152,7 +152,7 @@ class RunLock:
             folder = self._path.parent
             raise FolderLost(
                 f"{folder}: {self._lost} while this job ran, so it ends without writing there",
-                f"make sure that one job uses the folder, then resume with --resume {folder}",
+                "make sure that one job uses the folder",
             )
 
     def _check_file(self) -> None:

@@ -22,7 +22,7 @@ from hvdtrain.runs.lock import trained_by_this_program
 from hvdtrain.system import arithmetic, credentials, rank_info, resources, stacks
 from hvdtrain.system.files import read_json, write_all_atomically, write_atomically
 from hvdtrain.system.python_files import is_reference, is_script
-from hvdtrain.system.run_end import RunEnd, run_id
+from hvdtrain.system.run_end import RunEnd, how_to_resume, run_id
 from hvdtrain.system.text import to_json
 
 THREAD_SETTINGS = (
@@ -94,7 +94,7 @@ def create_folder(config: Config, runtime: RuntimeOptions, size: int) -> Path:
         with _reporting(folder), contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder
-    raise UserError(f"{folder} exists", f"choose another --name, or resume it with --resume {folder}")
+    raise UserError(f"{folder} exists", f"choose another --name{how_to_resume(folder, ', or ')}")
 
 
 def _trained(config: Config) -> str:

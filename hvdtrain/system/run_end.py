@@ -259,6 +259,12 @@ def newest_checkpoint(folder: Path | None) -> Entry | None:
     return newest_whole(folder / "checkpoints") if folder else None
 
 
+def how_to_resume(folder: Path | None, begin: str = "; ") -> str:
+    """The end of a message: how the run in a folder is resumed. Empty where it has no whole checkpoint."""
+    checkpoint = newest_checkpoint(folder)
+    return f"{begin}resume from step {checkpoint.step} with --resume {folder}" if checkpoint else ""
+
+
 def recorded_hang(folder: Path, since: float) -> RunEnd | None:
     """The end by a hang that ranks have recorded since then (seconds since the epoch); None where they have not."""
     end = RunEnd.read(folder)

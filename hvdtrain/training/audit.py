@@ -24,7 +24,7 @@ from hvdtrain.training.ranks import LoggedInterval
 from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import RunContext
 
-REMEDY = "take the host out of the job and test its memory and processor; then resume from the last checkpoint"
+REMEDY = "take the host out of the job and test its memory and processor"
 EXCLUSION_S = 60.0
 """How long the launcher may take to end a rank that computes wrong bits."""
 

@@ -27,9 +27,8 @@ from hvdtrain.config import validity
 from hvdtrain.config.options import AUTO_RESUME, Config, Framework, RuntimeOptions
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, UserError
 from hvdtrain.system import agent_pipe, arithmetic, rank_info, resources, stacks
-from hvdtrain.system.checkpoint_folder import newest_whole
 from hvdtrain.system.command import output_errors, prepare_streams
-from hvdtrain.system.run_end import Failure, RunEnd, run_on_end
+from hvdtrain.system.run_end import Failure, RunEnd, how_to_resume, run_on_end
 from hvdtrain.system.text import printable
 
 log = logging.getLogger("hvdtrain")
@@ -175,18 +174,16 @@ def _how_to_resume() -> str:
         return ""
     from hvdtrain.runs.console import open_folder
 
-    folder, newest = open_folder(), []
-    if not folder:
-        return ""
+    folder, advice = open_folder(), [""]
 
     def read() -> None:
         with contextlib.suppress(OSError):
-            newest.append(newest_whole(folder / "checkpoints"))
+            advice.append(how_to_resume(folder))
 
     reading = threading.Thread(target=read, daemon=True)
     reading.start()
     reading.join(FOLDER_WAIT_S)
-    return f"; resume from step {newest[0].step} with --resume {folder}" if newest and newest[0] else ""
+    return advice[-1]
 
 
 def prepare_host(config: Config, runtime: RuntimeOptions) -> None:

@@ -311,9 +311,7 @@ def must_write(what: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason, resume = f"{what} cannot be written ({error.strerror or error})", f"resume with --resume {folder}"
+        reason = f"{what} cannot be written ({error.strerror or error})"
         if not os.path.isdir(folder):
-            raise FolderLost(f"{reason}, as {folder} is gone", f"bring it back, then {resume}") from None
-        raise WriteError(
-            reason, f"earlier checkpoints are complete: free disk space or repair the disk, then {resume}"
-        ) from None
+            raise FolderLost(f"{reason}, as {folder} is gone", "bring it back") from None
+        raise WriteError(reason, "free disk space or repair the disk") from None

@@ -44,7 +44,7 @@ def disk(suite: Suite, launcher: str, framework: str) -> Row:
     failed = time.time()
     job.end(1)
     text = os.strerror(getattr(errno, name))
-    detected = job.reported(f"cannot be written ({text}); earlier checkpoints are complete", failed, 1)
+    detected = job.reported(f"cannot be written ({text}); free disk space", failed, 1)
     count = whole_checkpoints(job)
     job.set_disk("")
     suite.check_resumes(job)

@@ -14,6 +14,12 @@ def test_files_are_short():
     assert {path: count for path, count in lines.items() if count > MAX_LINES} == {}
 
 
+def test_one_place_offers_a_resume():
+    """It knows whether a checkpoint is there; a job that was asked to stop has just written one."""
+    offers = [str(path.relative_to(ROOT / "hvdtrain")) for path in FILES if "with --resume {" in path.read_text()]
+    assert offers == ["system/run_end.py", "training/ranks.py"]
+
+
 def test_class_names_are_unique():
     """Two classes of one name are two things in one search, and in the head of the reader."""
     defined = defaultdict(list)

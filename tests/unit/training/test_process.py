@@ -3,6 +3,7 @@
 Processes show which status and messages signals and breakpoints leave.
 """
 
+import logging
 import signal
 import subprocess
 import sys
@@ -10,12 +11,18 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from support.untrusted import save_checkpoint
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.errors import Stopped, TrainingError, UserError
-from hvdtrain.system.run_end import RunEnd
-from hvdtrain.training import process, result
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.errors import FolderLost, Stopped, TrainingError, UserError, WriteError, WrongBits
+from hvdtrain.interfaces.learner import Position
+from hvdtrain.runs import console
+from hvdtrain.runs.record import create_folder
+from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.training import audit, process, result
 from hvdtrain.training.result import RankCores, count_cores, total_cores
+from hvdtrain.training.state import must_write
 
 
 @pytest.mark.parametrize(
@@ -54,6 +61,42 @@ def test_a_breakpoint_without_a_terminal_is_one_line():
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+ERRORS = {
+    "disk": lambda folder: OSError(28, "No space left on device"),
+    "wrong bits": lambda folder: WrongBits("rank 1 computed wrong bits", audit.REMEDY),
+    "any": lambda folder: TrainingError("loss is not finite"),
+    "user's": lambda folder: KeyError("x"),
+    "interrupted": lambda folder: KeyboardInterrupt(),
+    "gone": lambda folder: FolderLost("another job has it"),
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("saved", ["", "damaged", "whole"])
+def test_a_resume_is_offered_only_where_a_whole_checkpoint_is(tmp_path, monkeypatch, capsys, kind, saved):
+    """Also by the message of a name that is taken; `test_run.py` has the launcher's."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    if saved:
+        path = save_checkpoint(folder / "checkpoints", position=Position(step=3))
+    if saved == "damaged":
+        (path / "weights.safetensors").write_bytes(b"")
+    error = ERRORS[kind](folder)
+    if kind == "disk":
+        with pytest.raises(WriteError) as raised, must_write("the checkpoint of step 9", folder):
+            raise error
+        error = raised.value
+    monkeypatch.setattr(process.log, "handlers", [logging.NullHandler()])
+    monkeypatch.setattr(console, "open_folder", lambda: folder)
+    monkeypatch.setattr(console, "log_to_file", lambda *_: None)
+    process._report(0, Failure.of_exception(error), 0.0)
+    with pytest.raises(UserError, match="run exists; choose another --name") as taken:
+        create_folder(Config(), RuntimeOptions(runs=tmp_path, name="run"), 1)
+    for text in (capsys.readouterr().err, str(taken.value)):
+        assert ("--resume" in text) == text.strip().endswith(f"resume from step 3 with --resume {folder}")
+        assert ("--resume" in text) == (saved == "whole"), text
 
 
 FOUR, ALONE = frozenset(range(4)), SingleProcess()
