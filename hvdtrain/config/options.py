@@ -233,7 +233,8 @@ class RuntimeOptions:
     hang_timeout: float = option(0.0, WATCH, minimum=0, per_rank=True)
     """Seconds without a step after which the job is ended as hung; 0 for ten times the longest step, at least 30."""
     check_sync: int = option(0, WATCH, minimum=0)
-    """Steps between comparisons of all ranks' parameters; 0 compares them only at the start and the end."""
+    """Steps between comparisons of all ranks' parameters; 0 compares them only at the start, evaluations and
+    checkpoints."""
     audit: int = option(0, WATCH, minimum=0)
     """With --shards: steps between audits, in which a second rank computes a shard and all compare the bits; 0 for
     none."""

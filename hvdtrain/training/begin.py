@@ -129,7 +129,7 @@ def _start_records(run: RunContext, position: Position, examine_host: Callable[[
     """Compare the ranks' weights, and begin to write what the run records; returns who hands it to trackers."""
     weights = run.learner.weights()
     run.not_finite_at_first.update(consistency.not_finite(weights))
-    parameters = consistency.check_same_weights(run.group, run.common(weights), "before the first step")
+    parameters = run.check_same_weights(position.step, "before the first step", weights)
     log.info("rank %d of %d starts with parameters %s", rank_of(run.group), run.group.size, parameters)
     if run.config.shards:
         arithmetic.warn_of_processors(run.group, run.arithmetic)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hvdtrain.collectives.surviving import ranks_of
 from hvdtrain.config.option import key
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import FACTS, to_record
@@ -60,19 +62,27 @@ def _digest(record: dict[str, Any]) -> str:
     return hashlib.sha256(to_json(record).encode()).hexdigest()[:16]
 
 
-def check_same_weights(group: Group, weights: Weights, when: str) -> str:
+def check_same_weights(group: Group, weights: Weights, when: str, since: int | None = None) -> str:
     """The checksum of `weights`. Raises TrainingError, naming rank and parameter, where ranks differ.
 
-    when: the moment of the check, for the message.
+    when: the moment of the check, for the message. since: the last step after which no rank differed.
     """
-    sums = {name: checksum({name: value}) for name, value in weights.items()}
-    for name, rank, _, _ in differences(group, sums):
-        raise TrainingError(
-            f"{when}: parameter {name} of rank {rank} differs from rank 0's, so the ranks train different networks",
-            "resume from the newest checkpoint",
-            rank=rank,
-        )
-    return checksum(weights)
+    parameters = checksum(weights)
+    by_rank = group.gather(parameters)
+    usual = by_rank.index(statistics.mode(by_rank))  # rank 0, unless more ranks have others
+    wrong = next((rank for rank, its in enumerate(by_rank) if its != by_rank[usual]), None)
+    if wrong is None:
+        return parameters
+    of_ranks = group.gather({name: checksum({name: value}) for name, value in weights.items()})
+    name = next(name for name, its in of_ranks[wrong].items() if its != of_ranks[usual].get(name))
+    rank, of_others = ranks_of(group)[wrong], "the others'" if usual else "rank 0's"
+    before = "" if since is None else f"; after step {since} they were identical"
+    raise TrainingError(
+        f"{when}: parameter {name} of rank {rank} differs from {of_others}, so the ranks train different networks"
+        + before,
+        "test the memory and processor of its host; --check-sync 1 finds the step, if it happens again",
+        rank=rank,
+    )
 
 
 def differences(group: Group, local_values: dict[str, Any]) -> Iterator[Difference]:

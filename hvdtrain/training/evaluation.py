@@ -81,6 +81,8 @@ def evaluate(
         return Evaluation(Scores(None, {}, None), [0.0] * run.group.size, part)
     began = time.perf_counter()
     sums = Sums(run.target.confused_classes(run.dataset))
+    if run.group.size > 1:
+        run.check_same_weights(step)
     share_local_arrays(run.learner)
     with averaged(run.learner), run.learner.unchanged() if not run.target.is_portable else nullcontext():
         _evaluate_rows(run, batches, step, part, sums, on_batch)

@@ -58,7 +58,7 @@ class Observer:
         """The evaluation is done on all ranks."""
 
     def saved(self, at: Position, parameters: str) -> None:
-        """A checkpoint was written. parameters: on rank 0 the checksum of the common weights, else empty."""
+        """A checkpoint was written. parameters: the checksum of the common weights."""
 
     def renewed(self, at: Position, pause: Pause) -> None:
         """The ranks have changed, and training goes on here."""

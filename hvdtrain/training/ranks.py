@@ -157,9 +157,8 @@ class IntervalCollector:
 
     def check_same_weights(self, step: int) -> None:
         """Compare the parameters of all ranks (`--check-sync`). Raises TrainingError if they differ."""
-        weights = self._run.common_weights()  # waits for the last update
         phases.begin(JOINING)
-        consistency.check_same_weights(self._run.group, weights, f"after step {step}")
+        self._run.check_same_weights(step)
 
     def stop_if_asked(self, at: Position, save: Callable[[], None]) -> None:
         """If a rank was asked to stop: save, and raise Stopped on all ranks."""

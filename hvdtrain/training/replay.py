@@ -26,7 +26,6 @@ from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import to_json
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.training import arithmetic
-from hvdtrain.training.consistency import checksum
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.start import start_run
@@ -110,7 +109,7 @@ class HashComparison(Observer):
 
     def step_done(self, at: Position) -> None:
         if recorded := self._segment.hashes.get(at.step):
-            self.parameters = checksum(self._run.common_weights())  # on all ranks, as reading them may need all
+            self.parameters = self._run.check_same_weights(at.step)
             self.compared += 1
             if self.parameters != recorded and not self.difference:
                 values = f"{self._segment.folder} recorded {recorded}, and here is {self.parameters}"

@@ -18,7 +18,6 @@ from hvdtrain.system import rank_info
 from hvdtrain.system.checkpoint_folder import BEST
 from hvdtrain.system.phases import RESULT, phases
 from hvdtrain.system.text import printable
-from hvdtrain.training import consistency
 from hvdtrain.training.best import as_json, best_entry, test_best
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.run import RunContext
@@ -38,7 +37,7 @@ def finish(started: StartedRun) -> None:
     tested = last if evaluated == "test" else started.training.evaluate("test")
     reporter.close()
     phases.begin(RESULT)
-    parameters = consistency.check_same_weights(run.group, run.common_weights(), "after the last step")
+    parameters = run.check_same_weights(started.training.at.step, "after the last step")
     log.info("rank %d ends with parameters %s", rank_of(run.group), parameters)
     scores = {"validation": as_json(last.scores), "test": as_json(tested.scores)} if evaluated != "test" else {}
     chosen = {"validation": scores.get("validation"), "best": test_best(started, scores) if scores else None}

@@ -23,7 +23,7 @@ from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.target import Target
-from hvdtrain.training import arithmetic
+from hvdtrain.training import arithmetic, consistency
 from hvdtrain.training.local_steps import LocalSteps, SyncPoints
 
 ONE_CYCLE_START, ONE_CYCLE_END = 25.0, 1e4
@@ -51,6 +51,8 @@ class RunContext:
     """With --sync-every above 1."""
     _assigned: list[sharding.Assignment] = field(default_factory=list)
     """The assignment since shards moved; none for the one that a job begins with."""
+    _identical_after: list[int] = field(default_factory=list)
+    """The last step after which the ranks had the same weights, as far as they were compared."""
 
     def __post_init__(self) -> None:
         validity.check_rows(self.config, self.samples, self.unit, self.group.size, self.learner.devices)
@@ -166,18 +168,19 @@ class RunContext:
         """What decides the bits on this rank besides options and data, as JSON values."""
         return arithmetic.record(self.config, self.learner)
 
-    def common_weights(self) -> Weights:
-        """Parameters and running statistics that must be identical on all ranks.
+    def check_same_weights(self, step: int, when: str = "", weights: Weights | None = None) -> str:
+        """The checksum, after so many steps, of the weights that must be identical on all ranks; call it on every rank.
 
         With --batch-norm local each rank has statistics of its own rows. Rank 0's count: checkpoints have them, and
         `share_local_arrays` gives them to all ranks before an evaluation.
+        when: for the message. weights: those of the learner. Raises TrainingError where ranks differ.
         """
-        return self.common(self.learner.weights())
-
-    def common(self, weights: Weights) -> Weights:
-        """Of all weights, those of `common_weights`."""
-        local_names = self.learner.local_weights
-        return {name: value for name, value in weights.items() if name not in local_names}
+        weights = self.learner.weights() if weights is None else weights  # waits for the last update
+        common = {name: value for name, value in weights.items() if name not in self.learner.local_weights}
+        last = self._identical_after[-1] if self._identical_after else None
+        parameters = consistency.check_same_weights(self.group, common, when or f"after step {step}", last)
+        self._identical_after[:] = [step]
+        return parameters
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the step with this number, counted from 0; in a script's own loop, its present one."""

@@ -42,21 +42,20 @@ class Saver:
     def save(self, position: Position, score: Score | None = None) -> str:
         """Rank 0 writes a checkpoint; call it on every rank. score: None if it was not measured there.
 
-        Returns the checksum of the weights that all ranks have in common; an empty text on other ranks than 0.
+        Returns the checksum of the weights that all ranks have in common.
 
-        Raises TrainingError if a parameter is not finite or the disk does not accept the checkpoint.
+        Raises TrainingError if a parameter is not finite, if ranks differ, or the disk does not accept the checkpoint.
         """
         phases.begin(CHECKPOINT)
         run, began = self._run, time.monotonic()
         weights = run.learner.weights()
         consistency.check_finite(weights, position.step, run.learner.untrained, run.not_finite_at_first)
-        others, parameters = self._other_ranks(), ""
+        parameters, others = run.check_same_weights(position.step, weights=weights), self._other_ranks()
         if run.is_rank_0:
             run.lock.check()
             state = dataclasses.replace(run.checkpoint(position, weights, score), other_ranks=others)
             with must_write(f"the checkpoint of step {position.step}", run.folder):
                 self._parent = self._written(position.step) or self._write(state)
-            parameters = consistency.checksum(run.common(weights))
         self._saved_at = time.monotonic()
         self._took_s = self._saved_at - began
         return parameters

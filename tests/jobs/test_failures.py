@@ -134,14 +134,32 @@ def test_all_ranks_skip_a_step_with_nan(tmp_path, framework):
     assert np.isfinite(result["loss"])
 
 
+DIFFER = {
+    "checkpoint": ("mpirun", "--checkpoint-every", "2"),
+    "check": ("gloo", "--check-sync", "2"),
+    "evaluation": ("local", "--strategy", "ring", "--max-steps", "6"),
+    "restarts": ("restarts", "--strategy", "ring", "--checkpoint-every", "7", "--log-every", "1"),
+    "survive": ("survive", "--strategy", "ring", "--shards", "4", "--checkpoint-every", "2"),
+}
+
+
 @pytest.mark.guarantee("ranks-that-differ")
-@pytest.mark.parametrize("by", cases(["gloo", "mpirun"], short={"mpirun"}))
-def test_ranks_with_different_parameters_are_detected(tmp_path, by):
-    options = ("--name", "run", "--max-steps", "20", "--check-sync", "2")
-    command = [*launcher(by, 2), "python", str(PROGRAMS), "drift", FASTEST, *options]
-    status, output = run(command, tmp_path)
-    assert status != 0
-    assert "after step 6: parameter dense2.bias of rank 1 differs from rank 0's" in output
+@pytest.mark.parametrize("case", cases(DIFFER, short={"checkpoint"}))
+def test_ranks_with_different_parameters_are_detected(tmp_path, case):
+    """No checkpoint has weights of which ranks differ, and none is offered."""
+    by, *options = DIFFER[case]
+    launch = launcher(by, 2) if by in ("mpirun", "gloo") else [*launcher("local", 2)[:-1], "--"]
+    launch[-1:] = {"restarts": ["--restarts", "9", "--"], "survive": ["--survive", "--"]}.get(by, launch[-1:])
+    drift = ["python", str(PROGRAMS), "drift", FASTEST, "--name", "run", "--max-steps", "20", *options]
+    status, output = run([*launch, *drift], tmp_path)
+    assert status == 1, output
+    found, last = {"check": (6, 4), "evaluation": (6, 0), "restarts": (7, 0)}.get(case, (6, 4))
+    assert f"after step {found}: parameter dense2.bias of rank 1 differs from rank 0's" in output
+    assert f"; after step {last} they were identical; " in output
+    saved = sorted(path.name for path in tmp_path.glob("runs/run/checkpoints/*"))
+    assert saved == ([] if case in ("check", "evaluation", "restarts") else ["step-00000002", "step-00000004"])
+    assert ("--resume runs/run" in output) == bool(saved)
+    assert ("gave up, as 3 attempts in a row wrote no newer checkpoint" in output) == (by == "restarts")
 
 
 def test_corrupt_data_on_one_rank_ends_the_job(tmp_path):

@@ -144,10 +144,10 @@ def freeze_at_the_end(framework: str, options: list[str]) -> None:
     """Rank 1 is stopped once training is done, by SIGSTOP."""
     checked = consistency.check_same_weights
 
-    def check_same_weights(group: Group, weights: Weights, when: str) -> str:
+    def check_same_weights(group: Group, weights: Weights, when: str, *since: int | None) -> str:
         if when == "after the last step" and rank_info.detect().rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
-        return checked(group, weights, when)
+        return checked(group, weights, when, *since)
 
     consistency.check_same_weights = check_same_weights
     main(framework, argv=options)
@@ -157,11 +157,11 @@ def terminated_at_the_end(framework: str, options: list[str]) -> None:
     """Each rank gets SIGTERM, and SIGINT, once training is done."""
     checked = consistency.check_same_weights
 
-    def check_same_weights(group: Group, weights: Weights, when: str) -> str:
+    def check_same_weights(group: Group, weights: Weights, when: str, *since: int | None) -> str:
         if when == "after the last step":
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGINT)
-        return checked(group, weights, when)
+        return checked(group, weights, when, *since)
 
     consistency.check_same_weights = check_same_weights
     main(framework, argv=options)

@@ -11,9 +11,10 @@ from support.rank_threads import on_all_ranks
 
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.errors import WrongBits
+from hvdtrain.errors import TrainingError, WrongBits
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position, ShardLoss
 from hvdtrain.runs.step_times import StepSeconds, to_record
+from hvdtrain.training import consistency
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.heartbeats import Heartbeat, Observation
 from hvdtrain.training.ranks import IntervalCollector, Losses, RankStep, join, losses_of_rank, losses_of_shards
@@ -33,6 +34,32 @@ def joined(*losses_by_rank, stop=(), due=(), times=()):
     intervals = on_all_ranks(len(losses_by_rank), join_rank)
     assert all(interval == intervals[0] for interval in intervals), "ranks must agree"
     return intervals[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ([1], None),
+        ([1, 1, 1], None),
+        ([1, 2], "rank 1 differs from rank 0's"),
+        ([1, 1, 2], "rank 2 differs from rank 0's"),
+        ([2, 1, 1], "rank 0 differs from the others'"),
+        ([2, 2, 1, 1], "rank 2 differs from rank 0's"),
+        ([NAN, NAN], None),
+    ],
+)
+def test_the_rank_is_named_whose_weights_differ_from_those_of_most_ranks(values, named):
+    def check(group):
+        weights = {"same": np.ones(3), "bias": np.full(2, values[group.rank])}
+        try:
+            return consistency.check_same_weights(group, weights, "after step 9", 7)
+        except TrainingError as error:
+            return error
+
+    first, *others = map(str, on_all_ranks(len(values), check))
+    assert all(text == first for text in others), "ranks must agree"
+    assert named is None or f"after step 9: parameter bias of {named}" in first
+    assert ("after step 7 they were identical" in first) == bool(named)
 
 
 @pytest.mark.parametrize(
