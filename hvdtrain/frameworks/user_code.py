@@ -12,11 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hvdtrain.config.options import Framework
+from hvdtrain.collectives.audits import hash_shard
+from hvdtrain.config.options import Config, Framework
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import pad_rows
-from hvdtrain.interfaces.learner import Evaluated, Learner, StepLoss
+from hvdtrain.interfaces.learner import Evaluated, Learner, StepLoss, changed_names
 from hvdtrain.interfaces.reading import Batch
+from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import SCRIPT
 from hvdtrain.tasks.target import step_seeds
 from hvdtrain.tasks.user import UserTask
@@ -169,6 +171,15 @@ def check_optimizer(
         raise UserError(f"{where}: the {kind} lacks the parameter {missing[0]}", remedy)
 
 
+def changes_by_rows(where: str, name: str) -> UserError:
+    """A model changes a parameter in another way for other rows. where: what gave the model, or called it."""
+    return UserError(
+        f"{where}: the model changes {name} when it is called, by the rows (as max_norm does) or at random, so that "
+        "each rank, device or shard would train another network",
+        "use --strategy single, without --shards",
+    )
+
+
 class UserLearner(Learner):
     """A learner whose model, optimizer and losses are those of a user's script; it begins without them.
 
@@ -183,6 +194,10 @@ class UserLearner(Learner):
     _step: int
     _row_weights: np.ndarray
     """Of the prepared batch."""
+    _config: Config
+    _before: Weights | None = None
+    """With --shards, the weights before a forward pass of the steps in `_compared`."""
+    _compared: tuple[int, ...] = ()
     _evaluate: Callable[..., Any]
     _has_state = False
     """Whether the optimizer has made a step, or its state was loaded."""
@@ -231,9 +246,27 @@ class UserLearner(Learner):
 
     def prepare(self, batch: Batch) -> tuple[Any, ...]:
         """The arrays of the batch, or of a shard, on the device, with which the script then computes the losses."""
+        if self._config.shards and len(self._compared) < 2 and batch.step not in self._compared:
+            self._compared, self._before = (*self._compared, batch.step), self.weights()
         self.seed(batch.step, batch.part)  # so that a resumed run draws the same numbers
         self._step, self._row_weights = batch.step, batch.weights
         return self._on_device(batch.arrays)
+
+    def _check_own_changes(self) -> None:
+        """In the first step, before its update: raise UserError if forward passes give ranks or shards other weights.
+
+        With --shards for any change, also in the second step, as the first weights may have a norm already.
+        """
+        before, self._before = self._before, None
+        if before and (changed := changed_names(before, self.weights()) - self.untrained):
+            problem = f"the model changes {min(changed)} when it is called, so each shard would begin with another one"
+            raise UserError(f"step(): {problem}", "leave out --shards")
+        if self._step or self._config.shards or self.group.size == 1:
+            return
+        hashes = {name: hash_shard(0.0, [value]) for name, value in self.weights().items()}
+        of_ranks = self.group.gather({name: hashes[name] for name in hashes.keys() - self.local_weights})
+        if names := [name for name in of_ranks[0] if any(its.get(name) != of_ranks[0][name] for its in of_ranks)]:
+            raise changes_by_rows("step()", min(names))
 
     def seed(self, step: int, part: int) -> None:
         self._seed_generators(int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0]))

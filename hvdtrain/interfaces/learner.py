@@ -106,6 +106,8 @@ class Learner(abc.ABC):
     """In which a user's code is evaluated, the cheapest first: the others where it computes gradients by itself."""
     changes_in_evaluation: bool = False
     """Whether an evaluation changes what `weights` returns, so that each of its steps must put it back."""
+    limits_rows: str = ""
+    """A parameter of which a forward pass shortens the rows that it looks up, as far as is known; empty for none."""
     mean: Mean | None = None
     """What combines gradients, or with --sync-every weights; its state belongs to checkpoints."""
     _averages: Any = None
@@ -153,6 +155,10 @@ class Learner(abc.ABC):
 
     def try_step(self, batch: Batch) -> None:  # noqa: B027  (networks as data take any number of rows)
         """Compute the losses of a batch's rows in training, alone; inside of `unchanged`."""
+
+    def keep_in_shards(self, names: list[str]) -> None:
+        """Learn that forward passes change these `weights`, which then are summed over shards as statistics are."""
+        raise NotImplementedError
 
     @contextlib.contextmanager
     def unchanged(self, is_trial: bool = False) -> Iterator[None]:

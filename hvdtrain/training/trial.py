@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.user_code import changes_by_rows
 from hvdtrain.interfaces.learner import changed_names
 from hvdtrain.interfaces.reading import Batch
+from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.target import TRIED_ROWS
 from hvdtrain.training.evaluation import eval_pieces
 from hvdtrain.training.run import RunContext
@@ -30,6 +34,42 @@ def try_out(run: RunContext) -> None:
             arrays, before = target.tried_rows(run.dataset, part, min(map(len, pieces))), run.learner.weights()
             target.guard(f"an evaluation of {len(arrays[0])} row(s)", run.learner.evaluate, arrays)
             run.learner.changes_in_evaluation = bool(changed_names(before, run.learner.weights()))
+    if config.shards or run.group.size * run.learner.devices > 1:
+        find_own_changes(run, max(whole))
+
+
+def find_own_changes(run: RunContext, rows: int) -> None:
+    """Let the learner know the weights that forward passes change, by a step with so many rows of a rank or shard.
+
+    Raises UserError if the change depends on rows or random numbers: each rank or shard would train another network.
+    """
+    by_rows, tried = run.learner.limits_rows, run.target.tried_rows(run.dataset, "train", rows)
+    if not by_rows and (changed := _own_changes(run, tried, 0)):
+        others = _own_changes(run, tuple(np.repeat(array[-1:], rows, 0) for array in tried), 1)
+        by_rows = min(changed_names(changed, others), default="")
+        if run.config.shards:
+            run.learner.keep_in_shards(sorted(changed))
+    if by_rows:
+        raise changes_by_rows(f"--model {run.config.model}" if run.target.kind == "task" else "setup()", by_rows)
+
+
+def _own_changes(run: RunContext, arrays: tuple[np.ndarray, ...], part: int) -> Weights:
+    """The weights that the forward pass of a step changes, with their new values.
+
+    It begins with other weights, which have no norm or limit already, unless the model fails with these.
+    """
+    learner = run.learner
+    for factor, offset in ((2, 0.125), (1, 0)):
+        with contextlib.suppress(UserError) if offset else contextlib.nullcontext(), learner.unchanged(is_trial=True):
+            first = {name: value for name, value in learner.weights().items() if value.dtype.kind in "fc"}
+            moved = {name: np.asarray(first[name] * factor + offset, first[name].dtype) for name in first}
+            learner.load(learner.weights() | {name: moved[name] for name in moved.keys() - learner.untrained})
+            before = learner.weights()
+            learner.seed(0, part)
+            run.target.guard("a step", learner.try_step, _batch(arrays, part))
+            after = learner.weights()
+            return {name: after[name] for name in changed_names(before, after) - learner.untrained}
+    return {}
 
 
 def _lengths(run: RunContext, rows: int) -> set[int]:
@@ -41,9 +81,14 @@ def _lengths(run: RunContext, rows: int) -> set[int]:
 
 
 def _try_step(run: RunContext, rows: int, remedy: str) -> None:
-    batch = Batch(run.target.tried_rows(run.dataset, "train", rows), np.ones(rows, np.float32), 0.0, 0, np.arange(rows))
+    batch = _batch(run.target.tried_rows(run.dataset, "train", rows))
     where = f"a step with {rows} row(s) of a {'shard' if run.config.shards else 'rank'}"
     try:
         run.target.guard(where, run.learner.try_step, batch)
     except UserError as error:
         raise UserError(error.reason, remedy, option="remainder" if "drop" in remedy else "batch_size") from None
+
+
+def _batch(arrays: tuple[np.ndarray, ...], part: int = 0) -> Batch:
+    rows = len(arrays[0])
+    return Batch(arrays, np.ones(rows, np.float32), 0.0, 0, np.arange(rows), part)

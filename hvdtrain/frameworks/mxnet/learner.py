@@ -27,7 +27,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
-from hvdtrain.frameworks.mxnet.shards import ShardedGradients, Statistics
+from hvdtrain.frameworks.mxnet.shards import BlockStatistics, ShardedGradients, Statistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState, ShardLoss, StepLoss
 from hvdtrain.interfaces.reading import Batch
@@ -154,6 +154,10 @@ class MXNetSteps(ContextLearner):
         if self._config.shards:
             self._sharded = ShardedGradients(self.group, self._config.shards, self._parameters, statistics)
             self.shared_statistics, self.local_weights = self.local_weights, frozenset()
+
+    def keep_in_shards(self, names: list[str]) -> None:
+        assert self._sharded and isinstance(self._sharded.statistics, BlockStatistics)
+        self._sharded.statistics.parameters |= {name: self._parameters[name] for name in names}
 
     def _finish_shards(self, sharded: ShardedGradients) -> list[ShardLoss]:
         """Combine the gradients and statistics of all shards, and update the parameters; returns the losses of all."""

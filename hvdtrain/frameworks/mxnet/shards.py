@@ -30,13 +30,13 @@ class BlockStatistics:
     """The parameters of a block that are not trained: running statistics, and those that are frozen."""
 
     def __init__(self, parameters: Parameters, context: mx.Context) -> None:
-        self._parameters, self._context = parameters, context
+        self.parameters, self._context = dict(parameters), context
 
     def read(self) -> list[np.ndarray]:
-        return [*parameter_weights(self._parameters, self._context).values()] if self._parameters else []
+        return [*parameter_weights(self.parameters, self._context).values()] if self.parameters else []
 
     def write(self, arrays: list[np.ndarray]) -> None:
-        for parameter, array in zip(self._parameters.values(), arrays, strict=True):
+        for parameter, array in zip(self.parameters.values(), arrays, strict=True):
             copy_into(parameter.data(self._context), array)
 
 
@@ -50,7 +50,7 @@ class ShardedGradients:
 
     def __init__(self, group: Group, shards: int, parameters: Parameters, statistics: Statistics) -> None:
         self._sums = ShardSums(group, shards, [tuple(parameter.shape) for parameter in parameters.values()])
-        self._parameters, self._statistics = list(parameters.values()), statistics
+        self._parameters, self.statistics = list(parameters.values()), statistics
         self._start: list[np.ndarray] = []
         """The statistics at the beginning of the step."""
         self._queued: SupportsFloat | None = None
@@ -58,7 +58,7 @@ class ShardedGradients:
 
     def begin(self, step: Batch) -> None:
         """Begin a step."""
-        self._start, self._queued = self._statistics.read(), None
+        self._start, self._queued = self.statistics.read(), None
         self._sums.begin(step, self._start)
 
     def add(self, loss: SupportsFloat) -> None:
@@ -66,13 +66,13 @@ class ShardedGradients:
         self._queued = loss
         if self._start:  # the next forward pass begins with these, so it must wait
             self.read()
-            self._statistics.write(self._start)
+            self.statistics.write(self._start)
 
     def read(self) -> None:
         """Read the gradients of the shard that was added last; waits for them."""
         if self._queued is not None:
             gradients = [parameter.list_grad()[0].asnumpy() for parameter in self._parameters]
-            self._sums.add(self._queued, gradients, self._statistics.read())
+            self._sums.add(self._queued, gradients, self.statistics.read())
             self._queued = None
 
     def combine(self) -> list[ShardLoss]:
@@ -85,5 +85,5 @@ class ShardedGradients:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             copy_into(parameter.list_grad()[0], gradient)
             parameter.list_data()[0]._fresh_grad = True  # else a trainer refuses to update it on a rank without shards
-        self._statistics.write(statistics)
+        self.statistics.write(statistics)
         return losses

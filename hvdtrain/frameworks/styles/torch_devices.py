@@ -241,6 +241,9 @@ class TorchManualLearner(Learner):
             losses.append(loss.detach())
         return sum(loss.to(self.device) for loss in losses)
 
+    def try_step(self, batch: Batch) -> None:
+        self._backward(batch)
+
     def _sgd(self, params: Tensors, momentum: Tensors, lr: float) -> None:
         config = self._config
         for name in self._names:

@@ -152,6 +152,10 @@ class TensorFlowLearner(Learner):
         lr = tf.constant(batch.lr, tf.float32)
         return self._strategy.run(self._step, rows, lr)
 
+    def keep_in_shards(self, names: list[str]) -> None:
+        assert self._shards
+        self._shards.statistics += [self._parameters[name] for name in names]
+
     def try_step(self, batch: Batch) -> None:
         _, *rows = self._objective.rows(batch, parts := self.devices * self._config.accumulate)
         with self._strategy.scope():

@@ -172,8 +172,6 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         trained = set(map(id, self.parameters.values()))  # those that build() may have set
         values = before + [(v, built.get(id(v), value) if id(v) in trained else value) for v, value in self._made]
         self._find_unused(tape, losses)
-        if strategy.config.shards:
-            self._check_shards(values)
         for variable, value in values:
             variable.assign(value)
         self._compile(*rows)
@@ -250,12 +248,6 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         if all(gradient is None for gradient in gradients):
             raise no_gradient(self._task)
         self._unused = [variable for variable, gradient in zip(variables, gradients, strict=True) if gradient is None]
-
-    def _check_shards(self, values: list[tuple[tf.Variable, np.ndarray]]) -> None:
-        """Raise UserError for a model that has changed its parameters: each shard would begin with others."""
-        if any(variable.trainable and not np.array_equal(variable.numpy(), value) for variable, value in values):
-            problem = "returned a model that changes its parameters when it is called, as spectral normalization does"
-            raise self._task.error("model", problem, "leave out --shards")
 
     def _compile(self, *rows: tf.Tensor) -> None:
         """Make graphs of training and evaluation, which fail for methods that need the values of tensors."""

@@ -52,8 +52,8 @@ class ShardedSteps:
     ) -> None:
         self._objective, self._update = objective, update
         self._variables = list(objective.parameters.values())
-        self._statistics = list(objective.statistics.values())
-        if any(variable.dtype.is_complex for variable in self._statistics):
+        self.statistics = list(objective.statistics.values())
+        if any(variable.dtype.is_complex for variable in self.statistics):
             raise UserError("--shards: the model changes a complex variable", "leave it out, or use two real variables")
         self._sums = ShardSums(group, shards, [tuple(variable.shape) for variable in self._variables])
         self._graphs: dict[tuple[int, ...], Callable[..., list[ShardValues]]] = {}
@@ -66,7 +66,7 @@ class ShardedSteps:
         Call it on every rank.
         """
         phases.begin(FORWARD)
-        self._sums.begin(step, [variable.numpy() for variable in self._statistics])
+        self._sums.begin(step, [variable.numpy() for variable in self.statistics])
         for loss, gradients, statistics in self._call([self._arguments(shard) for shard in step.shards or ()]):
             self._sums.add(loss, _arrays(gradients), _arrays(statistics))
         phases.begin(GRADIENTS)
@@ -98,12 +98,12 @@ class ShardedSteps:
     def _shard(self, *arguments: tf.Tensor) -> ShardValues:
         """Forward and backward; leaves the statistics as they were."""
         weights, *rows = self._objective.set_random_states(arguments)
-        before = [tf.identity(variable) for variable in self._statistics]
+        before = [tf.identity(variable) for variable in self.statistics]
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(self._objective.losses(*rows) * weights)
         gradients = dense(tape.gradient(loss, self._variables))
-        after = [tf.identity(variable) for variable in self._statistics]
-        for variable, value in zip(self._statistics, before, strict=True):
+        after = [tf.identity(variable) for variable in self.statistics]
+        for variable, value in zip(self.statistics, before, strict=True):
             variable.assign(value)
         return loss, gradients, after
 
@@ -112,7 +112,7 @@ class ShardedSteps:
         """Update from combined gradients, combined statistics and the learning rate."""
         *arrays, lr = arguments
         count = len(self._variables)
-        for variable, value in zip(self._statistics, arrays[count:], strict=True):
+        for variable, value in zip(self.statistics, arrays[count:], strict=True):
             variable.assign(value)
         self._update(arrays[:count], lr)
 

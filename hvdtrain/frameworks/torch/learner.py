@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager as ContextManager
 from typing import Any, ClassVar, SupportsFloat
 
@@ -27,6 +28,7 @@ from hvdtrain.frameworks.torch.network import (
     frozen_parameters,
     host_array,
     laid_out_as,
+    limited_rows,
     load_buffers,
     load_module,
     module_weights,
@@ -57,6 +59,8 @@ class TorchSteps(Learner):
     """Whether the strategy waits in backward for a gradient of each parameter."""
     _step = 0
     """The number of the present step in the run."""
+    _changed: Sequence[nn.Parameter] = ()
+    """With --shards: those that forward passes change."""
     _how_to_allow_unused: ClassVar[str]
     """What a user does about that."""
 
@@ -85,6 +89,7 @@ class TorchSteps(Learner):
 
     def _wrap_model(self, finds_unused: bool) -> nn.Module:
         """The module whose forward pass a step calls. finds_unused: parameters may get no gradient in a step."""
+        self.limits_rows = limited_rows(self._model)
         wrapped = self._strategy.wrap_model(self._model, self.device, finds_unused)
         self._waits_for_all = self._strategy.needs_all_gradients and wrapped is not self._model and not finds_unused
         return wrapped
@@ -123,9 +128,12 @@ class TorchSteps(Learner):
             self._sums = ShardSums(self.group, self._config.shards, shapes)
             self.shared_statistics, self.local_weights = self.local_weights, frozenset()
 
+    def keep_in_shards(self, names: list[str]) -> None:
+        self._changed = [self._model.get_parameter(name) for name in names]
+
     def _begin_shards(self, step: Batch) -> None:
         """Begin a step in shards."""
-        self._buffers = buffer_arrays(self._model)
+        self._buffers = buffer_arrays(self._model, self._changed)
         self._sums.begin(step, self._buffers)
 
     def _end_shard(self, loss: SupportsFloat) -> None:
@@ -135,14 +143,14 @@ class TorchSteps(Learner):
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             gradients.append(host_array(as_real(gradient)))
             parameter.grad = None  # the array keeps the memory
-        buffers = buffer_arrays(self._model)
+        buffers = buffer_arrays(self._model, self._changed)
         if [array.shape for array in buffers] != [array.shape for array in self._buffers]:
             raise UserError(
                 "the model makes or resizes buffers when it is called, which depends on the shard",
                 "give them their shapes before the first step, or leave out --shards",
             )
         self._sums.add(loss, gradients, buffers)
-        load_buffers(self._model, self._buffers)
+        load_buffers(self._model, self._buffers, self._changed)
 
     def _finish_shards(self) -> list[ShardLoss]:
         """Combine the gradients and buffers of all shards, and update the parameters; returns the losses of all."""
@@ -151,7 +159,7 @@ class TorchSteps(Learner):
         for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
             values = from_real(torch.from_numpy(gradient).to(parameter.device), parameter.dtype)
             parameter.grad = laid_out_as(parameter.detach(), values)
-        load_buffers(self._model, buffers)
+        load_buffers(self._model, buffers, self._changed)
         self._apply()
         return losses
 

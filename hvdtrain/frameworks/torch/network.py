@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -246,6 +246,12 @@ def why_not_saved(model: nn.Module) -> tuple[str, str]:
     return "", ""
 
 
+def limited_rows(model: nn.Module) -> str:
+    """The weight of a layer that shortens the rows that it looks up, to its max_norm; empty if there is none."""
+    limits = ((name, getattr(module, "max_norm", None)) for name, module in model.named_modules())
+    return next((_place(name, "weight") for name, limit in limits if limit is not None), "")
+
+
 def sparse_parameters(model: nn.Module) -> set[int]:
     """The identities of the parameters of layers that say that their gradients are sparse."""
     kinds = (nn.Embedding, nn.EmbeddingBag)
@@ -280,17 +286,17 @@ def module_weights(model: nn.Module) -> Weights:
     return {name: host_array(value.detach().to("cpu", copy=True)) for name, value in tensors.items()}
 
 
-def buffer_arrays(model: nn.Module) -> list[np.ndarray]:
-    """Copies of all buffers, float64 or int64, which have every value of smaller types; complex numbers are two."""
-    real = [as_real(buffer) for buffer in _plain_buffers(model)]
+def buffer_arrays(model: nn.Module, others: Sequence[torch.Tensor] = ()) -> list[np.ndarray]:
+    """Copies of all buffers and `others`, float64 or int64, which have all smaller types; complex numbers are two."""
+    real = [as_real(tensor.detach()) for tensor in (*_plain_buffers(model), *others)]
     types = (torch.float64 if buffer.is_floating_point() else torch.int64 for buffer in real)
     return [buffer.to("cpu", kind, copy=True).numpy() for buffer, kind in zip(real, types, strict=True)]
 
 
-def load_buffers(model: nn.Module, arrays: list[np.ndarray]) -> None:
-    """Set all buffers to what `buffer_arrays` returned."""
-    for buffer, array in zip(_plain_buffers(model), arrays, strict=True):
-        as_real(buffer).copy_(torch.from_numpy(array))
+def load_buffers(model: nn.Module, arrays: list[np.ndarray], others: Sequence[torch.Tensor] = ()) -> None:
+    """Set all buffers, and the other tensors, to what `buffer_arrays` returned."""
+    for tensor, array in zip((*_plain_buffers(model), *others), arrays, strict=True):
+        as_real(tensor.detach()).copy_(torch.from_numpy(array))
 
 
 def load_module(model: nn.Module, weights: Weights) -> None:

@@ -126,6 +126,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
 
     def step(self, losses: torch.Tensor, ends_step: bool) -> StepLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
+        self._check_own_changes()
         if not losses.requires_grad:
             raise UserError("step(): the losses do not depend on the model's parameters", "compute them with gradients")
         if _trained(self._optimizer, self._model) != self._trained:

@@ -73,3 +73,48 @@ class Drawing(nn.Module):
 class DrawingClassifier(ClassifierRows):
     def model(self):
         return Drawing()
+
+
+CHANGES = {
+    "norm": lambda weight, x: weight.div_(weight.norm()),
+    "limit": lambda weight, x: weight.data.clamp_(-0.2, 0.2),
+    "decay": lambda weight, x: weight.mul_(0.9),
+    "replaced": lambda weight, x: setattr(weight, "data", weight.data * 0.9),
+    "rows": lambda weight, x: weight.add_(x.mean() / 100),
+    "noise": lambda weight, x: weight.add_(torch.randn_like(weight) / 100),
+    "frozen": lambda weight, x: weight.requires_grad_(False).add_(x.mean() / 100),
+}
+"""How a model changes a weight in training, by the weight itself or by rows; and layers that look up rows."""
+LOOKED_UP = {
+    "max_norm": lambda: nn.Embedding(5, 6, max_norm=0.5),
+    "rare max_norm": lambda: nn.Embedding(5, 6, max_norm=100.0),
+    "bag": lambda: nn.EmbeddingBag(5, 6, max_norm=100.0),
+}
+
+
+class Changed(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.first, self.last = kind, nn.Linear(4, 6), nn.Linear(6, 5)
+        if kind == "frozen":
+            self.first.weight.requires_grad_(False)
+        self.table = LOOKED_UP[kind]() if kind in LOOKED_UP else None
+
+    def forward(self, x):
+        if self.training and self.kind in CHANGES:
+            with torch.no_grad():
+                CHANGES[self.kind](self.first.weight, x)
+        hidden = torch.tanh(self.first(x))
+        if self.table:
+            kinds = (x[:, 0].abs() * 2).long().clamp(max=4)
+            hidden = hidden + self.table(kinds.unsqueeze(1) if self.kind == "bag" else kinds)
+        return self.last(hidden)
+
+
+class OwnChange(ClassifierRows):
+    """A model that changes its weights when it is called in training."""
+
+    kind = "norm"
+
+    def model(self):
+        return Changed(self.kind)

@@ -3,7 +3,11 @@
 import importlib
 import itertools
 import math
+import re
 import threading
+from queue import Queue
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,11 +19,13 @@ from support.stack import FRAMEWORKS
 
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.sharding import Cut
+from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Dropout, Flatten, Pool, Relu
 from hvdtrain.system.phases import phases
 from hvdtrain.tasks.target import NetworkTarget
+from hvdtrain.training.trial import find_own_changes
 
 SHARDS = 5
 SIZES = (32, 32, 3, 32)
@@ -99,6 +105,9 @@ def train_on_ranks(framework, target, cuts_of_ranks, arrays, **options):
         group.gather = one_at_a_time(group.gather, wait)
         with running:
             of_rank = learner(framework, target, group, **options)
+            if not target.is_portable and ("shards" in options or group.size > 1):
+                run = {"learner": of_rank, "config": of_rank._config, "target": target, "dataset": target.dataset}
+                find_own_changes(SimpleNamespace(**run), 6)
             assert of_rank.local_weights == frozenset() or "shards" not in options
             losses = [of_rank.train_step(batch) for batch in steps(arrays, *cuts_of_ranks[group.rank])]
             losses = [[*map(float, loss)] if "shards" in options else float(loss) for loss in losses]
@@ -134,6 +143,7 @@ def case(framework, name, options, assignments=MOVED, short=True):
         *(case(framework, "Sequences", ADAM, short=framework != "tensorflow") for framework in FRAMEWORKS),
         case("mxnet", "", NESTEROV, THREE_RANKS),
         case("tensorflow", "", BF16, short=False),
+        *(case(framework, "OwnChange", NESTEROV, short=framework == "torch") for framework in FRAMEWORKS),
         case("tensorflow", "Regression", NESTEROV),  # with regularizers, constraints and a layer of training
     ],
 )
@@ -143,6 +153,50 @@ def test_any_ranks_have_the_same_bits_also_when_shards_move(framework, name, opt
     other_weights, other_losses = train_in_shards(framework, target, assignments, arrays, **options)
     assert_equal(other_weights, weights)
     assert other_losses == losses
+
+
+OF_WEIGHTS, OF_ROWS = ("norm", "limit", "decay"), ("rows", "noise")
+OWN = {"torch": (*OF_WEIGHTS, "replaced"), "mxnet": OF_WEIGHTS, "tensorflow": OF_WEIGHTS}
+BY_ROWS = {
+    "torch": (*OF_ROWS, "frozen", "max_norm", "rare max_norm", "bag"),
+    "mxnet": OF_ROWS,
+    "tensorflow": OF_ROWS,
+}
+
+
+def of_kinds(kinds):
+    """Cases; TensorFlow compiles for seconds."""
+    every = [(framework, kind) for framework in FRAMEWORKS for kind in kinds[framework]]
+    return [pytest.param(*one, marks=[pytest.mark.matrix] if one[0] == "tensorflow" else []) for one in every]
+
+
+@pytest.mark.guarantee("user-same-weights")
+@pytest.mark.parametrize(("framework", "kind"), of_kinds(OWN))
+def test_weights_that_a_model_changes_are_those_of_one_process(framework, kind):
+    """Shards and ranks make the same change, once a step."""
+    target = task(framework, "OwnChange", kind=kind)
+    arrays = target.dataset.train[np.arange(128)]
+    ((weights, _),) = train_on_ranks(framework, target, [[Cut.of(0, 1)]], arrays)
+    sharded, _ = train_in_shards(framework, target, ALONE, arrays)
+    (ranks, _), _ = train_on_ranks(framework, target, [[Cut.of(rank, 2)] for rank in range(2)], arrays, strategy="ring")
+    for of_ranks in (sharded, ranks):
+        for name, value in weights.items():
+            np.testing.assert_allclose(of_ranks[name], value, 1e-4, 1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("framework", "kind"), of_kinds(BY_ROWS))
+def test_weights_that_a_model_changes_by_rows_are_refused_on_several_ranks_or_in_shards(framework, kind):
+    target = task(framework, "OwnChange", kind=kind)
+    arrays, cut = target.dataset.train[np.arange(128)], [Cut.of(0, 1)]
+    assert train_on_ranks(framework, target, [cut], arrays)[0], "as in the framework's own loop"
+    for ranks, options in ((1, {"shards": SHARDS}), (2, {"strategy": "ring"})):
+        errors = Queue()
+        with mock.patch.object(threading, "excepthook", errors.put):  # of ranks, of which others may still wait for one
+            train_on_ranks(framework, target, [cut] * ranks, arrays, **options)
+        refused = [str(one.exc_value) for one in errors.queue if one.exc_type is UserError]
+        assert refused and re.search(
+            r" changes \S+ when it is called, by the rows .* use --strategy single", refused[0]
+        )
 
 
 @pytest.mark.guarantee("user-same-weights")

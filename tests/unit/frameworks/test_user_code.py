@@ -3,15 +3,18 @@
 import re
 from bdb import BdbQuit
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.learners import TASKS, task_class
+from support.rank_threads import on_all_ranks
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import build_learner
+from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.tasks.user import make_task
 
 OTHER = {"torch": "tensorflow", "tensorflow": "torch", "mxnet": "torch"}
@@ -37,6 +40,40 @@ def with_labels(change):
 
 
 MATRIX = pytest.mark.matrix
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "changed", "refused"),
+    [
+        ({}, [1, 1], "w", ""),
+        ({}, [1, 2], "w", "changes w when it is called, by the rows"),
+        ({}, [1, 2], "statistic", ""),
+        ({"shards": 2}, [1, 1], "w", "each shard would begin with another one; leave out --shards"),
+        ({"shards": 2}, [1], "w", "each shard would begin with another one; leave out --shards"),
+        ({"shards": 2}, [1, 1], "statistic", ""),
+    ],
+)
+def test_a_script_learns_in_its_first_step_of_weights_that_its_model_changes(options, ranks, changed, refused):
+    """Before the update; what depends on the weights alone is the same on all ranks."""
+
+    def check(group):
+        weights = {"w": np.zeros(2), "statistic": np.zeros(2)}
+        local = frozenset({"statistic"})
+        fake = SimpleNamespace(local_weights=frozenset() if options else local, untrained=local, group=group, _step=0)
+        fake._config, fake.weights = Config(**options), lambda: weights
+        fake._before = {name: value.copy() for name, value in weights.items()} if options else None
+        weights[changed] += ranks[group.rank]
+        try:
+            UserLearner._check_own_changes(fake)
+        except UserError as error:
+            return str(error)
+        weights[changed] += 1 + group.rank  # of later steps nothing is compared
+        fake._step = 1
+        UserLearner._check_own_changes(fake)
+        return ""
+
+    for text in on_all_ranks(len(ranks), check):
+        assert refused in text and bool(refused) == bool(text)
 
 
 @pytest.fixture(params=["torch", pytest.param("tensorflow", marks=MATRIX), pytest.param("mxnet", marks=MATRIX)])
