@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
-from hvdtrain.system import rank_info, resources, stacks
+from hvdtrain.system import arithmetic, rank_info, resources, stacks
 
 # Parameters of mallopt in glibc's malloc.h, and their values; 32 MB is the largest threshold that glibc accepts.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
@@ -33,9 +33,9 @@ def set_environment() -> None:
     """
     if len(resources.core_binding().before) >= 2 * rank_info.detect().size:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
-    if "OMP_NUM_THREADS" in os.environ:
-        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", os.environ["OMP_NUM_THREADS"])
-        os.environ.setdefault(TF_CONCURRENT_OPERATIONS, os.environ["OMP_NUM_THREADS"])
+    if threads := arithmetic.openmp_threads():
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
+        os.environ.setdefault(TF_CONCURRENT_OPERATIONS, str(threads))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -213,7 +214,12 @@ def variables() -> dict[str, str]:
     return {name: value for name, value in given.items() if _held.get(name) != value}
 
 
+def openmp_threads() -> int:
+    """The threads of OMP_NUM_THREADS, which may be a list: the first of it. 0 where it is not set or not valid."""
+    given = re.fullmatch(r"\s*([0-9]{1,9})\s*(,\s*[0-9]{1,9}\s*)*", os.environ.get("OMP_NUM_THREADS", ""), re.ASCII)
+    return int(given[1]) if given else 0
+
+
 def threads_by_variables() -> int:
     """The threads of an operation by the environment, else by the cores that this process may use."""
-    value = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(value) if value.isdecimal() and int(value) else len(os.sched_getaffinity(0))
+    return openmp_threads() or len(os.sched_getaffinity(0))

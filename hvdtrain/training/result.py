@@ -15,6 +15,7 @@ from hvdtrain.interfaces.reading import EvaluatedPart
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.system import rank_info
+from hvdtrain.system.arithmetic import threads_by_variables
 from hvdtrain.system.checkpoint_folder import BEST
 from hvdtrain.system.phases import RESULT, phases
 from hvdtrain.system.text import printable
@@ -145,9 +146,7 @@ class RankCores(NamedTuple):
 def count_cores(run: RunContext) -> int | None:
     """Cores that the job computes with; call it on every rank. None if it trains on GPUs."""
     cores = frozenset(os.sched_getaffinity(0))
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    of_device = int(threads) if threads.isdecimal() and int(threads) else len(cores)
-    local_cores = [rank_info.host_name(), of_device * run.learner.devices, sorted(cores)]
+    local_cores = [rank_info.host_name(), threads_by_variables() * run.learner.devices, sorted(cores)]
     ranks = [RankCores(host, threads, frozenset(numbers)) for host, threads, numbers in run.group.gather(local_cores)]
     return total_cores(ranks) if run.learner.device == "cpu" else None
 

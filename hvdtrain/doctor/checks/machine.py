@@ -13,7 +13,7 @@ from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.checks.software import has_module
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.doctor.subprocesses import Completed
-from hvdtrain.system.arithmetic import SLOWER
+from hvdtrain.system.arithmetic import SLOWER, openmp_threads
 from hvdtrain.system.resources import memory_limit, within_quota
 from hvdtrain.system.text import format_bytes
 
@@ -44,10 +44,10 @@ def check_threads(context: CheckContext) -> Iterator[Finding]:
             return
         yield ok(f"OMP_NUM_THREADS is not set; {context.ranks} rank(s) on {usable} core(s)")
         return
-    first = value.split(",")[0].strip()
-    if not first.isdecimal() or int(first) == 0:
+    first = openmp_threads()
+    if not first:
         yield fail(f"OMP_NUM_THREADS={value!r} is not a positive integer", remedy)
-    elif int(first) > 1 and int(first) * context.ranks > usable:
+    elif first > 1 and first * context.ranks > usable:
         text = f"OMP_NUM_THREADS={first} is too high: {context.ranks} rank(s) times {first} threads on {usable} core(s)"
         yield warn(text, remedy)
     else:

@@ -5,6 +5,7 @@ Libraries read variables once in a process: each case has one of its own, forked
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 
@@ -12,6 +13,8 @@ import pytest
 from support.jobs import ROOT
 
 from hvdtrain.frameworks import arithmetic
+from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS, set_environment
+from hvdtrain.system.arithmetic import openmp_threads, threads_by_variables
 
 PROGRAM = """
 import json, os, sys
@@ -196,3 +199,31 @@ def test_keras_3_is_one_line_with_a_remedy():
 @pytest.mark.needs("tensorflow")
 def test_a_program_may_import_tensorflow_first():
     assert output_of(TENSORFLOW_FIRST) == ["tf_keras"]
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [("4,2", 4), (" 3 , 2 ", 3), ("2", 2), ("", 0), ("many", 0), ("2,", 0), ("2,x", 0), ("0,2", 0), ("٣", 0)],
+)
+def test_a_list_of_threads_counts_as_its_first_number(monkeypatch, given, threads):
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": given})
+    assert openmp_threads() == threads
+    assert threads_by_variables() == (threads or len(os.sched_getaffinity(0)))
+    set_environment()
+    assert os.environ.get("TF_NUM_INTRAOP_THREADS", "") == os.environ.get(TF_CONCURRENT_OPERATIONS, "")
+    assert os.environ.get("TF_NUM_INTRAOP_THREADS", "") == (str(threads) if threads else "")
+
+
+IMPORT_MXNET = """
+from hvdtrain.frameworks.mxnet.arithmetic import threads
+from hvdtrain.frameworks.preparation import require
+require(["mxnet"], "mxnet")
+print(threads())
+"""
+
+
+@pytest.mark.needs("mxnet")
+def test_mxnet_starts_with_a_list_of_threads():
+    assert output_of(IMPORT_MXNET, "OMP_NUM_THREADS=3,2") == ["3"]  # MXNet itself aborts
+    with pytest.raises(AssertionError, match="OMP_NUM_THREADS='many' is not a positive integer"):
+        output_of(IMPORT_MXNET, "OMP_NUM_THREADS=many")
