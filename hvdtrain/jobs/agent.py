@@ -268,6 +268,9 @@ class Agent:
         assert self._process
         for number in os.read(self._wakeup_read, 64):
             if number in SIGNALS:
+                if self._channel:
+                    with contextlib.suppress(Closed):
+                        self._channel.send(asked=number)  # such as srun's tasks by scancel
                 self._signal(number)
         reap_orphans(self._process.pid)
 

@@ -64,6 +64,8 @@ class Supervisor:
         self._running = False
         self._requested: set[int] = set()
         """Signals that asked the job to stop."""
+        self._ranks_asked = False
+        """Whether the launcher, such as srun, has signaled a rank."""
         self._stop_reported = False
         self._failures: list[Failure] = []
         """Ranks that failed, in the order in which they were noticed."""
@@ -99,7 +101,7 @@ class Supervisor:
 
     def _end(self) -> RunEnd:
         """A signal that asked the job to stop makes of a failure a stop: it is not started again."""
-        stopped = any(rank.status == Stopped.exit_status for rank in self._ranks.values())
+        stopped = any(map(self._has_stopped, self._ranks.values()))
         failure, exit_status = self._failure or (None, Stopped.exit_status if stopped else 0)
         if self._requested or exit_status == Stopped.exit_status:
             return RunEnd("stopped", exit_status, failure)
@@ -206,6 +208,8 @@ class Supervisor:
             self._fail(failure.of_rank(rank.number, rank.host), UserError.exit_status)
         if "said" in message:
             self._on_said(rank, message["said"])
+        if "asked" in message:
+            self._ranks_asked = True
         if "ended" in message:
             rank.status = int(message["ended"])
             self._on_rank_end(rank)
@@ -232,7 +236,7 @@ class Supervisor:
                 "stderr", f"hvdtrain: rank {rank.number}: {said.message(False)}\n".encode(errors="backslashreplace")
             )
         rank.output.close()
-        if rank.status == Stopped.exit_status:
+        if self._has_stopped(rank):
             if said and not self._stop_reported:
                 self._stop_reported = True
                 self._console.say(said)
@@ -241,6 +245,11 @@ class Supervisor:
             failure = said or Failure(last_lines=tuple(rank.output.tail))
             self._on_rank_failure(self._placed(failure, rank)._replace(status=rank.status))
         self._decide_if_all_ended()
+
+    def _has_stopped(self, rank: RankConnection) -> bool:
+        """Whether a rank has ended as it was asked to: one that ends with that status by itself has failed."""
+        asked = self._requested or self._ranks_asked or rank.failure
+        return rank.status == Stopped.exit_status and bool(asked)
 
     def _placed(self, failure: Failure, rank: RankConnection) -> Failure:
         """The failure that a rank has reported, with the rank at fault and its host."""
@@ -284,9 +293,10 @@ class Supervisor:
     def _decide(self) -> None:
         """End the job by the failure that came first."""
         failure = first_cause(self._failures)
-        if lost_peer(failure) and any(rank.status == Stopped.exit_status for rank in self._ranks.values()):
+        if lost_peer(failure) and any(map(self._has_stopped, self._ranks.values())):
             return  # the ranks have stopped after a checkpoint, and this one was still connected to one of them
-        status = 1 if failure.status is None else shell_status(failure.status)
+        # A batch script queues a job that ended with 75 again.
+        status = 1 if failure.status in (None, Stopped.exit_status) else shell_status(failure.status)
         asked = next((number for number in self._requested if status == 128 + number), None)
         if asked:
             self._fail(Failure(f"ended by {signal_name(asked)}"), status)

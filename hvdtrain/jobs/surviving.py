@@ -222,7 +222,7 @@ class SurvivingSupervisor(Supervisor):
         if self._memberships.number and rank.number not in self._memberships.ranks:
             self._lose(rank.number, Failure("ended before it joined", status=rank.status))
             return
-        if rank.status in (0, Stopped.exit_status):
+        if rank.status == 0 or self._has_stopped(rank):
             self._memberships.has_finished(rank.number)
             self._end_newcomers()
             asyncio.get_running_loop().call_later(LATECOMERS_S, self._end_latecomers)

@@ -125,6 +125,39 @@ def test_scancel_and_a_killed_rank_in_slurm(slurm, hosts, tmp_path):
     wait_for(lambda: not any(hosts.programs("time.sleep(600)").values()), 15, lambda: str(hosts.programs("sleep")))
 
 
+STOPS = """
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+print("up", flush=True)
+time.sleep(600)
+"""
+ENDS = [
+    pytest.param("srun", "", "FAILED"),
+    pytest.param("mpirun", "", "FAILED", marks=MATRIX),
+    pytest.param("srun", "scancel --batch --signal=USR1", "PENDING", marks=MATRIX),
+    pytest.param("srun", "scancel --signal=USR1", "PENDING", marks=MATRIX),  # the ranks themselves
+    pytest.param("mpirun", "scancel --batch --signal=USR1", "PENDING", marks=MATRIX),
+    pytest.param("srun", "scontrol requeue", "PENDING", marks=MATRIX),
+    pytest.param("mpirun", "scontrol requeue", "PENDING", marks=MATRIX),
+    pytest.param("srun", "scancel", "CANCELLED", marks=MATRIX),
+    pytest.param("srun", "scancel --batch --signal=TERM", "CANCELLED", marks=MATRIX),
+]
+
+
+@pytest.mark.parametrize(("via", "asked_by", "state"), ENDS)
+def test_only_a_stop_that_was_asked_for_is_queued_again(slurm, tmp_path, via, asked_by, state):
+    """A program that ends with 75 by itself would be queued again for ever."""
+    words = ["python", "-c", STOPS if asked_by else "raise SystemExit(75)"]
+    job = submit(slurm, tmp_path, words, "--via", via)
+    if asked_by:
+        wait_for(lambda: log(tmp_path, job).count("] up") == 2, 30, lambda: log(tmp_path, job))
+        assert slurm.run([*asked_by.split(), job])[0] == 0
+    # A job that is queued again begins after a while.
+    slurm.wait_for_state(job, state, 30, lambda: log(tmp_path, job))
+    if not asked_by:
+        assert "ended with exit status 75" in log(tmp_path, job)
+
+
 def test_an_array_trains_a_sweep(slurm, tmp_path):
     """Each task trains one of two trials, both write one table, and a task is queued again by its own number."""
     options = ["--array", "0-1", "--sbatch", "--comment='a # \"b\"'", "--nodes", "1"]

@@ -161,6 +161,32 @@ def test_ctrl_c_stops_the_job_and_again_ends_it(tmp_path):
     wait_gone(everything, 5)
 
 
+STOPS_ITSELF = "raise SystemExit(75)"
+ASKED_BY_ITS_LAUNCHER = """
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+os.kill(os.getppid(), signal.SIGUSR1)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "status"),
+    [
+        ((), ASKED_BY_ITS_LAUNCHER, 75),  # as srun and mpirun signal their tasks
+        ((), STOPS_ITSELF, 1),
+        pytest.param(("--restarts", "1"), STOPS_ITSELF, 1, marks=MATRIX),
+        pytest.param(("--survive",), STOPS_ITSELF, 1, marks=MATRIX),
+        pytest.param(("--survive",), ASKED_BY_ITS_LAUNCHER, 75, marks=MATRIX),
+    ],
+)
+def test_only_a_rank_that_was_asked_to_stop_has_stopped(tmp_path, options, code, status):
+    """Whoever starts a stopped job again would start one that stops by itself for ever."""
+    job = Job(tmp_path, "local", code, *options)
+    assert job.process.wait(30) == status, job.output
+    assert ("ended with exit status 75" in job.output) == (status == 1)
+
+
 def test_ctrl_c_ends_a_program_that_does_not_handle_it(tmp_path):
     """On a pseudo-terminal, whose Ctrl-C reaches the launcher only."""
     program = ["sh", "-c", "echo pid $$; exec sleep 60"]

@@ -35,8 +35,8 @@ cd "$SLURM_SUBMIT_DIR" || exit 1
 {SIGNALS}
 
 if [ "$status" -ne 0 ] && [ -n "$cancelled" ]; then
-    # So that Slurm shows the job as cancelled, not as failed.
-    scancel "{job}" 2>/dev/null
+    # So that Slurm shows the job as cancelled, not as failed; unless Slurm ends it, perhaps to queue it again.
+    [ "$(squeue --noheader --format=%T --jobs="{job}" 2>/dev/null)" != RUNNING ] || scancel "{job}" 2>/dev/null
 {"" if options.no_requeue else REQUEUE.format(job)}fi
 exit "$status"
 """
@@ -91,7 +91,7 @@ export HVDTRAIN_RUN_NAME="slurm-{job}"
 
 REQUEUE = """\
 elif [ "$status" -eq 75 ]; then
-    # 75: the ranks have written a checkpoint and can resume.
+    # 75: the ranks were asked to stop, have written a checkpoint and can resume.
     scontrol requeue "{}" && exit 0
 """
 SIGNALS = """\
