@@ -161,6 +161,22 @@ def test_ctrl_c_stops_the_job_and_again_ends_it(tmp_path):
     wait_gone(everything, 5)
 
 
+FLOODS = {
+    "messages": """b'{"run": {"folder": "a", "resumable": true, "checkpoint": ""}}\\n' * 1000""",
+    "lines": r"b'x\n' * 1000",
+    "one line": "b'x' * 60000",
+}
+
+
+@pytest.mark.parametrize("flood", [pytest.param(name, marks=MATRIX if name != "lines" else ()) for name in FLOODS])
+def test_an_agent_whose_program_says_more_than_it_can_read_still_handles_signals(tmp_path, flood):
+    pipe = "int(os.environ['HVDTRAIN_AGENT_PIPE'].partition(':')[0])"
+    job = Job(tmp_path, "local", f"import os\nprint('up', flush=True)\nos.fork()\nwhile True: os.write({pipe}, {FLOODS[flood]})")
+    job.wait_for("] up")
+    job.process.terminate()
+    assert job.process.wait(10) == 128 + signal.SIGTERM, job.output
+
+
 STOPS_ITSELF = "raise SystemExit(75)"
 ASKED_BY_ITS_LAUNCHER = """
 import os, signal, sys, time
