@@ -10,8 +10,9 @@ WORKERS ?= 2
 REPORT ?= gpu-report.txt
 FUZZ_MINUTES ?= 10
 CHAOS_MINUTES ?= 10
-# horovodrun finds python and mpirun through PATH.
-ACTIVE = PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH"
+# horovodrun finds python and mpirun through PATH. exec, as make's SIGTERM goes to the shell and to nothing below it.
+ACTIVE_PATH = PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH"
+ACTIVE = $(ACTIVE_PATH) exec
 
 # Data sets next to the checkout are used unless the user names another folder.
 ifneq ($(wildcard ../shared/data/.),)
@@ -62,17 +63,17 @@ test-gpu: VENV = .venv-gpu
 test-gpu: SHELL = bash
 test-gpu: ## Prove on a GPU, with this machine's PyTorch, what docs/gpus.md says; writes REPORT (gpu-report.txt)
 	@STACK=pytorch USE_SYSTEM_TORCH=1 FOR=test-gpu setup/environment.sh
-	@set -o pipefail; $(ACTIVE); python -m torch.utils.collect_env | tee "$(REPORT)"; \
+	@set -o pipefail; $(ACTIVE_PATH); python -m torch.utils.collect_env | tee "$(REPORT)"; \
 	python -m pytest tests/gpu -v -rA --durations=0 $(ARGS) | tee -a "$(REPORT)"
 
 fuzz: setup ## Fuzz each parser for FUZZ_MINUTES (10); ARGS selects parsers by parts of their names
-	@$(ACTIVE) FUZZ_MINUTES="$(FUZZ_MINUTES)" python -m pytest tests/fuzz -v --durations=0 -k "$(ARGS)"
+	@FUZZ_MINUTES="$(FUZZ_MINUTES)" $(ACTIVE) python -m pytest tests/fuzz -v --durations=0 -k "$(ARGS)"
 
 chaos: setup ## Inject faults into real jobs for CHAOS_MINUTES (10); ARGS='--only kill' selects, ARGS=--help lists
-	@$(ACTIVE) $(TEST_PATH) python -m faults.chaos --minutes "$(CHAOS_MINUTES)" $(ARGS)
+	@$(TEST_PATH) $(ACTIVE) python -m faults.chaos --minutes "$(CHAOS_MINUTES)" $(ARGS)
 
 horovod-test: setup ## Run the tests of Horovod's source tree SOURCE with its core as shipped and event-driven, and compare
-	@$(ACTIVE) $(TEST_PATH) python -m horovod_suite --source "$(SOURCE)" $(ARGS)
+	@$(TEST_PATH) $(ACTIVE) python -m horovod_suite --source "$(SOURCE)" $(ARGS)
 
 lint: setup ## Check style, types and shell scripts
 	@$(ACTIVE) ruff check .

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +27,7 @@ from hvdtrain.frameworks.trained import trained_model
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.record import RunFolder
+from hvdtrain.system.processes import end_with_parent
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.registry import load_trained
 from hvdtrain.tasks.target import NetworkTarget, Target
@@ -103,7 +106,7 @@ def launch(task: str, ranks: int = 1, config: Config | None = None, options: Run
     given = {**_changed(config or Config(), Config()), **_changed(options, RuntimeOptions())}
     program = [sys.executable, "-m", "hvdtrain"]
     command = [*program, "launch", "local", "-n", str(ranks), "--", *program, "train", task, *arguments(given)]
-    ended = subprocess.run(command, check=False)
+    ended = subprocess.run(command, check=False, preexec_fn=functools.partial(end_with_parent, signal.SIGTERM))
     if ended.returncode:
         raise TrainingError(f"the job ended with status {ended.returncode}", f"see the logs in {options.runs / name}")
     return RunFolder(options.runs / name)

@@ -6,6 +6,8 @@
 # pip-audit has an environment of its own in the cache folder, with its own lock. Known vulnerabilities that cannot be
 # fixed here are in setup/audit-known.txt, each with its reason.
 set -euo pipefail
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$1

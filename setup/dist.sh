@@ -6,6 +6,8 @@
 # build and twine have an environment of their own in the cache folder; the build itself runs in VENV, whose setuptools is
 # pinned.
 set -euo pipefail
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$(cd "$1" && pwd)

@@ -5,6 +5,8 @@
 #
 # A warning, such as a link without a target, is an error. Sphinx has an environment of its own in the cache folder.
 set -euo pipefail
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$(cd "$1" && pwd)

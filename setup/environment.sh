@@ -16,6 +16,8 @@
 #   HVDTRAIN_EXTRAS  the extras of hvdtrain to install (default: the stack's)
 #   HVDTRAIN_CONSTRAINTS  the file of pinned versions (default: the stack's)
 set -euo pipefail
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 
 # shellcheck source=setup/stack.sh
 source "$(dirname "${BASH_SOURCE[0]}")/stack.sh"

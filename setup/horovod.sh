@@ -8,6 +8,8 @@
 #
 # The wheel is cached, and used again as long as nothing that it depends on has changed (setup/wheel_description.py).
 set -euo pipefail
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # The source, what its build requires, and the corrections: a patch each, in the order of the file `series`.

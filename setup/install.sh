@@ -14,6 +14,8 @@
 # While packages are installed, VENV has the file .hvdtrain-installing. What an interruption leaves cannot be trusted to be
 # whole, so set-up then makes the environment anew.
 set -euo pipefail
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$1 python=$1/bin/python

@@ -5,6 +5,8 @@
 # USE_SYSTEM_TORCH=1 leaves out PyTorch and what it requires. FOR=test-gpu downloads what `make test-gpu` needs, which a
 # machine without PyTorch can do, too.
 set -euo pipefail
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 
 # shellcheck source=setup/stack.sh
 source "$(dirname "${BASH_SOURCE[0]}")/stack.sh"

@@ -5,6 +5,8 @@
 #
 # Set-up on another machine takes it from there (HOROVOD_WHEELS) and needs no compiler; see docs/docker.md.
 set -euo pipefail
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$(cd "$1" && pwd)

@@ -21,6 +21,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import require_writable, write_atomically
+from hvdtrain.system.processes import ending_started
 from hvdtrain.system.text import format_ranks, to_json
 
 BOLD, COLORS = "1", {"ok": "32", "warn": "33", "fail": "31"}
@@ -67,7 +68,8 @@ def _run(options: argparse.Namespace) -> int:
         require_writable(options.output.parent, "--output")
         if options.output.is_dir():
             raise UserError(f"--output {options.output} is a folder", "give a file")
-    report = examine(options.only, options.ranks, hosts, options.runs)
+    with ending_started("HVDTRAIN_DOCTOR"):  # a launcher that hangs does not end its ranks
+        report = examine(options.only, options.ranks, hosts, options.runs)
     if rank != 0:
         for finding in report["findings"]:
             if finding["check"] == "meeting" and finding["status"] == "fail":

@@ -9,7 +9,6 @@ them the job's token, therefore go into a file on each host that only its owner 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -29,6 +28,7 @@ from typing import NamedTuple
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info, stacks
 from hvdtrain.system.network import HOST_NAME
+from hvdtrain.system.processes import end_with_parent
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.text import last_line, printable
 
@@ -202,13 +202,18 @@ def _inspect(host: str, here: dict[str, str]) -> HostCheck:
 
 def _run_limited(command: list[str], stdin: str = "") -> tuple[int, str, str]:
     """Exit status, output and errors of a program; SIGXFSZ ends it where it prints more than FILE_BYTES."""
-    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     with os.fdopen(os.memfd_create("out"), "rb") as out, os.fdopen(os.memfd_create("err"), "rb") as err:
         done = subprocess.run(
-            command, input=stdin.encode(), stdout=out, stderr=err, timeout=TIMEOUT_S, preexec_fn=limit
+            command, input=stdin.encode(), stdout=out, stderr=err, timeout=TIMEOUT_S, preexec_fn=_limited
         )
         said = (os.pread(file.fileno(), OUTPUT_BYTES, 0).decode(errors="replace") for file in (out, err))
         return done.returncode, next(said), next(said)
+
+
+def _limited() -> None:
+    """Of a program that is about to start: it writes FILE_BYTES at most, and ends with this process."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+    end_with_parent()
 
 
 def _versions(output: str) -> dict[str, str] | None:

@@ -8,9 +8,10 @@ import faulthandler
 import os
 import re
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +64,28 @@ def end_descendants(variable: str = "", limit_s: float = 5.0) -> None:
         if not left:
             return
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def ending_started(variable: str) -> Iterator[None]:
+    """End what is started inside when this is left, also by SIGTERM or SIGHUP. Call it in the main thread.
+
+    variable: the environment variable by which it is recognized.
+    """
+    adopt_orphans()
+    os.environ[variable] = "1"
+    default = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in default:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for number in default:
+            signal.signal(number, signal.SIG_IGN)
+        end_descendants(variable)
+        del os.environ[variable]
+        for number in default:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _has_variable(pid: int, name: str) -> bool:

@@ -9,10 +9,11 @@ import importlib.util
 import json
 import os
 import re
+import signal
 
 import pytest
 from support.doctor import DOCTOR, DoctorResult, doctor, hvdtrain_launch, in_rank_1, path_with, requires, script
-from support.jobs import ROOT, finish, launcher, start
+from support.jobs import ROOT, finish, launcher, running, start, wait_for
 from support.jobs import run as run_command
 from support.stack import FASTEST, cases
 
@@ -21,6 +22,8 @@ from hvdtrain.doctor.quick import QUICK
 from hvdtrain.errors import UserError
 from hvdtrain.system.network import free_port
 from hvdtrain.system.stacks import framework_version
+
+MATRIX = pytest.mark.matrix
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +196,22 @@ def test_a_slow_link_is_what_steps_wait_for(two_hosts, tmp_path):
     assert 5 < float(re.search(r"\((\d+) Mbit/s\)", link["text"])[1]) <= 10
     assert "powersgd:4 or --sync-every 8" in link["remedy"]
     result.has("horovod-size", "ok", "an allreduce over 2 processes is correct")
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(number, marks=MATRIX) for number in (signal.SIGHUP, signal.SIGINT))]
+)
+def test_a_signal_ends_all_that_the_doctor_started(tmp_path, number):
+    """An mpirun that hangs, and a rank of it in a session of its own."""
+    hangs = "setsid sleep 600 & echo $$ $! >part; mv part hangs; wait; wait; wait"
+    script(tmp_path / "bin" / "mpirun", "trap '' TERM HUP INT", hangs)
+    process = start([*DOCTOR, "--only", "mpi"], tmp_path, PATH=path_with(tmp_path / "bin"))
+    wait_for((tmp_path / "hangs").exists, 30)
+    pids = [int(pid) for pid in (tmp_path / "hangs").read_text().split()]
+    try:
+        process.send_signal(number)
+        finish(process, 15)
+        assert not any(map(running, pids))
+    finally:
+        for pid in filter(running, pids):
+            os.kill(pid, signal.SIGKILL)

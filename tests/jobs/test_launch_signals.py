@@ -6,6 +6,7 @@ Needs processes: what the kernel does with signals, groups, sessions and orphans
 import contextlib
 import os
 import pty
+import re
 import signal
 import sys
 import time
@@ -171,10 +172,25 @@ FLOODS = {
 @pytest.mark.parametrize("flood", [pytest.param(name, marks=MATRIX if name != "lines" else ()) for name in FLOODS])
 def test_an_agent_whose_program_says_more_than_it_can_read_still_handles_signals(tmp_path, flood):
     pipe = "int(os.environ['HVDTRAIN_AGENT_PIPE'].partition(':')[0])"
-    job = Job(tmp_path, "local", f"import os\nprint('up', flush=True)\nos.fork()\nwhile True: os.write({pipe}, {FLOODS[flood]})")
+    job = Job(
+        tmp_path,
+        "local",
+        f"import os\nprint('up', flush=True)\nos.fork()\nwhile True: os.write({pipe}, {FLOODS[flood]})",
+    )
     job.wait_for("] up")
     job.process.terminate()
     assert job.process.wait(10) == 128 + signal.SIGTERM, job.output
+
+
+@MATRIX
+def test_sigterm_to_a_program_that_launches_ends_the_job(tmp_path):
+    task = "import os, time\nprint('up', os.getpid(), os.getppid(), flush=True)\ntime.sleep(600)\n"
+    (tmp_path / "task.py").write_text(task)
+    job = PrintedJob(tmp_path, ["python", "-c", "import hvdtrain; hvdtrain.launch('task.py:Task')"])
+    job.until(r"(\[0\] )?up", seconds=60)
+    pids = [int(pid) for pid in re.search(r"up (\d+) (\d+)", job.output).groups()]
+    job.process.terminate()
+    wait_gone(pids, 15)
 
 
 STOPS_ITSELF = "raise SystemExit(75)"

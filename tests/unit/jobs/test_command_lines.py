@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support.golden import ODD_ARGUMENTS, assert_recorded
@@ -160,3 +161,50 @@ def test_what_a_shell_on_another_host_reads_sets_the_variables_and_runs_the_agen
     assert b"/nowhere" not in script
     done = subprocess.run(["sh"], input=script, capture_output=True, text=False, check=True)
     assert done.stdout.decode() == f"x 'y'\n$HOME {tmp_path} [\"a 'b'\"]\n"
+
+
+ODD_FOLDERS = [
+    "a b",
+    "a;touch hit",
+    "$(touch hit)",
+    "`touch hit`",
+    'it\'s "odd"',
+    "line\nbreak",
+    "a & touch hit",
+    "grün",
+]
+
+
+@pytest.mark.parametrize("folder", ODD_FOLDERS)
+def test_horovodrun_quotes_what_a_shell_would_take_apart(tmp_path, monkeypatch, folder):
+    """By a patch of setup/horovod. What the shell of another host would run is run here."""
+    gloo_run = pytest.importorskip("horovod.runner.gloo_run")
+    (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / folder)
+    commands = []
+    monkeypatch.setattr(gloo_run.safe_shell_exec, "execute", lambda command, **_: commands.append(command) or 0)
+    monkeypatch.setattr(gloo_run.network, "resolve_host_address", lambda _: "192.0.2.1")
+    settings = SimpleNamespace(elastic=False, ssh_port=None, ssh_identity_file=None, verbose=0, output_filename=None)
+    settings.prefix_output_with_timestamp = False
+    slot = SimpleNamespace(hostname="node1", rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+    command = gloo_run._slot_info_to_command_fn("pwd", {"WORD": "a b", "touch hit;A": "1"})(slot)
+    gloo_run._exec_command_fn(settings)(command, slot, None)
+    there = tmp_path / "there"
+    there.mkdir()
+    (command,) = commands
+    done = subprocess.run(["sh", "-c", shlex.split(command)[-1]], cwd=there, capture_output=True, text=True)
+    assert (done.stdout.removesuffix("\n"), done.stderr) == (str(tmp_path / folder), "")
+    assert not [*tmp_path.rglob("hit")]
+
+
+def test_the_process_of_horovodrun_becomes_mpirun(monkeypatch):
+    """So that what ends horovodrun ends mpirun; a patch of setup/horovod."""
+    mpi_run = pytest.importorskip("horovod.runner.mpi_run")
+    monkeypatch.setattr(mpi_run, "_get_mpi_implementation_flags", lambda *_, **__: ([], [], "OpenMPI"))
+    started = []
+    monkeypatch.setattr(mpi_run.os, "execve", lambda *words: started.append(words[1][2]))
+    settings = SimpleNamespace(tcp_flag=None, ssh_port=None, ssh_identity_file=None, hosts="a:1", num_proc=1, verbose=0)
+    for name in ("prefix_output_with_timestamp", "binding_args", "output_filename", "extra_mpi_args", "run_func_mode"):
+        setattr(settings, name, None)
+    mpi_run.mpi_run(settings, None, {"PATH": "/bin", "$(touch hit)": ""}, ["true"])
+    assert started[0].startswith("exec mpirun ") and "-x '$(touch hit)'" in started[0]

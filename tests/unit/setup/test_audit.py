@@ -101,7 +101,7 @@ class Installer:
         (self.venv / ".hvdtrain-stack").write_text("small")
         (self.setup / "stacks" / "small").mkdir(parents=True)
         self.wheels.mkdir()
-        for name in ("install.sh", "locked.py", "uv.sh", "uv_settings.py", "uv.lock"):
+        for name in ("install.sh", "whole.sh", "locked.py", "uv.sh", "uv_settings.py", "uv.lock"):
             shutil.copy(SETUP / name, self.setup)
         requires = {"first": "second", "second": ""}
         self.sums = {name: wheel(self.wheels, name, requires=needs) for name, needs in requires.items()}

@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from support.jobs import ROOT
+from support.jobs import ROOT, running, wait_for
 
 SETUP = ROOT / "setup"
 COMMANDS = (
-    "awk bash cat cp cut dirname env find flock grep make mkdir readlink realpath rm sed sha256sum sort tail touch"
+    "awk bash cat cp cut dirname env find flock grep make mkdir mv readlink realpath rm sed sha256sum sort tail touch"
 )
 PYTHON = """\
 #!/bin/bash
@@ -98,16 +99,21 @@ echo "$words {name} ${{*:2}}" >>"{home}/installed"
 
     def run(self, *command: str, **variables: str) -> tuple[int, str]:
         """The exit status of a command in the checkout, and what it printed."""
+        process = self.start(*command, **variables)
+        said, _ = process.communicate()
+        return process.returncode, said
+
+    def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
         # No python3 on PATH but those of a test.
         path = f"{self.home / 'shims'}:{self.tools}:{self.commands}"
-        done = subprocess.run(
+        return subprocess.Popen(
             [str(shutil.which(command[0])), *command[1:]],
             cwd=self.checkout,
             env={"HOME": str(self.home), "PATH": path, "HVDTRAIN_UV": "/bin/true", **variables},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         )
-        return done.returncode, done.stdout + done.stderr
 
     def choose(self, *asked: str) -> list[str]:
         """What stack.sh chooses for each of these texts of variables: the stack and its Python, or its error."""
@@ -362,3 +368,43 @@ def test_the_system_pytorch_is_kept_until_it_changes(machine):
     (python.parents[1] / "has-torch").write_text("2.16.0")
     assert "PyTorch: 2.16.0 of" in machine.set_up()
     assert "PyTorch:" not in machine.set_up(USE_SYSTEM_TORCH="0") and machine.stack() == "pytorch 3.98.1"
+
+
+HANGING = """\
+#!/bin/bash
+tail -f /dev/null &
+echo "$$ $!" >hangs.part
+mv hangs.part hangs
+wait
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("make setup", signal.SIGTERM),
+        ("make -o setup train", signal.SIGTERM),
+        ("bash setup/environment.sh", signal.SIGTERM),
+        ("bash setup/environment.sh", signal.SIGINT),
+        ("bash setup/environment.sh", signal.SIGHUP),
+    ],
+)
+def test_a_signal_ends_all_that_was_started(machine, command, number):
+    """make signals a recipe's shell, and bash ends before the program that it waits for."""
+    machine.add("3.97.1")
+    machine.set_up()
+    shutil.copy(ROOT / "Makefile", machine.checkout)
+    # As mpirun does, horovodrun ends what it has started.
+    machine.program(machine.venv / "bin" / "horovodrun", HANGING.replace("wait", "trap 'kill $!; exit' TERM; wait"))
+    machine.program(machine.checkout / "setup" / "horovod.sh", HANGING)
+    (machine.checkout / "setup.cfg").write_text("changed")
+    process, hangs = machine.start(*command.split()), machine.checkout / "hangs"
+    wait_for(hangs.exists, 30)
+    pids = [int(pid) for pid in hangs.read_text().split()]
+    try:
+        process.send_signal(number)
+        wait_for(lambda: not any(map(running, pids)), 10)
+        process.communicate(timeout=10)
+    finally:
+        for pid in filter(running, pids):
+            os.kill(pid, signal.SIGKILL)
