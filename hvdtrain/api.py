@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import os
 import signal
@@ -106,7 +105,7 @@ def launch(task: str, ranks: int = 1, config: Config | None = None, options: Run
     given = {**_changed(config or Config(), Config()), **_changed(options, RuntimeOptions())}
     program = [sys.executable, "-m", "hvdtrain"]
     command = [*program, "launch", "local", "-n", str(ranks), "--", *program, "train", task, *arguments(given)]
-    ended = subprocess.run(command, check=False, preexec_fn=functools.partial(end_with_parent, signal.SIGTERM))
+    ended = subprocess.run(command, check=False, preexec_fn=lambda: end_with_parent(signal.SIGTERM))
     if ended.returncode:
         raise TrainingError(f"the job ended with status {ended.returncode}", f"see the logs in {options.runs / name}")
     return RunFolder(options.runs / name)

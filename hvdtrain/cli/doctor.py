@@ -17,6 +17,7 @@ from typing import Any, get_args
 from hvdtrain.doctor.check import Topic
 from hvdtrain.doctor.examination import CHECKS, detect_rank, examine
 from hvdtrain.doctor.findings import STATUSES
+from hvdtrain.doctor.subprocesses import STARTED
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status
@@ -68,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
         require_writable(options.output.parent, "--output")
         if options.output.is_dir():
             raise UserError(f"--output {options.output} is a folder", "give a file")
-    with ending_started("HVDTRAIN_DOCTOR"):  # a launcher that hangs does not end its ranks
+    with ending_started(STARTED):  # a launcher that hangs does not end its ranks
         report = examine(options.only, options.ranks, hosts, options.runs)
     if rank != 0:
         for finding in report["findings"]:

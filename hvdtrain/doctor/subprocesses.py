@@ -22,10 +22,8 @@ NO_PROGRAM = 127
 OUTPUT_BYTES = 64 << 20
 """How much a program may print: Horovod and NCCL may log a lot."""
 ERROR_WORDS = ("error", "failed", "not enough", "root")
-
-
-running: set[subprocess.Popen[Any]] = set()
-"""What `run` has started, in any thread."""
+STARTED = "HVDTRAIN_DOCTOR"
+"""Environment variable of all that the doctor has started."""
 
 
 class Completed(NamedTuple):
@@ -87,7 +85,6 @@ def run(command: list[str], limit_s: float, environment: dict[str, str]) -> Comp
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
-            running.add(process)
         except (OSError, ValueError) as error:
             return Completed(NO_PROGRAM, "", f"{command[0]} cannot be started: {error}", limit_s)
         status: int | None = None
@@ -95,16 +92,7 @@ def run(command: list[str], limit_s: float, environment: dict[str, str]) -> Comp
             status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             end(process)
-        finally:
-            running.discard(process)
         return Completed(status, content(out.fileno()), content(err.fileno()), limit_s)
-
-
-def end_all() -> None:
-    """Kill the programs that `run` has started in any thread, which then returns."""
-    for process in list(running):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def output_file() -> int:

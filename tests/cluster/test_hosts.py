@@ -59,6 +59,29 @@ def test_a_killed_rank_on_another_host(hosts, tmp_path, by):
     assert not any(hosts.programs("hvdtrain").values())
 
 
+ODD_FOLDERS = [
+    ("horovodrun --interface eth0", "a;touch hit"),
+    *(
+        pytest.param(by, name, marks=MATRIX)
+        for by in ("horovodrun --interface eth0", "horovodrun --survive", "mpirun")
+        for name in ("a b", "$(touch hit)", 'it\'s "odd"\nand `touch hit`')
+    ),
+]
+
+
+@pytest.mark.parametrize(("by", "folder"), ODD_FOLDERS)
+def test_ranks_on_other_hosts_run_in_the_folder_of_the_job_whatever_its_name(hosts, tmp_path, by, folder):
+    skip_if_the_folder_has_a_space(by.split())
+    (tmp_path / folder).mkdir()
+    code = "import os; print(repr(os.getcwd()), repr(os.environ['WORD']))"
+    given = ["--env", f"WORD={folder}", "--", "python", "-c", code]
+    words = [*LAUNCH, *by.split(), "-n", "2", "-H", "host1:1,host2:1", *given]
+    status, output = hosts.run("host1", words, tmp_path / folder)
+    lines = sorted(line for line in output.splitlines() if line.startswith("["))
+    assert (status, lines) == (0, [f"[{rank}] {str(tmp_path / folder)!r} {folder!r}" for rank in (0, 1)]), output
+    assert not [*tmp_path.rglob("hit"), *hosts.home.rglob("hit")]
+
+
 @MATRIX
 def test_a_job_on_two_hosts_is_seen_from_a_third(hosts, tmp_path):
     """What happens to a rank is in the list of runs, and in the timeline, with its number and its host."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -32,4 +34,11 @@ def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ())
     given = variables(job, environment)
     if job.interface:
         given.setdefault("HOROVOD_GLOO_IFACE", job.interface)
-    return [LaunchSpec([*command, *agent_command(job)], given, shows_variables=True)]
+    agent, folder = agent_command(job), os.getcwd()
+    if other_hosts(job.hosts) and shlex.quote(folder) != folder:  # a Horovod without the patch does not quote it
+        command, agent = _in_folder("/", command), _in_folder(folder, agent)
+    return [LaunchSpec([*command, *agent], given, shows_variables=True)]
+
+
+def _in_folder(folder: str, command: list[str]) -> list[str]:
+    return ["sh", "-c", 'cd "$0" && exec "$@"', folder, *command]
