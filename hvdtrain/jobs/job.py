@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.hosts import Host, HostCheck, placed
+from hvdtrain.jobs.hosts import Host, HostCheck, other_hosts, placed
 from hvdtrain.system import credentials
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 
@@ -194,6 +194,24 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if PASSED_ON.fullmatch(name) and not credentials.NAME.search(name)
     }
+
+
+OF_SHELL = re.compile(
+    r"_.*|PWD|OLDPWD|SHLVL|HOST(NAME)?|MAIL|EDITOR|VISUAL|PAGER|PS[0-9]|COLORTERM|COLUMNS|LINES|DISPLAY|XAUTHORITY|WINDOWID"
+    r"|(LS|LESS|HIST|XDG|DBUS|SSH|GPG|BASH|ZSH|TMUX|STY|CONDA|PYENV|LMOD|MODULE|SYSTEMD|INVOCATION|JOURNAL|DEBUGINFOD).*"
+)
+"""Variables that say nothing about a job."""
+
+
+def inherited(launcher: str, job: Job, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The variables that ranks get as they get those of a shell, and the names of others: all, where no host but this
+    one takes part."""
+    in_slurm = launcher == "srun" or "SLURM_JOB_ID" in environment
+    others = bool(other_hosts(job.hosts) or (job.survival and job.survival.hostfile)) if job.hosts else in_slurm
+    if launcher == "local" or not others:
+        return dict(environment), []
+    passed = passed_on(environment)
+    return passed, sorted(name for name in {*environment} - {*passed, *job.environment} if not OF_SHELL.fullmatch(name))
 
 
 OF_HOST = re.compile(

@@ -17,7 +17,7 @@ from hvdtrain.jobs.agent import GRACE_S
 from hvdtrain.jobs.agent_server import MAX_STRANGERS
 from hvdtrain.jobs.background import start_task
 from hvdtrain.jobs.console import Console
-from hvdtrain.jobs.job import Job, LaunchSpec, remote_script
+from hvdtrain.jobs.job import Job, LaunchSpec, passed_on, remote_script
 from hvdtrain.system import credentials, rank_info, resources
 from hvdtrain.system.processes import adopt_orphans, end_descendants, start_remedy
 from hvdtrain.system.run_end import LAST_LINES
@@ -98,8 +98,9 @@ class JobProcesses:
         self._on_end(process, status)
 
     async def _without_credentials(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The variables with a file in place of those that hold credentials."""
-        public, private = credentials.separated(environment)
+        """The variables with a file in place of those that hold credentials, and of the user's own."""
+        public = {name: value for name, value in passed_on(environment).items() if not credentials.holds(name, value)}
+        private = {name: value for name, value in environment.items() if name not in public}
         others = hosts.other_hosts(self._job.hosts)
         self._variables_file = await asyncio.to_thread(hosts.distribute_variables, others, private)
         return {**public, hosts.VARIABLES_FILE: self._variables_file}

@@ -25,7 +25,7 @@ from hvdtrain.jobs.background import Files, in_thread
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.hosts import placed
-from hvdtrain.jobs.job import Job, RestartPolicy, passed_on, python_programs_first, reduced
+from hvdtrain.jobs.job import Job, RestartPolicy, inherited, python_programs_first, reduced
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.signals import HANDLED, Signals, interrupted_status, signal_during, signal_within
@@ -64,19 +64,20 @@ def _run(
     hosts.check_hosts(hosts.other_hosts(job.hosts))
     if job.output_dir:
         _make_folder(job.output_dir)
-    inherited = environment if launcher == "local" else {**passed_on(environment), **job.environment}
-
+    passed, left_out = inherited(launcher, job, environment)
     console = Console(job.output_dir)
+    if left_out:
+        console.say(f"variables that do not go to other hosts: {', '.join(left_out)}; pass one on with --env NAME")
 
     async def attempts() -> tuple[RunEnd, RunEnd, Path | None]:
         signals = Signals()
 
         async def supervise(job: Job, opened: Callable[[OpenedRun], None]) -> RunEnd:
             if job.survival:
-                surviving = (launcher, job, environment, inherited, console, signals, opened)
+                surviving = (launcher, job, environment, passed, console, signals, opened)
                 return await SurvivingSupervisor(*surviving).run()
             specs = build(launcher, job, environment, CONTROL_VARIABLES)
-            return await Supervisor(launcher, job, specs, inherited, console, signals, opened).run()
+            return await Supervisor(launcher, job, specs, passed, console, signals, opened).run()
 
         restarts = Restarts(job, policy, supervise, console.say, signals)
         end = await restarts.run()

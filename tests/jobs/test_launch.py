@@ -4,6 +4,7 @@ Needs processes: pipes, limits, signals and exit statuses of the launcher, of it
 have no framework: the launcher knows of none.
 """
 
+import json
 import os
 import re
 import shlex
@@ -273,3 +274,29 @@ def test_the_rank_that_raises_is_named(tmp_path, kind, by):
     report = output.partition("hvdtrain: rank ")[2]
     assert report.startswith("1 on "), output
     assert "  ValueError: no such label\n" in report.replace("[rank1]: ", "")
+
+
+OWN = {
+    "MY_ROWS": "100",
+    "HF_HOME": "/a b",
+    "WANDB_PROJECT": "it's $HOME",
+    "WANDB_API_KEY": "correct-horse",
+    "a;touch hit": "1",
+}
+SHOW = """
+import json, os, pathlib, sys
+lines = b"".join(path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+own = json.loads(pathlib.Path("own").read_text())
+shown = [name for name, value in own.items() if f"{name}={value}".encode() in lines or f"{name}='".encode() in lines]
+print({name: os.environ.get(name) for name in own} == own, shown)
+"""
+
+
+@pytest.mark.parametrize("by", ["horovodrun", *(pytest.param(by, marks=MATRIX) for by in ("local", "mpirun"))])
+def test_ranks_on_this_host_have_the_variables_of_its_shell(tmp_path, by):
+    """None shows on a command line, of which a shell would take the name of one apart."""
+    (tmp_path / "own").write_text(json.dumps(OWN))
+    (tmp_path / "show.py").write_text(SHOW)
+    status, output = run(launch(["python", "show.py"], by=by, ranks=2), tmp_path, **OWN)
+    assert (status, sorted(output.splitlines()[-2:])) == (0, ["[0] True []", "[1] True []"]), output
+    assert "--env" not in output and not (tmp_path / "hit").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 from support.untrusted import PASSWORD
@@ -12,7 +13,7 @@ from support.untrusted import PASSWORD
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
 from hvdtrain.jobs.hosts import Host
-from hvdtrain.jobs.job import passed_on
+from hvdtrain.jobs.job import Job, Survival, inherited, passed_on
 from hvdtrain.system.stacks import versions_here
 
 
@@ -128,3 +129,25 @@ def test_variables_with_secrets_are_not_passed_on():
     hidden = ("SLURM_JWT", "HVDTRAIN_TOKEN", "TORCH_API_KEY", "NCCL_PASSWORD", "TF_Secret_x")
     got = passed_on({**environment, **dict.fromkeys(hidden, PASSWORD)})
     assert got.keys() == environment.keys() - {"AWS"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "options", "slurm", "left_out"),
+    [
+        ("local", {}, {}, False),
+        ("mpirun", {}, {}, False),
+        ("horovodrun", {"hosts": (Host("localhost", 2),)}, {}, False),
+        ("local", {}, {"SLURM_JOB_ID": "1"}, False),
+        ("horovodrun", {"hosts": (Host("localhost", 1), Host("node2", 1))}, {}, True),
+        ("horovodrun", {"hosts": (Host("localhost", 2),), "survival": Survival(hostfile=Path("hosts"))}, {}, True),
+        ("mpirun", {}, {"SLURM_JOB_ID": "1"}, True),
+        ("srun", {}, {}, True),
+    ],
+)
+def test_variables_go_everywhere_on_this_host_and_are_named_where_others_take_part(launcher, options, slurm, left_out):
+    own = {"MY_ROWS": "1", "WANDB_API_KEY": "x", "WANDB_MODE": "offline", "_": "x", "LS_COLORS": "x", "XDG_SEAT": "1"}
+    environment = {"PATH": "/bin", **own, **slurm}
+    job = Job(("true",), 2, environment={"WANDB_MODE": "offline"}, **options)
+    passed, names = inherited(launcher, job, environment)
+    assert passed == ({"PATH": "/bin", **slurm} if left_out else environment)
+    assert names == (["MY_ROWS", "WANDB_API_KEY"] if left_out else [])
