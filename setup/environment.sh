@@ -242,6 +242,8 @@ whole || export HVDTRAIN_REINSTALL=yes
 [[ -z $system_torch ]] || constraints=$venv/.hvdtrain-constraints
 rm -f "$stamp"
 
+# shellcheck source=setup/path.sh
+source "$setup/path.sh" # no sooner: the PyTorch of another environment may be asked for
 python=$venv/bin/python
 find_uv
 [[ -n $HVDTRAIN_UV ]] || has_new_pip "$python" ||

@@ -20,6 +20,8 @@ folder=${2:-}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 log=$cache/horovod-build.log
 installed=$venv/.hvdtrain-horovod
+# shellcheck source=setup/path.sh
+source "$setup/path.sh"
 PATH=$venv/bin:$PATH
 
 step() { printf '==> %s\n' "$*"; }

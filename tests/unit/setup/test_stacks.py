@@ -68,6 +68,7 @@ class Machine:
 [[ $* != *--show* ]] || {{ cat "{home}/shown"; exit; }}
 words="${{HVDTRAIN_REINSTALL:+again }}${{UV_TORCH_BACKEND:+backend=$UV_TORCH_BACKEND }}$HVDTRAIN_CONSTRAINTS"
 echo "$words {name} ${{*:2}}" >>"{home}/installed"
+[[ -z $OPAL_PREFIX ]] || echo "OPAL_PREFIX=$OPAL_PREFIX" >>"{home}/installed"
 """
             )
         (home / "shown").touch()
@@ -408,3 +409,29 @@ def test_a_signal_ends_all_that_was_started(machine, command, number):
     finally:
         for pid in filter(running, pids):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("first", "marker", "chosen"),
+    [
+        ("other", "pyvenv.cfg", "the system's ({}/tools/mpicxx)"),
+        ("other", "", "the system's ({}/other/bin/mpicxx)"),  # as where a module is loaded
+        ("other", "pyvenv.cfg alone", "Open MPI from PyPI, in the environment"),
+        ("checkout/.venv", "pyvenv.cfg", "Open MPI from PyPI, in the environment"),
+    ],
+)
+def test_the_mpi_of_another_environment_is_not_the_systems(machine, first, marker, chosen):
+    machine.add("3.97.1")
+    machine.set_up()
+    (machine.checkout / "setup.cfg").write_text("changed")
+    for name in ("mpicxx", "mpirun"):
+        machine.program(machine.home / first / "bin" / name, "#!/bin/sh\n")
+        if "alone" in marker:
+            (machine.tools / name).unlink()
+    if marker:
+        (machine.home / first / "pyvenv.cfg").touch()
+    other = f"{machine.home / first}"
+    path = f"{other}/bin:{machine.home / 'shims'}:{machine.tools}:{machine.commands}"
+    said = machine.set_up(PATH=path, OPAL_PREFIX=other)
+    assert f"==> MPI: {chosen.format(machine.home)}\n" in said
+    assert (f"OPAL_PREFIX={other}\n" in machine.installed()) == (first != "other" or not marker)
