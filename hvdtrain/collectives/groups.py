@@ -54,7 +54,8 @@ def single_process(strategy: str) -> SingleProcess:
         raise UserError(
             f"{launched.launcher} started {launched.size} processes, but with --strategy {strategy} each would "
             "train alone",
-            "choose a strategy for several processes (--strategy help), or start one process",
+            "choose a strategy for several processes (--strategy help), or start one process; "
+            f"unset {launched.source} if it is that of another job",
         )
     return SingleProcess()
 

@@ -162,7 +162,7 @@ def _check_size(size: int) -> None:
     raise UserError(
         f"{launched.launcher} started {launched.size} processes, but {seen}: Horovod was built without {missing}, or "
         "HOROVOD_CONTROLLER selects another controller",
-        "see horovodrun --check-build; make setup builds Horovod with both",
+        f"unset {launched.source} if it is that of another job; make setup builds Horovod with both",
     )
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.findings import Finding, warn
 from hvdtrain.doctor.subprocesses import Completed
-from hvdtrain.system.processes import end_descendants
 from hvdtrain.system.rank_info import RankInfo, host_name
 from hvdtrain.system.resources import within_quota
 
@@ -83,11 +82,6 @@ class CheckContext:
             if time.monotonic() > self.deadline:
                 raise DeadlineReached
             yield
-
-    def stop(self) -> None:
-        """End what runs, and start nothing more."""
-        self.deadline = 0.0
-        end_descendants(subprocesses.STARTED)
 
     def run(self, command: list[str], limit_s: float, **environment: str) -> Completed:
         """Run a program once a core is free, for `limit_s` and a few seconds at most. Raises DeadlineReached."""

@@ -16,8 +16,10 @@ from hvdtrain.doctor.checks import gpu, horovod, job, launchers, link, machine, 
 from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
 from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.doctor.quick import QUICK
+from hvdtrain.doctor.subprocesses import STARTED
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.system import rank_info
+from hvdtrain.system.processes import end_descendants
 
 MODULES = (software, horovod, mpi, launchers, gpu, machine, network, variables, job, link)
 """In the order in which checks run and are listed; those of the whole job come last."""
@@ -73,8 +75,9 @@ def _local_rows(context: CheckContext, checks: list[Check]) -> list[Row]:
     with ThreadPoolExecutor(max(len(beside), 1)) as threads:
         try:
             findings.update(zip(beside, threads.map(lambda check: run_check(check, context), beside), strict=True))
-        except BaseException:  # Ctrl-C: the threads would wait for what they started
-            context.stop()
+        except BaseException:  # a signal: the threads would wait for what they started, and start more
+            context.deadline = 0.0
+            end_descendants(STARTED)
             raise
     findings.update({check: run_check(check, context) for check in local if check.measures})
     return [row for check in local for row in rows_of(check, findings[check])]

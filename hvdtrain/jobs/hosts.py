@@ -202,18 +202,17 @@ def _inspect(host: str, here: dict[str, str]) -> HostCheck:
 
 def _run_limited(command: list[str], stdin: str = "") -> tuple[int, str, str]:
     """Exit status, output and errors of a program; SIGXFSZ ends it where it prints more than FILE_BYTES."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+        end_with_parent()
+
     with os.fdopen(os.memfd_create("out"), "rb") as out, os.fdopen(os.memfd_create("err"), "rb") as err:
         done = subprocess.run(
-            command, input=stdin.encode(), stdout=out, stderr=err, timeout=TIMEOUT_S, preexec_fn=_limited
+            command, input=stdin.encode(), stdout=out, stderr=err, timeout=TIMEOUT_S, preexec_fn=limit
         )
         said = (os.pread(file.fileno(), OUTPUT_BYTES, 0).decode(errors="replace") for file in (out, err))
         return done.returncode, next(said), next(said)
-
-
-def _limited() -> None:
-    """Of a program that is about to start: it writes FILE_BYTES at most, and ends with this process."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-    end_with_parent()
 
 
 def _versions(output: str) -> dict[str, str] | None:

@@ -175,9 +175,9 @@ class LaunchSpec(NamedTuple):
 
     def pasteable(self) -> str:
         """One line for a shell, which takes credentials from the shell's own variables."""
-        public, private = credentials.separated(self.variables)
+        private = {name for name, value in self.variables.items() if credentials.holds(name, value)}
         from_shell = "".join(f'{name}="${name}" ' for name in sorted(private))
-        assigned = [f"{name}={value}" for name, value in sorted(public.items())]
+        assigned = [f"{name}={value}" for name, value in sorted(self.variables.items()) if name not in private]
         if self.remote:
             there = f"cd {shlex.quote(os.getcwd())} && {shlex.join(['env', *assigned, *self.remote])}"
             return shlex.join([*self.command[:-1], there])

@@ -208,8 +208,7 @@ class Supervisor:
             self._fail(failure.of_rank(rank.number, rank.host), UserError.exit_status)
         if "said" in message:
             self._on_said(rank, message["said"])
-        if "asked" in message:
-            self._ranks_asked = True
+        self._ranks_asked |= "asked" in message
         if "ended" in message:
             rank.status = int(message["ended"])
             self._on_rank_end(rank)

@@ -18,8 +18,6 @@ from hvdtrain.system.run_end import Failure
 
 VARIABLE = "HVDTRAIN_AGENT_PIPE"
 """Environment variable of a rank: the pipe's file descriptor and inode, as in `7:4711`."""
-PIPE_BYTES = 1 << 16
-"""What Linux keeps in a pipe."""
 MAX_TEXT = 8000
 """Characters of a text. A message is written at once or not at all, so it has to fit into the pipe."""
 
@@ -137,17 +135,14 @@ class Receiver:
         return self._reading
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that have arrived, as JSON objects; what is none is left out.
-
-        At most as many as the pipe holds: a program may write faster than they are read.
-        """
+        """The messages that have arrived, as JSON objects; what is none is left out."""
         try:
-            received = os.read(self._reading, PIPE_BYTES)
+            received = os.read(self._reading, 1 << 16)  # a whole pipe; a program may write faster than this reads
             self._rest, self.ended = self._rest + received, not received
         except BlockingIOError:  # the rank, or a process that it left behind, holds the other end
             pass
         *lines, self._rest = self._rest.split(b"\n")
-        if len(self._rest) > PIPE_BYTES:
+        if len(self._rest) > 1 << 16:
             self._rest = b""
         messages = []
         for line in lines:

@@ -17,7 +17,6 @@ import socket
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
@@ -38,22 +37,9 @@ VALUE = re.compile(
 """What passwords and tokens look like in the values of variables."""
 
 
-class Variables(NamedTuple):
-    """Variables whose values anyone may see, and those that hold credentials."""
-
-    public: dict[str, str]
-    private: dict[str, str]
-
-
 def holds(name: str, value: str) -> bool:
     """Whether a variable holds credentials."""
     return bool(NAME.search(name) or VALUE.search(value))
-
-
-def separated(variables: Mapping[str, str]) -> Variables:
-    """The variables, separated by whether they hold credentials."""
-    private = {name: value for name, value in variables.items() if holds(name, value)}
-    return Variables({name: value for name, value in variables.items() if name not in private}, private)
 
 
 def removed(text: str) -> str:

@@ -27,6 +27,11 @@ class RankInfo(NamedTuple):
     size: int
     local_rank: int
 
+    @property
+    def source(self) -> str:
+        """The variable that says so, which a shell may have of another job."""
+        return VARIABLES.get(self.launcher.partition(" ")[0], (self.launcher,))[0]
+
 
 # launcher: the variables that hold rank, size and local rank
 LAUNCH = "launch"
@@ -83,6 +88,11 @@ def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
                 info = RankInfo(by, int(rank), int(size), int(local_rank or 0))
                 if not 0 <= info.rank < info.size or info.local_rank < 0:
                     raise ValueError
+                if launcher == "srun" and info.size > 1 and _in_shell(environment):
+                    raise UserError(
+                        f"srun --pty started this shell as one of {size} tasks, none of which is this program",
+                        f"start it by srun itself, or in the shell by python -m hvdtrain launch local -n {size}",
+                    )
                 return info
             except ValueError:
                 raise UserError(
@@ -95,6 +105,15 @@ def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
         # TF_CONFIG has no local rank: each worker of a host is given its own visible GPUs.
         return RankInfo(TF_CONFIG, tasks.rank, len(tasks.addresses), 0)
     return RankInfo("none", 0, 1, 0)
+
+
+def _in_shell(environment: Mapping[str, str]) -> bool:
+    """Whether this program runs in a shell that reads a terminal of srun --pty."""
+    with suppress(OSError, KeyError, ValueError):
+        task = int(environment["SLURM_TASK_PID"])
+        _, *words, _ = Path(f"/proc/{task}/cmdline").read_bytes().split(b"\0")
+        return "SLURM_PTY_PORT" in environment and task != os.getpid() and all(word[:1] == b"-" for word in words)
+    return False
 
 
 def local_size(environment: Mapping[str, str] = os.environ) -> int:

@@ -1,7 +1,4 @@
-"""MXNet. Import this package before it: it aborts unless OMP_NUM_THREADS, which may be a list, is one number.
-
-Raises UserError for what is neither.
-"""
+"""MXNet. Import this package first: MXNet aborts at its import unless OMP_NUM_THREADS is one number."""
 
 import os
 

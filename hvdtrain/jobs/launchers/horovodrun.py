@@ -36,9 +36,6 @@ def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ())
         given.setdefault("HOROVOD_GLOO_IFACE", job.interface)
     agent, folder = agent_command(job), os.getcwd()
     if other_hosts(job.hosts) and shlex.quote(folder) != folder:  # a Horovod without the patch does not quote it
-        command, agent = _in_folder("/", command), _in_folder(folder, agent)
+        in_folder = ["sh", "-c", 'cd "$0" && exec "$@"']
+        command, agent = [*in_folder, "/", *command], [*in_folder, folder, *agent]
     return [LaunchSpec([*command, *agent], given, shows_variables=True)]
-
-
-def _in_folder(folder: str, command: list[str]) -> list[str]:
-    return ["sh", "-c", 'cd "$0" && exec "$@"', folder, *command]

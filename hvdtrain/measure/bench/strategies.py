@@ -24,7 +24,6 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.system.files import read_json
-from hvdtrain.system.processes import end_with_parent
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.views.table import Column, Section, Table, text_column
 
@@ -147,9 +146,7 @@ def all_rows() -> list[BenchRow]:
 
 def _rows_of(framework: str) -> list[BenchRow]:
     command = [sys.executable, "-m", "hvdtrain", "train", "--framework", framework, "--strategy", "help"]
-    listed = subprocess.run(
-        command, env={**environment(), "HVDTRAIN_JSON": "1"}, text=True, capture_output=True, preexec_fn=end_with_parent
-    )
+    listed = subprocess.run(command, env={**environment(), "HVDTRAIN_JSON": "1"}, text=True, capture_output=True)
     if listed.returncode:
         reason = listed.stderr.strip().splitlines()[-1].removeprefix("hvdtrain: rank 0: ")
         return [BenchRow(framework, "single", "one", reason)]

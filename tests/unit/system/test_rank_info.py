@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from support.jobs import wait_for
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info, resources
@@ -28,6 +30,36 @@ from hvdtrain.system.resources import Core
 )
 def test_rank_from_a_launcher_s_variables(variables, expected):
     assert tuple(rank_info.detect(variables)) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "in_shell"),
+    [
+        (["-i"], {"SLURM_PTY_PORT": "1"}, True),
+        ([], {"SLURM_PTY_PORT": "1"}, True),
+        (["-c", "sleep 60; :"], {"SLURM_PTY_PORT": "1"}, False),  # it starts the program, on each rank
+        ([], {}, False),
+        ([], {"SLURM_PTY_PORT": "1", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ([], {"SLURM_PTY_PORT": "1", "HVDTRAIN_RANK": "1", "HVDTRAIN_SIZE": "2"}, False),  # of a job in that shell
+        (None, {"SLURM_PTY_PORT": "1"}, False),  # srun --pty -n 2 python ...
+    ],
+)
+def test_a_program_in_a_shell_of_srun_is_no_rank(words, variables, in_shell):
+    shell = subprocess.Popen(["sh", *(words or [])], stdin=subprocess.PIPE)
+    task = str(os.getpid() if words is None else shell.pid)
+    wait_for(Path(f"/proc/{shell.pid}/cmdline").read_bytes, 10)
+    given = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_TASK_PID": task, **variables}
+    try:
+        if in_shell:
+            with pytest.raises(
+                UserError, match="srun --pty started this shell as one of 2 tasks, none of which is this"
+            ):
+                rank_info.detect(given)
+        else:
+            assert rank_info.detect(given).size == int(given["SLURM_STEP_NUM_TASKS"])
+    finally:
+        shell.kill()
+        shell.communicate()
 
 
 def test_rendezvous_address_of_rank_0():
