@@ -91,7 +91,7 @@ def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
                 if launcher == "srun" and info.size > 1 and _in_shell(environment):
                     raise UserError(
                         f"srun --pty started this shell as one of {size} tasks, none of which is this program",
-                        f"start it by srun itself, or in the shell by python -m hvdtrain launch local -n {size}",
+                        f"start it by srun itself, or here by: python -m hvdtrain launch local -n {size} -- ...",
                     )
                 return info
             except ValueError:

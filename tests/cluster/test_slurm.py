@@ -158,6 +158,28 @@ def test_only_a_stop_that_was_asked_for_is_queued_again(slurm, tmp_path, via, as
         assert "ended with exit status 75" in log(tmp_path, job)
 
 
+IN_A_TERMINAL = """
+import os, pty, sys
+if not (forked := pty.fork())[0]:
+    os.execvp("srun", ["srun", "-n", "2", "--pty", *sys.argv[1:]])
+os.write(forked[1], b"hvdtrain train --strategy single; hvdtrain launch local -n 1 -- echo job\\nexit\\n")
+try:
+    while data := os.read(forked[1], 4096):
+        os.write(1, data)
+except OSError:
+    pass
+"""
+
+
+@MATRIX
+def test_a_shell_of_srun_is_no_rank_and_launches_jobs(slurm, tmp_path):
+    _, output = slurm.run([sys.executable, "-c", IN_A_TERMINAL, "bash", "--norc"], tmp_path)
+    assert "srun --pty started this shell as one of 2 tasks" in output and "\njob" in output, output
+    code = "from hvdtrain.system.rank_info import detect; print(detect().rank, detect().size)"
+    _, output = slurm.run([sys.executable, "-c", IN_A_TERMINAL, "python", "-c", code], tmp_path)
+    assert "0 2" in output, output
+
+
 def test_an_array_trains_a_sweep(slurm, tmp_path):
     """Each task trains one of two trials, both write one table, and a task is queued again by its own number."""
     options = ["--array", "0-1", "--sbatch", "--comment='a # \"b\"'", "--nodes", "1"]
