@@ -396,7 +396,7 @@ def test_a_signal_ends_all_that_was_started(machine, command, number):
     machine.set_up()
     shutil.copy(ROOT / "Makefile", machine.checkout)
     # As mpirun does, horovodrun ends what it has started.
-    machine.program(machine.venv / "bin" / "horovodrun", HANGING.replace("wait", "trap 'kill $!; exit' TERM; wait"))
+    machine.program(machine.venv / "bin" / "horovodrun", HANGING.replace("tail", "trap 'kill $!; exit' TERM\ntail"))
     machine.program(machine.checkout / "setup" / "horovod.sh", HANGING)
     (machine.checkout / "setup.cfg").write_text("changed")
     process, hangs = machine.start(*command.split()), machine.checkout / "hangs"
