@@ -180,7 +180,7 @@ def _exit(number: int, _: object) -> None:
     sys.exit(Stopped.exit_status if number == signal.SIGUSR1 else 128 + number)
 
 
-TASK = "$SLURM_ARRAY_TASK_ID"
+PROGRAM, TASK = "python -m hvdtrain ", "$SLURM_ARRAY_TASK_ID"
 SWEEP = "runs/sweep"
 """The default for --output of a sweep."""
 
@@ -198,13 +198,12 @@ class SweepProgram(NamedTuple):
     command: tuple[str, ...]
     """What each trial runs, after --, without the name of this program: train or launch, and their options."""
 
-    def command_line(self, launcher: list[str], array: bool) -> str:
-        """For the shell. launcher: what starts the ranks of a trial, for a command that does not start them itself."""
+    def command_line(self, launcher: str, array: bool) -> str:
+        """For the shell, as launcher is: what starts the ranks of a trial, if its command does not start them itself."""
         given = any(option.partition("=")[0] == "--trial" for option in self.options)
         trial = f' --trial "{TASK}"' if array and not given else ""
-        train = [*launcher[launcher.index("launch") :], "--", "python", "-m", "hvdtrain"]
-        command = [*([] if self.command[0] == "launch" else train), *self.command]
-        return f"{joined([*self.start, *self.options])}{trial} -- {joined(command)}"
+        by = "" if self.command[0] == "launch" else f"{launcher.removeprefix(PROGRAM)} -- {PROGRAM}"
+        return f"{joined([*self.start, *self.options])}{trial} -- {by}{joined(self.command)}"
 
 
 def sweep_program(program: Sequence[str]) -> SweepProgram | None:

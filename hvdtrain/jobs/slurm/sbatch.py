@@ -16,7 +16,7 @@ import sys
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers import LAUNCHERS
-from hvdtrain.jobs.series import joined, sweep_program
+from hvdtrain.jobs.series import TASK, joined, sweep_program
 from hvdtrain.jobs.slurm.script import batch_script
 from hvdtrain.system import credentials
 from hvdtrain.system.rank_info import START_TIMEOUT_S
@@ -88,8 +88,10 @@ def script(options: argparse.Namespace) -> str:
         reason = "-- sweep ... -- launch: the sweep's own command starts the ranks, so other options have no effect"
         raise UserError(reason, "write sweep ... -- train OPTIONS, or give the launcher's options after launch")
     path = shlex.quote(os.path.dirname(sys.executable)) if sys.prefix != sys.base_prefix else ""
-    program = sweep.command_line(launcher, bool(options.array)) if sweep else joined(options.program)
-    return batch_script(options, path, program, "" if sweep else shlex.join(launcher))
+    launched = joined(launcher)  # it ends with --output-dir, where each task of an array has a folder of its own
+    launched += f'/"{TASK}"' if options.array and options.output_dir else ""
+    program = sweep.command_line(launched, bool(options.array)) if sweep else joined(options.program)
+    return batch_script(options, path, program, "" if sweep else launched)
 
 
 def _launch_command(options: argparse.Namespace, only_required: bool = False) -> list[str]:
@@ -101,13 +103,13 @@ def _launch_command(options: argparse.Namespace, only_required: bool = False) ->
     command += ["--mpi", options.mpi] if options.mpi else []
     command += ["--container", options.container] if options.container else []
     command += ["--interface", options.interface] if options.interface else []
-    command += ["--output-dir", str(options.output_dir)] if options.output_dir else []
     command += ["--restarts", str(options.restarts)] if options.restarts else []
     command += ["--survive"] if options.survive else []
     command += ["--min-np", str(options.min_ranks)] if options.min_ranks else []
     command += ["--start-timeout", f"{options.start_timeout:g}"] if options.start_timeout != START_TIMEOUT_S else []
     command += ["--on-end", options.on_end] if options.on_end else []
-    return [*command, *(word for variable in options.env for word in ("--env", variable))]
+    command += [word for variable in options.env for word in ("--env", variable)]
+    return [*command, "--output-dir", str(options.output_dir)] if options.output_dir else command
 
 
 def _check(options: argparse.Namespace) -> None:

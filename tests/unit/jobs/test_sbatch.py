@@ -27,7 +27,7 @@ BATCHES = {
     "sbatch-on-end": ["--nodes", "1", "--ranks-per-node", "2", "--on-end", "./notify.sh 'a job'"],
     "sbatch-horovodrun": ["--nodes", "2", "--ranks-per-node", "2", "--via", "horovodrun"],
     "sbatch-array": [
-        *("--nodes", "1", "--ranks-per-node", "2", "--array", "0-9%2"),
+        *("--nodes", "1", "--ranks-per-node", "2", "--array", "0-9%2", "--output-dir", "logs"),
         *("--sbatch", "--qos=high", "--sbatch", "--constraint a100&nvlink", "--sbatch", "-x 'node[1-2]'"),
         *("--sbatch", "--comment='50 % # \"done\"'", "--sbatch=--exclusive"),
     ],
@@ -87,6 +87,16 @@ def test_what_is_more_than_an_option_is_an_error(given):
 def test_tasks_of_an_array(text, last):
     assert sbatch.last_task(text) == last
     assert f"#SBATCH --array={text}\n" in script("--array", text)
+
+
+@pytest.mark.parametrize("via", sbatch.VIAS)
+@pytest.mark.parametrize("program", [("true",), tuple(SWEEP + ["train"])])
+@pytest.mark.parametrize(("array", "folder"), [("", "'the logs'"), ("0-3", "'the logs'/4")])
+def test_each_task_of_an_array_writes_to_a_folder_of_its_own(via, program, array, folder):
+    """Also those that are started at the same time."""
+    options = ["--via", via, "--output-dir", "the logs", "--env", "A", *(["--array", array] if array else [])]
+    text = script(*options, program=program)
+    assert text.replace('"$SLURM_ARRAY_TASK_ID"', "4").count(f" --output-dir {folder} -- ") == 1
 
 
 @pytest.mark.parametrize("text", ["x", "3-1", "0-9%0", "0-9%", "0-", "1,,2", "0-9:0", "0-4000001", "0-9\n", "-1", "٣"])
