@@ -199,7 +199,7 @@ class SweepProgram(NamedTuple):
     """What each trial runs, after --, without the name of this program: train or launch, and their options."""
 
     def command_line(self, launcher: str, array: bool) -> str:
-        """For the shell, as launcher is: what starts the ranks of a trial, if its command does not start them itself."""
+        """For the shell. launcher: what starts the ranks of a trial whose command does not, also for the shell."""
         given = any(option.partition("=")[0] == "--trial" for option in self.options)
         trial = f' --trial "{TASK}"' if array and not given else ""
         by = "" if self.command[0] == "launch" else f"{launcher.removeprefix(PROGRAM)} -- {PROGRAM}"

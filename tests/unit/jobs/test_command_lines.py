@@ -48,7 +48,7 @@ JOBS = {
 @pytest.mark.parametrize("name", JOBS)
 def test_command_lines_equal_the_recorded_ones(name, monkeypatch):
     monkeypatch.setattr(os, "getcwd", lambda: "/srv/my job")
-    monkeypatch.setenv("HVDTRAIN_RUN_NAME", "job")  # by default the time
+    monkeypatch.setenv("HVDTRAIN_RUN_NAME", "job")  # by default one that no other job has
     program = ODD_ARGUMENTS if "odd" in name else ["python", "-m", "hvdtrain.mxnet_lenet"]
     options = launch.parse([*JOBS[name], "--", *program])
     described = replace(launch.describe(options), cores=4, as_root="mpi" in name, mpi_prefix="/opt/venv")

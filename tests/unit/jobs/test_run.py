@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.untrusted import save_checkpoint
 
+from hvdtrain import api
 from hvdtrain.cli import launch
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.config.options import RuntimeOptions
@@ -40,6 +42,14 @@ def test_variables_by_which_training_resumes(monkeypatch):
     assert job.environment[RUN_NAME].startswith("job-")
     assert not launch.describe(parse(["local", "-n", "2", "--", *program])).environment
     assert launch.resume_variables({RUN_NAME: "slurm-1"})[RUN_NAME] == "slurm-1", "in a batch script"
+
+
+def test_no_two_jobs_share_a_run_by_its_default_name(monkeypatch):
+    """Also jobs that start in the same second, on hosts that share the folder."""
+    monkeypatch.setattr(time, "strftime", lambda *_: "20260131-120000")
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 0))
+    assert len({launch.resume_variables({})[RUN_NAME] for _ in range(20)}) == 20
+    assert len({api.launch("task.py:Task").folder for _ in range(20)}) == 20
 
 
 LAUNCHED = [
