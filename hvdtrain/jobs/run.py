@@ -28,13 +28,14 @@ from hvdtrain.jobs.hosts import placed
 from hvdtrain.jobs.job import Job, RestartPolicy, inherited, python_programs_first, reduced
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import build
-from hvdtrain.jobs.signals import HANDLED, Signals, interrupted_status, signal_during, signal_within
+from hvdtrain.jobs.signals import Signals, interrupted_status, signal_during, signal_within
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.jobs.surviving import SurvivingSupervisor
 from hvdtrain.system import rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
 from hvdtrain.system.files import write_atomically
+from hvdtrain.system.processes import STOP_SIGNALS
 from hvdtrain.system.run_end import Failure, RunEnd, newest_checkpoint
 from hvdtrain.system.run_steps import last_step
 
@@ -97,7 +98,7 @@ def _notify(command: str, end: RunEnd, folder: Path | None) -> None:
     """
     if not command:
         return
-    for number in HANDLED:  # a signal that is handled does not end this process, and may end the command's
+    for number in STOP_SIGNALS:  # a signal that is handled does not end this process, and may end the command's
         signal.signal(number, lambda *_: None)
     problem = run_end.run_on_end(command, end, folder, ON_END_LIMIT_S)
     if problem:

@@ -10,11 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
 
 from hvdtrain.errors import Stopped
-from hvdtrain.jobs.agent import SIGNALS
-from hvdtrain.system.processes import is_second_request
-
-HANDLED = (*SIGNALS, signal.SIGHUP)
-"""SIGHUP, from a terminal that was closed, is a request to stop as SIGTERM is."""
+from hvdtrain.system.processes import STOP_SIGNALS, is_second_request
 
 
 class StopRequests:
@@ -51,7 +47,7 @@ class Signals:
         self._requests = StopRequests()
         self._pending: list[int] = []
         self._listener: Callable[[int, bool], None] | None = None
-        for number in HANDLED:
+        for number in STOP_SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
                 signal.signal(number, self._on_signal)
 
@@ -71,7 +67,7 @@ class Signals:
     @staticmethod
     def ignore() -> None:
         """The job has ended: a repeated signal does not change its exit status while this process ends."""
-        for number in HANDLED:
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # Python itself would set other handlers back to the default at exit
 
     @contextlib.contextmanager

@@ -18,6 +18,8 @@ from typing import NamedTuple
 from hvdtrain.system.rank_info import host_name
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+"""Signals that ask a job to stop after a checkpoint; a terminal that is closed sends SIGHUP."""
 # Loaded here: a child of a process with threads must take no lock before it executes its program.
 LIBC = ctypes.CDLL(None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -23,13 +24,12 @@ from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.phases import FINISHING, JOINING, LOGGING, phases
-from hvdtrain.system.processes import is_second_request
+from hvdtrain.system.processes import STOP_SIGNALS, is_second_request
 from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.logged import Logged
 from hvdtrain.training.run import RunContext
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 FILE = "STOP"
 WRITING_RESULT = "all steps are done, and the result is being written"
 
@@ -261,8 +261,8 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         """Install the signal handlers; Python allows that in the main thread only."""
         if threading.current_thread() is threading.main_thread():
-            # Where the parent has this process ignore Ctrl-C, as shells do in the background, that stays.
-            numbers = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+            # What the parent has this process ignore stays so: Ctrl-C in the background of shells, SIGHUP with nohup.
+            numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
             self._handlers = {number: signal.signal(number, self._on_signal) for number in numbers}
         return self
 
@@ -288,7 +288,8 @@ class StopRequest:
 
     def _say(self, text: str) -> None:
         """Print a line; `print` may not be used in a signal handler, which may interrupt another `print`."""
-        os.write(2, f"hvdtrain: rank {rank_of(self._group)}: {text}\n".encode())
+        with contextlib.suppress(OSError):  # a terminal that was closed
+            os.write(2, f"hvdtrain: rank {rank_of(self._group)}: {text}\n".encode())
 
     def reason(self) -> str:
         """The first signal's name or the path of the file; empty if there is no request."""

@@ -39,6 +39,7 @@ CASES = [
     (NUMPY, ("--strategy", "ring"), "local", 2, "SIGINT to the launcher"),
     ("mxnet", ("--strategy", "module"), "local", 2, "a file"),
     pytest.param("tensorflow", ("--strategy", "keras-fit-single"), "alone", 1, "SIGTERM to rank 0", marks=MATRIX),
+    pytest.param(NUMPY, SINGLE, "alone", 1, "SIGHUP to rank 0", marks=MATRIX),
     pytest.param("torch", ("--strategy", "ddp"), "local", 2, "SIGUSR1 to rank 1", marks=MATRIX),
     pytest.param("mxnet", (), "mpirun", 2, "SIGUSR1 to rank 1", marks=MATRIX),
     *(pytest.param(framework, (), "gloo", 2, "a file", marks=MATRIX) for framework in ("mxnet", "tensorflow")),

@@ -136,13 +136,15 @@ with StopRequest(pathlib.Path(), SingleProcess()) as stop:
     while True:
         time.sleep(0.01)
         if pathlib.Path("end").exists():
+            pathlib.Path("reason").write_text(stop.reason())
             sys.exit(f"reason {stop.reason()!r}")
 """
 
 
 @pytest.fixture
-def stopping(tmp_path):
-    command, pipe = [sys.executable, "-c", PROGRAM], subprocess.PIPE
+def stopping(tmp_path, request):
+    """The program; of a test with an indirect parameter, with these words before it."""
+    command, pipe = [*getattr(request, "param", []), sys.executable, "-c", PROGRAM], subprocess.PIPE
     with subprocess.Popen(command, cwd=tmp_path, text=True, stdout=pipe, stderr=pipe) as started:
         assert started.stdout.readline()
         yield started
@@ -161,6 +163,23 @@ def test_signal_that_is_repeated_is_the_same_request(stopping, tmp_path):
     (tmp_path / "end").touch()
     _, errors = stopping.communicate(timeout=30)
     assert "reason 'SIGTERM'" in errors
+
+
+@pytest.mark.parametrize(
+    ("stopping", "number", "reason"),
+    [
+        ([], signal.SIGHUP, "SIGHUP"),
+        (["nohup"], signal.SIGHUP, ""),
+        (["sh", "-c", "trap '' INT; exec \"$@\"", "sh"], signal.SIGINT, ""),  # as in the background of a shell
+    ],
+    indirect=["stopping"],
+)
+def test_signal_that_the_parent_ignores_asks_for_nothing(stopping, tmp_path, number, reason):
+    """And a terminal that is closed asks to stop, twice where a shell also does."""
+    stopping.stderr.close()  # as of a terminal that is gone
+    send(stopping, number, number, apart_s=0.05)
+    (tmp_path / "end").write_text("")
+    assert stopping.wait(timeout=30) == 1 and (tmp_path / "reason").read_text() == reason
 
 
 def test_second_ctrl_c_ends_at_once(stopping):
