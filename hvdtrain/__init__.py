@@ -4,6 +4,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from hvdtrain.system import start_folder as start_folder
+
 if TYPE_CHECKING:
     from hvdtrain.api import fit as fit
     from hvdtrain.api import launch as launch

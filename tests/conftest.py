@@ -14,6 +14,8 @@ from support import environment, stack
 from support.jobs import ending_started, real_data_folder
 from xdist.scheduler import LoadScopeScheduling
 
+from hvdtrain.system import start_folder
+
 SHOWN = 10
 """Of the slowest files, when all tests have run."""
 seconds: Counter[str] = Counter()
@@ -82,6 +84,8 @@ def interrupts_reach_jobs():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
 
+
+start_folder.START = ""  # trainings in this process take paths from the present folder, as in a notebook
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 

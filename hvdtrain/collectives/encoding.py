@@ -18,6 +18,7 @@ import numpy as np
 
 from hvdtrain.errors import TrainingError
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
+from hvdtrain.system.start_folder import StartPath, from_start
 
 MESSAGE_BYTES = 1 << 30
 """The largest message."""
@@ -48,7 +49,7 @@ def _described(value: Any, arrays: list[np.ndarray]) -> Any:
     if kind is dict:
         return ["dict", *([_described(key, arrays), _described(part, arrays)] for key, part in value.items())]
     if isinstance(value, Path):
-        return ["path", str(value)]
+        return ["start path" if isinstance(value, StartPath) else "path", f"{value}"]
     if RECORDS.get(kind.__name__) is kind:
         return [kind.__name__, *(_described(getattr(value, name), arrays) for name in _fields(kind))]
     if isinstance(value, np.ndarray | np.generic) and value.dtype.str in ARRAYS:
@@ -95,9 +96,9 @@ class _Reader:
             return SEQUENCES[kind](map(self.value, parts))
         if kind == "dict":
             return {self.value(key): self.value(part) for key, part in parts}
-        if kind == "path":
+        if kind in ("path", "start path"):
             (path,) = parts
-            return Path(path)
+            return Path(path) if kind == "path" else from_start(path)
         if kind in ("array", "scalar"):
             array = self._array(*parts)
             return array if kind == "array" else array[()]

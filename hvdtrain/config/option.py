@@ -267,7 +267,7 @@ def to_toml(value: bool | int | float | str | Path | tuple[str, ...]) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(to_toml, value))}]"
     if isinstance(value, str | Path):
-        return '"' + "".join(map(_escaped, str(value))) + '"'
+        return '"' + "".join(map(_escaped, f"{value}")) + '"'
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
@@ -275,7 +275,7 @@ def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values with paths as texts and tuples as lists, as JSON has them."""
     # to_builtins leaves a tuple as it is.
     lists = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return msgspec.to_builtins(lists, enc_hook=str)
+    return msgspec.to_builtins(lists, enc_hook=format)
 
 
 def arguments(values: Mapping[str, Any]) -> list[str]:

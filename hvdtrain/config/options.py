@@ -18,6 +18,7 @@ from hvdtrain.config.split import Split
 from hvdtrain.config.step_range import StepRange
 from hvdtrain.config.strategy_names import OVER_HOROVOD
 from hvdtrain.system import removed
+from hvdtrain.system.start_folder import from_start
 
 Framework = Literal["mxnet", "torch", "tensorflow"]
 AUTO_RESUME = Path("auto")
@@ -255,6 +256,8 @@ class RuntimeOptions:
     def __post_init__(self) -> None:
         as_options(self)
         object.__setattr__(self, "tracker", tuple(dict.fromkeys(self.tracker)))
+        object.__setattr__(self, "runs", from_start(self.runs))
+        object.__setattr__(self, "resume", (self.resumed and from_start(self.resumed)) or self.resume)
         validity.check_runtime(self)
 
     @property

@@ -20,6 +20,7 @@ from hvdtrain.system import removed
 from hvdtrain.system.checkpoint_folder import run_of_best
 from hvdtrain.system.files import read_json, read_toml
 from hvdtrain.system.python_files import class_remedy, is_reference, is_script
+from hvdtrain.system.start_folder import from_start
 from hvdtrain.system.text import did_you_mean, printable
 
 KINDS: dict[str, Any] = {**values.types(Config), **values.types(RuntimeOptions)}
@@ -69,14 +70,14 @@ def from_toml(name: str, value: Any, where: str) -> Any:
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """The options in a file, by their names in Python; paths in it are relative to the working directory.
+    """The options in a file, by their names in Python; paths are relative to the folder of the start.
 
     Raises UserError, which names file and key, for a file that cannot be read, and for unknown names and values of
     another type. Whether the values make sense together is not checked here.
     """
     where = f"--config {path}"
     try:
-        content = read_toml(path)
+        content = read_toml(from_start(path))
     except OSError as error:
         raise UserError(f"{where}: cannot be read ({error.strerror})", "give a TOML file with options") from None
     except UnicodeDecodeError:
@@ -245,7 +246,7 @@ class CommandLine:
     def _resumed(self) -> Path | None:
         """The run, or the checkpoint, that --resume names."""
         path = self.values.get("resume")
-        return None if path == AUTO_RESUME else path
+        return None if path in (None, AUTO_RESUME) else from_start(path)
 
     def _recorded_score(self) -> dict[str, str]:
         """The --score of the run to resume, which says what its best checkpoint is; empty if it did not choose one."""

@@ -18,6 +18,7 @@ from hvdtrain.datasets.formats.reading import DataChanged, one_line
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.rows import RowError, Rows, read_rows
 from hvdtrain.errors import HvdtrainError, TrainingError, UserError
+from hvdtrain.system import start_folder
 from hvdtrain.system.processes import describe_status, end_with_parent
 from hvdtrain.system.user_frames import user_lines
 
@@ -64,6 +65,7 @@ class WorkerProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-c", START, json.dumps(what)],
             stdin=subprocess.DEVNULL,
+            cwd=start_folder.START or None,
             env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # a Ctrl-C in the terminal is for the rank, which ends this process

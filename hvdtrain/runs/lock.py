@@ -219,7 +219,7 @@ def _wait_for_end(path: Path, this: Holder) -> None:
         if not said:
             described = _described(holder)
             log.warning(
-                "%s may be in use by %s; waiting up to %.0f s for a sign of it", path.parent, described, STALE_S
+                "%s may be in use by %s; waiting up to %.0f s for a sign of it", f"{path.parent}", described, STALE_S
             )
             said = True
         time.sleep(POLL_S)

@@ -6,12 +6,10 @@ import errno
 import json
 import os
 import re
-import secrets
 import shutil
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -25,11 +23,6 @@ RECORD_BYTES = 1 << 24
 """The largest file that holds one JSON value: a run's record, result, heartbeats or attempts."""
 OPTIONS_BYTES = 1 << 15
 """The largest TOML file with options: ten times one with all."""
-
-
-def unique_name(beginning: str) -> str:
-    """A name with the time for a run whose folder only its ranks know: others may start in the same second."""
-    return f"{beginning}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
 DOTS = 1000

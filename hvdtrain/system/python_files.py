@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.start_folder import from_start
 from hvdtrain.system.text import did_you_mean
 
 
@@ -43,7 +44,7 @@ def load_object(reference: str, option: str) -> Any:
     option: names it in messages. Raises UserError if the file does not exist, fails, or has no such name.
     """
     file, _, name = reference.rpartition(":")
-    path = Path(os.path.expanduser(file)).absolute()
+    path = from_start(os.path.expanduser(file))
     if not path.is_file():
         raise UserError(f"{option}: there is no file {file}", "give FILE.py:NAME")
     module = _load(path, option)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, Stopped
-from hvdtrain.system import credentials, rank_info
+from hvdtrain.system import credentials, rank_info, start_folder
 from hvdtrain.system.checkpoint_folder import Entry, newest_whole
 from hvdtrain.system.files import read_json, write_atomically
 from hvdtrain.system.processes import describe_status
@@ -299,6 +299,7 @@ def run_on_end(command: str, end: RunEnd, folder: Path | None, limit_s: float) -
     try:
         process = subprocess.Popen(
             [*_limit(limit_s), "/bin/sh", "-c", command],
+            cwd=start_folder.START or None,
             env=environment,
             stdin=subprocess.DEVNULL,
             start_new_session=True,

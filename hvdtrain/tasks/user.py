@@ -28,6 +28,7 @@ from hvdtrain.datasets.rows import (
 )
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces.reading import Dataset, Part, Source
+from hvdtrain.system.start_folder import from_start
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks import methods
 from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
@@ -183,7 +184,7 @@ def _report(name: str, what: str, function: Callable[..., Any], /, *arguments: A
 
 def _place(name: str, error: Exception) -> str:
     """Where the user's code failed: the innermost line in the folder of the task's file, or below."""
-    folder = Path(os.path.expanduser(name.rpartition(":")[0])).absolute().parent
+    folder = from_start(os.path.expanduser(name.rpartition(":")[0])).parent
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_relative_to(folder) and "site-packages" not in file.parts and PACKAGE not in file.parents:

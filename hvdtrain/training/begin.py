@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -58,7 +57,7 @@ def begin(run: RunContext, examine_host: Callable[[], Findings], replays: bool =
         run.local_steps.begin(start.position.step)
     if run.is_rank_0:
         checkpoint = str(start.parent.path) if start.parent else ""
-        agent_pipe.send(OpenedRun(os.path.abspath(run.folder), runtime.auto_resume, checkpoint))
+        agent_pipe.send(OpenedRun(str(run.folder), runtime.auto_resume, checkpoint))
     return run, start, _start_records(run, start.position, examine_host)
 
 
@@ -116,7 +115,7 @@ def _leave_as_it_is(run: RunContext, at: Position) -> NoReturn:
     options = "--patience" if at.has_waited(run.config.patience) else "--epochs or --max-steps"
     if run.is_rank_0 and not run.runtime.quiet:
         print(
-            f"nothing to do: {printable(str(run.folder))} has finished, at step {at.step} of {run.last_step}; "
+            f"nothing to do: {printable(f'{run.folder}')} has finished, at step {at.step} of {run.last_step}; "
             f"to train further, raise {options}",
             file=sys.stderr,
             flush=True,

@@ -88,7 +88,7 @@ def evaluate(
         _evaluate_rows(run, batches, step, part, sums, on_batch)
     phases.begin(EVALUATION)
     for names in sums.renamed if run.is_rank_0 else ():
-        _say_renamed(str(run.folder), *names)
+        _say_renamed(f"{run.folder}", *names)
     seconds = _compare_ranks(run, time.perf_counter() - began)
     return Evaluation(sums.join(run.group, part), seconds, part)
 

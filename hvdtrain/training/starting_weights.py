@@ -16,6 +16,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Learner
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints
+from hvdtrain.system.start_folder import from_start
 from hvdtrain.system.text import printable
 
 PICKLED = (".pt", ".pth", ".bin")
@@ -41,7 +42,7 @@ def read(config: Config, learner: Learner) -> StartingWeights | None:
     """
     if not config.weights:
         return None
-    return matched(_arrays(Path(config.weights), config), learner.weights(), config.weights)
+    return matched(_arrays(from_start(config.weights), config), learner.weights(), config.weights)
 
 
 def _arrays(path: Path, config: Config) -> Weights:

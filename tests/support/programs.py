@@ -12,6 +12,7 @@ import importlib
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,22 @@ def crash(framework: str, options: list[str]) -> None:
     main(framework, argv=options)
 
 
+def elsewhere(framework: str, options: list[str]) -> None:
+    """Its code changes to a new folder before each step; the first start is killed at BAD_STEP."""
+    kind = learner_class(framework)
+    original = kind.train_step
+
+    def train_step(self, batch):
+        os.chdir(tempfile.mkdtemp(dir=os.environ["HVDTRAIN_TEST_AWAY"]))
+        if batch.step == BAD_STEP and not Path("../died").exists():
+            Path("../died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, batch)
+
+    kind.train_step = train_step
+    main(framework, argv=options)
+
+
 def slowly(framework: str, options: list[str]) -> None:
     """Each step takes HVDTRAIN_TEST_STEP_S seconds longer."""
     kind = learner_class(framework)
@@ -288,7 +305,7 @@ def apart(framework: str, _: list[str]) -> None:
 
 PROGRAMS = (
     nan, drift, flip, flip_from, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late,
-    die, crash, slowly, slowly_at_first, disk, several, in_small_parts, own_data, apart,
+    die, crash, elsewhere, slowly, slowly_at_first, disk, several, in_small_parts, own_data, apart,
 )  # fmt: skip
 
 if __name__ == "__main__":

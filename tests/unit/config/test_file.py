@@ -40,7 +40,7 @@ def test_options_of_a_resumed_run_are_below_those_of_the_file(write, tmp_path):
     line = CommandLine.read(["--config", "run.toml", "--seed", "1"], PROGRAM, None)
     config, runtime = line.options()
     assert (config.lr, config.epochs, config.seed, config.framework) == (0.4, 7, 1, "mxnet")
-    assert runtime.resume == Path("runs/old")
+    assert runtime.resume == Path("runs/old").absolute()
     found = line.origins()
     assert (found["lr"], found["epochs"], found["seed"]) == ("file run.toml", "run runs/old", "command line")
     assert (found["resume"], found["keep"], found["score"]) == ("file run.toml", "default", "run runs/old")

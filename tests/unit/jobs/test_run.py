@@ -58,8 +58,8 @@ LAUNCHED = [
     ({}, {RUN_NAME: "slurm-1"}, ("slurm-1", False, None)),
     ({"name": "a"}, {RUN_NAME: "job-1", RESUME: "requeue"}, ("a", True, None)),
     ({"resume": "auto"}, {RUN_NAME: "slurm-1"}, ("slurm-1", True, None)),
-    ({"resume": Path("b")}, {RUN_NAME: "slurm-1", RESUME: "requeue"}, ("", False, Path("b"))),
-    ({"name": "a", "resume": Path("b")}, {RUN_NAME: "slurm-1"}, ("a", False, Path("b"))),
+    ({"resume": Path("b")}, {RUN_NAME: "slurm-1", RESUME: "requeue"}, ("", False, Path("b").absolute())),
+    ({"name": "a", "resume": Path("b")}, {RUN_NAME: "slurm-1"}, ("a", False, Path("b").absolute())),
     # They contradict the launcher.
     ({"resume": Path("b")}, {RESUME: "restarts"}, "resume"),
     ({"name": "a"}, {RUN_NAME: "slurm-1_2", "SLURM_ARRAY_TASK_ID": "2"}, "name"),
