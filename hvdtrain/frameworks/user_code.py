@@ -207,7 +207,7 @@ class UserLearner(Learner):
     @property
     def _progress(self) -> dict[str, Any]:
         """What a checkpoint has besides the state of the optimizer, `OptimizerState.extra`: read it by `_continue`."""
-        return {"ended_epochs": self.ended_epochs} if self.ended_epochs else {}
+        return {"length": self.length} | ({"ended_epochs": self.ended_epochs} if self.ended_epochs else {})
 
     def _continue(self, extra: Mapping[str, Any]) -> None:
         self.ended_epochs = int(extra.get("ended_epochs", 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager as ContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, SupportsFloat
@@ -110,6 +110,10 @@ class Learner(abc.ABC):
     """A parameter of which a forward pass shortens the rows that it looks up, as far as is known; empty for none."""
     mean: Mean | None = None
     """What combines gradients, or with --sync-every weights; its state belongs to checkpoints."""
+    length: Mapping[str, float] = {}
+    """Steps and epochs of the run, and what else decides the rates of a user's schedule."""
+    resumed: tuple[Position, Position]
+    """Where the run to resume was by its checkpoint, and where it is as this job counts."""
     _averages: Any = None
     """A framework's `Averages`, with --ema."""
     between_steps: ClassVar[Phase] = LOOP
@@ -128,8 +132,13 @@ class Learner(abc.ABC):
         """That of an optimizer whose rate a user's code sets; None where a batch has it."""
         return None
 
-    def set_length(self, steps: int, epochs: int) -> None:  # noqa: B027  (only a task's own schedule needs it)
+    def set_length(self, steps: int, epochs: int) -> None:
         """Learn, before the first step or a state, that all epochs of the run have so many steps."""
+        self.length = {"steps": steps, "epochs": epochs}
+
+    def has_other_length(self, state: OptimizerState) -> bool:
+        """Whether a state is of a run of another length, so that new schedules have to make its steps."""
+        return state.extra.get("length", self.length) != self.length
 
     def train_step(self, batch: Batch) -> StepLoss:
         """One synchronous step on this rank's rows.

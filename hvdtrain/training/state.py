@@ -203,13 +203,14 @@ def restore(config: Config, target: Target, learner: Learner, dataset: Dataset, 
     except ValueError as error:
         raise UserError(f"--resume {path}: {error}", "resume with the model that wrote the checkpoint") from None
     learner.load_averages(saved.averages)
+    learner.resumed = saved.position, recounted(config, saved.position, len(dataset.train), learner.group.size)
     _restore_optimizer(config, learner, path, saved)
 
 
 def _resumed(config: Config, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> Position:
     """The position of a checkpoint, as this job counts."""
     position = recounted(config, saved.position, len(dataset.train), learner.group.size)
-    log.info("resumed from %s: epoch %d, step %d", path, position.epoch + 1, position.step)
+    log.info("resumed from %s: epoch %d, step %d", f"{path}", position.epoch + 1, position.step)
     if position.step != saved.position.step:
         log.info("which was step %d, with batches of %d rows", saved.position.step, saved.position.global_batch)
     return position

@@ -147,9 +147,16 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         for owner, kind in ((optimizer, "optimizer"), (optimizer.lr_scheduler, "schedule")):
             _check_numbers(owner, kind, state.extra[kind])
             for name, number in state.extra[kind].items():
-                setattr(owner, name, number)
+                if owner is optimizer or not has_new_schedule:
+                    setattr(owner, name, number)
+        for update in range(optimizer.num_update + 1 if has_new_schedule else 0):
+            optimizer.lr_scheduler(update)  # a new schedule, which follows from the updates
         optimizer._set_current_context(self._context.device_id)  # it counts updates by device
         counts = state.extra["updates"]
+        has_new_schedule = optimizer.lr_scheduler and self.has_other_length(state)
+        if has_new_schedule and self.resumed[0].step != self.resumed[1].step:
+            problem = "--resume: the run has other steps than the checkpoint, and the lr_scheduler counts updates"
+            raise UserError(problem, "resume with its batch size and ranks")
         optimizer._index_update_count.update({index: counts[name] for index, name in self._indices()})
         self._continue(state.extra)
         self._has_state = True

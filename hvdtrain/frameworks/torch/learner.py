@@ -302,8 +302,10 @@ class TorchLearner(TorchSteps):
         self._own.update(super()._apply, self._step)
 
     def set_length(self, steps: int, epochs: int) -> None:
+        super().set_length(steps, epochs)
         if self._own:
             self._own.set_length(steps, epochs)
+            self.length = {**self.length, **self._own.given}
 
     @property
     def learning_rate(self) -> float | None:
@@ -323,7 +325,7 @@ class TorchLearner(TorchSteps):
     def optimizer_state(self) -> OptimizerState:
         loss_scale = _times(self._scaler.state_dict(), scale_of_rows(self.group.size))  # that of one process
         if self._own:
-            return OptimizerState(self._own.arrays(), extra={"loss_scale": loss_scale})
+            return OptimizerState(self._own.arrays(), extra={"loss_scale": loss_scale, "length": self.length})
         return read_state(self._optimizer, self._parameters, extra={"loss_scale": loss_scale})
 
     def accepts_state(self, state: OptimizerState) -> bool:
@@ -331,7 +333,7 @@ class TorchLearner(TorchSteps):
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         if self._own:
-            self._own.load(state.arrays)
+            self._own.load(state.arrays, self.resumed[1].step if self.has_other_length(state) else None)
         else:
             write_state(self._optimizer, self._parameters, state)
         if state.extra.get("loss_scale"):

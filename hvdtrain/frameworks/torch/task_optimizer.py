@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -22,6 +23,18 @@ from hvdtrain.tasks.user import UserTask
 KINDS, OPTIMIZER, SCHEDULE = "kinds", "optimizer", "schedule"
 """Names of the arrays: the classes of optimizer and schedules, the optimizer's state, and that of each schedule."""
 EVERY_STEP, EVERY_EPOCH = "step", "epoch"
+SCHEDULED = [
+    "lr",
+    "initial_lr",
+    "max_lr",
+    "min_lr",
+    "momentum",
+    "betas",
+    "base_momentum",
+    "max_momentum",
+    "weight_decay",
+]
+"""What schedules set of an optimizer's groups."""
 
 
 class TaskSchedule(NamedTuple):
@@ -40,6 +53,8 @@ class TaskOptimizer:
 
     def __init__(self, task: UserTask, config: Config, parameters: dict[str, nn.Parameter], size: int) -> None:
         self._task, self._schedules, self._steps_per_epoch = task, list[TaskSchedule](), 1
+        self.given: dict[str, float] = {}
+        """Of what decides the learning rates, what the options give."""
         if task.has("optimizer"):
             seed_generators(config.seed)  # so that all ranks make the same one
             self.optimizer = task.call("optimizer", list(parameters.items()))
@@ -47,6 +62,7 @@ class TaskOptimizer:
         else:
             lr = config.lr * (size if config.batch_scope == "per-rank" else 1)
             self.optimizer = make_optimizer(dataclasses.replace(config, lr=lr), parameters)
+            self.given["lr"] = lr
         self.learning_rate = self._present_rate()
         """That of the first parameter group in the latest update; before, that of the first one."""
 
@@ -91,7 +107,7 @@ class TaskOptimizer:
         if getattr(scheduler, "optimizer", self.optimizer) is not self.optimizer:
             problem = f"returned {kind} of another optimizer"
             raise self._task.error("schedule", problem, "make it with the optimizer that it gets")
-        if needed := _required(scheduler.step):
+        if needed := required(scheduler.step):
             problem = f"returned {kind}, whose step() needs {needed[0]}"
             raise self._task.error("schedule", problem, "return a schedule that follows from the number of steps alone")
         return schedule
@@ -137,18 +153,40 @@ class TaskOptimizer:
         """Whether this is the state of an optimizer and schedules of the same classes."""
         return KINDS in arrays and from_arrays(KINDS, arrays) == self._kinds()
 
-    def load(self, arrays: Weights) -> None:
-        """Set the state. Raises ValueError, and other errors of PyTorch, if it is that of other parameters."""
-        for name, kept in self._kept():
-            state = from_arrays(name, arrays)
-            kept.load_state_dict(state)
-            if kept is self.optimizer:
-                _keep_types(kept, state["state"])
-                lay_out_state(kept)
+    def load(self, arrays: Weights, step: int | None = None) -> None:
+        """Set the state; from a run of another length, with new schedules that make its steps up to this one.
+
+        Raises ValueError, and other errors of PyTorch, if it is that of other parameters.
+        """
+        states = {name: from_arrays(name, arrays) for name, _ in self._kept()}
+        if step is None or not self._schedules:
+            for name, kept in self._kept():
+                kept.load_state_dict(states[name])
+        else:
+            every = {EVERY_STEP: 1, EVERY_EPOCH: self._steps_per_epoch}
+            counts = [(one.scheduler, step // every[one.every]) for one in self._schedules]
+            self._task.guard("a step() of schedule()", fast_forward, self.optimizer, states[OPTIMIZER], counts)
+        _keep_types(self.optimizer, states[OPTIMIZER]["state"])
+        lay_out_state(self.optimizer)
         self.learning_rate = self._present_rate()
 
 
-def _required(function: Callable[..., Any]) -> list[str]:
+def fast_forward(optimizer: torch.optim.Optimizer, saved: dict[str, Any], counts: list[tuple[Any, int]]) -> None:
+    """Let new schedules make so many steps each, and load an optimizer's state without what schedules set."""
+    last = max(count for _, count in counts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of steps before an update
+        for step in range(last):
+            for schedule, count in counts:
+                if (step + 1) * count // last > step * count // last:
+                    schedule.step()
+    groups = [{name: group[name] for name in SCHEDULED if name in group} for group in optimizer.param_groups]
+    optimizer.load_state_dict(saved)
+    for group, values in zip(optimizer.param_groups, groups, strict=True):
+        group.update(values)
+
+
+def required(function: Callable[..., Any]) -> list[str]:
     """The arguments that a function cannot do without."""
     parameters = inspect.signature(function).parameters.values()
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

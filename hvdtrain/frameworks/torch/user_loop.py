@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
@@ -23,6 +24,7 @@ from hvdtrain.frameworks.torch.network import (
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
 from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, needs_closure, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
+from hvdtrain.frameworks.torch.task_optimizer import fast_forward, required
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState, StepLoss
 from hvdtrain.interfaces.reading import Batch
@@ -166,8 +168,12 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def load_optimizer_state(self, state: OptimizerState) -> None:
         if missing := self._kept.keys() ^ {name.partition("/")[0] for name in state.arrays}:
             raise ValueError(f"{', '.join(sorted(missing))} is not in both the script and the checkpoint")
-        for name, kept in self._kept.items():
-            kept.load_state_dict(from_arrays(name, state.arrays))
+        states = {name: from_arrays(name, state.arrays) for name in self._kept}
+        moved = self._moved_schedules(states) if self.has_other_length(state) else {}
+        if moved:
+            fast_forward(self._optimizer, states[OPTIMIZER], [(self._kept[name], moved[name]) for name in moved])
+        for name in states.keys() - ({OPTIMIZER, *moved} if moved else set()):
+            self._kept[name].load_state_dict(states[name])
         lay_out_state(self._optimizer)
         self._continue(state.extra)
         self._has_state = True
@@ -182,6 +188,26 @@ def _saved(name: str, kept: Any) -> Weights:
             f"the state of {name} cannot be saved ({error})",
             "let its state_dict() have dense tensors, numbers, texts, lists and dicts only",
         ) from None
+
+    def _moved_schedules(self, states: dict[str, Any]) -> dict[str, int]:
+        """By name, the steps that new schedules have to make; not those by a score, which no length decides."""
+        saved, now = self.resumed
+        known = {saved.epoch + 1: now.epoch + 1, saved.epoch: now.epoch, saved.step: now.step}
+        counts = {}
+        for name, kept in self._kept.items():
+            if getattr(kept, "optimizer", None) is self._optimizer and not isinstance(kept, ReduceLROnPlateau):
+                of_one = states[name].get("_schedulers", [states[name]])[0]  # ChainedScheduler has no count of its own
+                made = states[name].get("last_epoch", of_one.get("last_epoch"))
+                count = known.get(made, made if saved.step == now.step else None)
+                if count is None or required(kept.step):
+                    problem = (
+                        f"--resume: the steps of this run, and thus of its schedule {name}, are not the checkpoint's"
+                    )
+                    raise UserError(
+                        problem, "resume with its batch size, ranks and --epochs, or step once a step or epoch"
+                    )
+                counts[name] = count
+        return counts
 
 
 def _trained(optimizer: Any, model: nn.Module) -> list[int]:

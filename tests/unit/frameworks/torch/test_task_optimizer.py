@@ -7,18 +7,39 @@ import numpy as np
 import pytest
 import torch
 from support import learners
+from support.in_process import train_here
 from torch import nn
 from torch.optim import lr_scheduler
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner, check_request
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Batch
+from hvdtrain.runs import metrics
 from hvdtrain.tasks.user import make_task
 
 X, Y = np.ones((8, 4), np.float32), np.zeros(8, np.int64)
 OTHER = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
 CONFIG = Config(strategy="single", epochs=2, batch_size=8)
+
+
+OWN_COSINE = """
+import numpy as np
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+class Own:
+    def data(self):
+        rows = np.ones((200, 4), np.float32), np.zeros(200, np.int64)
+        return rows, rows
+
+    def model(self):
+        return nn.Linear(4, 3)
+
+    def schedule(self, optimizer, steps, epochs):
+        return CosineAnnealingLR(optimizer, steps)
+"""
 
 
 class Task:
@@ -113,6 +134,93 @@ def test_a_state_belongs_to_an_optimizer_and_schedules_of_these_classes():
     again.load_optimizer_state(state)
     assert train(again, 2, 4) == train(trained, 2, 4)
     assert all(np.array_equal(value, trained.weights()[name]) for name, value in again.weights().items())
+
+
+class Falling:
+    """A function that has the length of the run, which LambdaLR saves."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def __call__(self, step):
+        return 1 - step / (self.steps + 1)
+
+
+def chained(optimizer, steps, epochs):
+    return lr_scheduler.ChainedScheduler([lr_scheduler.ExponentialLR(optimizer, 0.9), polynomial(optimizer, steps)])
+
+
+def sequential(optimizer, steps, epochs):
+    parts = [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2), lr_scheduler.CosineAnnealingLR(optimizer, steps - 2)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [2])
+
+
+def polynomial(optimizer, steps, epochs=0):
+    return lr_scheduler.PolynomialLR(optimizer, steps, power=2)
+
+
+SCHEDULES = {
+    "cosine": lambda optimizer, steps, epochs: lr_scheduler.CosineAnnealingLR(optimizer, steps),
+    "one cycle": lambda optimizer, steps, epochs: lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=steps),
+    "cyclic": lambda optimizer, steps, epochs: lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, step_size_up=steps // 4),
+    "function": lambda optimizer, steps, epochs: lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / steps)),
+    "object": lambda optimizer, steps, epochs: lr_scheduler.LambdaLR(optimizer, Falling(steps)),
+    "restarts": lambda optimizer, steps, epochs: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, steps // epochs),
+    "milestones": lambda optimizer, steps, epochs: lr_scheduler.MultiStepLR(optimizer, [steps // 2, steps - 2]),
+    "by epoch": lambda optimizer, steps, epochs: (lr_scheduler.CosineAnnealingLR(optimizer, epochs), "epoch"),
+    "two": lambda *given: [polynomial(*given), (lr_scheduler.StepLR(given[0], 1, 0.5), "epoch")],
+    "chained": chained,
+    "sequential": sequential,
+}
+
+
+MATRIX = pytest.mark.matrix
+LENGTHS = [(12, 3), *(pytest.param(length, marks=MATRIX) for length in [(9, 3), (6, 1), (4, 2)])]
+"""Steps and epochs of the second run."""
+
+
+@pytest.mark.parametrize("is_own", [True, pytest.param(False, marks=MATRIX)])
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_run_of_another_length_has_the_rates_of_that_length(name, length, is_own):
+    """Batch size, ranks or epochs are others after --resume. The first run is left after its first epoch."""
+
+    def schedule(self, *given):
+        return SCHEDULES[name](*given)
+
+    def made(steps, epochs):
+        optimizer = (lambda self, parameters: torch.optim.SGD(parameters, 0.1, 0.9)) if is_own else None
+        trained = learner(optimizer, schedule)
+        trained.set_length(steps, epochs)
+        return trained
+
+    (steps, epochs), first = length, made(6, 2)
+    train(first, 3)
+    state, at = first.optimizer_state(), steps // epochs if epochs > 1 else 3
+    resumed, whole = made(steps, epochs), made(steps, epochs)
+    resumed.resumed = Position(1, step=3), Position(int(epochs > 1), step=at)
+    resumed.load_optimizer_state(state)
+    momenta = resumed.optimizer_state().arrays["optimizer/0"]
+    assert np.array_equal(momenta, state.arrays["optimizer/0"]), "of the run so far"
+    rates = train(whole, steps)
+    assert train(resumed, steps - at, at) == rates[at:]
+    assert resumed._optimizer.param_groups[0]["momentum"] == whole._optimizer.param_groups[0]["momentum"]
+
+
+def test_a_schedule_of_a_task_is_resumed_with_other_options(tmp_path):
+    """After 7 of 28 steps it makes 100 in smaller batches, from another --lr."""
+    (tmp_path / "own.py").write_text(OWN_COSINE)
+    task = ("--model", "own.py:Own")
+    given = (*task, "--batch-size", "8", "--epochs", "4", "--log-every", "1", "--checkpoint-every", "0s")
+    small = (*given, "--max-steps", "30", "--lr", "0.2")
+
+    def rates(name, *options):
+        folder = train_here(tmp_path, "torch", *options, *(() if "--resume" in options else ("--name", name)))
+        return {one["step"]: one["lr"] for one in metrics.read(folder / "metrics.jsonl") if one["kind"] == "train"}
+
+    rates("run", *task, "--batch-size", "32", "--epochs", "4", "--max-steps", "7")
+    resumed, whole = rates("run", "--resume", "runs/run", *small), rates("whole", *small)
+    assert {step: resumed[step] for step in range(26, 31)} == {step: whole[step] for step in range(26, 31)}
 
 
 @pytest.mark.parametrize(
