@@ -199,6 +199,8 @@ class UserLearner(Learner):
     """With --shards, the weights before a forward pass of the steps in `_compared`."""
     _compared: tuple[int, ...] = ()
     _evaluate: Callable[..., Any]
+    _is_stepping = False
+    """Whether gradients and updates are those of `step`, and not the script's own."""
     _has_state = False
     """Whether the optimizer has made a step, or its state was loaded."""
     ended_epochs = 0
@@ -249,7 +251,7 @@ class UserLearner(Learner):
         if self._config.shards and len(self._compared) < 2 and batch.step not in self._compared:
             self._compared, self._before = (*self._compared, batch.step), self.weights()
         self.seed(batch.step, batch.part)  # so that a resumed run draws the same numbers
-        self._step, self._row_weights = batch.step, batch.weights
+        self._step, self._row_weights, self._is_stepping = batch.step, batch.weights, False
         return self._on_device(batch.arrays)
 
     def _check_own_changes(self) -> None:
@@ -267,6 +269,12 @@ class UserLearner(Learner):
         of_ranks = self.group.gather({name: hashes[name] for name in hashes.keys() - self.local_weights})
         if names := [name for name in of_ranks[0] if any(its.get(name) != of_ranks[0][name] for its in of_ranks)]:
             raise changes_by_rows("step()", min(names))
+
+    def _refuse(self, what: str) -> None:
+        """Raise UserError unless it is `step` that does this: the ranks would not combine it, or make it twice."""
+        if not self._is_stepping:
+            remedy = "leave it out, and give run.step() all losses by row, such as losses + penalty"
+            raise UserError(f"the script calls {what}, which run.step(losses) does", remedy)
 
     def seed(self, step: int, part: int) -> None:
         self._seed_generators(int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0]))

@@ -40,6 +40,8 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
     tensor = mx.nd.NDArray
     _seed_generators = staticmethod(seed_generators)
     _total = staticmethod(total)
+    _updates = 0
+    """Those of `step`."""
 
     def __init__(self, strategy: MXNetStrategy) -> None:
         if strategy.devices > 1:
@@ -65,6 +67,18 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         self._prepare_shards(BlockStatistics(untrained, self._context))
         return model, self._trainer
 
+    def prepare(self, batch: Batch) -> tuple[Any, ...]:
+        forget_gradients(self._parameters)
+        self._refuse_own_step()
+        return super().prepare(batch)
+
+    def _refuse_own_step(self) -> None:
+        """Raise UserError if the script has made gradients or an update by itself."""
+        if self._trainer.optimizer.num_update != self._updates:
+            self._refuse("the trainer's step()")
+        if any(values._fresh_grad for parameter in self._parameters.values() for values in parameter.list_data()):
+            self._refuse("backward()")
+
     def register(self, states: dict[str, Any]) -> None:
         if states:
             raise UserError(
@@ -86,6 +100,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
     def step(self, losses: mx.nd.NDArray, ends_step: bool) -> StepLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
         self._check_own_changes()
+        self._refuse_own_step()
         with autograd.pause():
             weights = load_array(self._row_weights.astype(losses.dtype), self._context)
             phases.begin(BACKWARD)
@@ -93,7 +108,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
                 self._sharded.read()
             self._backward(losses, weights)
             step_loss = self._end_backward(LazyLoss([(losses.detach() * weights).sum()]), ends_step)
-            self._has_state = True
+            self._has_state, self._updates = True, self._trainer.optimizer.num_update
             return step_loss
 
     def _end_backward(self, loss: LazyLoss, ends_step: bool) -> StepLoss:
@@ -135,6 +150,10 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         optimizer, (updater,) = self._trainer.optimizer, self._trainer._updaters
+        has_new_schedule = optimizer.lr_scheduler and self.has_other_length(state)
+        if has_new_schedule and self.resumed[0].step != self.resumed[1].step:
+            problem = "--resume: the run has other steps than the checkpoint, and the lr_scheduler counts updates"
+            raise UserError(problem, "resume with its batch size and ranks")
         for index, _ in self._indices():
             parameter = self._trainer._params[index].data()
             updater.states[index] = optimizer.create_state_multi_precision(index, parameter)
@@ -153,13 +172,9 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
             optimizer.lr_scheduler(update)  # a new schedule, which follows from the updates
         optimizer._set_current_context(self._context.device_id)  # it counts updates by device
         counts = state.extra["updates"]
-        has_new_schedule = optimizer.lr_scheduler and self.has_other_length(state)
-        if has_new_schedule and self.resumed[0].step != self.resumed[1].step:
-            problem = "--resume: the run has other steps than the checkpoint, and the lr_scheduler counts updates"
-            raise UserError(problem, "resume with its batch size and ranks")
         optimizer._index_update_count.update({index: counts[name] for index, name in self._indices()})
         self._continue(state.extra)
-        self._has_state = True
+        self._has_state, self._updates = True, optimizer.num_update
 
     def _indices(self) -> list[tuple[int, str]]:
         """The trainer's number of each parameter, and its name."""

@@ -44,6 +44,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def __init__(self, strategy: TorchStrategy) -> None:
         super().__init__(strategy)
         self._kept: dict[str, Any] = {}
+        self._hooks: list[Any] = []
         self._seed = strategy.config.seed
         seed_generators(self._seed)  # so that all ranks make the same model
 
@@ -57,29 +58,39 @@ class TorchUserLearner(TorchSteps, UserLearner):
         # Strategies share the parameters, and not all of them the buffers.
         share_local_arrays(self)
         self._parameters, self.frozen = trained_parameters(model), frozen_parameters(model)
-        self._checks = self._check_gradients()
+        self._hooks = self._hook_gradients(optimizer)
         self._trained = _trained(optimizer, model)
         self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)
         self._training_model = self._wrap_model(unused_parameters)
         self._prepare_shards()
         return self._training_model, self._optimizer
 
-    def _check_gradients(self) -> list[Any]:
-        """Hooks that raise UserError for a sparse gradient before a strategy gets it; `remove` ends each."""
+    def _hook_gradients(self, optimizer: torch.optim.Optimizer) -> list[Any]:
+        """Hooks that raise UserError for what no strategy may get: gradients of the script's own, and sparse ones."""
+        strategy, checked = self._strategy, set(self._parameters)
+        if strategy.needs_all_gradients and not self._config.shards:  # DistributedDataParallel asks the layers
+            known = sparse_parameters(self._model)
+            checked = {name for name, parameter in self._parameters.items() if id(parameter) not in known}
+        elif not (strategy.waits or self._config.shards):
+            checked = set()
 
-        def check(name: str, gradient: torch.Tensor) -> None:
-            if gradient.layout is not torch.strided:
+        def check(name: str, parameter: torch.Tensor) -> None:
+            self._refuse("backward()")
+            if name in checked and parameter.grad.layout is not torch.strided:
                 problem = f"the gradient of {name} is sparse, which --strategy {self._config.strategy} does not send"
                 remedy = "leave out sparse=True, or use --strategy single, or ddp with nn.Embedding, without --shards"
                 raise UserError(problem, remedy)
 
-        strategy, checked = self._strategy, self._parameters.items()
-        if strategy.needs_all_gradients and not self._config.shards:  # DistributedDataParallel asks the layers
-            known = sparse_parameters(self._model)
-            checked = {name: parameter for name, parameter in checked if id(parameter) not in known}.items()
-        elif not (strategy.waits or self._config.shards):
-            return []
-        return [parameter.register_hook(functools.partial(check, name)) for name, parameter in checked]
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(functools.partial(check, name))
+            for name, parameter in self._parameters.items()
+        ]
+        return [*hooks, optimizer.register_step_pre_hook(lambda *_: self._refuse("the optimizer's step()"))]
+
+    def close(self) -> None:
+        super().close()
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def register(self, states: dict[str, Any]) -> None:
         for name, state in states.items():
@@ -136,11 +147,11 @@ class TorchUserLearner(TorchSteps, UserLearner):
                 "step(): the parameters that require gradients are not those of setup()",
                 "freeze and unfreeze before it; to change that, resume a checkpoint with a changed script",
             )
+        self._is_stepping = True
         self._optimizer.zero_grad()
         loss = self._backward(losses.float(), to_tensor(self._row_weights, self.device))
-        while self._checks:  # those of the first step are enough
-            self._checks.pop().remove()
         step_loss = self._end_backward(loss, ends_step)
+        self._is_stepping = False
         self._has_state = True
         return step_loss
 
@@ -178,17 +189,6 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self._continue(state.extra)
         self._has_state = True
 
-
-def _saved(name: str, kept: Any) -> Weights:
-    """The state of an optimizer or of what was registered, as arrays. Raises UserError if it has something else."""
-    try:
-        return to_arrays(name, kept.state_dict())
-    except ValueError as error:
-        raise UserError(
-            f"the state of {name} cannot be saved ({error})",
-            "let its state_dict() have dense tensors, numbers, texts, lists and dicts only",
-        ) from None
-
     def _moved_schedules(self, states: dict[str, Any]) -> dict[str, int]:
         """By name, the steps that new schedules have to make; not those by a score, which no length decides."""
         saved, now = self.resumed
@@ -208,6 +208,17 @@ def _saved(name: str, kept: Any) -> Weights:
                     )
                 counts[name] = count
         return counts
+
+
+def _saved(name: str, kept: Any) -> Weights:
+    """The state of an optimizer or of what was registered, as arrays. Raises UserError if it has something else."""
+    try:
+        return to_arrays(name, kept.state_dict())
+    except ValueError as error:
+        raise UserError(
+            f"the state of {name} cannot be saved ({error})",
+            "let its state_dict() have dense tensors, numbers, texts, lists and dicts only",
+        ) from None
 
 
 def _trained(optimizer: Any, model: nn.Module) -> list[int]:

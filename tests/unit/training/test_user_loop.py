@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.user_loop_runs import NUMBERS, starter
 from torch import nn
+from torch.optim import lr_scheduler
 
 from hvdtrain.__main__ import main
 from hvdtrain.collectives.groups import SingleProcess
@@ -518,6 +519,160 @@ def test_a_schedule_by_epochs_is_the_same_after_a_resume_or_an_error(start, stop
     except UserError as error:
         assert "the schedule schedule" in error.reason and "ends_epoch" in error.remedy
         assert is_lost
+
+
+def rates_of(run, make, every, leave_at=99):
+    """By step, the learning rates of a loop; make: its schedules from the optimizer, steps and epochs."""
+    model, optimizer = run.setup(*parts())
+    epochs, steps = run.epochs, run.epochs * run.steps_in_epoch(len(ROWS[0]))
+    schedules = dict(zip(("first", "second"), make(optimizer, steps, epochs), strict=False))
+    run.register(**schedules)
+    rates = {}
+    for batch in run.batches(ROWS):
+        rates[run.steps] = optimizer.param_groups[0]["lr"]
+        run.step(losses(model, batch))
+        if every == "step" or run.ends_epoch:
+            for schedule in schedules.values():
+                schedule.step(*[0.5] * isinstance(schedule, lr_scheduler.ReduceLROnPlateau))
+        if run.steps + 1 == leave_at:
+            break
+    return rates
+
+
+LENGTH = {"step": lambda steps, epochs: steps, "epoch": lambda steps, epochs: epochs}
+BY_LENGTH = {
+    "cosine": lambda optimizer, length: [lr_scheduler.CosineAnnealingLR(optimizer, length)],
+    "one cycle": lambda optimizer, length: [lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=length + 1)],
+    "chained": lambda optimizer, length: [
+        lr_scheduler.ChainedScheduler([lr_scheduler.LinearLR(optimizer, 1, 0, total_iters=length)])
+    ],
+    "two": lambda optimizer, length: [
+        lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (length + 1)),
+        lr_scheduler.ReduceLROnPlateau(optimizer, threshold=9, patience=99),
+    ],
+}
+
+
+MATRIX = pytest.mark.matrix
+OTHERS = [
+    {"epochs": 5, "batch_size": 5},
+    *(pytest.param(other, marks=MATRIX) for other in ({"epochs": 5}, {"batch_size": 5, "remainder": "drop"})),
+]
+
+
+@pytest.mark.parametrize("options", OTHERS)
+@pytest.mark.parametrize("every", LENGTH)
+@pytest.mark.parametrize("name", ["cosine", *(pytest.param(name, marks=MATRIX) for name in [*BY_LENGTH][1:])])
+def test_registered_schedules_of_a_run_of_another_length_step_to_where_it_is(start, name, every, options):
+    """As a run that had those options from the beginning, also where it is left in the middle of an epoch."""
+
+    def make(optimizer, *length):
+        return BY_LENGTH[name](optimizer, LENGTH[every](*length))
+
+    with start("whole", **{"epochs": 4, **options}) as run:
+        whole = rates_of(run, make, every)
+    for stop in (6, 8):
+        with start(f"to{stop}", epochs=4) as run:
+            rates_of(run, make, every, stop)
+        with start(f"more{stop}", resume=run.folder, **{"epochs": 4, **options}) as run:
+            rest = rates_of(run, make, every)
+        assert rest == {step: pytest.approx(whole[step]) for step in rest} and max(rest) == max(whole)
+
+
+@pytest.mark.parametrize(
+    ("make", "every", "options"),
+    [
+        (lambda optimizer, *_: [lr_scheduler.StepLR(optimizer, 1)], "other", {"batch_size": 5}),
+        (lambda optimizer, *_: [WithEpoch(optimizer)], "step", {"epochs": 5}),
+    ],
+)
+def test_a_registered_schedule_whose_step_is_not_known_is_an_error(start, make, every, options):
+    with start("first", epochs=4) as run:
+        model, optimizer = run.setup(*parts())
+        (schedule,) = make(optimizer)
+        run.register(first=schedule)
+        for batch in run.batches(ROWS):
+            run.step(losses(model, batch))
+            schedule.step(*[run.steps] * (every == "step"))
+            schedule.step(*[run.steps] * (every == "step"))
+            if run.steps == 6:
+                break
+    expected = pytest.raises(
+        UserError, match="of its schedule first, are not the checkpoint's; resume with its batch size"
+    )
+    with expected, start("more", resume=run.folder, **{"epochs": 4, **options}) as run:
+        rates_of(run, make, "step")
+
+
+def penalty(model):
+    return sum((parameter**2).sum() for parameter in model.parameters())
+
+
+def backward_twice(run, model, optimizer, batch):
+    values = losses(model, batch)
+    values.mean().backward(retain_graph=True)
+    values.sum().backward()
+
+
+OWN_STEPS = {
+    "penalty": lambda run, model, optimizer, batch: penalty(model).backward(),
+    "twice": backward_twice,
+    "after": lambda run, model, optimizer, batch: (run.step(losses(model, batch)), penalty(model).backward()),
+    "update": lambda run, model, optimizer, batch: (run.step(losses(model, batch)), optimizer.step()),
+    "before": lambda run, model, optimizer, batch: optimizer.step(),
+}
+
+
+STRATEGIES = [{}, {"strategy": "horovod"}]
+STRATEGIES += [pytest.param(options, marks=MATRIX) for options in ({"strategy": "ddp"}, {"shards": 2})]
+
+
+@pytest.mark.parametrize("options", STRATEGIES)
+@pytest.mark.parametrize("name", OWN_STEPS)
+def test_backward_passes_and_updates_of_a_script_itself_are_an_error_at_once(start, name, options):
+    """Without it, gradients were dropped, or each step was made twice."""
+    call = "the optimizer's step" if name in ("update", "before") else "backward"
+    expected = pytest.raises(
+        UserError, match=rf"the script calls {call}\(\), which run.step\(losses\) does; leave it out"
+    )
+    with expected, start(**options) as run:
+        model, optimizer = run.setup(*parts())
+        for batch in run.batches(ROWS):
+            OWN_STEPS[name](run, model, optimizer, batch)
+            assert run.steps == 0
+            run.step(losses(model, batch))
+
+
+def test_other_gradients_are_the_scripts(start):
+    """Of inputs, by torch.autograd.grad(), of another model; and all of them after the run."""
+    other = nn.Linear(2, 1)
+    with start() as run:
+        model, optimizer = run.setup(*parts())
+        for batch in run.batches(ROWS):
+            inputs = batch[0].requires_grad_()
+            (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+            torch.autograd.grad(penalty(model), list(model.parameters()))
+            optimizer.zero_grad()
+            other(model(inputs).detach()).sum().backward()
+            assert run.step(losses(model, batch) + slope.square().sum(1) + 0.1 * penalty(model))
+    penalty(model).backward()
+    optimizer.step()
+
+
+class WithEpoch:
+    """A schedule as in timm: its step() needs a number."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self, epoch):
+        pass
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
 
 
 def test_a_schedule_by_steps_may_step_before_the_update(start):

@@ -1,6 +1,7 @@
 """A script's own loop in Gluon, in this process: what it trains, and what is refused."""
 
 import contextlib
+import functools
 import math
 import re
 
@@ -217,6 +218,75 @@ def test_an_optimizer_whose_numbers_come_later_is_resumed(optimizer, start):
         trained(run)
     with start(resume=run.folder, epochs=3) as run:
         assert all(map(np.array_equal, trained(run), expected))
+
+
+SCHEDULES = {
+    "cosine": lambda updates: mx.lr_scheduler.CosineScheduler(updates, 0.1, 0.01),
+    "polynomial": lambda updates: mx.lr_scheduler.PolyScheduler(updates, 0.1, pwr=2),
+    "factors": lambda updates: mx.lr_scheduler.MultiFactorScheduler([updates // 2, updates - 2], 0.1, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_of_a_run_of_more_epochs_has_its_rates(name, start):
+    """With other batches, the updates that it counts are not the steps of the run."""
+
+    def rates(run):
+        model, updates = block(), run.epochs * run.steps_in_epoch(len(ROWS[0]))
+        options = {"learning_rate": 0.1, "lr_scheduler": SCHEDULES[name](updates)}
+        model, trainer = run.setup(model, gluon.Trainer(model.collect_params(), "sgd", options))
+        found = {}
+        for batch in run.batches(ROWS):
+            run.step(losses(model, batch))
+            found[run.steps] = trainer.learning_rate
+        return found
+
+    with start("whole", epochs=4) as run:
+        whole = rates(run)
+    with start("first") as run:
+        rates(run)
+    with start("more", resume=run.folder, epochs=4) as again:
+        rest = rates(again)
+    assert rest and rest == {step: whole[step] for step in rest}
+    expected = pytest.raises(UserError, match="the lr_scheduler counts updates; resume with its batch size")
+    with expected, start("other", resume=run.folder, epochs=9, batch_size=5) as other:
+        rates(other)
+
+
+OWN_STEPS = {
+    "backward": lambda run, trainer, values, more: values.backward(),
+    "trainer's step": lambda run, trainer, values, more: (values.backward(), trainer.step(12)),
+    "step after": lambda run, trainer, values, more: (
+        run.step(values),
+        more().backward(),
+        trainer.step(12),
+    ),
+    "update after": lambda run, trainer, values, more: (
+        run.step(values),
+        more().backward(),
+        trainer.update(12),
+    ),
+}
+
+
+MATRIX = pytest.mark.matrix
+
+
+@pytest.mark.parametrize("options", [{}, pytest.param({"shards": 2}, marks=MATRIX)])
+@pytest.mark.parametrize("is_given", [True, pytest.param(False, marks=MATRIX)])
+@pytest.mark.parametrize("name", OWN_STEPS)
+def test_steps_of_a_script_itself_are_an_error(start, name, is_given, options):
+    """Those of the trainer that it gave, or of the one that it got."""
+    model, given = parts()
+    call = "backward" if name == "backward" else "the trainer's step"
+    with pytest.raises(UserError, match=rf"the script calls {call}\(\), which"), start(**options) as run:
+        _, trainer = run.setup(model, given)
+        for batch in run.batches(ROWS):
+            values = losses(model, batch)
+            OWN_STEPS[name](run, given if is_given else trainer, values, functools.partial(losses, model, batch))
+            if "after" not in name:
+                run.step(values)
+            assert run.steps == 0
 
 
 class Counting(mx.optimizer.SGD):
