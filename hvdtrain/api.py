@@ -101,9 +101,8 @@ def launch(task: str, ranks: int = 1, config: Config | None = None, options: Run
     config: by default that of `Config`, with --strategy horovod. Raises TrainingError if the job fails.
     """
     options = options or RuntimeOptions()
-    name = (
-        options.name or f"{task.rpartition(':')[2]}-np{ranks}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    )
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    name = options.name or f"{task.rpartition(':')[2]}-np{ranks}-{stamp}"
     options = dataclasses.replace(options, name=name)
     given = {**_changed(config or Config(), Config()), **_changed(options, RuntimeOptions())}
     program = [sys.executable, "-m", "hvdtrain"]

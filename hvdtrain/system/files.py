@@ -23,8 +23,6 @@ RECORD_BYTES = 1 << 24
 """The largest file that holds one JSON value: a run's record, result, heartbeats or attempts."""
 OPTIONS_BYTES = 1 << 15
 """The largest TOML file with options: ten times one with all."""
-
-
 DOTS = 1000
 """In one line of such a file: the parser's time and memory grow with the square of the parts of a dotted key."""
 LINES_BYTES = 1 << 30

@@ -40,8 +40,6 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
     tensor = mx.nd.NDArray
     _seed_generators = staticmethod(seed_generators)
     _total = staticmethod(total)
-    _updates = 0
-    """Those of `step`."""
 
     def __init__(self, strategy: MXNetStrategy) -> None:
         if strategy.devices > 1:
@@ -62,15 +60,12 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         self.local_weights = frozenset(self._arrays.keys() - self._parameters.keys())
         # Strategies share the parameters that are trained.
         share_local_arrays(self)
+        forget_gradients(self._parameters)
+        self._updates = optimizer.optimizer.num_update
         self._trainer = self._strategy.make_trainer(self._parameters, optimizer.optimizer)
         untrained = {name: array for name, array in self._arrays.items() if name not in self._parameters}
         self._prepare_shards(BlockStatistics(untrained, self._context))
         return model, self._trainer
-
-    def prepare(self, batch: Batch) -> tuple[Any, ...]:
-        forget_gradients(self._parameters)
-        self._refuse_own_step()
-        return super().prepare(batch)
 
     def _refuse_own_step(self) -> None:
         """Raise UserError if the script has made gradients or an update by itself."""
@@ -108,6 +103,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
                 self._sharded.read()
             self._backward(losses, weights)
             step_loss = self._end_backward(LazyLoss([(losses.detach() * weights).sum()]), ends_step)
+            forget_gradients(self._parameters)
             self._has_state, self._updates = True, self._trainer.optimizer.num_update
             return step_loss
 
@@ -123,7 +119,6 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         return self._finish_shards(self._sharded)
 
     def _backward(self, losses: mx.nd.NDArray, weights: mx.nd.NDArray) -> None:
-        forget_gradients(self._parameters)
         try:
             losses.backward(weights)
         except mx.MXNetError as error:

@@ -50,6 +50,8 @@ class TorchStrategy(Strategy):
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
         super().__init__(config, runtime, group, devices)
+        self.unhook: list[Callable[[], None]] = []
+        """Removes the hooks at the parameters."""
         if not config.compile:
             late_dynamo.postpone()  # before a learner, or a script, makes an optimizer
 
@@ -66,6 +68,8 @@ class TorchStrategy(Strategy):
 
     def close(self) -> None:
         """Combine no more gradients of the model."""
+        for unhook in self.unhook:
+            unhook()
 
 
 class TorchHorovod(TorchStrategy):
@@ -114,6 +118,7 @@ class TorchHorovod(TorchStrategy):
             self._distributed.synchronize()
 
     def close(self) -> None:
+        super().close()
         if self._distributed:  # its hooks stay at the parameters
             self._distributed.set_backward_passes_per_step(math.inf)
 
@@ -206,8 +211,6 @@ class TorchDDP(TorchStrategy):
         self._wrapped: Distributed | None = None
         self._last_gradient = 0.0
         """When backward made the latest gradient; `time.perf_counter`."""
-        self._unhook: list[Callable[[], None]] = []
-        """Removes the hooks at the parameters."""
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         if self.config.shards:  # DistributedDataParallel reduces inside backward, as float32 and not by shard
@@ -225,7 +228,7 @@ class TorchDDP(TorchStrategy):
             self._wrapped = Distributed(
                 model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused
             )
-        self._unhook.append(self._wrapped._remove_autograd_hooks)
+        self.unhook.append(self._wrapped._remove_autograd_hooks)
         return self._wrapped
 
     def _watch_gradients(self, model: nn.Module, device: str) -> None:
@@ -239,11 +242,7 @@ class TorchDDP(TorchStrategy):
 
         for parameter in model.parameters():
             if parameter.requires_grad:
-                self._unhook.append(parameter.register_post_accumulate_grad_hook(note_time).remove)
-
-    def close(self) -> None:
-        for unhook in self._unhook:
-            unhook()
+                self.unhook.append(parameter.register_post_accumulate_grad_hook(note_time).remove)
 
     def reduce(self, optimizer: Any) -> None:
         if self._wrapped and not self._wrapped.is_called:  # else ranks would drift apart without a word

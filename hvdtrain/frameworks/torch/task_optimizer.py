@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -23,17 +24,7 @@ from hvdtrain.tasks.user import UserTask
 KINDS, OPTIMIZER, SCHEDULE = "kinds", "optimizer", "schedule"
 """Names of the arrays: the classes of optimizer and schedules, the optimizer's state, and that of each schedule."""
 EVERY_STEP, EVERY_EPOCH = "step", "epoch"
-SCHEDULED = [
-    "lr",
-    "initial_lr",
-    "max_lr",
-    "min_lr",
-    "momentum",
-    "betas",
-    "base_momentum",
-    "max_momentum",
-    "weight_decay",
-]
+SCHEDULED = re.compile("((initial|min|max)_)?lr|((base|max)_)?momentum|betas|weight_decay")
 """What schedules set of an optimizer's groups."""
 
 
@@ -107,7 +98,7 @@ class TaskOptimizer:
         if getattr(scheduler, "optimizer", self.optimizer) is not self.optimizer:
             problem = f"returned {kind} of another optimizer"
             raise self._task.error("schedule", problem, "make it with the optimizer that it gets")
-        if needed := required(scheduler.step):
+        if needed := _required(scheduler.step):
             problem = f"returned {kind}, whose step() needs {needed[0]}"
             raise self._task.error("schedule", problem, "return a schedule that follows from the number of steps alone")
         return schedule
@@ -180,13 +171,13 @@ def fast_forward(optimizer: torch.optim.Optimizer, saved: dict[str, Any], counts
             for schedule, count in counts:
                 if (step + 1) * count // last > step * count // last:
                     schedule.step()
-    groups = [{name: group[name] for name in SCHEDULED if name in group} for group in optimizer.param_groups]
+    groups = [{name: group[name] for name in group if SCHEDULED.fullmatch(name)} for group in optimizer.param_groups]
     optimizer.load_state_dict(saved)
     for group, values in zip(optimizer.param_groups, groups, strict=True):
         group.update(values)
 
 
-def required(function: Callable[..., Any]) -> list[str]:
+def _required(function: Callable[..., Any]) -> list[str]:
     """The arguments that a function cannot do without."""
     parameters = inspect.signature(function).parameters.values()
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

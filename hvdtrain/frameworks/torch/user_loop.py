@@ -24,7 +24,7 @@ from hvdtrain.frameworks.torch.network import (
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
 from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, needs_closure, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.frameworks.torch.task_optimizer import fast_forward, required
+from hvdtrain.frameworks.torch.task_optimizer import fast_forward
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState, StepLoss
 from hvdtrain.interfaces.reading import Batch
@@ -44,7 +44,6 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def __init__(self, strategy: TorchStrategy) -> None:
         super().__init__(strategy)
         self._kept: dict[str, Any] = {}
-        self._hooks: list[Any] = []
         self._seed = strategy.config.seed
         seed_generators(self._seed)  # so that all ranks make the same model
 
@@ -58,7 +57,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         # Strategies share the parameters, and not all of them the buffers.
         share_local_arrays(self)
         self._parameters, self.frozen = trained_parameters(model), frozen_parameters(model)
-        self._hooks = self._hook_gradients(optimizer)
+        self._strategy.unhook += self._hook_gradients(optimizer)
         self._trained = _trained(optimizer, model)
         self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)
         self._training_model = self._wrap_model(unused_parameters)
@@ -66,7 +65,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         return self._training_model, self._optimizer
 
     def _hook_gradients(self, optimizer: torch.optim.Optimizer) -> list[Any]:
-        """Hooks that raise UserError for what no strategy may get: gradients of the script's own, and sparse ones."""
+        """Raise UserError for gradients that no strategy may get: the script's own and sparse ones; ends the hooks."""
         strategy, checked = self._strategy, set(self._parameters)
         if strategy.needs_all_gradients and not self._config.shards:  # DistributedDataParallel asks the layers
             known = sparse_parameters(self._model)
@@ -81,16 +80,10 @@ class TorchUserLearner(TorchSteps, UserLearner):
                 remedy = "leave out sparse=True, or use --strategy single, or ddp with nn.Embedding, without --shards"
                 raise UserError(problem, remedy)
 
-        hooks = [
-            parameter.register_post_accumulate_grad_hook(functools.partial(check, name))
-            for name, parameter in self._parameters.items()
-        ]
-        return [*hooks, optimizer.register_step_pre_hook(lambda *_: self._refuse("the optimizer's step()"))]
-
-    def close(self) -> None:
-        super().close()
-        while self._hooks:
-            self._hooks.pop().remove()
+        hooks = [optimizer.register_step_pre_hook(lambda *_: self._refuse("the optimizer's step()"))]
+        for name, parameter in self._parameters.items():
+            hooks.append(parameter.register_post_accumulate_grad_hook(functools.partial(check, name)))
+        return [hook.remove for hook in hooks]
 
     def register(self, states: dict[str, Any]) -> None:
         for name, state in states.items():
@@ -192,21 +185,16 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def _moved_schedules(self, states: dict[str, Any]) -> dict[str, int]:
         """By name, the steps that new schedules have to make; not those by a score, which no length decides."""
         saved, now = self.resumed
-        known = {saved.epoch + 1: now.epoch + 1, saved.epoch: now.epoch, saved.step: now.step}
+        known: dict[Any, int] = {saved.epoch + 1: now.epoch + 1, saved.epoch: now.epoch, saved.step: now.step}
         counts = {}
         for name, kept in self._kept.items():
             if getattr(kept, "optimizer", None) is self._optimizer and not isinstance(kept, ReduceLROnPlateau):
-                of_one = states[name].get("_schedulers", [states[name]])[0]  # ChainedScheduler has no count of its own
-                made = states[name].get("last_epoch", of_one.get("last_epoch"))
-                count = known.get(made, made if saved.step == now.step else None)
-                if count is None or required(kept.step):
-                    problem = (
-                        f"--resume: the steps of this run, and thus of its schedule {name}, are not the checkpoint's"
-                    )
-                    raise UserError(
-                        problem, "resume with its batch size, ranks and --epochs, or step once a step or epoch"
-                    )
-                counts[name] = count
+                # ChainedScheduler has no count of its own.
+                made = {**states[name].get("_schedulers", [{}])[0], **states[name]}.get("last_epoch")
+                counts[name] = known.get(made, -1 if made is None or saved.step != now.step else made)
+                if counts[name] < 0:
+                    problem = f"--resume: this run's steps, and thus those of {name}, are not the checkpoint's"
+                    raise UserError(problem, "resume with its batch size, ranks and --epochs")
         return counts
 
 

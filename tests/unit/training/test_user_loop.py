@@ -598,7 +598,7 @@ def test_a_registered_schedule_whose_step_is_not_known_is_an_error(start, make, 
             if run.steps == 6:
                 break
     expected = pytest.raises(
-        UserError, match="of its schedule first, are not the checkpoint's; resume with its batch size"
+        UserError, match="and thus those of first, are not the checkpoint's; resume with its batch size"
     )
     with expected, start("more", resume=run.folder, **{"epochs": 4, **options}) as run:
         rates_of(run, make, "step")
