@@ -53,7 +53,7 @@ def training_options(kind: type) -> str:
     rows = []
     for action in actions(parser):
         value = getattr(defaults, action.dest)
-        text = {True: "yes", False: "no", None: ""}.get(value) if isinstance(value, bool | None) else str(value)
+        text = {True: "yes", False: "no", None: ""}.get(value) if isinstance(value, bool | None) else f"{value}"
         default = " ".join(value) if isinstance(value, tuple) else text
         about = str(action.help).replace("%%", "%").partition(" (default: ")[0].removesuffix(".")
         rows.append((written(action), f"`{default}`" if default else "", f"{about}."))
