@@ -21,6 +21,7 @@ from hvdtrain.frameworks.mxnet.network import (
     Forward,
     Parameters,
     channel_multiple,
+    forget_gradients,
     kept_graphs,
     load_array,
     scale_pixels,
@@ -120,6 +121,7 @@ class MXNetSteps(ContextLearner):
     def unchanged(self, is_trial: bool = False) -> Iterator[None]:
         with kept_graphs(self._block), super().unchanged(is_trial):
             yield
+        forget_gradients(self._parameters)  # of a script that evaluates with gradients
 
     def _update(self) -> None:
         """Combine the gradients, and update the parameters."""
