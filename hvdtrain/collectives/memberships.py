@@ -8,12 +8,14 @@ import os
 import threading
 from collections.abc import Callable
 
+from hvdtrain.system import agent_pipe
+from hvdtrain.system.agent_pipe import HEARD, Reached
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.processes import TICK_S, RunningTime
 
 
 class MembershipReader:
-    """What the launcher says through the agent's pipe; a thread reads it.
+    """What the launcher says through the agent's pipe; a thread reads it, and acknowledges it, also what it repeats.
 
     on_loss: called in that thread with the number of each membership that has lost ranks.
     """
@@ -36,6 +38,9 @@ class MembershipReader:
         for line in self._file:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 membership = Membership.from_record(json.loads(line))
+                agent_pipe.send(Reached(HEARD, membership.number))
+                if membership.number <= self.newest:
+                    continue
                 with self._changed:
                     self._newest = membership
                     self._lost.append((membership.number, membership.lost))

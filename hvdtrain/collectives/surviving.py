@@ -22,7 +22,7 @@ from hvdtrain.collectives.memberships import MembershipReader
 from hvdtrain.errors import HvdtrainError, TrainingError, UserError
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import agent_pipe, rank_info
-from hvdtrain.system.agent_pipe import Ready
+from hvdtrain.system.agent_pipe import FINISHED, READY, TRAINS, WAITS, Reached
 from hvdtrain.system.membership import VARIABLE, Membership
 from hvdtrain.system.processes import RunningTime
 
@@ -93,6 +93,8 @@ class SurvivingGroup:
         """The newest membership that this process has tried to join."""
         self.connect_limit_s = math.inf if self.is_replacement else rank_info.start_timeout_s()
         """How long all members may take to connect: while a job starts, when no watchdog looks at ranks."""
+        self._has_state = threading.Event()
+        """Set when this process trains: from then on its watchdog notices ranks that do not run."""
         self._cut_below = 0
         """Memberships with a lower number have lost ranks."""
         self._communicated_s = 0.0
@@ -101,7 +103,10 @@ class SurvivingGroup:
         """How many collectives are complete: what shows that ranks that join get on."""
         self.agreed_membership = 0
         """The newest membership that all ranks knew in the last step."""
+        if not os.environ[VARIABLE]:
+            raise UserError("a process of a job with --survive makes one run", "start a job for each run")
         self._memberships = MembershipReader(agent_pipe.descriptor(VARIABLE), self._on_loss)
+        os.environ[VARIABLE] = ""
 
     @property
     def rank(self) -> int:
@@ -165,25 +170,27 @@ class SurvivingGroup:
         if self._inner:
             with contextlib.suppress(Exception):  # others may have ended already
                 self._inner.close()
+        self._say(FINISHED)
 
     def _call(self, operation: str, *arguments: Any) -> Any:
         """A collective of the present group. Raises RanksChanged if its ranks are no longer those that train."""
         inner = self._inner
         if not inner:
             return getattr(self._single, operation)(*arguments)
-        if self._is_cut:
+        if self.is_cut:
             raise RanksChanged
         try:
             result = getattr(inner, operation)(*arguments)
         except Exception as error:  # of a lost rank: of a kind that depends on the library
-            if not (self._is_cut or _is_by_lost_rank(error)):
+            if not (self.is_cut or _is_by_lost_rank(error)):
                 raise
             raise RanksChanged(str(error)) from error
         self.exchanges += 1
         return result
 
     @property
-    def _is_cut(self) -> bool:
+    def is_cut(self) -> bool:
+        """Whether ranks of the present group are lost."""
         return bool(self._membership and self._membership.number < self._cut_below)
 
     def _on_loss(self, number: int) -> None:
@@ -193,13 +200,30 @@ class SurvivingGroup:
 
     def _abort(self) -> None:
         with self._aborting:
-            if self._inner and self._is_cut:
+            if self._inner and self.is_cut:
                 self._inner.abort()
 
-    def join(self) -> None:
-        """Tell the launcher that this process is ready, and connect with the others."""
-        agent_pipe.send(Ready(0))
+    def join(self, patience_s: float | None = None) -> None:
+        """Tell the launcher that this process is ready, and connect with the others.
+
+        patience_s: until `trains`, the launcher finds out each time after so long whether the others run.
+        """
+
+        def ask() -> None:
+            while not self._has_state.wait(patience_s):
+                self._say(WAITS)
+
+        threading.Thread(target=ask, name="joining", daemon=True).start()
+        self._say(READY)
         self._memberships.take_lost(self._renew(None).number)
+
+    def _say(self, stage: str) -> bool:
+        return agent_pipe.send(Reached(stage, self._tried.number if self._tried else 0))
+
+    def trains(self) -> None:
+        """This process has the state of training, after it has joined or renewed the group."""
+        self._has_state.set()
+        self._say(TRAINS)
 
     def renew(self, change: RanksChanged) -> RanksChange:
         """Connect the members of the next membership. change: why."""
@@ -247,7 +271,7 @@ class SurvivingGroup:
         """The next membership; asks the launcher for one if it has not noticed that connections broke."""
         after = self._tried.number if self._tried else 0
         while not (membership := self._memberships.wait(after, ASK_AGAIN_S)):
-            if change and not agent_pipe.send(Ready(after)):
+            if change and not self._say(READY):
                 raise TrainingError(f"other ranks are lost, and the launcher does not answer ({change})") from change
         return membership
 

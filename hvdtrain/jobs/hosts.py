@@ -79,7 +79,7 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
             continue
         match = re.fullmatch(r"(\S+)(?:\s+slots\s*=\s*(\d{1,6}))?(?:\s+max[-_]slots\s*=\s*\d+)?", entry)
         if not match or not _is_entry(*match.groups()):
-            raise UserError(f"--hostfile {path}: line {number} is {entry!r}", FORM)
+            raise UserError(f"--hostfile {path}: line {number} is {entry[:80]!r}", FORM)
         hosts.append(Host(match[1], int(match[2] or 1)))
     if not hosts:
         raise UserError(f"--hostfile {path} names no host", FORM)

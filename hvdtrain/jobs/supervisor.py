@@ -296,11 +296,14 @@ class Supervisor:
             return  # the ranks have stopped after a checkpoint, and this one was still connected to one of them
         # A batch script queues a job that ended with 75 again.
         status = 1 if failure.status in (None, Stopped.exit_status) else shell_status(failure.status)
-        asked = next((number for number in self._requested if status == 128 + number), None)
-        if asked:
+        if asked := self._asked(failure):
             self._fail(Failure(f"ended by {signal_name(asked)}"), status)
         else:
             self._fail(failure, status, ends_others=self._others_run())
+
+    def _asked(self, failure: Failure) -> int:
+        """The signal that asked the job to stop, where a rank has ended by it; else 0."""
+        return next((number for number in self._requested if failure.status in (-number, 128 + number)), 0)
 
     def _fail_at_start(self, reason: str, remedy: str) -> None:
         self._fail(Failure(reason, remedy, at_start=True), UserError.exit_status)
@@ -319,9 +322,12 @@ class Supervisor:
         """Forward a signal to the ranks, which end by themselves; a job that has not started ends now."""
         if not self._running or repeated:
             self._requested.add(number)
-            self._fail(Failure(f"ended by {signal_name(number)}"), interrupted_status(number))
+            self._end_by_request(number)
             return
         self._request_stop(number)
+
+    def _end_by_request(self, number: int) -> None:
+        self._fail(Failure(f"ended by {signal_name(number)}"), interrupted_status(number))
 
     def _request_stop(self, number: int) -> None:
         self._requested.add(number)

@@ -8,6 +8,7 @@ rank that is lost is reported at once: training stands still until the others kn
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,18 +24,15 @@ from hvdtrain.jobs.memberships import MembershipLedger
 from hvdtrain.jobs.places import Place, Places
 from hvdtrain.jobs.protocol import Message
 from hvdtrain.jobs.rank_connection import RankConnection, conflict_of
-from hvdtrain.jobs.signals import interrupted_status
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import rank_info
-from hvdtrain.system.agent_pipe import Excluded, NotRunning, OpenedRun, Ready, Said
+from hvdtrain.system.agent_pipe import FINISHED, READY, WAITS, Excluded, NotRunning, OpenedRun, Reached, Said
 from hvdtrain.system.membership import Member, Membership
-from hvdtrain.system.processes import describe_status, shell_status, signal_name
+from hvdtrain.system.processes import describe_status, shell_status
 from hvdtrain.system.run_end import Failure
 
 MAX_STARTS = 4
 """How often a rank is started, until the job has begun."""
-LATECOMERS_S = 5.0
-"""How long members may run after another one has ended well."""
 
 
 class SurvivingSupervisor(Supervisor):
@@ -52,22 +50,27 @@ class SurvivingSupervisor(Supervisor):
         """Why ranks were lost that have not joined again."""
         self._store: gloo.Store | None = None
         """The rendezvous server of the newest membership."""
-        self._published: tuple[int, ...] = ()
-        """The ranks of that membership."""
+        self._record: dict[str, Any] = {}
+        """That membership, as its members get it."""
         self._said_last: dict[int, str] = {}
-
-    # Starting ranks.
 
     async def _start_processes(self, address: str) -> None:
         self._processes.prepare(address)
         if self._survival.hostfile:
-            changes = host_changes.watch(self._survival.hostfile, self._on_hosts, self._console.say)
-            self._limits.append(start_task(changes))
+            watched = self._survival.hostfile, self._job.hosts, self._on_hosts, self._console.say
+            self._limits.append(start_task(host_changes.watch(*watched)))
         self._start_due()
 
     @property
     def _takes_new_ranks(self) -> bool:
-        return not (self._failure or self._requested or self._stops or self._memberships.finished)
+        ends = self._memberships.begun and (self._stops or self._memberships.finished)
+        return not (self._failure or self._requested or ends)
+
+    @property
+    def _may_lose(self) -> bool:
+        """Whether the job goes on when a rank is lost: others train, or it is started again."""
+        goes_on = self._memberships.begun or self._takes_new_ranks
+        return goes_on and not (self._failure or self._memberships.finished)
 
     def _start_due(self) -> None:
         """Start the ranks for which there is a place, and later those that wait."""
@@ -88,7 +91,7 @@ class SurvivingSupervisor(Supervisor):
         except UserError as error:
             self._lose(place.rank, Failure.of_exception(error))
             return
-        if self._places.of(place.rank) is not place:  # it is not wanted any more
+        if self._places.of(place.rank) is not place or not self._takes_new_ranks:  # it is not wanted any more
             await self._processes.retire(process)
             return
         self._started[place.rank] = process
@@ -134,19 +137,13 @@ class SurvivingSupervisor(Supervisor):
             message["environment"][rank_info.REPLACES] = "1"
         return {**message, "store": ["", 0], "layout": layout}
 
-    def _on_start_timeout(self) -> None:
-        if not self._running:  # later, each rank that is started again has a limit of its own
-            super()._on_start_timeout()
-
-    # What ranks say.
-
     def _take(self, rank: RankConnection, said: Said) -> None:
         if not self._is_current(rank):
             return
         match said:
-            case Ready():
-                self._on_ready(rank, said.after)
-            case NotRunning() | Excluded() if said.rank in self._memberships.ranks and said.rank in self._ranks:
+            case Reached():
+                self._on_reached(rank, said)
+            case NotRunning() if said.rank in self._memberships.ranks and said.rank in self._ranks:
                 place = self._places.of(said.rank)
                 if isinstance(said, Excluded) and place:
                     self._places.exclude(place.host)
@@ -157,14 +154,19 @@ class SurvivingSupervisor(Supervisor):
                 super()._take(rank, said)
 
     def _on_ready(self, rank: RankConnection, after: int) -> None:
-        if not self._takes_new_ranks and rank.number not in self._memberships.ranks:
-            return
-        hello = rank.hello
-        member = Member(rank.number, rank.host, int(hello["local_rank"]), str(hello["address"]), int(hello["port"]))
-        is_first = not self._memberships.number
+        begun, is_first = self._memberships.begun, not self._memberships.number
         is_member = rank.number in self._memberships.ranks
+        if self._requested and not begun:
+            self._end_by_request(max(self._requested))
+        if self._failure or (begun and not is_member and not self._takes_new_ranks):
+            return
+        local_rank, address, port = (rank.hello[name] for name in ("local_rank", "address", "port"))
+        member = Member(rank.number, rank.host, int(local_rank), str(address), int(port))
         membership = self._memberships.ready(member, after)
         if not membership:
+            self._fail_if_incomplete()
+            waits = functools.partial(self._on_ready_timeout, rank.number)
+            self._limits.append(call_after(self._job.start_timeout_s, waits))
             return
         self._losses.pop(rank.number, None)
         self._said_last.pop(rank.number, None)
@@ -179,136 +181,140 @@ class SurvivingSupervisor(Supervisor):
         else:
             self._console.say(f"{rank.name} joins; {len(membership.members)} ranks")
 
+    def _on_ready_timeout(self, first: int) -> None:
+        """A rank has waited for the others as long as all may take to register, before the first membership."""
+        for number in self._memberships.awaited_by(first):
+            self._lose(number, Failure(f"was not ready within {self._job.start_timeout_s:g} s after rank {first}"))
+
+    def _on_reached(self, rank: RankConnection, said: Reached) -> None:
+        self._memberships.reached(rank.number, said)
+        if said.stage == READY:
+            self._on_ready(rank, said.number)
+        elif said.stage == FINISHED:
+            self._on_finish(rank.number)
+        elif said.stage == WAITS and said.number == self._memberships.number:
+            for number in self._memberships.silent(rank.number):
+                self._lose(number, Failure("does not run: it is stopped, or its host is down"))
+            self._tell()
+
     def _publish(self, membership: Membership) -> None:
         """Tell all members."""
-        self._published = membership.ranks
         if self._store:
             self._store.close()
         self._store = gloo.Store(self._listening, ranks=len(membership.members))
-        record = membership._replace(store=("", self._store.port)).record()
-        for number in membership.ranks:
-            self._ranks[number].send(membership=record)
+        self._record = membership._replace(store=("", self._store.port)).record()
+        self._tell()
 
-    # Losing ranks.
+    def _tell(self) -> None:
+        for number in self._memberships.ranks:
+            self._ranks[number].send(membership=self._record)
 
     def _on_message(self, rank: RankConnection, message: Message) -> None:
         if "cannot_start" in message and self._is_current(rank) and self._memberships.number:
             self._lose(rank.number, Failure.from_record(message["cannot_start"]))  # it may start on another host
             return
-        if "program_ended" in message and self._is_lost(rank, int(message["program_ended"])):
-            self._lose(rank.number, self._failure_of(rank, int(message["program_ended"])))
+        if "program_ended" in message and self._is_lost(rank, status := int(message["program_ended"])):
+            failure = rank.failure or Failure(last_lines=tuple(rank.output.tail) if status > 0 else ())
+            self._lose(rank.number, failure._replace(status=status))
         super()._on_message(rank, message)
 
     def _is_lost(self, rank: RankConnection, status: int) -> bool:
         """Whether the job may go on without a rank whose program has ended; what it printed may not be read yet."""
-        if not self._is_current(rank) or self._failure or not status:
+        if not self._is_current(rank) or not self._may_lose or not status:
             return False
-        if self._memberships.number and rank.number not in self._memberships.ranks:
-            return True  # it has not joined
-        if status == Stopped.exit_status or shell_status(status) in {128 + number for number in self._requested}:
+        if not self._memberships.may_train(rank.number):
+            return True
+        if status == Stopped.exit_status:
             return False
         said = rank.failure
         # What a program of another kind says about its end is in its last lines.
         return status < 0 or bool(said and said.retry is not False and status != UserError.exit_status)
 
-    def _failure_of(self, rank: RankConnection, status: int) -> Failure:
-        failure = rank.failure or Failure(last_lines=tuple(rank.output.tail) if status > 0 else ())
-        return failure._replace(rank=rank.number, host=rank.host, status=status)
-
     def _on_rank_end(self, rank: RankConnection) -> None:
         if not self._is_current(rank):
             rank.output.close()
             return
-        if self._memberships.number and rank.number not in self._memberships.ranks:
+        if not self._memberships.may_train(rank.number):
             self._lose(rank.number, Failure("ended before it joined", status=rank.status))
             return
         if rank.status == 0 or self._has_stopped(rank):
-            self._memberships.has_finished(rank.number)
-            self._end_newcomers()
-            asyncio.get_running_loop().call_later(LATECOMERS_S, self._end_latecomers)
+            self._on_finish(rank.number)
         super()._on_rank_end(rank)
 
+    def _on_finish(self, number: int) -> None:
+        """A rank has completed its training, or has ended well. It is awaited, and from now on so are all others."""
+        self._memberships.has_finished(number)
+        self._fail_if_incomplete()
+        self._end_newcomers()
+
+    def _fail_if_incomplete(self) -> None:
+        """End the job where ranks wait before training begins, and another one has ended."""
+        if self._memberships.finished and self._memberships.awaited:
+            ended = next(rank for rank in self._ranks.values() if rank.status == 0 or self._has_stopped(rank))
+            reason = "ended before training began, for which other ranks wait"
+            self._fail(Failure(reason, rank=ended.number, host=ended.host), ended.status or 1)
+
     def _end_newcomers(self) -> None:
-        """End the ranks that have not joined, once the job has begun: they are not needed any more."""
-        if self._memberships.number:
-            for number in set(self._started) - set(self._memberships.ranks):
-                connection = self._ranks.get(number)
-                if not connection or connection.status is None:
-                    self._drop(number)
+        """End the ranks that have not joined, once the job has begun: they are not needed any more.
 
-    def _end_latecomers(self) -> None:
-        """End the members that still run some seconds after one has ended well, except the first.
-
-        All is written by then. A member that has joined after the last step of the others waits for them in vain; the
-        first one may have more to do, such as sending the last records to trackers. It becomes the only member: where
-        a rank was lost at the very end, it waits for ranks that have ended.
+        Those that train may wait for one of them, or where a rank was lost at the very end, for ranks that have ended.
         """
-        first, *others = self._published or (None,)
-        if first in self._ranks and not self._failure:
-            for number in self._memberships.ranks:
-                if number != first:
-                    self._drop(number)
-            if others and self._ranks[first].status is None and (membership := self._memberships.only(first)):
-                self._publish(membership)
-        if self._ended():
-            self._over.set()
+        for number in self._started.keys() | self._ranks.keys():
+            if not self._memberships.may_train(number):
+                self._drop(number)
+        if not self._failure and (membership := self._memberships.left()):
+            self._publish(membership)
 
     def _on_rank_failure(self, failure: Failure) -> None:
         """The agent of a rank has disconnected, or its program has ended: it is lost, if it may be."""
-        rank, status = failure.rank, failure.status
-        at_fault = status is not None and (failure.retry is False or status == UserError.exit_status)
-        asked = status is not None and shell_status(status) in {128 + number for number in self._requested}
-        if self._failure or at_fault or asked or rank not in self._ranks:
+        rank, at_fault = failure.rank, failure.retry is False or failure.status == UserError.exit_status
+        if (at_fault and failure.status is not None) or rank not in self._ranks:
             super()._on_rank_failure(failure)
         else:
             self._lose(rank, failure, answers=self._ranks[rank].host_answers)
 
     def _lose(self, number: int, failure: Failure, answers: bool = True) -> None:
         """A rank is lost. answers: whether its host is known to be there."""
-        failure = failure._replace(rank=number, host=self._host_of(number))
-        why = failure.reason or failure.how
+        connection, place = self._ranks.get(number), self._places.of(number)
+        failure = failure._replace(rank=number, host=connection.host if connection else place.host if place else "")
         was_member = number in self._memberships.ranks
+        if not self._may_lose:
+            super()._on_rank_failure(failure)
+            return
         self._drop(number)
-        if self._failure or not self._places.of(number):
+        if not place:
             return
         if not answers:  # a rank may go where none began
             self._places.add(self._survival.allocation)
         pause_s = self._places.release(number, asyncio.get_running_loop().time(), answers)
-        again = self._is_repeated(failure)
+        again = self._is_repeated(number, failure)
         self._losses[number] = failure
-        membership = self._memberships.lost(number, why)
-        if membership:
+        if membership := self._memberships.lost(number, failure.reason or failure.how):
             self._publish(membership)
         if self._memberships.too_few or (not self._memberships.number and again):
-            self._end_by_losses(failure)
+            for each in [*self._losses.values()]:  # the job ends as one that does not survive, by the first failure
+                super()._on_rank_failure(each)
+            self._decide_if_all_ended()
             return
-        self._say_lost(failure, pause_s, was_member)
         self._start_due()
+        self._say_lost(number, failure, pause_s, was_member)
         if self._ended():
             self._over.set()
 
-    def _is_repeated(self, failure: Failure) -> bool:
+    def _is_repeated(self, number: int, failure: Failure) -> bool:
         """Whether another start of ranks would end in the same way, before the job has begun."""
-        assert failure.rank is not None
         same = [other for other in self._losses.values() if signature(other)[1:] == signature(failure)[1:]]
-        return bool(signature(failure) and same) or self._places.starts(failure.rank) >= MAX_STARTS
+        return bool(signature(failure) and same) or self._places.starts(number) >= MAX_STARTS
 
-    def _say_lost(self, failure: Failure, pause_s: float, was_member: bool) -> None:
-        count = len(self._memberships.ranks)
+    def _say_lost(self, number: int, failure: Failure, pause_s: float, was_member: bool) -> None:
+        count, text = len(self._memberships.ranks), failure.text
         if was_member:
-            text = f"{failure.text}; {count} rank{'s continue' if count != 1 else ' continues'}"
-        else:
-            text = f"{failure.text}; it is started again{f' in {pause_s:g} s' if pause_s else ''}"
-        assert failure.rank is not None
-        if self._said_last.get(failure.rank) != failure.text:
-            self._said_last[failure.rank] = failure.text
+            text += f"; {count} rank{'s continue' if count != 1 else ' continues'}"
+        elif self._places.of(number) or pause_s:
+            text += f"; it is started again{f' in {pause_s:g} s' if pause_s else ''}"
+        if self._said_last.get(number) != failure.text and not self._asked(failure):
+            self._said_last[number] = failure.text
             self._console.say(text)
-
-    def _end_by_losses(self, last: Failure) -> None:
-        """Too few ranks are left: the job ends as one that does not survive, by the failure that came first."""
-        for failure in [*(other for other in self._losses.values() if other is not last), last]:
-            super()._on_rank_failure(failure)
-        self._decide_if_all_ended()
 
     def _drop(self, number: int) -> None:
         """End a rank; from now on its process is not the job's."""
@@ -318,16 +324,13 @@ class SurvivingSupervisor(Supervisor):
         if process:
             start_task(self._processes.retire(process))
 
-    def _host_of(self, number: int) -> str:
-        """The host of a rank, as its agent names it if it has registered."""
-        place = self._places.of(number)
-        connection = self._ranks.get(number)
-        return connection.host if connection else place.host if place else ""
-
-    # Changes of the hosts, and the end.
-
     def _on_hosts(self, hosts: tuple[Host, ...]) -> None:
         """These hosts have slots now."""
+        if not self._takes_new_ranks:
+            return
+        slots = sum(host.slots for host in hosts)
+        if not self._memberships.number and slots < self._job.ranks:
+            self._fail_at_start(f"{self._job.ranks} ranks, but {slots} slot(s) are left", "name more slots or hosts")
         for place in self._places.update(hosts):
             self._lose(place.rank, Failure(f"{place.host} has no slot for it any more"))
         self._start_due()
@@ -335,11 +338,12 @@ class SurvivingSupervisor(Supervisor):
     def _request_stop(self, number: int) -> None:
         super()._request_stop(number)
         self._end_newcomers()
-        if self._memberships.awaited:  # nothing has begun, and ranks that wait for others do not answer
-            self._fail(Failure(f"ended by {signal_name(number)}"), interrupted_status(number))
+        # Nothing has begun: ranks that wait for others do not answer, and none is started any more.
+        if self._memberships.awaited or not (self._memberships.number or len(self._ranks) == self._job.ranks):
+            self._end_by_request(number)
 
     def _ended(self) -> bool:
-        """Whether all ranks have ended that are to end by themselves."""
-        if not (self._failure or self._memberships.finished):
-            return False
+        """Whether all ranks have ended, and none is to be started."""
+        if self._takes_new_ranks:
+            return not self._memberships.begun and super()._ended()
         return all(rank.disconnected for rank in self._ranks.values())

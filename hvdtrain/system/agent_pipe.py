@@ -33,14 +33,19 @@ class OpenedRun(NamedTuple):
     """The path of the checkpoint that it resumes from; empty where it starts from the beginning."""
 
 
-class Ready(NamedTuple):
-    """The rank has done what takes long before its first step: it can become a member.
+READY, HEARD, WAITS, TRAINS, FINISHED = STAGES = "ready", "heard", "waits", "trains", "finished"
+"""What a rank says of a membership: it can become a member, as all is done that takes long before its first step, or it
+is one that has lost its connections, of which the launcher may not know; it runs, and knows the membership; it has
+waited long for other members before it trains; it has the state of training; its training is complete."""
 
-    Or it is one, and has lost its connections, of which the launcher may not know.
-    """
 
-    after: int = 0
-    """The number of the newest membership that this rank knows."""
+class Reached(NamedTuple):
+    """How far a rank is with its membership."""
+
+    stage: str
+    """One of STAGES."""
+    number: int
+    """Of the newest membership that this rank knows; 0 before the first."""
 
 
 class NotRunning(NamedTuple):
@@ -50,14 +55,11 @@ class NotRunning(NamedTuple):
     reason: str
 
 
-class Excluded(NamedTuple):
+class Excluded(NotRunning):
     """A member computes wrong bits. It is to be ended, and its host is not to be used again."""
 
-    rank: int
-    reason: str
 
-
-Said = Failure | OpenedRun | Ready | NotRunning | Excluded
+Said = Failure | OpenedRun | Reached | NotRunning
 
 
 def new_pipe() -> tuple[int, int, str]:
@@ -87,9 +89,9 @@ def _message(said: Said) -> dict[str, Any]:
     match said:
         case OpenedRun():
             return {"run": said._asdict()}
-        case Ready():
-            return {"ready": said._asdict()}
-        case NotRunning() | Excluded():
+        case Reached():
+            return {"reached": said._asdict()}
+        case NotRunning():
             name = "excluded" if isinstance(said, Excluded) else "not_running"
             return {name: {"rank": said.rank, "reason": said.reason[:MAX_TEXT]}}
     return {"failure": said._replace(reason=said.reason[:MAX_TEXT], remedy=said.remedy[:MAX_TEXT]).record()}
@@ -102,8 +104,8 @@ def parse(message: object) -> Said:
             return Failure.from_record(values)
         case {"run": {"folder": str(folder), "resumable": bool(resumable), "checkpoint": str(checkpoint)}}:
             return OpenedRun(folder, resumable, checkpoint)
-        case {"ready": {"after": int(after)}}:
-            return Ready(after)
+        case {"reached": {"stage": str(stage), "number": int(number)}}:
+            return Reached(stage, number)
         case {"not_running": {"rank": int(rank), "reason": str(reason)}}:
             return NotRunning(rank, reason)
         case {"excluded": {"rank": int(rank), "reason": str(reason)}}:

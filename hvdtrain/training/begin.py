@@ -21,6 +21,7 @@ from hvdtrain.training.batches import Batches
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import Start, must_write, open_log, resume
 from hvdtrain.training.survival import Agreement, Standing, agree, receive
+from hvdtrain.training.watchdog import MIN_LIMIT_S
 
 if TYPE_CHECKING:
     from hvdtrain.runs.trackers.tracking import Tracking
@@ -67,14 +68,17 @@ def begin_or_join(
     """In a job that survives lost ranks: `begin` with all ranks, or join those that train already."""
     if group.is_replacement:
         _warm_up(run, reader)
-    group.join()
+    group.join(max(run.runtime.hang_timeout, MIN_LIMIT_S))
     while True:
         try:
             agreement = agree(group, Standing())
             if agreement.root >= 0:
-                return _join(run, group, agreement, examine_host)
-            run.learner.load(broadcast_arrays(group, run.learner.weights()))
-            return begin(run, examine_host)
+                begun = _join(run, group, agreement, examine_host)
+            else:
+                run.learner.load(broadcast_arrays(group, run.learner.weights()))
+                begun = begin(run, examine_host)
+            group.trains()
+            return begun
         except RanksChanged as change:
             group.renew(change)
 

@@ -122,6 +122,7 @@ class Survivors:
                 break
             except RanksChanged as another:
                 changed = changed.then(group.renew(another))
+        group.trains()
         self._take_over()
         at = self._training.at
         pause = Pause(changed, time.monotonic() - began, int(in_step and at.step == before))

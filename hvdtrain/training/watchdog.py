@@ -183,9 +183,15 @@ class Watchdog(Observer):
         text = f"{explain(seen, ranks_of(self._group), idle_s)}; the stacks of all ranks are in {self._folder}"
         with contextlib.suppress(OSError):
             (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
-        self._hung = seen.awaited(ranks_of(self._group)) if isinstance(self._group, SurvivingGroup) else []
-        self._report = text, seen.living[0]
-        if self._rank == seen.living[0] and not self._hung:
+        first, self._hung = seen.living[0], []
+        if isinstance(self._group, SurvivingGroup):
+            self._hung = seen.awaited(ranks_of(self._group))
+            if (
+                self._group.is_cut and not phases.waits
+            ):  # those that are lost are silent, and new ones wait for this one
+                first, self._hung = self._rank, [self._rank]
+        self._report = text, first
+        if self._rank == first and not self._hung:
             rank, host = seen.culprit
             RunEnd("hung", 1, Failure(text, rank=rank, host=host, stands_alone=True)).write(self._folder.parent)
 

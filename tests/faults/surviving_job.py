@@ -91,6 +91,7 @@ class SurvivingJob(WatchedJob):
             "HVDTRAIN_TEST_FOLDER": str(self.folder),
             "FRAMEWORK": self.framework,
             "STATE": "1",
+            "HVDTRAIN_TEST_PATIENCE_S": "3",
         }
 
     def read(self) -> bool:

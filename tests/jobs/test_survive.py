@@ -85,6 +85,34 @@ def test_a_lost_rank_is_replaced(job, framework, training, strategy, phase, rank
 
 
 @MATRIX
+@pytest.mark.parametrize(
+    ("framework", "training", "strategy", "ranks"),
+    [
+        (NUMPY, "network", "ring", 2),
+        (NUMPY, "network", "ring", 3),
+        ("torch", "network", "horovod", 2),
+        ("torch", "loop of torch", "ring", 2),
+        ("mxnet", "task", "horovod", 3),
+        ("tensorflow", "network", "horovod", 2),
+    ],
+)
+def test_all_that_have_the_state_are_stopped_while_another_joins(job, framework, training, strategy, ranks):
+    """It goes on from the newest checkpoint; no rank trains then that could notice it."""
+    alone = job(framework, training, "single")
+    started = job(framework, training, strategy, ranks)
+    started.wait_for_step(7)
+    last = ranks - 1
+    started.kill(last)
+    wait_for(lambda: f"rank {last} on" in started.output and last in started.starting, JOIN_S, lambda: started.output)
+    for rank in range(last):
+        started.kill(rank, signal.SIGSTOP)
+    (started.folder / "hurry").touch()
+    for one in (alone, started):
+        one.end(0)
+    started.compare(alone)
+
+
+@MATRIX
 @pytest.mark.parametrize("strategy", ["horovod", "ring"])
 def test_a_stopped_rank_is_lost(job, strategy):
     """The watchdog of the others notices, and the launcher ends it."""

@@ -5,7 +5,8 @@ usage: python killable.py FRAMEWORK|numpy|SCRIPT.py [OPTIONS of training]
 In the folder $HVDTRAIN_TEST_FOLDER, each rank first writes its process id into `pids/RANK`. The file `orders/PHASE`
 holds a number of seconds: the first rank to begin that phase takes the order, and is killed so many seconds later;
 `orders/PHASE-RANK` is for that rank only. HVDTRAIN_TEST_STEP_S: seconds by which each step is longer, in which nothing
-is computed, as long as there is no file `hurry`.
+is computed, as long as there is no file `hurry`. HVDTRAIN_TEST_PATIENCE_S: after how long a rank that joins asks
+whether the others run.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from pathlib import Path
 
 FOLDER = "HVDTRAIN_TEST_FOLDER"
 STEP_S = "HVDTRAIN_TEST_STEP_S"
+PATIENCE_S = "HVDTRAIN_TEST_PATIENCE_S"
 folder = Path(os.environ[FOLDER])
 rank = os.environ.get("HVDTRAIN_RANK", "0")
 
@@ -56,8 +58,10 @@ def begins(phase: str) -> None:
 def obey() -> None:
     """Look for an order wherever the training says that a phase begins, and make steps longer."""
     from hvdtrain.system.phases import GRADIENTS, Phases
+    from hvdtrain.training import begin as beginning
 
     begin, step_s = Phases.begin, float(os.environ.get(STEP_S, "0"))
+    beginning.MIN_LIMIT_S = float(os.environ.get(PATIENCE_S, beginning.MIN_LIMIT_S))
 
     def begin_and_obey(self, phase) -> None:
         if phase is GRADIENTS and step_s and not (folder / "hurry").exists():

@@ -1,6 +1,7 @@
 """A program of a job that survives: it says that it is ready, and prints the memberships that it gets.
 
-usage: python survivor.py [FOLDER]: ends when FOLDER/end exists. It says what FOLDER/say-RANK holds, once.
+usage: python survivor.py [FOLDER]: ends when FOLDER/end or FOLDER/end-RANK exists. It says what FOLDER/say-RANK holds,
+once.
 """
 
 from __future__ import annotations
@@ -16,19 +17,25 @@ from hvdtrain.system import agent_pipe, membership, rank_info
 from hvdtrain.system.membership import Membership
 
 
+def say(stage: str, number: int = 0) -> None:
+    agent_pipe.send(agent_pipe.Reached(stage, number))
+
+
 def main(folder: Path) -> None:
     rank = rank_info.detect().rank
     pipe = int(os.environ[membership.VARIABLE].partition(":")[0])
     print("pid", os.getpid(), flush=True)
-    agent_pipe.send(agent_pipe.Ready())
+    say(agent_pipe.READY)
     rest, said = b"", folder / f"say-{rank}"
-    while not (folder / "end").exists():
+    while not (folder / "end").exists() and not (folder / f"end-{rank}").exists():
         if select.select([pipe], [], [], 0.02)[0]:
             rest += os.read(pipe, 1 << 16)
             *lines, rest = rest.split(b"\n")
             for line in lines:
                 made = Membership.from_record(json.loads(line))
                 print("member", made.number, list(made.ranks), made.lost, flush=True)
+                say(agent_pipe.HEARD, made.number)
+                say(agent_pipe.TRAINS, made.number)
         if said.exists():
             message = agent_pipe.parse(json.loads(said.read_text()))
             said.unlink()

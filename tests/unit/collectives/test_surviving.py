@@ -20,7 +20,7 @@ from hvdtrain.collectives.surviving import (
 )
 from hvdtrain.errors import HvdtrainError, PeerLost, TrainingError, UserError
 from hvdtrain.system import agent_pipe, membership, rank_info
-from hvdtrain.system.agent_pipe import Ready
+from hvdtrain.system.agent_pipe import FINISHED, HEARD, READY, TRAINS, WAITS, Reached
 from hvdtrain.system.membership import Member, Membership
 
 PLACE = 1
@@ -128,10 +128,32 @@ def test_it_says_that_it_is_ready_and_joins(launcher):
     leave_if_agreed(group)
     launcher.tell(made(1, 0, 1, 2))
     group.join()
-    assert launcher.said() == [Ready(0)]
+    assert launcher.said() == [Reached(HEARD, 1), Reached(READY, 0)]
+    group.trains()
+    assert launcher.said() == [Reached(TRAINS, 1)]
     assert (group.rank, group.size, group.ranks) == (1, 3, (0, 1, 2))
     assert group.sum(np.ones(2)).tolist() == [3, 3]
     assert group.exchanges == 1
+
+
+def test_a_process_makes_one_run(launcher):
+    with pytest.raises(UserError, match="makes one run; start a job for each run"):
+        SurvivingGroup(launcher._connect)
+
+
+def test_a_rank_that_joins_asks_who_runs_until_it_trains_and_acknowledges_each_time(launcher):
+    """It acknowledges a membership that it knows as well; others learn of a loss once."""
+    launcher.tell(made(1, 0, 1, 2, lost={3: KILLED}))
+    launcher.group.join(0.02)
+    said = []
+    wait_until(lambda: said.extend(launcher.said()) or Reached(WAITS, 1) in said)
+    launcher.tell(made(1, 0, 1, 2, lost={3: KILLED}))
+    wait_until(lambda: said.extend(launcher.said()) or said.count(Reached(HEARD, 1)) == 2)
+    launcher.group.trains()
+    wait_until(lambda: not any(thread.name == "joining" for thread in threading.enumerate()))
+    assert launcher.group.gather("a") == ["a"] * 3
+    launcher.tell(made(2, 0, 1))
+    assert launcher.group.renew(RanksJoin()).lost == {}
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -214,7 +236,7 @@ def test_connections_that_break_without_a_lost_rank_are_asked_for_again(joined):
     def answer():
         said = []
         wait_until(lambda: said.extend(joined.said()) or said)
-        assert set(said) == {Ready(1)}
+        assert set(said) == {Reached(READY, 1)}
         joined.tell(made(2, 0, 1, 2))
 
     answering = threading.Thread(target=answer)
@@ -285,8 +307,10 @@ def test_options_that_cannot_connect_and_leaving_the_job_end_it(after, on_connec
 
 
 def test_closing_waits_for_all_members(joined):
+    joined.said()
     joined.group.close()
     assert (joined.group.exchanges, joined.connected[0].done) == (1, ["close"])
+    assert joined.said() == [Reached(FINISHED, 1)]
     joined.connected[0].error = PeerLost("lost")
     with pytest.raises(RanksChanged):  # the result may not be written
         joined.group.close()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from hvdtrain.jobs.hosts import Host
+from hvdtrain.jobs import host_changes, hosts
+from hvdtrain.jobs.hosts import Host, read_hostfile
 from hvdtrain.jobs.memberships import MembershipLedger
 from hvdtrain.jobs.places import QUICK_S, Place, Places
+from hvdtrain.system.agent_pipe import FINISHED, HEARD, TRAINS, Reached
 from hvdtrain.system.membership import Member
 
 KILLED = "was killed by SIGKILL"
@@ -21,6 +25,14 @@ def begun(size=3, least=1):
     memberships = MembershipLedger(size, least)
     for rank in reversed(range(size)):
         memberships.ready(member(rank))
+    return memberships
+
+
+def trained(size=3):
+    """The ledger when all train in the first membership."""
+    memberships = begun(size)
+    for rank in range(size):
+        memberships.reached(rank, Reached(TRAINS, 1))
     return memberships
 
 
@@ -58,20 +70,85 @@ def test_the_job_ends_with_fewer_ranks_than_it_may_have(least, losses):
 
 
 def test_after_a_rank_has_ended_well_no_rank_joins_and_those_left_go_on():
-    memberships = begun()
+    """Those that wait for it, or for a rank that is lost then, connect without it; a rank that joins is let go."""
+    memberships = trained()
+    memberships.ready(member(3))
+    memberships.lost(2, KILLED)
+    memberships.reached(1, Reached(FINISHED, 1))
     memberships.has_finished(1)
     assert memberships.ready(member(4)) is None
-    assert memberships.lost(2, KILLED).ranks == (0,)
-    assert memberships.lost(0, "") is None
+    assert [rank for rank in range(4) if memberships.may_train(rank)] == [0, 1]
+    left = memberships.left()
+    assert (left.number, left.ranks, left.lost) == (4, (0,), {})
     assert not memberships.too_few
 
 
-def test_the_first_rank_ends_alone_where_the_others_have_ended():
+def test_ranks_that_completed_the_training_with_another_are_no_newcomers():
+    """Though what they say of it comes later."""
     memberships = begun()
+    memberships.reached(1, Reached(FINISHED, 1))
     memberships.has_finished(1)
-    left = memberships.only(0)
-    assert (left.number, left.ranks, left.lost) == (2, (0,), {})
-    assert memberships.only(2) is None
+    assert all(memberships.may_train(rank) for rank in range(3))
+    assert memberships.left() is None, "none waits for another"
+
+
+def test_members_that_do_not_run_are_found_when_one_has_waited_for_long_twice():
+    """The first that asks asks again; the others' questions in between do not shorten the time for an answer."""
+    memberships = trained(2)
+    for rank in (2, 3):
+        memberships.ready(member(rank))
+    for rank in (0, 1, 3):
+        memberships.reached(rank, Reached(HEARD, 3))
+    assert memberships.silent(3) == {2}
+    for rank in (0, 2, 3):
+        memberships.reached(rank, Reached(HEARD, 3))
+    assert memberships.silent(2) == set()
+    assert memberships.silent(3) == {1}
+    memberships.reached(3, Reached(TRAINS, 3))
+    assert memberships.silent(2) == {0, 1, 2}
+
+
+def test_before_the_first_membership_the_rank_that_waits_longest_says_for_whom():
+    memberships = MembershipLedger(3, 1)
+    memberships.ready(member(2))
+    memberships.ready(member(0))
+    assert (memberships.awaited_by(2), memberships.awaited_by(0)) == ({1}, set())
+    memberships.ready(member(1))
+    assert memberships.awaited_by(2) == set()
+
+
+def changes(tmp_path, monkeypatch, *texts):
+    """What `watch` says of a file that has these texts one after the other; a second text is there for long."""
+    monkeypatch.setattr(host_changes, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(host_changes, "MISSING_S", 0.2)
+    path, said = tmp_path / "hosts", []
+    path.write_text("a slots=2\nb slots=1\n")
+
+    async def write():
+        watching = asyncio.create_task(host_changes.watch(path, read_hostfile(path), said.append, said.append))
+        for text, seconds in texts:
+            path.unlink(missing_ok=True) if text is None else path.write_text(text)
+            await asyncio.sleep(seconds)
+        watching.cancel()
+
+    asyncio.run(write())
+    return said
+
+
+@pytest.mark.parametrize("text", ["", "\0 slots = = " * 500, "# nothing", "a slots=2\na slots=2\n", None, "\xff"])
+def test_a_list_of_hosts_that_is_invalid_for_a_moment_changes_nothing_and_is_said_once(text, tmp_path, monkeypatch):
+    said = changes(tmp_path, monkeypatch, (text, 0.5), ("b slots=1\na slots=2\n", 0.2))
+    assert len(said) == 2 and "the hosts stay as they were" in said[0] and len(said[0]) < 400
+    assert said[1].endswith("is valid again")
+
+
+@pytest.mark.parametrize("moment", ["a slots=2\n", "a slots=1\nb slots=1\n"])
+def test_slots_are_gone_only_when_they_are_missing_for_long(moment, tmp_path, monkeypatch):
+    whole = "a slots=2\nb slots=1\n"
+    assert changes(tmp_path, monkeypatch, (moment, 0.05), (whole, 0.3)) == []
+    assert changes(tmp_path, monkeypatch, (moment, 0.6))[-1] == tuple(hosts.read_hostfile(tmp_path / "hosts"))
+    more = changes(tmp_path, monkeypatch, ("a slots=3\nb slots=1\nc slots=1\n", 0.1))
+    assert more == [(Host("a", 3), Host("b", 1), Host("c", 1))]
 
 
 HOSTS = (Host("node1", 2), Host("node2", 2))
