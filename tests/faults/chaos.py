@@ -42,6 +42,7 @@ class Fault(NamedTuple):
 FAULTS = {
     "kill": Fault(lost_ranks.kill, (*ON_ONE_HOST, "srun")),
     "survive": Fault(survived_kills.survive, ("local",)),
+    "orders": Fault(survived_kills.orders, ("local",)),
     "freeze": Fault(lost_ranks.freeze, (*ON_ONE_HOST, "srun")),
     "sleep": Fault(lost_ranks.sleep),
     "suspend": Fault(lost_ranks.suspend),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import time
 from collections import Counter
+
+from support.jobs import ROOT, run
 
 from faults.suite import Row, Suite
 from faults.surviving_job import RANKS, SurvivingJob, trainings_of
@@ -29,6 +33,8 @@ STARTS = 2
 LAST_STEPS = 4
 JOIN_ANYWAY = 0.1
 """How often a rank that starts is killed where only one is left that trains."""
+ORDERS = 500
+PATHS = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))}
 STEPS = 400
 STEP_S = 0.1
 
@@ -71,7 +77,7 @@ class Kills:
             self._kill_at_start()
         elif job.step >= job.max_steps - LAST_STEPS:
             if "result" not in self.counts and len(holders) > 1:
-                self._give_order("result", self._random.choice((0.0, self._random.uniform(0, 0.5))))
+                self._give_order("result", 0.0)  # later the training is complete, and a killed rank fails the job
         else:
             kind = self._random.choices(list(KINDS), list(KINDS.values()))[0]
             spare = len(holders) - 1 - (kind in ("two", "again"))
@@ -144,6 +150,16 @@ class Kills:
             with contextlib.suppress(FileNotFoundError):  # a rank takes it just now
                 (folder / phase).unlink()
                 self._order = ""
+
+
+def orders(suite: Suite, launcher: str, framework: str) -> Row:
+    """Random orders of events in many small jobs, in a process of their own, which forks them: see `orders.py`."""
+    del framework
+    command = [sys.executable, "-m", "faults.orders", "--jobs", str(ORDERS), "--seconds", "600"]
+    status, output = run([*command, "--seed", str(suite.random.randrange(1 << 30))], suite.folder, 900, **PATHS)
+    if status:
+        raise Mismatch(output)
+    return Row(f"{ORDERS} jobs with random orders of events", launcher, "", state=output.splitlines()[-1])
 
 
 def survive(suite: Suite, launcher: str, framework: str) -> Row:
