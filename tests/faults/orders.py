@@ -392,7 +392,7 @@ class Process(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        return self.killed is not None or self.status not in (None, 0, Stopped.exit_status)
+        return self.killed is not None or self.status not in (None, 0)
 
     @property
     def finished(self) -> float | None:
