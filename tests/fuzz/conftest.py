@@ -19,7 +19,8 @@ ADDRESS_SPACE_BYTES = 6 << 30
 def limited_memory():
     if LONG:
         logging.disable()
-        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, most))  # a framework may lift it again
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -28,5 +29,5 @@ def pytest_pyfunc_call(pyfuncitem):
         return None
     until = time.monotonic() + 60 * float(os.environ["FUZZ_MINUTES"])
     while time.monotonic() < until:
-        pyfuncitem.obj()
+        pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames})
     return True

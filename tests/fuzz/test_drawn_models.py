@@ -1,0 +1,37 @@
+"""Drawn models and scripts: each way to train one ends at the weights of its framework's own loop, or refuses it.
+
+It starts a process for each framework, which imports it once and forks the ranks of all trainings: ranks are processes.
+"""
+
+import sys
+import time
+
+import pytest
+from support.jobs import ROOT, run
+
+from fuzz.properties import LONG
+
+SHORT = {"torch": ("0:2",), "mxnet": ("3:5",), "tensorflow": ("0:2", "--ways", "^one|^shards on [13]$")}
+"""Seeds, and which ways: TensorFlow compiles each step again in each rank."""
+
+
+def check(folder, framework, seeds, *options):
+    command = [sys.executable, "-W", "ignore", "-m", "support.drawn_models", framework, "--seeds", seeds, *options]
+    variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    status, output = run(command, folder, timeout_s=36000, **variables)
+    assert status == 0, output
+
+
+@pytest.mark.guarantee("user-same-step")
+@pytest.mark.parametrize("framework", SHORT)
+def test_drawn_models(tmp_path, framework):
+    """Under `make fuzz`, new models in each call."""
+    first = time.time_ns() // 1_000_000 % 1_000_000_000
+    check(tmp_path, framework, *((f"{first}:{first + 10}",) if LONG else SHORT[framework]))
+
+
+@pytest.mark.guarantee("user-same-step")
+@pytest.mark.matrix
+@pytest.mark.parametrize("framework", SHORT)
+def test_more_drawn_models(tmp_path, framework):
+    check(tmp_path, framework, "2:20" if framework == "tensorflow" else "2:60")

@@ -1,0 +1,565 @@
+"""Draws models and scripts, and trains each in all ways: by a loop of its framework, and by hvdtrain on 1 to 3 ranks.
+
+usage: python -m support.drawn_models FRAMEWORK [--seeds FIRST:LAST] [--minutes N] [--only TEXT] [--ways PATTERN]
+       python -m support.drawn_models "Drawn(...)" [--ways PATTERN]
+
+The framework is imported once; each rank of each training is a fork of this process, with files of its own. A seed that
+fails prints its model, and `--seeds N` tries it alone, or what is printed, in which pieces may be left out. --only:
+models that have a piece with this text in its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import importlib
+import itertools
+import json
+import os
+import random
+import re
+import resource
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+FEATURES, CLASSES, BATCH, EPOCHS, STOP, LR = 6, 5, 12, 2, 3, 0.05
+"""STOP: the step at which an interrupted training is stopped."""
+LIMIT_S, GRACE_S = 180, 10
+TOLERANCE = 2e-4
+BEFORE = "before the first step"
+TASK = """
+from support.drawn_models import Drawn
+
+drawn_model = {drawn}
+
+
+class Task(drawn_model.kinds.Task):
+    drawn = drawn_model
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A part of a model, of its losses or of a script.
+
+    by_row: rows pass it one by one, else parts of a step compute something else. refused: it may be refused.
+    in_evaluation: an evaluation may change it. draws: it draws random numbers. fixed: it takes BATCH rows only.
+    coarse: it rounds, so that it makes differences of the last bits larger.
+    """
+
+    make: Any
+    by_row: bool = True
+    refused: bool = False
+    in_evaluation: bool = False
+    draws: bool = False
+    fixed: bool = False
+    coarse: bool = False
+
+
+Pieces = dict[str, Piece]
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A model with its losses, and how it is trained. odds: what a script does besides; None for a task."""
+
+    framework: str
+    seed: int
+    pieces: tuple[str, ...]
+    losses: str
+    odds: tuple[str, ...] | None
+    rows: int
+    test_rows: int
+    strategy: str
+    shards: int
+    options: dict[str, str]
+    resumed_on: tuple[int, int]
+
+    @property
+    def kinds(self) -> Any:
+        """The module with the framework's pieces."""
+        return importlib.import_module(f"support.drawn.of_{self.framework}")
+
+    @property
+    def parts(self) -> list[Piece]:
+        """All that it is made of."""
+        kinds = self.kinds
+        named = [kinds.PIECES[name] for name in self.pieces] + [kinds.LOSSES[self.losses]]
+        return named + [kinds.ODDS[name] for name in self.odds or ()]
+
+    def has(self, flag: str) -> bool:
+        return any(getattr(part, flag) for part in self.parts)
+
+    @property
+    def by_row(self) -> bool:
+        return all(part.by_row for part in self.parts)
+
+    @property
+    def data(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+        """Rows to train and to test."""
+        draw = np.random.default_rng(self.seed)
+        count = self.rows + self.test_rows
+        arrays = draw.normal(size=(count, FEATURES)).astype(np.float32), draw.integers(0, CLASSES, count)
+        return tuple(array[: self.rows] for array in arrays), tuple(array[self.rows :] for array in arrays)
+
+
+def draw(framework: str, seed: int) -> Drawn:
+    """The model of this seed."""
+    chosen = random.Random(f"{framework} {seed}")
+    kinds = importlib.import_module(f"support.drawn.of_{framework}")
+    by_row = chosen.random() < 0.5
+
+    def some(pieces: Pieces, counts: tuple[int, ...]) -> tuple[str, ...]:
+        """Names of pieces, of those whose names begin with the same word at most one."""
+        kinds: dict[str, list[str]] = {}
+        for name, piece in pieces.items():
+            if piece.by_row or not by_row:
+                kinds.setdefault(name.partition(" ")[0], []).append(name)
+        groups = chosen.sample(list(kinds.values()), min(chosen.choice(counts), len(kinds)))
+        return tuple(map(chosen.choice, groups))
+
+    scripted = bool(kinds.ODDS) and chosen.random() < 0.5
+    rows, shards = chosen.choice((3 * BATCH, 3 * BATCH + 1, 3 * BATCH + 5)), chosen.choice((3, 4, 5))
+    fits = not scripted or not 0 < rows % BATCH < shards  # a script gets no shard without rows
+    options = [{}, {}, {"clip-norm": "1e6"}, {"on-nan": "skip"}] if not scripted else [{}, {"clip-norm": "1e6"}]
+    return Drawn(
+        framework,
+        seed,
+        some(kinds.PIECES, (1, 1, 2, 3)),
+        chosen.choice([*some(kinds.LOSSES, (1,)), "plain"]),
+        some(kinds.ODDS, (0, 1, 2)) if scripted else None,
+        rows,
+        chosen.choice((BATCH, BATCH, 20)),
+        chosen.choice(kinds.STRATEGIES),
+        shards,
+        {"remainder": chosen.choice(("pad", "exact", "drop") if fits else ("drop",)), **chosen.choice(options)},
+        chosen.choice(((1, 2), (2, 1), (3, 2), (2, 3), (1, 1), (2, 2))),
+    )
+
+
+class Way(NamedTuple):
+    """How a model is trained. first: the number of ranks until STOP, if it is stopped there and resumed."""
+
+    name: str
+    ranks: int
+    shards: bool
+    first: int = 0
+
+
+def ways(drawn: Drawn) -> list[Way]:
+    first, then = drawn.resumed_on
+    shards = [Way(f"shards on {ranks}", ranks, True) for ranks in (1, 2, 3)]
+    resumed = [Way("two resumed", 2, False, 2), Way(f"shards on {first}, then {then}", then, True, first)]
+    if drawn.framework == "tensorflow":  # which compiles each step again in each rank
+        shards = shards[::2]
+    return [Way("one", 1, False), Way("two", 2, False), *shards, resumed[drawn.seed % 2]]
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a training ended: `trained`, `refused` or `failed`, and why."""
+
+    end: str
+    text: str = ""
+    weights: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+
+class PlainRun:
+    """What a script trains without hvdtrain: the same rows in the same order.
+
+    begin_step, update, evaluating: the framework's part of it. evaluates: whether it evaluates after each epoch.
+    """
+
+    rank, size = 0, 1
+
+    def __init__(self, drawn: Drawn, evaluates: bool, framework: Any) -> None:
+        self._drawn, self._evaluates, self._framework = drawn, evaluates, framework
+        self.steps, self.epochs, self.scores = 0, EPOCHS, {}
+
+    def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
+        self.model, self.optimizer = model, optimizer
+        return model, optimizer
+
+    def register(self, **states: Any) -> None: ...
+
+    def log(self, **values: Any) -> None: ...
+
+    def each_epoch(self, train: Any, test: Any, evaluate: Any) -> Iterator[Iterator[Any]]:
+        for epoch in range(EPOCHS):
+            yield self._epoch(epoch, train)
+            if self._evaluates:
+                with self._framework.evaluating(self.model):
+                    evaluate(*map(self._framework.tensor, test))
+
+    def batches(self, train: Any, test: Any, evaluate: Any) -> Iterator[Any]:
+        return itertools.chain.from_iterable(self.each_epoch(train, test, evaluate))
+
+    def _epoch(self, epoch: int, train: Any) -> Iterator[Any]:
+        batches = plain_batches(self._drawn, epoch)
+        for number, rows in enumerate(batches):
+            self.ends_epoch = number == len(batches) - 1
+            self._framework.begin_step(self)
+            yield tuple(self._framework.tensor(array[rows]) for array in train)
+            self.steps += 1
+
+    def step(self, losses: Any) -> bool:
+        self._framework.update(self, losses)
+        return True
+
+
+def plain_batches(drawn: Drawn, epoch: int) -> list[np.ndarray]:
+    """The numbers of the rows of each step."""
+    from hvdtrain.datasets import sharding
+
+    order = sharding.order(drawn.seed, epoch, drawn.rows)
+    steps = sharding.steps_per_epoch(drawn.rows, BATCH, drawn.options["remainder"])
+    return [order[step * BATCH : (step + 1) * BATCH] for step in range(steps)]
+
+
+def prepare(framework: str) -> Any:
+    """Import all that a rank imports, and start nothing; returns the framework's pieces."""
+    from hvdtrain.frameworks import registry
+
+    importlib.import_module(f"hvdtrain.frameworks.{framework}")
+    registry.list_strategies(framework)
+    for name in ("api", "cli.train", "training.train", "training.user_loop", "doctor", "runs.checkpoints"):
+        importlib.import_module(f"hvdtrain.{name}")
+    if framework in registry.USER_LOOPS:
+        importlib.import_module(f"hvdtrain.frameworks.{framework}.user_loop")
+    return importlib.import_module(f"support.drawn.of_{framework}")
+
+
+def forked(function: Callable[[], None], output: Path) -> int:
+    """A process that calls this, with its output in a file, and ends with the status of `SystemExit`."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        function()
+        status = 0
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def ended(pids: list[int]) -> list[int]:
+    """The statuses of processes; the others are killed some time after one has failed, or if they take too long."""
+    statuses: dict[int, int] = {}
+    limit = time.monotonic() + LIMIT_S
+    try:
+        while len(statuses) < len(pids):
+            for pid in [pid for pid in pids if pid not in statuses]:
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    statuses[pid] = os.waitstatus_to_exitcode(status)
+                    if statuses[pid]:
+                        limit = min(limit, time.monotonic() + GRACE_S)
+                elif time.monotonic() > limit:
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+    finally:
+        for pid in pids:
+            if pid not in statuses:
+                os.kill(pid, signal.SIGKILL)
+    return [statuses[pid] for pid in pids]
+
+
+def free_port() -> int:
+    """Of two neighbors, of which ranks use the second; below those that the system gives to connections."""
+    while True:
+        port = random.SystemRandom().randrange(15000, 32000)
+        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + 1))
+            return port
+
+
+@contextlib.contextmanager
+def launched(strategy: str, ranks: int, output: Path) -> Iterator[list[dict[str, str]]]:
+    """The variables that a launcher sets for each rank, while the server that Horovod needs runs in a process."""
+    if ranks == 1:
+        yield [{}]
+        return
+    port, token, server = free_port(), secrets.token_hex(8), 0
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "HVDTRAIN_TOKEN": token}
+    rows = []
+    if strategy == "horovod":
+        from hvdtrain.jobs import gloo
+        from hvdtrain.system.rank_info import RankInfo
+
+        reading, writing = os.pipe()
+
+        def serve() -> None:
+            store = gloo.Store("127.0.0.1", ranks=ranks)
+            os.write(writing, b"%06d" % store.port)
+            signal.pause()
+
+        server = forked(serve, output / "server.txt")
+        address = "127.0.0.1", int(os.read(reading, 6))
+        os.close(reading)
+        os.close(writing)
+        infos = [RankInfo("launch local", rank, ranks, rank) for rank in range(ranks)]
+        rows = [gloo.environment(info, gloo.Layout(ranks, 0, 1), *address, "lo") for info in infos]
+    try:
+        yield [
+            {
+                **common,
+                **(rows[rank] if rows else {}),
+                "HVDTRAIN_RANK": str(rank),
+                "HVDTRAIN_SIZE": str(ranks),
+                "HVDTRAIN_LOCAL_RANK": str(rank),
+            }
+            for rank in range(ranks)
+        ]
+    finally:
+        if server:
+            os.kill(server, signal.SIGKILL)
+            os.waitpid(server, 0)
+
+
+def arguments(drawn: Drawn, way: Way, ranks: int, last: int) -> list[str]:
+    """The command line of a rank. last: the last step, 0 for all."""
+    options = {**drawn.options, "seed": str(drawn.seed), "epochs": str(EPOCHS), "batch-size": str(BATCH)}
+    options |= {"name": "run", "device": "cpu", "log-every": "1", "workers": "0", "bind": "none"}
+    options |= {"strategy": "single" if ranks == 1 else drawn.strategy}
+    if drawn.odds is None:
+        options |= {"lr": str(LR), "momentum": "0.9", "schedule": "constant", "warmup-epochs": "0"}
+    if way.shards:
+        options["shards"] = str(drawn.shards)
+    if way.first:
+        options |= {"resume": "auto", "max-steps": str(last)}
+    return [*itertools.chain.from_iterable((f"--{name}", value) for name, value in options.items()), "--quiet"]
+
+
+def rank(drawn: Drawn, folder: Path, variables: dict[str, str], argv: list[str]) -> None:
+    """What a rank does: the command of a task, or the script."""
+    import hvdtrain
+    from hvdtrain.__main__ import main
+    from hvdtrain.runs import plots
+    from hvdtrain.system import start_folder
+    from hvdtrain.training import loop, process
+
+    os.environ.update(variables)
+    os.chdir(folder)
+    start_folder.START = str(folder)
+    after_step = loop.TrainingLoop.after_step
+    counted = folder / f"steps-{variables.get('HVDTRAIN_RANK', '0')}.txt"
+
+    def counting(*given: Any) -> None:
+        after_step(*given)
+        counted.write_text("some")
+
+    loop.TrainingLoop.after_step = counting
+    process.OTHER_RANKS_WAIT_S = process.UNEXPECTED_ERROR_WAIT_S = 0.2
+    # What takes most of the time of a small run.
+    for place, name in ((plots, "plot_metrics"), (os, "fsync")):
+        mock.patch.object(place, name).start()
+    for module in ("hvdtrain.cli.train", "hvdtrain.api"):
+        mock.patch(f"{module}.examine_host", list).start()
+    if drawn.odds is None:
+        main(["train", "task.py:Task", "--framework", drawn.framework, *argv])
+        return
+    sys.argv = ["script.py", *argv]
+    if "chdir first" in drawn.odds:
+        os.makedirs("first", exist_ok=True)
+        os.chdir("first")
+    with hvdtrain.start(framework=drawn.framework) as run:
+        drawn.kinds.script(drawn, run)
+
+
+def plain(drawn: Drawn, evaluates: bool, folder: Path) -> dict[str, np.ndarray] | None:
+    """The weights after the framework's own loop; None where that fails."""
+    folder.mkdir()
+
+    def save() -> None:
+        np.savez(folder / "weights.npz", **drawn.kinds.plain(drawn, evaluates))
+
+    status = ended([forked(save, folder / "output.txt")])
+    return dict(np.load(folder / "weights.npz")) if status == [0] else None
+
+
+def train(drawn: Drawn, way: Way, folder: Path) -> Outcome:
+    """Train in this way, in a new folder."""
+    folder.mkdir()
+    (folder / "task.py").write_text(TASK.format(drawn=drawn))
+    parts = [(way.first, STOP), (way.ranks, 2 * STOP + 2)] if way.first else [(way.ranks, 0)]
+    for number, (ranks, last) in enumerate(parts):
+        output = folder / f"part-{number}"
+        output.mkdir()
+        with launched(drawn.strategy, ranks, output) as variables:
+            argv = arguments(drawn, way, ranks, last)
+            starting = [functools.partial(rank, drawn, folder, of_rank, argv) for of_rank in variables]
+            pids = [forked(start, output / f"rank-{number}.txt") for number, start in enumerate(starting)]
+            statuses = ended(pids)
+        if any(statuses):
+            return _unsuccessful(folder, output, statuses)
+    return _trained(folder)
+
+
+def _unsuccessful(folder: Path, output: Path, statuses: list[int]) -> Outcome:
+    texts = [(output / f"rank-{number}.txt").read_text(errors="replace") for number in range(len(statuses))]
+    steps = [*folder.glob("steps-*.txt")]
+    said = [re.findall(r"^hvdtrain: (.*)", text, re.M) for text in texts]
+    refusing = [lines[-1] for status, lines in zip(statuses, said, strict=True) if status == 2 and lines]
+    if refusing and not steps and {*statuses} <= {1, 2, -signal.SIGKILL}:  # others have lost it
+        return Outcome("refused", refusing[0])
+    last = [lines[-1] if lines else text.strip()[-600:] for lines, text in zip(said, texts, strict=True)]
+    first = next(text for status, text in zip(statuses, last, strict=True) if status)
+    return Outcome("failed", f"failed {'after a step' if steps else BEFORE}: {re.sub('^rank [0-9]+: ', '', first)}")
+
+
+def _trained(folder: Path) -> Outcome:
+    from hvdtrain.runs import checkpoints
+    from support import same_bits
+
+    runs = [path.parent for path in folder.rglob("result.json")]
+    if len(runs) != 1 or len([*folder.rglob("config.json")]) != 1:
+        return Outcome("failed", f"not one run, but {sorted(map(str, folder.rglob('config.json')))}")
+    _, saved = checkpoints.newest(runs[0])
+    weights = dict(saved.weights)
+    if saved.framework == "tensorflow":  # by their place, as a plain loop has no names that last
+        weights = {name.partition(".")[0]: array for name, array in weights.items()}
+    return Outcome("trained", same_bits.weights_hash(runs[0]), weights, same_bits.numbers(runs[0]))
+
+
+def problems(drawn: Drawn, outcomes: dict[Way, Outcome], references: list[dict[str, np.ndarray]]) -> Iterator[str]:
+    """What is wrong with the outcomes."""
+    of_ways: dict[str, list[str]] = {}
+    for way, outcome in outcomes.items():
+        text = ""
+        if outcome.end == "failed":
+            in_script = drawn.odds is not None and drawn.has("fixed")  # in its own code
+            is_own = BEFORE in outcome.text and (in_script or not references)  # it would fail without hvdtrain, too
+            text = "" if is_own else outcome.text
+        elif outcome.end == "refused" and references and not drawn.has("refused"):
+            text = f"refused, though a plain loop trains it: {outcome.text}"
+        elif outcome.end == "trained":
+            text = _distance(drawn, way, outcome.weights, references)
+        if text:
+            of_ways.setdefault(text, []).append(way.name)
+    yield from (f"{', '.join(names)}: {text}" for text, names in of_ways.items())
+    for shards in (False, True):
+        of_kind = {way: outcome for way, outcome in outcomes.items() if way.shards == shards and way.name != "one"}
+        if len({outcome.end for outcome in of_kind.values()} - {"failed"}) > 1:
+            yield f"not the same: { {way.name: outcome.end for way, outcome in of_kind.items()} }"
+        trained = {way: outcome for way, outcome in of_kind.items() if outcome.end == "trained"}
+        if len({outcome.text for outcome in trained.values()}) > 1:
+            yield f"not one hash: { {way.name: outcome.text for way, outcome in trained.items()} }"
+        records = [outcome.records for way, outcome in trained.items() if not way.first]
+        if any(record != records[0] for record in records):
+            pairs = itertools.chain.from_iterable(zip(records[0], other, strict=False) for other in records)
+            yield f"not one record: {next(((a, b) for a, b in pairs if a != b), 'of another length')}"
+
+
+def _distance(drawn: Drawn, way: Way, weights: dict[str, np.ndarray], references: list[dict[str, np.ndarray]]) -> str:
+    """How the weights differ from those of all references; empty if they need not be the same, or are."""
+    pads = drawn.options["remainder"] == "pad" and drawn.rows % BATCH
+    alone = way.name == "one" and not pads
+    if drawn.has("draws") or not (drawn.by_row or alone):
+        return ""
+    tolerance = 1e-2 if drawn.has("coarse") else TOLERANCE
+    found = [_differing(weights, reference, tolerance) for reference in references]
+    return "" if not found or "" in found else f"{found[0]} from the plain loop"
+
+
+def _differing(weights: dict[str, np.ndarray], reference: dict[str, np.ndarray], tolerance: float) -> str:
+    if missing := reference.keys() - weights.keys():
+        return f"{min(missing)} is missing"
+    for name, expected in reference.items():
+        found = weights[name].reshape(expected.shape) if weights[name].size == expected.size else weights[name]
+        if found.shape != expected.shape:
+            return f"{name} has the shape {found.shape}, not {expected.shape},"
+        if not np.allclose(found, expected, rtol=tolerance, atol=tolerance):
+            return f"{name} is {np.abs(found.astype(complex) - expected).max():.3g} away"
+    return ""
+
+
+def attempt(drawn: Drawn, some: str = "") -> tuple[list[str], dict[Way, Outcome]]:
+    """Train a model in the ways whose names this pattern finds; what is wrong, and the outcomes."""
+    folder = Path(tempfile.mkdtemp(prefix="drawn-"))
+    try:
+        chosen = [way for way in ways(drawn) if re.search(some, way.name)]
+        variants = (True, False) if drawn.has("in_evaluation") else (True,)
+        given = [plain(drawn, evaluates, folder / f"plain-{evaluates}") for evaluates in variants]
+        references = [weights for weights in given if weights is not None]
+        outcomes = {way: train(drawn, way, folder / way.name.replace(" ", "-")) for way in chosen}
+        return list(problems(drawn, outcomes, references)), outcomes
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def seeds_of(text: str) -> Iterator[int]:
+    first, _, last = text.partition(":")
+    return iter(range(int(first), int(last or int(first) + 1)))
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("framework")
+    parser.add_argument("--seeds", default="0:10")
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--ways", default="", help="pattern of the names of ways to train")
+    parser.add_argument("--verbose", action="store_true")
+    given = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # leaves neither processes nor files
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))  # `make fuzz` limits parsers, not frameworks
+    chosen = eval(given.framework) if given.framework.startswith("Drawn") else None
+    framework = chosen.framework if chosen else given.framework
+    prepare(framework)
+    until = time.monotonic() + 60 * (given.minutes or 1e6)
+    failed, count = [], 0
+    for seed in [chosen.seed] if chosen else seeds_of(given.seeds):
+        drawn = chosen or draw(framework, seed)
+        if time.monotonic() > until:
+            break
+        if given.only and not any(given.only in name for name in (*drawn.pieces, drawn.losses, *(drawn.odds or ()))):
+            continue
+        count += 1
+        wrong, outcomes = attempt(drawn, given.ways)
+        if wrong:
+            failed.append(seed)
+            print(f"{drawn.framework} --seeds {seed}: {drawn}", *wrong, "", sep="\n  ", flush=True)
+        if given.verbose:
+            ends = {way.name: outcome.end for way, outcome in outcomes.items()}
+            reasons = {outcome.text for outcome in outcomes.values() if outcome.end == "refused"}
+            print(
+                seed, drawn.pieces, drawn.losses, drawn.odds, *reasons, "" if reasons else "trained", json.dumps(ends)
+            )
+            sys.stdout.flush()
+    print(f"{count} models, {len(failed)} failed: {failed}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    from support import drawn_models  # which tasks import, too
+
+    sys.exit(drawn_models.main(sys.argv[1:]))
