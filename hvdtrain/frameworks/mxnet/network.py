@@ -234,12 +234,13 @@ def named_parameters(block: gluon.Block) -> Parameters:
     return {names.get(id(parameter), f"parameter{i}"): parameter for i, parameter in parameters}
 
 
-def give_shapes_in_training(block: gluon.Block, inputs: list[mx.nd.NDArray]) -> None:
-    """Give the parameters of layers that are called in training only their shapes and first values."""
+def run_in_training(block: gluon.Block, inputs: list[mx.nd.NDArray]) -> None:
+    """Run the block, which gives the parameters of layers for training only their shapes, and put back what it changes.
+
+    Raises what the block raises.
+    """
     parameters = block.collect_params().values()
     deferred = [parameter for parameter in parameters if parameter._deferred_init]
-    if not deferred:
-        return
     before = [(parameter, parameter.list_data()[0].copy()) for parameter in parameters if not parameter._deferred_init]
     with autograd.record():
         block(*inputs)

@@ -24,13 +24,13 @@ from hvdtrain.frameworks.mxnet.network import (
     fill_gradients,
     forget_gradients,
     forget_graph,
-    give_shapes_in_training,
     is_one_graph,
     is_sparse,
     load_array,
     load_parameters,
     named_parameters,
     parameter_weights,
+    run_in_training,
     scale_pixels,
 )
 from hvdtrain.frameworks.mxnet.shards import BlockStatistics, Statistics
@@ -231,7 +231,7 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         try:
             self.block(*inputs)
             mx.nd.waitall()
-            give_shapes_in_training(self.block, inputs)
+            run_in_training(self.block, inputs)
         except Exception as error:
             raise failing_model(self._task, inputs, error) from error
         if isinstance(self.block, gluon.HybridBlock):
