@@ -199,8 +199,9 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
 OF_SHELL = re.compile(
     r"_.*|PWD|OLDPWD|SHLVL|HOST(NAME)?|MAIL|EDITOR|VISUAL|PAGER|PS[0-9]|COLORTERM|COLUMNS|LINES|DISPLAY|XAUTHORITY|WINDOWID"
     r"|(LS|LESS|HIST|XDG|DBUS|SSH|GPG|BASH|ZSH|TMUX|STY|CONDA|PYENV|LMOD|MODULE|SYSTEMD|INVOCATION|JOURNAL|DEBUGINFOD).*"
+    r"|OPAL_PREFIX"
 )
-"""Variables that say nothing about a job."""
+"""Variables that say nothing about a job, and the place of this host's Open MPI."""
 
 
 def inherited(launcher: str, job: Job, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

@@ -189,11 +189,18 @@ def known_error(error: Exception) -> HvdtrainError | None:
     """An error that one line explains: this one, or that of a required package that is missing or broken; else None."""
     if isinstance(error, HvdtrainError):
         return error
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = [str(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
-    if isinstance(error, ImportError):
-        modules.append(error.name or "")
-    name = next((root for module in reversed(modules) if (root := module.partition(".")[0]) in REQUIRED), "")
+    frames = [
+        (str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_name)
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    modules = [root for root, function in frames if function == "<module>"]
+    importer = next((root for root, _ in reversed(frames) if root != "importlib"), "")
+    if isinstance(error, ImportError) and importer in (
+        "hvdtrain",
+        *REQUIRED,
+    ):  # else a user's code asks for a wrong name
+        modules.append((error.name or "").partition(".")[0])
+    name = next((root for root in reversed(modules) if root in REQUIRED), "")
     reason = str(error).strip().rpartition("\n")[2] or type(error).__name__  # NumPy gives a page of advice before it
     return UserError(f"{name} cannot be used ({reason})", package_remedy(name)) if name else None
 

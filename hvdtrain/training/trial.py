@@ -56,14 +56,18 @@ def find_own_changes(run: RunContext, rows: int) -> None:
 def _own_changes(run: RunContext, arrays: tuple[np.ndarray, ...], part: int) -> Weights:
     """The weights that the forward pass of a step changes, with their new values.
 
-    It begins with other weights, which have no norm or limit already, unless the model fails with these.
+    It begins with other weights, each moved a little in its own way: they may have a norm already, or be equal, unless
+    the model fails with these.
     """
     learner = run.learner
-    for factor, offset in ((2, 0.125), (1, 0)):
-        with contextlib.suppress(UserError) if offset else contextlib.nullcontext(), learner.unchanged(is_trial=True):
-            first = {name: value for name, value in learner.weights().items() if value.dtype.kind in "fc"}
-            moved = {name: np.asarray(first[name] * factor + offset, first[name].dtype) for name in first}
-            learner.load(learner.weights() | {name: moved[name] for name in moved.keys() - learner.untrained})
+    for scale in (0.01, 0.0):
+        with contextlib.suppress(UserError) if scale else contextlib.nullcontext(), learner.unchanged(is_trial=True):
+            weights = learner.weights()
+            for place, name in enumerate(sorted(weights)):
+                if weights[name].dtype.kind in "fc" and name not in learner.untrained:
+                    move = scale * (1 + place / len(weights))
+                    weights[name] = np.asarray(weights[name] * (1 + move) + move / 10, weights[name].dtype)
+            learner.load(weights)
             before = learner.weights()
             learner.seed(0, part)
             run.target.guard("a step", learner.try_step, _batch(arrays, part))

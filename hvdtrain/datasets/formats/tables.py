@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".arrow", ".feather")
 LABEL_NAMES = ("label", "labels", "target", "class", "y")
 """Columns that are labels if --label names none, in any case."""
-INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")
-"""Columns that pandas writes for the numbers of the rows, which are no input."""
+INDEX = re.compile(r"(Unnamed: 0(\.\d+)?)?|__index_level_\d+__")
+"""Columns that pandas writes for the numbers of the rows, also several times, which are no input."""
 MAX_NAMED = 5
 """Of the columns of a table, in a message."""
 ARROW_FILES = (b"ARROW1", b"FEA1")
@@ -113,7 +114,8 @@ class _Table:
                 raise UserError(f"--columns {label}: is the label", "leave it out there, or give another --label")
             return list(chosen.inputs)
         index = (self._table.schema.pandas_metadata or {}).get("index_columns", [])
-        others = [name for name in self._table.column_names if name not in (label, *INDEX_NAMES, *index)]
+        names = [name for name in self._table.column_names if name not in (label, *index)]
+        others = [name for name in names if not INDEX.fullmatch(name)]
         numeric = [name for name in others if _is_numeric(self.column(name).type)]
         if not numeric:
             kinds = ", ".join(f"{name}: {self.column(name).type}" for name in others[:MAX_NAMED]) or "there is no other"
@@ -234,9 +236,10 @@ def _check_header(path: Path, delimiter: str) -> None:
     """Raise UserError if the first line of a file cannot be the names of its columns."""
     with open(path, encoding="utf-8-sig", errors="replace") as file:
         first, second = file.readline(CHUNK), file.readline(CHUNK)
-    if first.startswith("#") and first.count(delimiter) != second.count(delimiter):
+    fits = first.count(delimiter) == second.count(delimiter) > 0
+    if first.startswith(("#", "%")) and not fits:
         raise UserError(f"{path}: its first line is a comment", "begin with the names of the columns")
-    if other := next((mark for mark in ";\t|, " if mark in first.strip() and delimiter not in first), ""):
+    if other := next((mark for mark in ";\t|, " if not fits and first.count(mark) == second.count(mark) > 0), ""):
         raise UserError(f"{path}: its columns are separated by {other!r}", f"separate them by {delimiter!r}")
 
 

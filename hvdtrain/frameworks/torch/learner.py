@@ -22,7 +22,6 @@ from hvdtrain.frameworks.torch.batch_norm import TorchBatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import (
     as_real,
-    buffer_arrays,
     buffers_by_rank,
     from_real,
     frozen_parameters,
@@ -37,6 +36,7 @@ from hvdtrain.frameworks.torch.network import (
 )
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
+from hvdtrain.frameworks.torch.shards import ShardStart
 from hvdtrain.frameworks.torch.state_dicts import freeze
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer
@@ -133,8 +133,8 @@ class TorchSteps(Learner):
 
     def _begin_shards(self, step: Batch) -> None:
         """Begin a step in shards."""
-        self._buffers = buffer_arrays(self._model, self._changed)
-        self._sums.begin(step, self._buffers)
+        self._start = ShardStart(self._model, self._changed)
+        self._sums.begin(step, self._start.arrays)
 
     def _end_shard(self, loss: SupportsFloat) -> None:
         """Take loss, gradients and buffers of a shard, and give the buffers their values of the step's beginning."""
@@ -143,14 +143,7 @@ class TorchSteps(Learner):
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             gradients.append(host_array(as_real(gradient)))
             parameter.grad = None  # the array keeps the memory
-        buffers = buffer_arrays(self._model, self._changed)
-        if [array.shape for array in buffers] != [array.shape for array in self._buffers]:
-            raise UserError(
-                "the model makes or resizes buffers when it is called, which depends on the shard",
-                "give them their shapes before the first step, or leave out --shards",
-            )
-        self._sums.add(loss, gradients, buffers)
-        load_buffers(self._model, self._buffers, self._changed)
+        self._sums.add(loss, gradients, self._start.end_shard())
 
     def _finish_shards(self) -> list[ShardLoss]:
         """Combine the gradients and buffers of all shards, and update the parameters; returns the losses of all."""

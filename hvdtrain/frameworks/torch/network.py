@@ -19,6 +19,8 @@ from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights, check_weights
 
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+"""Layers that look rows up."""
 SAVED = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -248,14 +250,13 @@ def why_not_saved(model: nn.Module) -> tuple[str, str]:
 
 def limited_rows(model: nn.Module) -> str:
     """The weight of a layer that shortens the rows that it looks up, to its max_norm; empty if there is none."""
-    limits = ((name, getattr(module, "max_norm", None)) for name, module in model.named_modules())
-    return next((_place(name, "weight") for name, limit in limits if limit is not None), "")
+    layers = ((name, module) for name, module in model.named_modules() if isinstance(module, EMBEDDINGS))
+    return next((_place(name, "weight") for name, layer in layers if layer.max_norm is not None), "")
 
 
 def sparse_parameters(model: nn.Module) -> set[int]:
     """The identities of the parameters of layers that say that their gradients are sparse."""
-    kinds = (nn.Embedding, nn.EmbeddingBag)
-    return {id(module.weight) for module in model.modules() if isinstance(module, kinds) and module.sparse}
+    return {id(module.weight) for module in model.modules() if isinstance(module, EMBEDDINGS) and module.sparse}
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:

@@ -83,6 +83,7 @@ CHANGES = {
     "rows": lambda weight, x: weight.add_(x.mean() / 100),
     "noise": lambda weight, x: weight.add_(torch.randn_like(weight) / 100),
     "frozen": lambda weight, x: weight.requires_grad_(False).add_(x.mean() / 100),
+    "teacher": lambda weight, x: weight.teacher.lerp_(weight, 0.5),
 }
 """How a model changes a weight in training, by the weight itself or by rows; and layers that look up rows."""
 LOOKED_UP = {
@@ -98,6 +99,9 @@ class Changed(nn.Module):
         self.kind, self.first, self.last = kind, nn.Linear(4, 6), nn.Linear(6, 5)
         if kind == "frozen":
             self.first.weight.requires_grad_(False)
+        if kind == "teacher":  # equal at first
+            self.teacher = nn.Parameter(self.first.weight.detach().clone(), requires_grad=False)
+            self.first.weight.teacher = self.teacher
         self.table = LOOKED_UP[kind]() if kind in LOOKED_UP else None
 
     def forward(self, x):

@@ -156,7 +156,7 @@ def test_any_ranks_have_the_same_bits_also_when_shards_move(framework, name, opt
 
 
 OF_WEIGHTS, OF_ROWS = ("norm", "limit", "decay"), ("rows", "noise")
-OWN = {"torch": (*OF_WEIGHTS, "replaced"), "mxnet": OF_WEIGHTS, "tensorflow": OF_WEIGHTS}
+OWN = {"torch": (*OF_WEIGHTS, "replaced", "teacher"), "mxnet": OF_WEIGHTS, "tensorflow": OF_WEIGHTS}
 BY_ROWS = {
     "torch": (*OF_ROWS, "frozen", "max_norm", "rare max_norm", "bag"),
     "mxnet": OF_ROWS,
@@ -190,10 +190,7 @@ def test_weights_that_a_model_changes_by_rows_are_refused_on_several_ranks_or_in
     arrays, cut = target.dataset.train[np.arange(128)], [Cut.of(0, 1)]
     assert train_on_ranks(framework, target, [cut], arrays)[0], "as in the framework's own loop"
     for ranks, options in ((1, {"shards": SHARDS}), (2, {"strategy": "ring"})):
-        errors = Queue()
-        with mock.patch.object(threading, "excepthook", errors.put):  # of ranks, of which others may still wait for one
-            train_on_ranks(framework, target, [cut] * ranks, arrays, **options)
-        refused = [str(one.exc_value) for one in errors.queue if one.exc_type is UserError]
+        refused = refusals(framework, target, [cut] * ranks, arrays, **options)
         assert refused and re.search(
             r" changes \S+ when it is called, by the rows .* use --strategy single", refused[0]
         )
@@ -288,3 +285,24 @@ def test_a_recorded_step_has_the_same_bits(framework):
         assert names == [*shards, "gradients", "update"]
         expected.train_step(batch)
     assert_equal(recorded.weights(), expected.weights())
+
+
+def refusals(*given, **options):
+    """The messages of UserErrors that end ranks of `train_on_ranks`, of which others may still wait for one."""
+    errors = Queue()
+    with mock.patch.object(threading, "excepthook", errors.put):
+        train_on_ranks(*given, **options)
+    return [str(one.exc_value) for one in errors.queue if one.exc_type is UserError]
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    "change", [lambda weight: weight.mul_(0.9), lambda weight: setattr(weight, "data", weight * 1)]
+)
+def test_a_change_that_begins_after_the_first_step_is_refused_in_shards(change):
+    target, calls = task("torch", "OwnChange", kind="late"), itertools.count()
+    changes = type(target.task).model.__globals__["CHANGES"]
+    with mock.patch.dict(changes, late=lambda weight, x: change(weight) if next(calls) > SHARDS + 4 else None):
+        arrays, cuts = target.dataset.train[np.arange(128)], [[Cut.of(0, 1, SHARDS)]]
+        refused = refusals("torch", target, cuts, arrays, shards=SHARDS)
+    assert re.search("changes first.weight .* not before the first step", refused[0])
