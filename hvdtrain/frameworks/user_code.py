@@ -16,7 +16,7 @@ from hvdtrain.collectives.audits import hash_shard
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import pad_rows
-from hvdtrain.interfaces.learner import Evaluated, Learner, StepLoss, changed_names
+from hvdtrain.interfaces.learner import Evaluated, Learner, ShardLoss, StepLoss, changed_names
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import SCRIPT
@@ -195,6 +195,9 @@ class UserLearner(Learner):
     _row_weights: np.ndarray
     """Of the prepared batch."""
     _config: Config
+    _finish_step: Callable[[], None]
+    _end_shard: Callable[[Any], None]
+    _finish_shards: Callable[[], list[ShardLoss]]
     _before: Weights | None = None
     """With --shards, the weights before a forward pass of the steps in `_compared`."""
     _compared: tuple[int, ...] = ()
@@ -269,6 +272,17 @@ class UserLearner(Learner):
         of_ranks = self.group.gather({name: hashes[name] for name in hashes.keys() - self.local_weights})
         if names := [name for name in of_ranks[0] if any(its.get(name) != of_ranks[0][name] for its in of_ranks)]:
             raise changes_by_rows("step()", min(names))
+
+    def _end_backward(self, loss: StepLoss, ends_step: bool) -> StepLoss:
+        """Combine the gradients and update the parameters, with --shards after the last shard of a step."""
+        if not self._config.shards:
+            self._finish_step()
+            return loss
+        self._end_shard(loss)
+        if not ends_step:
+            return []
+        self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
+        return self._finish_shards()
 
     def _refuse(self, what: str) -> None:
         """Raise UserError unless it is `step` that does this: the ranks would not combine it, or make it twice."""

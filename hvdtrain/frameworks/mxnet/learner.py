@@ -7,6 +7,7 @@ import contextlib
 import functools
 import io
 from collections.abc import Iterator, Sequence
+from typing import SupportsFloat
 
 import mxnet as mx
 import numpy as np
@@ -107,7 +108,7 @@ class MXNetSteps(ContextLearner):
     _parameters: Parameters
     """Those that are trained."""
     _trainer: gluon.Trainer
-    _sharded: ShardedGradients | None = None
+    _sharded: ShardedGradients
     """Set with --shards."""
     _step = 0
     """The number of the present step in the run."""
@@ -123,7 +124,7 @@ class MXNetSteps(ContextLearner):
             yield
         forget_gradients(self._parameters)  # of a script that evaluates with gradients
 
-    def _update(self) -> None:
+    def _finish_step(self) -> None:
         """Combine the gradients, and update the parameters."""
         trainer, divisor = self._trainer, self._strategy.gradient_divisor
         if not self._is_checked and not phases.is_recording:
@@ -158,13 +159,21 @@ class MXNetSteps(ContextLearner):
             self.shared_statistics, self.local_weights = self.local_weights, frozenset()
 
     def keep_in_shards(self, names: list[str]) -> None:
-        assert self._sharded and isinstance(self._sharded.statistics, BlockStatistics)
+        assert isinstance(self._sharded.statistics, BlockStatistics)
         self._sharded.statistics.parameters |= {name: self._parameters[name] for name in names}
 
-    def _finish_shards(self, sharded: ShardedGradients) -> list[ShardLoss]:
+    def begin_shards(self, step: Batch) -> None:
+        """Begin a step in shards."""
+        self._sharded.begin(step)
+
+    def _end_shard(self, loss: SupportsFloat) -> None:
+        """Add the shard whose backward pass is queued."""
+        self._sharded.add(loss)
+
+    def _finish_shards(self) -> list[ShardLoss]:
         """Combine the gradients and statistics of all shards, and update the parameters; returns the losses of all."""
         phases.begin(GRADIENTS)
-        losses = sharded.combine()
+        losses = self._sharded.combine()
         self._apply(1)
         return losses
 
@@ -213,22 +222,22 @@ class MXNetLearner(MXNetSteps):
         phases.begin(FORWARD)
         self._step = batch.step
         self._states.set_lr(batch.lr)
-        if self._sharded and batch.shards is not None:
-            return self._train_shards(self._sharded, batch, batch.shards)
+        if batch.shards is not None:
+            return self._train_shards(batch, batch.shards)
         losses = self._objective.forward(batch)
         self._objective.backward(losses, batch)
-        self._update()
+        self._finish_step()
         return LazyLoss(losses)
 
-    def _train_shards(self, sharded: ShardedGradients, step: Batch, shards: tuple[Batch, ...]) -> list[ShardLoss]:
-        sharded.begin(step)
+    def _train_shards(self, step: Batch, shards: tuple[Batch, ...]) -> list[ShardLoss]:
+        self.begin_shards(step)
         for shard in shards:
             phases.begin(FORWARD)
             of_shard = self._objective.forward(shard)
-            sharded.read()
+            self._sharded.read()
             self._objective.backward(of_shard, shard)
-            sharded.add(LazyLoss(of_shard))
-        return self._finish_shards(sharded)
+            self._end_shard(LazyLoss(of_shard))
+        return self._finish_shards()
 
     def seed(self, step: int, part: int) -> None:
         self._objective.seed_step(step, part)

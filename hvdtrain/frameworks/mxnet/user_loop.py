@@ -29,7 +29,6 @@ from hvdtrain.frameworks.mxnet.shards import BlockStatistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces.learner import OptimizerState, StepLoss
-from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 
@@ -88,10 +87,6 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
     def _on_device(self, arrays: tuple[np.ndarray, ...]) -> tuple[mx.nd.NDArray, ...]:
         return tuple(load_array(np.asarray(array), self._context) for array in arrays)
 
-    def begin_shards(self, step: Batch) -> None:
-        assert self._sharded
-        self._sharded.begin(step)
-
     def step(self, losses: mx.nd.NDArray, ends_step: bool) -> StepLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
         self._check_own_changes()
@@ -99,24 +94,13 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         with autograd.pause():
             weights = load_array(self._row_weights.astype(losses.dtype), self._context)
             phases.begin(BACKWARD)
-            if self._sharded:
+            if self._config.shards:
                 self._sharded.read()
             self._backward(losses, weights)
             step_loss = self._end_backward(LazyLoss([(losses.detach() * weights).sum()]), ends_step)
             forget_gradients(self._parameters)
             self._has_state, self._updates = True, self._trainer.optimizer.num_update
             return step_loss
-
-    def _end_backward(self, loss: LazyLoss, ends_step: bool) -> StepLoss:
-        """Combine the gradients and update the parameters, with --shards after the last shard of a step."""
-        if not self._sharded:
-            self._update()
-            return loss
-        self._sharded.add(loss)
-        if not ends_step:
-            return []
-        self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
-        return self._finish_shards(self._sharded)
 
     def _backward(self, losses: mx.nd.NDArray, weights: mx.nd.NDArray) -> None:
         try:

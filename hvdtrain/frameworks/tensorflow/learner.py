@@ -60,7 +60,6 @@ class TensorFlowLearner(Learner):
         # In shards, each number of rows has a graph of its own; see `ShardedSteps`.
         self._evaluate = compiled(self._make_evaluation, reduce_retracing=not config.shards)
         self.local_weights = self._objective.local_weights
-        self._shards: ShardedSteps | None = None
         if config.shards:
             self.shared_statistics, self.local_weights = self.local_weights, frozenset()
             self._shards = ShardedSteps(self._objective, self.group, config.shards, self._update)
@@ -144,7 +143,7 @@ class TensorFlowLearner(Learner):
     def train_step(self, batch: Batch) -> StepLoss:
         if self._averages:
             self._averages.begin(batch.step)
-        if self._shards and batch.shards is not None:
+        if batch.shards is not None:
             return self._shards.train_step(batch)
         phases.begin(STEP)
         self._objective.set_random_states(self._objective.random_states(batch.step, batch.part))
@@ -153,7 +152,6 @@ class TensorFlowLearner(Learner):
         return self._strategy.run(self._step, rows, lr)
 
     def keep_in_shards(self, names: list[str]) -> None:
-        assert self._shards
         self._shards.statistics += [self._parameters[name] for name in names]
 
     def try_step(self, batch: Batch) -> None:

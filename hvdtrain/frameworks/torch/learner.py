@@ -131,7 +131,7 @@ class TorchSteps(Learner):
     def keep_in_shards(self, names: list[str]) -> None:
         self._changed = [self._model.get_parameter(name) for name in names]
 
-    def _begin_shards(self, step: Batch) -> None:
+    def begin_shards(self, step: Batch) -> None:
         """Begin a step in shards."""
         self._start = ShardStart(self._model, self._changed)
         self._sums.begin(step, self._start.arrays)
@@ -262,7 +262,7 @@ class TorchLearner(TorchSteps):
         return loss
 
     def _train_shards(self, step: Batch, shards: tuple[Batch, ...]) -> list[ShardLoss]:
-        self._begin_shards(step)
+        self.begin_shards(step)
         for shard in shards:
             self._end_shard(self._forward_backward(shard))
         return self._finish_shards()

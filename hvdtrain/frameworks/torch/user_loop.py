@@ -27,7 +27,6 @@ from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import fast_forward
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState, StepLoss
-from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 
 OPTIMIZER = "optimizer"
@@ -123,9 +122,6 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def _on_device(self, arrays: tuple[np.ndarray, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(to_tensor(array, self.device) for array in arrays)
 
-    def begin_shards(self, step: Batch) -> None:
-        self._begin_shards(step)
-
     @staticmethod
     def _total(values: torch.Tensor) -> float:
         return float(values.detach().double().sum())
@@ -147,17 +143,6 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self._is_stepping = False
         self._has_state = True
         return step_loss
-
-    def _end_backward(self, loss: torch.Tensor, ends_step: bool) -> StepLoss:
-        """Combine the gradients and update the parameters, with --shards after the last shard of a step."""
-        if not self._config.shards:
-            self._finish_step()
-            return loss
-        self._end_shard(loss)
-        if not ends_step:
-            return []
-        self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
-        return self._finish_shards()
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         with evaluating(self._training_model):
