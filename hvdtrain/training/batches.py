@@ -83,7 +83,7 @@ class Batches:
         """The batches of the steps `first` to `end` - 1, as parts are assigned to ranks now."""
         run = self._run
         steps: Iterator[dict[int, sharding.Slice]] = (
-            self._parts(step, run.cut(run.group.rank).numbers) for step in range(first, end)
+            self._parts(step, run.assignment.cut(run.group.rank).numbers) for step in range(first, end)
         )
         steps, ahead = itertools.tee(steps)
         numbers = (slice_.rows for parts in ahead for slice_ in parts.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +18,6 @@ from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.text import to_json
 from hvdtrain.tasks.target import Target
-
-
-class Difference(NamedTuple):
-    """A value of one rank that is not rank 0's."""
-
-    name: str
-    rank: int
-    value: Any
-    value_of_rank_0: Any
 
 
 def checksum(weights: Weights) -> str:
@@ -85,13 +76,16 @@ def check_same_weights(group: Group, weights: Weights, when: str, since: int | N
     )
 
 
-def differences(group: Group, local_values: dict[str, Any]) -> Iterator[Difference]:
-    """What differs between the ranks' values, in the order of rank 0's names and then of ranks."""
+def differences(group: Group, local_values: dict[str, Any]) -> Iterator[tuple[str, int, Any, Any]]:
+    """What differs between the ranks' values: in the order of rank 0's names and then of ranks.
+
+    Each is a name, a rank, its value, and that of rank 0.
+    """
     gathered = group.gather(local_values)
     for name, expected in gathered[0].items():
         for rank, values in enumerate(gathered):
             if values.get(name) != expected:
-                yield Difference(name, rank, values.get(name), expected)
+                yield name, rank, values.get(name), expected
 
 
 def not_finite(weights: Weights) -> dict[str, np.ndarray]:

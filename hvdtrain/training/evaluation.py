@@ -113,7 +113,7 @@ def _evaluate_rows(
 
 def eval_pieces(run: RunContext, part: EvaluatedPart, rank: int) -> Iterator[np.ndarray]:
     """The numbers of a rank's rows in each of its evaluation steps."""
-    return sharding.evaluation(len(run.dataset.parts[part]), run.target.needed_rows or BATCH, run.cut(rank))
+    return sharding.evaluation(len(run.dataset.parts[part]), run.target.needed_rows or BATCH, run.assignment.cut(rank))
 
 
 class Sums:
@@ -196,7 +196,7 @@ def _compare_ranks(run: RunContext, seconds: float) -> list[float]:
     """The seconds of all ranks; logs those that are slow."""
     gathered = run.group.gather((rank_info.host_name(), seconds))
     by_rank = [taken for _, taken in gathered]
-    for slow in slow_ranks([[StepSeconds(taken, 0.0, 0.0) for taken in by_rank]], work=run.parts_by_rank):
+    for slow in slow_ranks([[StepSeconds(taken, 0.0, 0.0) for taken in by_rank]], work=run.assignment.counts):
         log.warning(
             "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in training they "
             "wait for it: check that host with python -m hvdtrain doctor",

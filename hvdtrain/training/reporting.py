@@ -115,7 +115,7 @@ class Reporter(Observer):
         learner, size = run.learner, run.group.size
         where = f"{learner.devices} devices ({learner.device})" if learner.devices > 1 else learner.device
         self.show(
-            f"{run.title} in {config.framework}, {config.strategy}, {size} rank(s) on {where}, "
+            f"{run.target.title(config)} in {config.framework}, {config.strategy}, {size} rank(s) on {where}, "
             f"global batch {run.global_batch}; record in {run.folder}"
         )
         bound = resources.core_binding()
@@ -164,7 +164,7 @@ class Reporter(Observer):
 
     def joined(self, at: Position, interval: LoggedInterval) -> None:
         """Record the steps since the last logging step, and warn of what is unusual."""
-        self._slow_ranks.add(interval.times, self._run.parts_by_rank)
+        self._slow_ranks.add(interval.times, self._run.assignment.counts)
         if speed := self._throughput.interval(at):  # else no step was made since then
             self._report(at, interval, speed)
 
@@ -181,7 +181,7 @@ class Reporter(Observer):
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
-        figures = [f"{images_per_s:,.0f} {run.unit}/s", f"loss {loss:.4f}", *self._metrics, f"lr {lr:.3g}"]
+        figures = [f"{images_per_s:,.0f} {run.target.unit}/s", f"loss {loss:.4f}", *self._metrics, f"lr {lr:.3g}"]
         figures += [f"{name} {value:.4g}" for name, value in logged.items()]
         figures[:0] = self._slow_ranks.figures
         self._display.update(step, at.epoch + 1, figures)
@@ -210,7 +210,7 @@ class Reporter(Observer):
         name = f"{at.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{at.epoch}/{epochs}"
         test = [] if scores.loss is None else [f"{evaluation.part} loss {scores.loss:.4f}"]
         test += [f"{evaluation.part} {metric}" for metric in self._metrics]
-        train = self._epoch.texts(self._run.unit)
+        train = self._epoch.texts(self._run.target.unit)
         self._epoch = EpochFigures(step)
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data.texts()])}")
 

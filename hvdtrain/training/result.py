@@ -45,7 +45,7 @@ def finish(started: StartedRun) -> None:
     content = {**_content(started, tested.scores, parameters), **chosen}
     if run.is_rank_0:
         _store(run, content)
-        speed = f"{started.throughput.images_per_s:,.0f} {run.unit}/s"
+        speed = f"{started.throughput.images_per_s:,.0f} {run.target.unit}/s"
         texts = (_summary(tested.scores, content["per_class_accuracy"]), speed, f"parameters {parameters}")
         newest = content["best_checkpoint"] in (None, f"step-{content['steps']:08d}")
         best = "" if newest else f" (best checkpoint: {run.folder / BEST}, {_described_best(content)})"
@@ -130,7 +130,7 @@ def _store(run: RunContext, content: dict[str, Any]) -> None:
     run.lock.check()
     with must_write("the result", run.folder):
         record.write_json(run.folder / "result.json", content)
-        plots.plot_metrics(run.folder, f"{run.title} in {run.config.framework}", run.runtime.score)
+        plots.plot_metrics(run.folder, f"{run.target.title(run.config)} in {run.config.framework}", run.runtime.score)
 
 
 class RankCores(NamedTuple):

@@ -55,7 +55,7 @@ class RunContext:
     """The last step after which the ranks had the same weights, as far as they were compared."""
 
     def __post_init__(self) -> None:
-        validity.check_rows(self.config, self.samples, self.unit, self.group.size, self.learner.devices)
+        validity.check_rows(self.config, self.samples, self.target.unit, self.group.size, self.learner.devices)
         if self.config.patience:
             validity.check_patience(self.config, len(self.dataset.parts[self.dataset.evaluated]))
 
@@ -65,20 +65,10 @@ class RunContext:
         return self.learner.group
 
     @property
-    def title(self) -> str:
-        """What is trained, and on what."""
-        return self.target.title(self.config)
-
-    @property
     def recorded_options(self) -> dict[str, Any]:
         """The options that decide the results, as JSON values."""
         ignored = self.target.ignored_options
         return {name: value for name, value in to_record(self.config).items() if name not in ignored}
-
-    @property
-    def unit(self) -> str:
-        """What a row is called in messages."""
-        return self.target.unit
 
     @property
     def is_rank_0(self) -> bool:
@@ -124,15 +114,6 @@ class RunContext:
         assignment: None for the one that a job of so many ranks begins with.
         """
         self._assigned[:] = [assignment] if assignment else []
-
-    def cut(self, rank: int) -> sharding.Cut:
-        """How a rank's parts are cut from each global batch now."""
-        return self.assignment.cut(rank)
-
-    @property
-    def parts_by_rank(self) -> list[int]:
-        """Number of parts of a global batch that each rank computes now."""
-        return self.assignment.counts
 
     @functools.cached_property
     def last_step(self) -> int:

@@ -186,9 +186,7 @@ class Watchdog(Observer):
         first, self._hung = seen.living[0], []
         if isinstance(self._group, SurvivingGroup):
             self._hung = seen.awaited(ranks_of(self._group))
-            if (
-                self._group.is_cut and not phases.waits
-            ):  # those that are lost are silent, and new ones wait for this one
+            if self._group.is_cut and not phases.waits:  # lost ones are silent, and new ones wait for this one
                 first, self._hung = self._rank, [self._rank]
         self._report = text, first
         if self._rank == first and not self._hung:

@@ -29,9 +29,6 @@ class Run(SimpleNamespace):
     def assignment(self):
         return sharding.Assignment((self.numbers, tuple(sorted(set(range(SHARDS)) - set(self.numbers)))))
 
-    def cut(self, rank):
-        return self.assignment.cut(rank)
-
     def order(self, epoch):
         return sharding.order(0, epoch, ROWS)
 
@@ -48,7 +45,7 @@ def test_the_next_step_has_the_new_shards(workers):
         for step in range(6):
             run.numbers = numbers.get(step, run.numbers)
             batch = next(batches)
-            parts = sharding.slices_of_step(order, step, BATCH, "exact", run.cut(0))
+            parts = sharding.slices_of_step(order, step, BATCH, "exact", run.assignment.cut(0))
             assert batch.step == 6 + step
             assert [shard.part for shard in batch.shards] == list(run.numbers)
             for shard, part in zip(batch.shards, parts, strict=True):
