@@ -46,11 +46,10 @@ Begun = tuple[RunContext, Start, "Tracking | None"]
 
 def begin(run: RunContext, examine_host: Callable[[], Findings], replays: bool = False) -> Begun:
     """Start or resume a run together with the other ranks. run: without a folder."""
-    config, runtime, target, learner, dataset = run.config, run.runtime, run.target, run.learner, run.dataset
-    consistency.check_same_options(run.group, config, runtime, target, dataset.fingerprint)
-    if config.shards:
+    consistency.check_same_options(run.group, run.config, run.runtime, run.target, run.dataset.fingerprint)
+    if run.config.shards:
         arithmetic.check_same_on_ranks(run.group, run.arithmetic)
-    start = resume(config, runtime, target, learner, dataset, run.lock, replays)
+    start = resume(run, replays)
     run = dataclasses.replace(run, folder=start.folder)
     if start.is_finished:
         _leave_as_it_is(run, start.position)
@@ -58,7 +57,7 @@ def begin(run: RunContext, examine_host: Callable[[], Findings], replays: bool =
         run.local_steps.begin(start.position.step)
     if run.is_rank_0:
         checkpoint = str(start.parent.path) if start.parent else ""
-        agent_pipe.send(OpenedRun(str(run.folder), runtime.auto_resume, checkpoint))
+        agent_pipe.send(OpenedRun(str(run.folder), run.runtime.auto_resume, checkpoint))
     return run, start, _start_records(run, start.position, examine_host)
 
 
@@ -85,12 +84,11 @@ def begin_or_join(
 
 def _join(run: RunContext, group: SurvivingGroup, agreement: Agreement, examine_host: Callable[[], Findings]) -> Begun:
     """Go on with the others, who train already, from their state."""
-    config, learner = run.config, run.learner
-    given = receive(group, agreement, config, run.runtime, run.target, learner, run.dataset)
+    given = receive(run, agreement.root)
     run = dataclasses.replace(run, folder=given.folder)
     open_log(run.folder, group, run.runtime)
     log.info("rank %d joins %d others at step %d", rank_of(group), group.size - 1, agreement.step)
-    run.not_finite_at_first.update(consistency.not_finite(learner.weights()))
+    run.not_finite_at_first.update(consistency.not_finite(run.learner.weights()))
     tracking = None
     if run.is_rank_0:  # it was cut off from the others while they began
         tracking = write_records(run, given.state.position, examine_host)

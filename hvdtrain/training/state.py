@@ -31,7 +31,7 @@ from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic, starting_weights
 from hvdtrain.training.rank_states import drops_states, for_ranks, local_state
-from hvdtrain.training.run import last_step
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.starting_weights import StartingWeights
 
 
@@ -53,26 +53,18 @@ class Start(NamedTuple):
 Opened = tuple[Path, Path | None, Checkpoint | None, StartingWeights | None]
 
 
-def resume(
-    config: Config,
-    runtime: RuntimeOptions,
-    target: Target,
-    learner: Learner,
-    dataset: Dataset,
-    lock: RunLock,
-    replays: bool = False,
-) -> Start:
+def resume(run: RunContext, replays: bool = False) -> Start:
     """Where the run starts; loads the state to resume, if there is one, into the learner.
 
-    replays: whether other arithmetic than the checkpoint's is allowed, see `arithmetic.check_resumed`.
-    Call it on every rank; rank 0 acquires the lock of the folder. Raises UserError, on all ranks, if another job holds
-    it, if there is no usable checkpoint, or it does not match the options.
+    run: without a folder. replays: whether other arithmetic than the checkpoint's is allowed, see
+    `arithmetic.check_resumed`. Call it on every rank; rank 0 acquires the lock of the folder. Raises UserError, on all
+    ranks, if another job holds it, if there is no usable checkpoint, or it does not match the options.
     """
-    group = learner.group
+    config, learner, group = run.config, run.learner, run.group
     # Only rank 0 reads: other hosts need not have the files.
-    check = functools.partial(_check_saved, config, target, dataset)
+    check = functools.partial(_check_saved, run)
     read = functools.partial(starting_weights.read, config, learner)
-    opening = functools.partial(_open, config, runtime, group.size, check, lock, read)
+    opening = functools.partial(_open, config, run.runtime, group.size, check, run.lock, read)
     opened, refusal = _or_refusal(opening) if group.rank == 0 else (None, None)
     refusal = group.broadcast(refusal)
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
@@ -81,27 +73,24 @@ def resume(
     has_result = bool(local_folder and record.is_finished(local_folder))
     folder, path, has_result = group.broadcast((local_folder, local_path, has_result))
     saved = broadcast_checkpoint(group, local_saved and for_ranks(local_saved, learner))
-    is_finished = (
-        has_result and saved is not None and _is_at_end(config, saved.position, len(dataset.train), group.size)
-    )
+    is_finished = has_result and saved is not None and run.is_over(_recounted(run, saved))
     if is_finished:
         console.close_log()  # that of another run, which this process has trained before
     else:
-        open_log(folder, group, runtime)
+        open_log(folder, group, run.runtime)
     if path is None or saved is None:
         _begin_with(learner, weights)
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
     parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
     if not replays and (config.shards or saved.arithmetic):
-        arithmetic.check_resumed(config, arithmetic.record(config, learner), path, saved)
-    restore(config, target, learner, dataset, path, saved)
+        arithmetic.check_resumed(config, run.arithmetic, path, saved)
+    restore(run, path, saved)
     if local_saved and drops_states(local_saved, learner):
         ranks = 1 + len(local_saved.other_ranks)
         log.warning(
             "each of the checkpoint's %d ranks has its own optimizer state; all ranks resume from rank 0's", ranks
         )
-    position = _resumed(config, learner, dataset, path, saved)
-    return Start(folder, position, parent, is_finished)
+    return Start(folder, _resumed(learner, path, saved), parent, is_finished)
 
 
 def _begin_with(learner: Learner, local: StartingWeights | None) -> None:
@@ -118,12 +107,6 @@ def _begin_with(learner: Learner, local: StartingWeights | None) -> None:
 def open_log(folder: Path, group: Group, runtime: RuntimeOptions) -> None:
     """Open this rank's log; rank 0 has the console. Raises UserError if the file cannot be created."""
     console.open_log(folder, rank_of(group), on_console=group.rank == 0 and not runtime.quiet)
-
-
-def _is_at_end(config: Config, position: Position, samples: int, size: int) -> bool:
-    """Whether no step follows, as `size` ranks with these options count."""
-    has_all_steps = recounted(config, position, samples, size).step >= last_step(config, samples, size)
-    return has_all_steps or position.has_waited(config.patience)
 
 
 def _or_refusal(opening: Callable[[], Opened]) -> tuple[Opened | None, tuple[str, str] | None]:
@@ -192,34 +175,36 @@ def _find(runtime: RuntimeOptions, folder: Path = Path()) -> tuple[Path | None, 
     return checkpoints.newest(folder) if checkpoint_folder.paths(folder / "checkpoints") else (None, None)
 
 
-def restore(config: Config, target: Target, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
+def restore(run: RunContext, path: Path, saved: Checkpoint) -> None:
     """Load a state into the learner. path: where it is from, for messages.
 
     Raises UserError if it is not of these options, or not of this data.
     """
-    _check_saved(config, target, dataset, path, saved)
+    learner = run.learner
+    _check_saved(run, path, saved)
     try:
         learner.load(saved.weights)
     except ValueError as error:
         raise UserError(f"--resume {path}: {error}", "resume with the model that wrote the checkpoint") from None
     learner.load_averages(saved.averages)
-    learner.resumed = saved.position, recounted(config, saved.position, len(dataset.train), learner.group.size)
-    _restore_optimizer(config, learner, path, saved)
+    learner.resumed = saved.position, _recounted(run, saved)
+    _restore_optimizer(run.config, learner, path, saved)
 
 
-def _resumed(config: Config, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> Position:
-    """The position of a checkpoint, as this job counts."""
-    position = recounted(config, saved.position, len(dataset.train), learner.group.size)
+def _resumed(learner: Learner, path: Path, saved: Checkpoint) -> Position:
+    """The position of a checkpoint that was restored, as this job counts; logs it."""
+    _, position = learner.resumed
     log.info("resumed from %s: epoch %d, step %d", f"{path}", position.epoch + 1, position.step)
     if position.step != saved.position.step:
         log.info("which was step %d, with batches of %d rows", saved.position.step, saved.position.global_batch)
     return position
 
 
-def _check_saved(config: Config, target: Target, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
+def _check_saved(run: RunContext, path: Path, saved: Checkpoint) -> None:
     """Raise UserError unless the checkpoint is of these options and data, and of what is trained."""
-    check_options(config, target, dataset, path, saved)
-    check_position(path, saved.position, len(dataset.train))
+    config, target = run.config, run.target
+    check_options(config, target, run.dataset, path, saved)
+    check_position(path, saved.position, run.samples)
     if target.is_portable:
         checkpoints.network(path, saved)
     elif saved.framework != config.framework:
@@ -300,6 +285,10 @@ def recounted(config: Config, position: Position, samples: int, size: int) -> Po
     step = (position.epoch + 1) * sharding.steps_per_epoch(samples, batch, config.remainder) - left
     moved = dataclasses.replace(position, step=step, global_batch=batch)
     return moved if left else dataclasses.replace(moved, epoch=position.epoch + 1, rows_in_epoch=0)
+
+
+def _recounted(run: RunContext, saved: Checkpoint) -> Position:
+    return recounted(run.config, saved.position, run.samples, run.group.size)
 
 
 @contextlib.contextmanager

@@ -16,15 +16,12 @@ from typing import Any, NamedTuple, NoReturn
 
 from hvdtrain.collectives.arrays import broadcast_from
 from hvdtrain.collectives.surviving import RanksChanged, RanksJoin, SurvivingGroup, rank_of
-from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces.learner import Checkpoint, Learner
-from hvdtrain.interfaces.reading import Dataset
+from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.agent_pipe import Excluded
 from hvdtrain.system.phases import RENEWING, phases
-from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic, consistency
 from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.observer import Pause
@@ -135,7 +132,7 @@ class Survivors:
         if not agreement.is_shared:
             handover = hand_over(group, self._given() if group.rank == agreement.root else None, agreement.root)
             if training.at.step < agreement.step:
-                restore(run.config, run.target, run.learner, run.dataset, run.folder, handover.state)
+                restore(run, run.folder, handover.state)
                 run.learner.skipped, self._ranks.losses = handover.skipped, handover.losses
                 training.at, training.is_settled = handover.state.position, False
         return agreement.is_settled
@@ -143,33 +140,28 @@ class Survivors:
     def _given(self) -> Handover:
         run = self._run
         state = run.checkpoint(self._training.at, run.learner.weights())
-        options = consistency.shared_values(run.config, run.runtime, run.target, run.dataset.fingerprint)
-        return Handover(state, run.folder, options, run.learner.skipped, self._ranks.losses)
+        return Handover(state, run.folder, _shared_values(run), run.learner.skipped, self._ranks.losses)
 
 
-def receive(
-    group: SurvivingGroup,
-    agreement: Agreement,
-    config: Config,
-    runtime: RuntimeOptions,
-    target: Target,
-    learner: Learner,
-    dataset: Dataset,
-) -> Handover:
+def receive(run: RunContext, root: int) -> Handover:
     """On a rank that joins others which train: their state, which is loaded into the learner.
 
     Raises TrainingError if its options, data or arithmetic are not theirs; they go on without it, and without its host.
     """
-    given = hand_over(group, None, agreement.root)
-    rank, local = rank_of(group), consistency.shared_values(config, runtime, target, dataset.fingerprint)
+    given = hand_over(run.group, None, root)
+    rank, local = rank_of(run.group), _shared_values(run)
     for name, value in given.options.items():
         if local.get(name) != value:
             _refuse(rank, f"has {name} {local.get(name)}, and the others have {value}")
-    for difference in arithmetic.changes(given.state.arithmetic, arithmetic.record(config, learner)):
+    for difference in arithmetic.changes(given.state.arithmetic, run.arithmetic):
         _refuse(rank, f"would compute other bits: {difference} on the others")
-    restore(config, target, learner, dataset, given.folder, given.state)
-    learner.skipped = given.skipped
+    restore(run, given.folder, given.state)
+    run.learner.skipped = given.skipped
     return given
+
+
+def _shared_values(run: RunContext) -> dict[str, Any]:
+    return consistency.shared_values(run.config, run.runtime, run.target, run.dataset.fingerprint)
 
 
 def _refuse(rank: int, reason: str) -> NoReturn:

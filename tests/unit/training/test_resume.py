@@ -29,12 +29,12 @@ from hvdtrain.interfaces.learner import Position
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import Dense
 from hvdtrain.runs import checkpoints
-from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.records import Record
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import replay
 from hvdtrain.training import train as training
 from hvdtrain.training.consistency import checksum
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import check_position, recounted, resume
 from hvdtrain.training.train import train
 
@@ -189,7 +189,7 @@ def test_all_ranks_refuse_what_only_rank_0_reads(tmp_path):
         learner = FakeLearner()
         learner.group = OneOfTwo(rank, said)
         with pytest.raises(UserError, match="exists") as raised:
-            resume(Config(), options, NetworkTarget(NETWORK), learner, numbered(8), RunLock())
+            resume(RunContext(Config(), options, NetworkTarget(NETWORK), learner, numbered(8), Path()))
         reasons.append(raised.value.args)
     assert reasons[0] == reasons[1] and decode(encode(said[0])) == said[0]
 
