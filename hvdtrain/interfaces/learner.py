@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple, SupportsFloat
 
 import numpy as np
 
-from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import Group, Mean
 from hvdtrain.networks.description import Weights
@@ -172,15 +171,15 @@ class Learner(abc.ABC):
     @contextlib.contextmanager
     def unchanged(self, is_trial: bool = False) -> Iterator[None]:
         """What happens inside leaves `weights` as they were. is_trial: and all else that the model may have changed."""
-        before, has_failed = self.weights(), False
+        before = self.weights()
         try:
             yield
-        except UserError:  # the run ends, and where MXNet failed, arrays have no values
-            has_failed = True
-            raise
-        finally:
-            if not has_failed and changed_names(before, self.weights()):
+        except Exception:
+            with contextlib.suppress(Exception):  # where an operation of MXNet has failed, arrays may have no values
                 self.load(before)
+            raise
+        if changed_names(before, self.weights()):
+            self.load(before)
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         """What `eval_step` returns, in the first of `eval_modes` in which it does not fail; it leaves no trace."""
