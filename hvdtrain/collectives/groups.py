@@ -85,7 +85,7 @@ class Stopwatch:
 
 
 class CommunicationTime:
-    """Base of groups: enter `communicating` around each sum over ranks, when this rank has computed what it gives."""
+    """Base of groups: enter `communicating` around each allreduce, when this rank has computed what it gives."""
 
     size: int
 
@@ -101,6 +101,16 @@ class CommunicationTime:
     def cannot_time_gradients(self) -> None:
         """The framework combines the gradients of several processes by itself, and does not tell how long it takes."""
         self._is_known = self.size == 1
+
+    def allreduce(self, values: np.ndarray) -> None:
+        """See `AllreduceGroup.allreduce`."""
+        raise NotImplementedError
+
+    @collective
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        total = np.array(values, np.float64)
+        self.allreduce(total)
+        return total
 
 
 class Exchanging:
@@ -167,12 +177,6 @@ class MPIGroup(Exchanging, CommunicationTime):
         return received
 
     @collective
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        total = np.array(values, np.float64)
-        self.allreduce(total)
-        return total
-
-    @collective
     def gather(self, value: Any) -> list[Any]:
         return self._world.allgather(value)
 
@@ -217,13 +221,6 @@ class TorchDistributedGroup(Exchanging, CommunicationTime):
             world_size=self.size,
             timeout=datetime.timedelta(seconds=LIBRARY_TIMEOUT_S),
         )
-
-    @collective
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        total = np.array(values, np.float64)
-        with self.communicating:
-            self._dist.all_reduce(self._torch.from_numpy(total))
-        return total
 
     def allreduce(self, values: np.ndarray) -> None:
         """See `AllreduceGroup.allreduce`."""

@@ -213,12 +213,6 @@ class RingGroup(CommunicationTime):
         return PeerLost(f"lost the ring neighbor, rank {neighbor} on {host} ({why})", "see its log")
 
     @collective
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        total = np.array(values, np.float64)
-        self.allreduce(total)
-        return total
-
-    @collective
     def gather(self, value: Any) -> list[Any]:
         rank, size = self.rank, self.size
         packed = [b""] * size

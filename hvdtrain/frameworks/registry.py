@@ -12,6 +12,7 @@ from hvdtrain.collectives import ring, surviving
 from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import MPIGroup, single_process
+from hvdtrain.collectives.horovod_membership import MembershipGroup
 from hvdtrain.collectives.limits import limited_start
 from hvdtrain.collectives.surviving import Connect, SurvivingGroup
 from hvdtrain.config import validity
@@ -112,7 +113,10 @@ class StrategyEntry(Generic[AnyStrategy]):
     @property
     def connect(self) -> Connect | None:
         """What connects the members of a job that survives lost ranks; None where the strategy cannot."""
-        return self.connection.connect if self.connection else getattr(self.strategy, "connect", None)
+        if self.connection or not self.strategy.conversions:
+            return self.connection.connect if self.connection else None
+        hvd, (to_tensor, to_numpy) = importlib.import_module(self.strategy.requires[0]), self.strategy.conversions
+        return functools.partial(MembershipGroup, hvd, to_tensor, to_numpy)
 
     def start(self, config: Config, runtime: RuntimeOptions) -> AnyStrategy:
         """The strategy, with the processes that train together.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -151,6 +151,8 @@ class Strategy:
 
     requires: ClassVar[tuple[str, ...]] = ()
     """Modules that the strategy imports besides its framework."""
+    conversions: ClassVar[tuple[Callable[[Any], Any], ...]] = ()
+    """With Horovod: of a vector on the host to the framework, and back."""
     unsupported: ClassVar[tuple[Unsupported, ...]] = ()
     """Options that the strategy does not support in full."""
     takes_optimizer: ClassVar[bool] = False

@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -20,13 +20,11 @@ from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
-from hvdtrain.collectives.horovod_membership import MembershipGroup
 from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.mxnet.network import Parameters, copy_into
 from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy
-from hvdtrain.system.membership import Membership
 from hvdtrain.system.processes import end_with_parent
 
 SERVER = """
@@ -63,9 +61,8 @@ def to_tensor(values: np.ndarray) -> mx.nd.NDArray:
     return mx.nd.array(values, dtype=values.dtype)
 
 
-def horovod_group(hvd: ModuleType) -> HorovodGroup:
-    """The processes of `horovod.mxnet`."""
-    return HorovodGroup(hvd, to_tensor, mx.nd.NDArray.asnumpy)
+CONVERSIONS = (to_tensor, mx.nd.NDArray.asnumpy)
+"""See `Strategy.conversions`."""
 
 
 def allreduce_groups(hvd: ModuleType, gradients: dict[str, mx.nd.NDArray], groups: Groups, op: int) -> None:
@@ -95,20 +92,14 @@ class MXNetHorovod(MXNetStrategy):
     """Horovod's DistributedTrainer: allreduces groups of gradients as soon as the engine has them."""
 
     requires = ("horovod.mxnet",)
+    conversions = CONVERSIONS
     waits = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         import horovod.mxnet as hvd
 
-        super().__init__(config, runtime, horovod_group(hvd))
+        super().__init__(config, runtime, HorovodGroup(hvd, *self.conversions))
         self._hvd = hvd
-
-    @staticmethod
-    def connect(membership: Membership, position: int, is_superseded: Callable[[], bool]) -> MembershipGroup:
-        """The processes of a membership, in a job that survives lost ranks: see `Connect`."""
-        import horovod.mxnet as hvd
-
-        return MembershipGroup(hvd, to_tensor, mx.nd.NDArray.asnumpy, membership, position, is_superseded)
 
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
         hvd = self._hvd

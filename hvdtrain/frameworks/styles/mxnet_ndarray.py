@@ -14,14 +14,14 @@ import numpy as np
 from mxnet import autograd, nd
 
 from hvdtrain.collectives.groups import single_process
-from hvdtrain.collectives.horovod import gradient_groups
+from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices, mask_names, network_rows, split_rows
 from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, OperatorLearner
 from hvdtrain.frameworks.mxnet.network import Forward, cross_entropy, scale_pixels
-from hvdtrain.frameworks.mxnet.strategies import allreduce_groups, horovod_group
+from hvdtrain.frameworks.mxnet.strategies import CONVERSIONS, allreduce_groups
 from hvdtrain.interfaces.learner import OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, Strategy, Unsupported
@@ -77,7 +77,7 @@ class NDArrayHorovod(NDArrayStrategy):
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         import horovod.mxnet as hvd
 
-        super().__init__(config, runtime, horovod_group(hvd))
+        super().__init__(config, runtime, HorovodGroup(hvd, *CONVERSIONS))
         self._hvd = hvd
         self._groups: list[list[str]] = []
 

@@ -18,7 +18,6 @@ from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import BLOCKING_PREFIX, HorovodGroup, gradient_groups
-from hvdtrain.collectives.horovod_membership import MembershipGroup
 from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.compression import NONE
 from hvdtrain.config.options import Config, RuntimeOptions
@@ -28,7 +27,6 @@ from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
 from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, AllreduceGroup, Group, Mean, Shapes, Strategy, Unsupported
 from hvdtrain.system import rank_info
-from hvdtrain.system.membership import Membership
 from hvdtrain.system.rank_info import TF_CONFIG
 
 NO_AVERAGES = Unsupported("ema", (0.0,), "a tf.distribute.Strategy does not assign variables where a step is skipped")
@@ -39,11 +37,6 @@ Step = Any
 def dense(gradients: list[Any]) -> list[tf.Tensor]:
     """Gradients as tensors: that of an embedding has only the rows that a batch uses."""
     return [tf.convert_to_tensor(gradient) for gradient in gradients]
-
-
-def to_numpy(tensor: tf.Tensor) -> np.ndarray:
-    """The values of a tensor."""
-    return tensor.numpy()
 
 
 class TensorFlowStrategy(Strategy):
@@ -92,20 +85,14 @@ class TensorFlowHorovod(TensorFlowStrategy):
     """Horovod's DistributedGradientTape: gradient() allreduces the gradients in groups, and returns them."""
 
     requires = ("horovod.tensorflow",)
+    conversions = (tf.constant, lambda tensor: tensor.numpy())
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         import horovod.tensorflow as hvd
 
         self._hvd = hvd
         self._compression = getattr(hvd.Compression, config.compression if config.by_horovod else NONE)
-        super().__init__(config, runtime, HorovodGroup(hvd, tf.constant, to_numpy))
-
-    @staticmethod
-    def connect(membership: Membership, position: int, is_superseded: Callable[[], bool]) -> MembershipGroup:
-        """The processes of a membership, in a job that survives lost ranks: see `Connect`."""
-        import horovod.tensorflow as hvd
-
-        return MembershipGroup(hvd, tf.constant, to_numpy, membership, position, is_superseded)
+        super().__init__(config, runtime, HorovodGroup(hvd, *self.conversions))
 
     def broadcast(self, variables: list[tf.Variable]) -> None:
         self._hvd.broadcast_variables(variables, root_rank=0)

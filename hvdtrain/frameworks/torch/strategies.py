@@ -15,7 +15,6 @@ from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import TorchDistributedGroup
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
-from hvdtrain.collectives.horovod_membership import MembershipGroup
 from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
@@ -32,7 +31,6 @@ from hvdtrain.frameworks.torch.network import (
     unlisted_buffers,
 )
 from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy, Unsupported
-from hvdtrain.system.membership import Membership
 
 SENT_BY_HOROVOD = (torch.float16, torch.float32, torch.float64)
 """Types whose tensors Horovod broadcasts as they are: in messages of so many elements, and not bytes."""
@@ -76,22 +74,16 @@ class TorchHorovod(TorchStrategy):
     """Horovod's DistributedOptimizer: allreduces groups of gradients as soon as backward made them."""
 
     requires = ("horovod.torch",)
+    conversions = (torch.from_numpy, torch.Tensor.numpy)
     waits = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         import horovod.torch as hvd
 
         self._hvd = hvd
-        super().__init__(config, runtime, HorovodGroup(hvd, torch.from_numpy, torch.Tensor.numpy))
+        super().__init__(config, runtime, HorovodGroup(hvd, *self.conversions))
         self._distributed: Any = None
         """Horovod's optimizer."""
-
-    @staticmethod
-    def connect(membership: Membership, position: int, is_superseded: Callable[[], bool]) -> MembershipGroup:
-        """The processes of a membership, in a job that survives lost ranks: see `Connect`."""
-        import horovod.torch as hvd
-
-        return MembershipGroup(hvd, torch.from_numpy, torch.Tensor.numpy, membership, position, is_superseded)
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         hvd, config = self._hvd, self.config
