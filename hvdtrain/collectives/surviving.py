@@ -88,7 +88,8 @@ class SurvivingGroup:
         self._single = SingleProcess()
         self._inner: Connected | None = None
         self._aborting = threading.Lock()
-        self._membership: Membership | None = None
+        self.membership: Membership | None = None
+        """That of the present group; None before the first."""
         self._tried: Membership | None = None
         """The newest membership that this process has tried to join."""
         self.connect_limit_s = math.inf if self.is_replacement else rank_info.start_timeout_s()
@@ -127,11 +128,6 @@ class SurvivingGroup:
     def ranks(self) -> tuple[int, ...]:
         """The members' ranks, as the launcher numbers them, by position; also while they connect."""
         return self._tried.ranks if self._tried else (self.place,)
-
-    @property
-    def membership(self) -> Membership | None:
-        """That of the present group; None before the first."""
-        return self._membership
 
     @property
     def known_membership(self) -> int:
@@ -191,7 +187,7 @@ class SurvivingGroup:
     @property
     def is_cut(self) -> bool:
         """Whether ranks of the present group are lost."""
-        return bool(self._membership and self._membership.number < self._cut_below)
+        return bool(self.membership and self.membership.number < self._cut_below)
 
     def _on_loss(self, number: int) -> None:
         """The launcher says that ranks are lost: free this process from waiting for them."""
@@ -245,7 +241,7 @@ class SurvivingGroup:
                 log.info("membership %d cannot be connected: %s", membership.number, failed)
                 change = change or failed
                 continue
-            self._membership, self._inner, self.agreed_membership = membership, inner, membership.number
+            self.membership, self._inner, self.agreed_membership = membership, inner, membership.number
             self._abort()  # where ranks were lost while it connected
             return membership
 
@@ -285,7 +281,7 @@ class SurvivingGroup:
             if with_others:  # so that nothing is cut off that a slower rank still needs
                 inner.close()
         with self._aborting:
-            self._inner = self._membership = None
+            self._inner = self.membership = None
         inner.abort()
         with contextlib.suppress(Exception):
             inner.disconnect()

@@ -18,18 +18,17 @@ Rows = tuple[np.ndarray, ...]
 """The weights of a batch's rows, and arrays of as many rows."""
 
 
-def choose_device(requested: str, available: bool, count: int, group: Group, shared: bool = False) -> str:
+def choose_device(requested: str, count: int, group: Group, shared: bool = False) -> str:
     """`cpu` or `cuda:<local_rank>`; `cuda:<local_rank % count>` where ranks may share a GPU.
 
-    requested: --device. available, count: whether the framework sees GPUs, and how many. shared: whether
-    several ranks may use one GPU, as with --shards, whose result does not depend on it. Raises UserError if there is no
-    GPU, or none for this local rank.
+    requested: --device. count: how many GPUs the framework sees. shared: whether several ranks may use one GPU, as with
+    --shards, whose result does not depend on it. Raises UserError if there is no GPU, or none for this local rank.
     """
-    if requested == "cpu" or (requested == "auto" and not available):
+    if requested == "cpu" or (requested == "auto" and not count):
         return "cpu"
-    if not available:
+    if not count:
         raise UserError("--device gpu: the framework sees no GPU on this host", "use --device cpu, or check nvidia-smi")
-    if shared and count:
+    if shared:
         return f"cuda:{group.local_rank % count}"
     if group.local_rank >= count:
         raise UserError(

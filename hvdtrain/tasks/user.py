@@ -21,11 +21,7 @@ from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.division import UNDIVIDED, Division
 from hvdtrain.datasets.formats.python_objects import parts_of
-from hvdtrain.datasets.rows import (
-    Forms,
-    describe_forms,
-    forms_of,
-)
+from hvdtrain.datasets.rows import Forms, describe_forms, forms_of
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces.reading import Dataset, Part, Source
 from hvdtrain.system.start_folder import from_start

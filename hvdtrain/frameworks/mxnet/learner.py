@@ -61,7 +61,7 @@ class ContextLearner(Learner):
         self.state_by_rank = strategy.state_by_rank
         gpus = mx.context.num_gpus()
         self.device, self.devices = "gpu", devices
-        chosen = choose_device(strategy.runtime.device, gpus > 0, gpus, self.group, shared=bool(self._config.shards))
+        chosen = choose_device(strategy.runtime.device, gpus, self.group, shared=bool(self._config.shards))
         if chosen == "cpu":
             self.device, self._contexts = "cpu", [mx.cpu(i) for i in range(devices)]
         else:

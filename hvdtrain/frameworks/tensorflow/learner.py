@@ -27,7 +27,7 @@ from hvdtrain.tasks.target import Target
 def select_device(strategy: TensorFlowStrategy) -> str:
     """The device of this rank; hides the GPUs of other ranks. Raises what `choose_device` raises."""
     gpus, shards = tf.config.list_physical_devices("GPU"), strategy.config.shards
-    chosen = choose_device(strategy.runtime.device, bool(gpus), len(gpus), strategy.group, shared=bool(shards))
+    chosen = choose_device(strategy.runtime.device, len(gpus), strategy.group, shared=bool(shards))
     with contextlib.suppress(RuntimeError):  # TensorFlow has started already: another learner of this process did it
         if not strategy.many_devices:
             tf.config.set_visible_devices([] if chosen == "cpu" else gpus[device_number(chosen)], "GPU")

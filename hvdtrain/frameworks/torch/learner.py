@@ -66,13 +66,8 @@ class TorchSteps(Learner):
 
     def __init__(self, strategy: TorchStrategy) -> None:
         self.group = strategy.group
-        self.device = choose_device(
-            strategy.runtime.device,
-            torch.cuda.is_available(),
-            torch.cuda.device_count(),
-            self.group,
-            shared=bool(strategy.config.shards),
-        )
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        self.device = choose_device(strategy.runtime.device, gpus, self.group, shared=bool(strategy.config.shards))
         if self.device != "cpu":
             torch.cuda.set_device(self.device)  # for streams and libraries that are not told the device
         self.devices, self.state_by_rank = strategy.devices, strategy.state_by_rank

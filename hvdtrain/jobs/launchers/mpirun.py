@@ -27,7 +27,7 @@ def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
     command += ["-H", listed(job.hosts)] if job.hosts else []
     command += ["--oversubscribe"] if not job.hosts and job.crowded else []
     command += ["--bind-to", "none", "--map-by", "slot", *yielding(job), *prefix(job)]
-    return [*command, *rank_interfaces(job), *daemon_interfaces(job)]
+    return [*command, *interfaces(job)]
 
 
 def mpirun_here(ranks: int) -> list[str]:
@@ -62,20 +62,11 @@ def prefix(job: Job) -> list[str]:
     return ["--prefix", job.mpi_prefix] if job.hosts and job.mpi_prefix else []
 
 
-def rank_interfaces(job: Job) -> list[str]:
-    """Which interfaces connect the ranks."""
-    return ["--mca", *_interfaces("btl", job)] if job.hosts else []
-
-
-def daemon_interfaces(job: Job) -> list[str]:
-    """Which interfaces connect Open MPI's daemons, one on each host."""
-    return ["--mca", *_interfaces("oob", job)] if job.hosts else []
-
-
-def _interfaces(layer: str, job: Job) -> tuple[str, str]:
-    if job.interface:
-        return f"{layer}_tcp_if_include", job.interface
-    return f"{layer}_tcp_if_exclude", HOST_ONLY_INTERFACES
+def interfaces(job: Job) -> list[str]:
+    """Which interfaces connect the ranks (btl), and Open MPI's daemons, one on each host (oob)."""
+    choice, names = ("include", job.interface) if job.interface else ("exclude", HOST_ONLY_INTERFACES)
+    layers = ("btl", "oob") if job.hosts else ()
+    return [word for layer in layers for word in ("--mca", f"{layer}_tcp_if_{choice}", names)]
 
 
 def without_ssh(job: Job, environment: Mapping[str, str]) -> list[str]:

@@ -16,14 +16,14 @@ class LocalRank2(SingleProcess):
 
 
 def test_device_of_a_rank():
-    assert choose_device("auto", True, 4, LocalRank2()) == "cuda:2"
-    assert choose_device("cpu", True, 4, LocalRank2()) == "cpu"
-    assert choose_device("auto", False, 0, SingleProcess()) == "cpu"
+    assert choose_device("auto", 4, LocalRank2()) == "cuda:2"
+    assert choose_device("cpu", 4, LocalRank2()) == "cpu"
+    assert choose_device("auto", 0, SingleProcess()) == "cpu"
     with pytest.raises(UserError, match=r"local rank 2 has no GPU: .*2"):
-        choose_device("auto", True, 2, LocalRank2())
-    assert choose_device("auto", True, 2, LocalRank2(), shared=True) == "cuda:0"
+        choose_device("auto", 2, LocalRank2())
+    assert choose_device("auto", 2, LocalRank2(), shared=True) == "cuda:0"
     with pytest.raises(UserError, match="sees no GPU"):
-        choose_device("gpu", False, 0, SingleProcess())
+        choose_device("gpu", 0, SingleProcess())
 
 
 def test_scale_of_rows_is_the_number_of_ranks_rounded_up_to_a_power_of_two():
