@@ -287,7 +287,7 @@ class UserLearner(Learner):
     def _refuse(self, what: str) -> None:
         """Raise UserError unless it is `step` that does this: the ranks would not combine it, or make it twice."""
         if not self._is_stepping:
-            remedy = "leave it out, and give run.step() all losses by row, such as losses + penalty"
+            remedy = "give run.step() all losses by row, such as losses + penalty, and take others by autograd.grad()"
             raise UserError(f"the script calls {what}, which run.step(losses) does", remedy)
 
     def seed(self, step: int, part: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, SupportsFloat
 
 import numpy as np
 
+from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import Group, Mean
 from hvdtrain.networks.description import Weights
@@ -182,18 +183,25 @@ class Learner(abc.ABC):
             self.load(before)
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        """What `eval_step` returns, in the first of `eval_modes` in which it does not fail; it leaves no trace."""
-        with self.unchanged() if self.changes_in_evaluation else contextlib.nullcontext():
+        """What `eval_step` returns, in the first of `eval_modes`; it leaves no trace."""
+        with self.unchanged() if self.changes_in_evaluation else contextlib.nullcontext(), self.eval_modes[0]():
+            return self.eval_step(arrays)
+
+    def choose_eval_mode(self, arrays: tuple[np.ndarray, ...]) -> None:
+        """Leave the first of `eval_modes` in which `eval_step` works. Raises the first error if there is none."""
+        errors: list[Exception] = []
+        for mode in self.eval_modes:
             try:
-                with self.eval_modes[0]():
-                    return self.eval_step(arrays)
-            except Exception:
-                for mode in self.eval_modes[1:]:
-                    with contextlib.suppress(Exception), mode():
-                        evaluated = self.eval_step(arrays)
-                        self.eval_modes = (mode,)
-                        return evaluated
-                raise
+                with mode():
+                    self.eval_step(arrays)
+            except Exception as error:
+                if isinstance(error, UserError) and not error.__cause__:  # no failure of the user's code
+                    raise
+                errors.append(error)
+            else:
+                self.eval_modes = (mode,)
+                return
+        raise errors[0]
 
     @abc.abstractmethod
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:

@@ -71,7 +71,8 @@ def check_same_weights(group: Group, weights: Weights, when: str, since: int | N
     raise TrainingError(
         f"{when}: parameter {name} of rank {rank} differs from {of_others}, so the ranks train different networks"
         + before,
-        "test the memory and processor of its host; --check-sync 1 finds the step, if it happens again",
+        "test the memory and processor of its host, unless the model changes weights by its rows; --check-sync 1 finds "
+        "the step, if it happens again",
         rank=rank,
     )
 

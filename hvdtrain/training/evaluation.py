@@ -8,7 +8,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +83,7 @@ def evaluate(
     if run.group.size > 1:
         run.check_same_weights(step)
     share_local_arrays(run.learner)
-    with averaged(run.learner), run.learner.unchanged() if not run.target.is_portable else nullcontext():
+    with averaged(run.learner):
         _evaluate_rows(run, batches, step, part, sums, on_batch)
     phases.begin(EVALUATION)
     for names in sums.renamed if run.is_rank_0 else ():

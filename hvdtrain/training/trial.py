@@ -9,10 +9,10 @@ import numpy as np
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.user_code import changes_by_rows
-from hvdtrain.interfaces.learner import changed_names
+from hvdtrain.interfaces.learner import Learner
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.target import TRIED_ROWS
+from hvdtrain.training.consistency import checksum
 from hvdtrain.training.evaluation import eval_pieces
 from hvdtrain.training.run import RunContext
 
@@ -31,9 +31,12 @@ def try_out(run: RunContext) -> None:
             _try_step(run, rows, "use another --batch-size" if rows in whole else "use --remainder drop")
         pieces = [piece for rank in range(run.group.size) for piece in eval_pieces(run, part, rank)]
         if pieces:
-            arrays, before = target.tried_rows(run.dataset, part, min(map(len, pieces))), run.learner.weights()
-            target.guard(f"an evaluation of {len(arrays[0])} row(s)", run.learner.evaluate, arrays)
-            run.learner.changes_in_evaluation = bool(changed_names(before, run.learner.weights()))
+            arrays, before = (
+                target.tried_rows(run.dataset, part, min(map(len, pieces))),
+                checksum(run.learner.weights()),
+            )
+            target.guard(f"an evaluation of {len(arrays[0])} row(s)", run.learner.choose_eval_mode, arrays)
+            run.learner.changes_in_evaluation = checksum(run.learner.weights()) != before
     if config.shards or run.group.size * run.learner.devices > 1:
         find_own_changes(run, max(whole))
 
@@ -46,15 +49,15 @@ def find_own_changes(run: RunContext, rows: int) -> None:
     by_rows, tried = run.learner.limits_rows, run.target.tried_rows(run.dataset, "train", rows)
     if not by_rows and (changed := _own_changes(run, tried, 0)):
         others = _own_changes(run, tuple(np.repeat(array[-1:], rows, 0) for array in tried), 1)
-        by_rows = min(changed_names(changed, others), default="")
+        by_rows = min((name for name, _ in changed.items() ^ others.items()), default="")
         if run.config.shards:
             run.learner.keep_in_shards(sorted(changed))
     if by_rows:
         raise changes_by_rows(f"--model {run.config.model}" if run.target.kind == "task" else "setup()", by_rows)
 
 
-def _own_changes(run: RunContext, arrays: tuple[np.ndarray, ...], part: int) -> Weights:
-    """The weights that the forward pass of a step changes, with their new values.
+def _own_changes(run: RunContext, arrays: tuple[np.ndarray, ...], part: int) -> dict[str, str]:
+    """The weights that the forward pass of a step changes, with checksums of their new values.
 
     It begins with other weights, each moved a little in its own way: they may have a norm already, or be equal, unless
     the model fails with these.
@@ -68,12 +71,18 @@ def _own_changes(run: RunContext, arrays: tuple[np.ndarray, ...], part: int) -> 
                     move = scale * (1 + place / len(weights))
                     weights[name] = np.asarray(weights[name] * (1 + move) + move / 10, weights[name].dtype)
             learner.load(weights)
-            before = learner.weights()
+            weights.clear()
+            before = _trained_checksums(learner)
             learner.seed(0, part)
             run.target.guard("a step", learner.try_step, _batch(arrays, part))
-            after = learner.weights()
-            return {name: after[name] for name in changed_names(before, after) - learner.untrained}
+            return dict(_trained_checksums(learner).items() - before.items())
     return {}
+
+
+def _trained_checksums(learner: Learner) -> dict[str, str]:
+    """Of each weight that is trained."""
+    weights = learner.weights()
+    return {name: checksum({name: weights[name]}) for name in weights.keys() - learner.untrained}
 
 
 def _lengths(run: RunContext, rows: int) -> set[int]:

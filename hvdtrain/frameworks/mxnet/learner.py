@@ -22,7 +22,6 @@ from hvdtrain.frameworks.mxnet.network import (
     Forward,
     Parameters,
     channel_multiple,
-    forget_gradients,
     kept_graphs,
     load_array,
     scale_pixels,
@@ -122,7 +121,6 @@ class MXNetSteps(ContextLearner):
     def unchanged(self, is_trial: bool = False) -> Iterator[None]:
         with kept_graphs(self._block), super().unchanged(is_trial):
             yield
-        forget_gradients(self._parameters)  # of a script that evaluates with gradients
 
     def _finish_step(self) -> None:
         """Combine the gradients, and update the parameters."""

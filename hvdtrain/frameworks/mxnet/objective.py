@@ -262,10 +262,13 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
     def _try_out(self, inputs: Arrays, targets: Arrays) -> None:
         """Compute losses, metrics and gradients once."""
         before, first = self.weights(), self._contexts[0]
-        with autograd.record():
-            outputs = self.block(*inputs)
-            losses = self._losses_of(outputs, targets)
-        self._metrics_of(outputs, targets)
+        try:
+            with autograd.record():
+                outputs = self.block(*inputs)
+                losses = self._losses_of(outputs, targets)
+            self._metrics_of(outputs, targets)
+        except mx.MXNetError as error:
+            raise failing_model(self._task, inputs, error) from error
         forget_gradients(self.parameters)
         try:
             losses.backward()

@@ -28,7 +28,7 @@ from hvdtrain.frameworks.mxnet.objective import seed_generators, total
 from hvdtrain.frameworks.mxnet.shards import BlockStatistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
-from hvdtrain.interfaces.learner import OptimizerState, StepLoss
+from hvdtrain.interfaces.learner import Evaluated, OptimizerState, StepLoss
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 
@@ -110,6 +110,11 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
                 "step(): the losses have no gradients", "compute them with the model inside `with autograd.record():`"
             ) from error
         fill_gradients(self._parameters)
+
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        evaluated = super().eval_step(arrays)
+        forget_gradients(self._parameters)  # those of the evaluation
+        return evaluated
 
     def weights(self) -> Weights:
         return parameter_weights(self._arrays, self._context)

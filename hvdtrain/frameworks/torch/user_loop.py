@@ -171,15 +171,16 @@ class TorchUserLearner(TorchSteps, UserLearner):
         """By name, the steps that new schedules have to make; not those by a score, which no length decides."""
         saved, now = self.resumed
         known: dict[Any, int] = {saved.epoch + 1: now.epoch + 1, saved.epoch: now.epoch, saved.step: now.step}
-        counts = {}
-        for name, kept in self._kept.items():
-            if getattr(kept, "optimizer", None) is self._optimizer and not isinstance(kept, ReduceLROnPlateau):
-                # ChainedScheduler has no count of its own.
-                made = {**states[name].get("_schedulers", [{}])[0], **states[name]}.get("last_epoch")
-                counts[name] = known.get(made, -1 if made is None or saved.step != now.step else made)
-                if counts[name] < 0:
-                    problem = f"--resume: this run's steps, and thus those of {name}, are not the checkpoint's"
-                    raise UserError(problem, "resume with its batch size, ranks and --epochs")
+        counts, own = {}, self._optimizer
+        schedules = {name: kept for name, kept in self._kept.items() if getattr(kept, "optimizer", None) is own}
+        by_score = {name for name, kept in schedules.items() if isinstance(kept, ReduceLROnPlateau)}
+        for name in schedules.keys() - by_score:
+            # ChainedScheduler has no count of its own.
+            made = {**states[name].get("_schedulers", [{}])[0], **states[name]}.get("last_epoch")
+            counts[name] = known.get(made, -1 if made is None or saved.step != now.step else made)
+            if counts[name] < 0 or by_score:  # what those by a score have reduced are no steps of this one
+                problem = f"--resume: this run's steps, and thus those of {name}, are not the checkpoint's"
+                raise UserError(problem, "resume with its batch size, ranks and --epochs")
         return counts
 
 

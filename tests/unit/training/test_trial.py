@@ -324,27 +324,18 @@ def test_a_graph_that_a_block_makes_once_is_made_in_training(tmp_path):
     assert_close(one.weights, other.weights, 1e-6)
 
 
-def limited(framework):
+def limited():
     """A model that fails with other weights than its own."""
-    library = pytest.importorskip(framework)
-    if framework == "tensorflow":
-
-        def call(layer, x):
-            outputs = layer(x)
-            with library.control_dependencies([library.debugging.assert_less(layer.gamma, 1.5)]):
-                return library.identity(outputs)
-
-        return keras_model(call, of="layers", name="LayerNormalization")
+    library = pytest.importorskip("mxnet")
 
     class Block(library.gluon.nn.Dense):
         def forward(self, x):
-            if self.weight.data().max().asscalar() > 0.1:
+            if self.weight.data().max().asscalar() > 0.051:
                 raise ValueError("the weights are too large")
             return super().forward(x)
 
-    return Block(3, in_units=8)
+    return Block(3, in_units=8, weight_initializer=library.init.Constant(0.05))
 
 
-@pytest.mark.parametrize("framework", ["tensorflow", "mxnet"])
-def test_a_model_that_fails_with_other_weights_is_tried_with_its_own(framework, tmp_path):
-    assert trained(tmp_path, task(lambda: limited(framework)), framework, shards=2, lr=1e-3).position.step == 6
+def test_a_model_that_fails_with_other_weights_is_tried_with_its_own(tmp_path):
+    assert trained(tmp_path, task(limited), "mxnet", shards=2, lr=1e-5).position.step == 6
