@@ -208,7 +208,7 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
     if isinstance(target, UserTask):
         batch = min(config.global_batch(strategy.group.size), len(target.dataset.train))
         parts = (config.shards or strategy.group.size) * strategy.devices * config.accumulate
-        target.row_counts.append(max(batch // parts, 1))
+        target.expect_rows(max(batch // parts, 1))
     learner = entry.learner(target, weights, strategy)
     learner.mean = strategy.mean
     share_arrays(learner, learner.shared_statistics)  # strategies share the parameters, and not all of them these

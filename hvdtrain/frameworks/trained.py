@@ -30,7 +30,7 @@ def trained_model(path: Path, saved: Checkpoint, make_target: Callable[[], Targe
     try:
         target = make_target()
         if isinstance(target, UserTask):
-            target.row_counts.append(saved.position.global_batch)
+            target.expect_rows(saved.position.global_batch)
         return _MODELS[saved.framework](target, saved.evaluated)
     except ValueError as error:
         reason = f"{path}: its weights are not those of {saved.model} ({printable(str(error)):.200})"

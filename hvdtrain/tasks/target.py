@@ -29,8 +29,6 @@ class Target:
     """What a row is called in messages."""
     is_portable: ClassVar[bool] = False
     """Whether it is data: every framework trains it in each of its styles, and resumes checkpoints of the others."""
-    row_counts: Sequence[int] = (TRIED_ROWS,)
-    """Numbers of rows with which the model is tried out: few, and those of a step, for a model that takes no others."""
     loader_spec: dict[str, Any] | None = None
     """How other processes load the data (`datasets.worker.WorkerProcess`); None where only this one can."""
 
@@ -67,7 +65,7 @@ class Target:
     @property
     def needed_rows(self) -> int:
         """Number of rows that the model takes, where it does not take any number, as far as is known; else 0."""
-        return self.row_counts[0] if self.row_counts[0] != TRIED_ROWS else 0
+        return 0
 
     def title(self, config: Config) -> str:
         """What is trained, and on what."""

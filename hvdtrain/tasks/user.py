@@ -67,6 +67,7 @@ class UserTask(Target):
     advice: list[str] = field(default_factory=list)
     """What is probably wrong with the model, as its framework finds out."""
     row_counts: list[int] = field(default_factory=lambda: [TRIED_ROWS])
+    """Numbers of rows with which the model is tried out: few, and those of a step, for a model that takes no others."""
     kind = "task"
 
     @property
@@ -122,6 +123,14 @@ class UserTask(Target):
                 raise
         del self.row_counts[0]
         return self.try_out(function)
+
+    def expect_rows(self, count: int) -> None:
+        """Each step has so many rows. Another number is tried first, so that a model is known that takes only these."""
+        self.row_counts[:] = [TRIED_ROWS + (count == TRIED_ROWS), count]
+
+    @property
+    def needed_rows(self) -> int:
+        return self.row_counts[0] if len(self.row_counts) == 1 else 0
 
     def first_rows(self) -> tuple[np.ndarray, ...]:
         """The first training rows, on which the task is tried out."""
