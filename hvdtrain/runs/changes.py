@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hvdtrain.runs.metrics import HAPPENED, MetricsReader
 from hvdtrain.runs.records import Record, shown
-from hvdtrain.system.text import format_ranks
+from hvdtrain.system.text import count_of, format_ranks
 
 MAX_RECORDS, MAX_CHANGES = 2000, 300
 """Of more records, the newest ones are read; and of more changes in them, the newest ones are kept."""
@@ -125,12 +125,12 @@ class Changes:
         return ", ".join(
             text
             for count, text in [
-                (self.losses, f"{_count(self.losses, 'rank')} lost"),
-                (self.joins, f"{_count(self.joins, 'rank')} joined"),
+                (self.losses, f"{count_of(self.losses, 'rank')} lost"),
+                (self.joins, f"{count_of(self.joins, 'rank')} joined"),
                 (lost_or_joined, f"paused {_seconds(self.paused_s)} in all"),
-                (self.repeated, f"{_count(self.repeated, 'step')} repeated"),
-                (self.moves, f"{_count(self.moves, 'shard')} moved"),
-                (self.audits, f"{_count(self.audits or 0, 'shard')} audited, {self.unequal} unequal"),
+                (self.repeated, f"{count_of(self.repeated, 'step')} repeated"),
+                (self.moves, f"{count_of(self.moves, 'shard')} moved"),
+                (self.audits, f"{count_of(self.audits or 0, 'shard')} audited, {self.unequal} unequal"),
             ]
             if count is not None and (count or text.endswith("unequal"))
         )
@@ -138,7 +138,8 @@ class Changes:
     @classmethod
     def of(cls, reader: MetricsReader) -> Changes:
         """From a run's records, as they have been read last."""
-        found, history = cls(), _MembersHistory()
+        found = cls()
+        history = _MembersHistory(found)
         drafts: deque[_Draft] = deque(maxlen=MAX_CHANGES)
         for values in reader.all(HAPPENED, MAX_RECORDS):
             if values["kind"] == "members":
@@ -149,10 +150,7 @@ class Changes:
                 found.shards = _counts(values) if change.kind == SHARDS else found.shards
                 found.moves += len(_moves(values)) if change.kind == SHARDS else 0
         found.changes = [draft.change for draft in drafts]
-        found.members = history.members
         found.lost = {rank: draft.change for rank, draft in history.open.items()}
-        found.losses, found.joins = history.losses, history.joins
-        found.paused_s, found.repeated = history.paused_s, history.repeated
         if audited := Record(next(iter(reader.of_kind("audited")[::-1]), {})):
             found.audits, found.unequal = audited.count("audits") or 0, audited.count("unequal") or 0
         return found
@@ -178,29 +176,27 @@ class _Draft:
             pauses.append(self.joined.paused_s)
         is_pause = self.first.kind in (LOST, JOINED)
         pause = f"; paused {' + '.join(map(_seconds, pauses))}"
-        repeated = f", {_count(self.repeated, 'step')} repeated" if self.repeated else ""
+        repeated = f", {count_of(self.repeated, 'step')} repeated" if self.repeated else ""
         return self.first._replace(text=self.first.text + again + (f"{pause}{repeated}" if is_pause else ""))
 
 
 class _MembersHistory:
-    """Follows the members from record to record."""
+    """Follows the members from record to record. found: gets the newest ones, and how much happened to them."""
 
-    def __init__(self) -> None:
-        self.members: Members | None = None
+    def __init__(self, found: Changes) -> None:
+        self._found = found
         self.open: dict[int, _Draft] = {}
         """Of ranks that have not joined again."""
-        self.losses = self.joins = self.repeated = 0
-        self.paused_s = 0.0
 
     def add(self, values: dict[str, Any]) -> Iterator[_Draft]:
         """The next record; what has changed."""
-        new, before = Members.of(values), self.members
+        new, before = Members.of(values), self._found.members
         if not new:
             return
         if before and (new.number <= before.number or new.step < before.step):  # all processes were started again
             self.open.clear()
             before = None
-        hosts, self.members = before.hosts if before else {}, new
+        hosts, self._found.members = before.hosts if before else {}, new
         left = {rank: "" for rank in hosts if rank not in new.hosts}
         joined = {*new.joined, *(new.hosts.keys() - hosts.keys())} if before else {*new.joined}
         for rank, why in {**left, **new.lost}.items():
@@ -212,11 +208,11 @@ class _MembersHistory:
         if not (left or new.lost or joined):
             text = f"connections between the ranks broke at step {new.step}"
             yield _Draft(RankEvent(LOST, *new[:3], None, text), "", new.paused_s, new.repeated)
-        self.paused_s += new.paused_s
-        self.repeated += new.repeated
+        self._found.paused_s += new.paused_s
+        self._found.repeated += new.repeated
 
     def _lose(self, rank: int, host: str, why: str, new: Members) -> _Draft:
-        self.losses += 1
+        self._found.losses += 1
         text = f"{_who(rank, host)} lost at step {new.step}{f' ({why})' if why else ''}"
         while len(self.open) >= MAX_RANKS:
             del self.open[next(iter(self.open))]
@@ -224,7 +220,7 @@ class _MembersHistory:
         return self.open[rank]
 
     def _join(self, rank: int, new: Members) -> Iterator[_Draft]:
-        self.joins += 1
+        self._found.joins += 1
         host = new.hosts[rank]
         if lost := self.open.pop(rank, None):
             lost.joined = new
@@ -259,12 +255,11 @@ def _numbers(value: Any) -> list[int]:
 
 def _moved(values: dict[str, Any]) -> RankEvent | None:
     record, moves = Record(values), _moves(values)
-    if record.count("step") is None or not moves:
+    step = record.count("step")
+    if step is None or not moves:
         return None
     givers, takers = ({move[place] for move in moves} for place in (1, 2))
-    text = (
-        f"{_count(len(moves), 'shard')} moved from {_which(givers)} to {_which(takers)} at step {record.count('step')}"
-    )
+    text = f"{count_of(len(moves), 'shard')} moved from {_which(givers)} to {_which(takers)} at step {step}"
     why = record.text("why")
     giver = givers.pop() if len(givers) == 1 else None
     return RankEvent(SHARDS, *_when(record), giver, f"{text}: {why}" if why else text)
@@ -283,10 +278,6 @@ def _audited(values: dict[str, Any]) -> RankEvent | None:
 def _which(ranks: Iterable[int]) -> str:
     ranks = list(ranks)
     return f"rank{'s' * (len(ranks) > 1)} {format_ranks(ranks)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _seconds(value: float) -> str:

@@ -102,11 +102,6 @@ class Curve(NamedTuple):
     def __bool__(self) -> bool:
         return bool(self.values)
 
-    @property
-    def points(self) -> list[tuple[float, float]]:
-        """Pairs of epoch and value."""
-        return list(zip(self.epochs, self.values, strict=True))
-
     def thinned(self, most: int) -> Curve:
         """At most about `most` points, with the least and the greatest value of each group of neighbors kept."""
         size = len(self.values)

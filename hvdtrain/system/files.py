@@ -127,6 +127,14 @@ def file_system_time(folder: Path) -> float:
         return os.fstat(fresh.fileno()).st_mtime
 
 
+def changed_at_ns(path: Path) -> int:
+    """When a file or a folder changed, in ns since the epoch; 0 where it is not there."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a file from anywhere for reading. Raises OSError if it is not a regular file."""
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer

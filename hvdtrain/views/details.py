@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hvdtrain.config.option import key
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.runs.records import Record, shown, tables
@@ -58,14 +59,10 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, object]:
 def options(run: RecordedRun) -> dict[str, object]:
     """Options of both kinds, by the names that they have on the command line."""
     both = {**run.recorded.values, **run.config.table("runtime").values}
-    return {_option(shown(name, 80)): value for name, value in list(both.items())[:MAX_ENTRIES]}
+    return {f"--{key(shown(name, 80))}": value for name, value in list(both.items())[:MAX_ENTRIES]}
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-PLACES = {_option(name) for name, about in FACTS.items() if about.is_place}
+PLACES = {f"--{key(name)}" for name, about in FACTS.items() if about.is_place}
 """Options that say where a run is, which every run has its own values of."""
 
 
@@ -74,7 +71,7 @@ def changed_options(run: RecordedRun) -> dict[str, object]:
     recipe = run.recorded.values.get("recipe")
     base = from_recipe(recipe) if isinstance(recipe, str) and recipe in RECIPES else Config()
     defaults = {**to_record(base), "recipe": Config().recipe, **to_record(RuntimeOptions())}
-    usual, missing = {_option(name): value for name, value in defaults.items()}, object()
+    usual, missing = {f"--{key(name)}": value for name, value in defaults.items()}, object()
     return {
         name: value for name, value in options(run).items() if value != usual.get(name, missing) and name not in PLACES
     }

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from hvdtrain.config.score import LOSS
 from hvdtrain.errors import UserError
-from hvdtrain.system.text import did_you_mean, printable
+from hvdtrain.system.text import count_of, did_you_mean, printable
 from hvdtrain.views.run_state import STATES
 from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import Cell, CellsOf, Column, Table
@@ -188,4 +188,4 @@ def counted(views: Sequence[RunView]) -> str:
     """How many runs there are, and in which states."""
     counts = Counter(view.state.name for view in views)
     states = ", ".join(f"{counts[name]} {name}" for name in STATES if counts[name])
-    return f"{len(views)} run{'s' * (len(views) != 1)}: {states}" if views else "no runs"
+    return f"{count_of(len(views), 'run')}: {states}" if views else "no runs"

@@ -13,6 +13,7 @@ from typing import Any
 from hvdtrain.runs.changes import Changes, RankEvent
 from hvdtrain.runs.records import Record
 from hvdtrain.runs.step_times import WINDOW_S, StepSeconds, slow_ranks
+from hvdtrain.system.files import changed_at_ns
 from hvdtrain.training.heartbeats import Heartbeat
 
 FILE = re.compile(r"rank-(\d{1,6})\.json")
@@ -35,15 +36,8 @@ def read_beats(folder: Path) -> dict[int, Heartbeat]:
         path = folder / "heartbeats" / match[0]
         record = Record.read(path)
         if type(record.values.get("step")) is int:
-            beats[int(match[1])] = _beat(int(match[1]), record, _modified(path))
+            beats[int(match[1])] = _beat(int(match[1]), record, changed_at_ns(path) / 1e9)
     return dict(sorted(beats.items()))
-
-
-def _modified(path: Path) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
 
 
 def _beat(rank: int, record: Record, modified: float) -> Heartbeat:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hvdtrain.runs.records import Record, seconds_of, shown
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.search import find_runs
 from hvdtrain.system.checkpoint_folder import run_of
+from hvdtrain.system.files import changed_at_ns
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.views.rank_view import RankView, RankWatch, members_and_others, read_beats, with_remarks
 from hvdtrain.views.run_state import RunState, find_state
@@ -259,12 +260,5 @@ def newest_run(path: Path) -> Path:
     runs = find_runs(path)
     if not runs:
         raise UserError(f"{printable(str(path))}: no run there", "give a run's folder, or one that contains runs")
-    return max(runs, key=lambda folder: max(_times(folder), default=0.0))
-
-
-def _times(folder: Path) -> Iterator[float]:
-    for name in ("", "config.json", "metrics.jsonl", "heartbeats", "end.json"):
-        try:
-            yield os.stat(folder / name).st_mtime
-        except OSError:
-            continue
+    files = ("", "config.json", "metrics.jsonl", "heartbeats", "end.json")
+    return max(runs, key=lambda folder: max(changed_at_ns(folder / name) for name in files))

@@ -137,7 +137,7 @@ def test_metrics(lines: list[bytes]) -> None:
         assert all(step >= 0 and len(saved.parameters) == 16 for step, saved in hashes.items())
         history = RecordedRun(folder).history
         assert all(
-            np.isfinite(point).all() for curve in (*history[:2], *history.metrics.values()) for point in curve.points
+            np.isfinite(point).all() for curve in (*history[:2], *history.metrics.values()) for point in curve[::2]
         )
         changes = RecordedRun(folder).changes
         assert all(type(change.step) is int and change.text.isprintable() for change in changes.changes)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.errors import MissingPackage
 from hvdtrain.runs import plots
-from hvdtrain.runs.metrics import History
+from hvdtrain.runs.metrics import Curve, History
 from hvdtrain.runs.run import RecordedRun
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import count_of, printable
 from hvdtrain.views.report.lanes import (
     WIDTH_IN,
     draw_ranks,
@@ -23,7 +23,7 @@ from hvdtrain.views.report.lanes import (
     has_ranks,
     wrapped,
 )
-from hvdtrain.views.report.rows import ReportRow, count_of, unit_of
+from hvdtrain.views.report.rows import ReportRow, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,8 +37,6 @@ MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
 """Of a curve, and of all: the page stays small."""
 MAX_PANELS = 8
 TRAIN_LOSS = "training loss"
-Points = list[tuple[float, float]]
-"""Values over epochs."""
 
 
 class Chart(NamedTuple):
@@ -137,34 +135,25 @@ def _chart(kind: _ChartKind, figure: Figure, rows: list[ReportRow]) -> Chart:
     return Chart(kind.title, alt, uri, width, height)
 
 
-class _Line(NamedTuple):
-    """How the curves of a run are drawn."""
-
-    run: RecordedRun
-    color: str
-    style: str
-
-
 def _has_curve(history: History) -> bool:
     return bool(history.train_loss or history.evaluated_loss or history.metrics or history.logged)
 
 
-def _points(name: str, history: History, most: int = MAX_POINTS) -> Points:
-    """The curve of a panel, of about so many points."""
+def _curve(name: str, history: History) -> Curve | None:
+    """The curve of a panel."""
     losses = {TRAIN_LOSS: history.train_loss, f"{history.part} {LOSS}": history.evaluated_loss}
     metric = history.metrics.get(name.removeprefix(f"{history.part} "))
-    curve = losses.get(name) or metric or history.logged.get(name)
-    return curve.thinned(most).points if curve else []
+    return losses.get(name) or metric or history.logged.get(name)
 
 
-def _panels(lines: list[_Line]) -> list[str]:
+def _panels(runs: Iterable[RecordedRun]) -> list[str]:
     """The names of the figures that any of the runs recorded: losses, then metrics, then those that scripts logged."""
-    histories = [line.run.history for line in lines]
+    histories = [run.history for run in runs]
     losses = dict.fromkeys(f"{history.part} {LOSS}" for history in histories)
     metrics = dict.fromkeys(f"{history.part} {name}" for history in histories for name in history.metrics)
     logged = dict.fromkeys(name for history in histories for name in history.logged)
     names = [TRAIN_LOSS, *losses, *metrics, *logged]
-    return [name for name in names if any(_points(name, history) for history in histories)][:MAX_PANELS]
+    return [name for name in names if any(_curve(name, history) for history in histories)][:MAX_PANELS]
 
 
 def draw_curves(rows: list[ReportRow]) -> Figure:
@@ -174,9 +163,10 @@ def draw_curves(rows: list[ReportRow]) -> Figure:
     handles, lines = [], []
     for number, row in enumerate(rows[:MAX_ROWS]):
         color, style = plots.COLORS[number % len(plots.COLORS)], plots.LINES[number // len(plots.COLORS)]
-        lines += [_Line(run, color, style) for run in row.runs[: MAX_LINES // len(rows[:MAX_ROWS])]]
+        lines += [(run, color, style) for run in row.runs[: MAX_LINES // len(rows[:MAX_ROWS])]]
         handles.append(Line2D([], [], color=color, linestyle=style, linewidth=1.3, label=wrapped(row.label, 50)))
-    panels, legend = _panels(lines), sum(str(handle.get_label()).count("\n") + 1 for handle in handles)
+    panels = _panels(run for run, _, _ in lines)
+    legend = sum(str(handle.get_label()).count("\n") + 1 for handle in handles)
     figure = plots.new_figure(WIDTH_IN, 1.9 * len(panels) + 0.19 * legend + 0.5)
     axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axis, name in zip(axes, panels, strict=True):
@@ -190,16 +180,17 @@ def draw_curves(rows: list[ReportRow]) -> Figure:
     return figure
 
 
-def _draw_panel(axis: Axes, lines: list[_Line], name: str) -> None:
+def _draw_panel(axis: Axes, lines: list[tuple[RecordedRun, str, str]], name: str) -> None:
+    """The curves of runs, each in a color and a style."""
     most = max(min(MAX_POINTS, MAX_ALL_POINTS // len(lines)), 2)
-    for line in lines:
-        points = _points(name, line.run.history, most)
-        if not points:
+    for run, color, style in lines:
+        curve = _curve(name, run.history)
+        if not curve:
             continue
-        x, y = zip(*points, strict=True)
+        x, _, y = curve.thinned(most)
         alpha = 0.9 if len(lines) < 10 else 0.5
-        marker = "o" if len(points) < 2 else ""
-        axis.plot(x, y, line.style, color=line.color, linewidth=1.3, alpha=alpha, marker=marker, markersize=4)
+        marker = "o" if len(x) < 2 else ""
+        axis.plot(x, y, style, color=color, linewidth=1.3, alpha=alpha, marker=marker, markersize=4)
 
 
 def _draw_scaling(rows: list[ReportRow]) -> Figure:

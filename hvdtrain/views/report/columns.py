@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hvdtrain.config.score import ACCURACY
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import count_of, printable
 from hvdtrain.views.report.definitions import NONE
-from hvdtrain.views.report.rows import ReportRow, Spread, count_of, score_form, unit_of
+from hvdtrain.views.report.rows import ReportRow, Spread, score_form, unit_of
 
 
 class FigureColumn(NamedTuple):

@@ -7,17 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hvdtrain.runs.run import RecordedRun
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import count_of, printable
 from hvdtrain.views.report.bits import bit_sentences
 from hvdtrain.views.report.columns import SPEED_AT, FigureColumn, main_columns, more_columns
 from hvdtrain.views.report.comparison import make_rows
 from hvdtrain.views.report.definitions import NOTE
 from hvdtrain.views.report.findings import findings
-from hvdtrain.views.report.rows import MOST, ReportRow, count_of, group_rows, unit_of
+from hvdtrain.views.report.rows import MOST, ReportRow, group_rows, unit_of
 from hvdtrain.views.table import Column, Section, Table, text_column
 
 HOST = ("name", "processor", "cores", "system")
-STRATEGY = "strategy"
 MAX_CLASSES = 20
 """With more classes, their accuracies are not listed."""
 LEAST = 9
@@ -72,7 +71,7 @@ class RunsReport:
 
     def table(self, shown: Sequence[FigureColumn]) -> Table:
         """These figures of all rows; of the main ones, the greatest speed of a group is marked."""
-        texts = [STRATEGY, *([NOTE] if self.noted else [])]
+        texts = ["strategy", *([NOTE] if self.noted else [])]
         columns = [text_column(text) for text in texts]
         columns += [Column(one.heading, one.priority, least=LEAST, overflow="wrap") for one in shown]
         sections = []

@@ -12,8 +12,8 @@ from hvdtrain.config.strategy_names import SINGLE
 from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.step_times import slow_ranks
-from hvdtrain.system.text import printable
-from hvdtrain.views.report.rows import MOST, ReportRow, RowGroup, ValueRange, count_of, score_form
+from hvdtrain.system.text import count_of, printable
+from hvdtrain.views.report.rows import MOST, ReportRow, RowGroup, ValueRange, score_form
 
 MAX_GROUPS = 4
 """Groups whose speed the sentences have; the tables have all."""
@@ -63,17 +63,14 @@ def _without_base(group: RowGroup) -> str:
     return f"{group.title}: {_name(best)} is the fastest of {len(group.rows)} rows, with {speed}"
 
 
-def _short(row: ReportRow) -> str:
-    return row.strategy + (f" ({row.note})" if row.note else "")
-
-
 def _name(row: ReportRow) -> str:
     """The row in a sentence."""
     run = row.run
     parts = [count_of(run.ranks, "rank")] * (run.ranks > 1 or run.devices == 1)
     parts += [count_of(run.devices, "device")] * (run.devices > 1)
     cores = f" on {count_of(round(row.cores.median), 'core')}" if row.cores else ""
-    return f"{_short(row)} with {' of '.join(parts)}{cores}"
+    note = f" ({row.note})" if row.note else ""
+    return f"{row.strategy}{note} with {' of '.join(parts)}{cores}"
 
 
 def _agreement(rows: list[ReportRow]) -> str:
@@ -93,7 +90,8 @@ def _scores(rows: list[ReportRow]) -> str:
     names = Counter(row.scored_by for row in rows if row.score)
     name = max(names, key=lambda name: (names[name], name == ACCURACY), default="")
     measured = [row for row in rows if row.score and row.scored_by == name]
-    if len(measured) < 2 or len({(_tested(row.run), row.part, row.run.test_rows) for row in measured}) > 1:
+    tested = {(row.run.data or row.run.settings["model"], row.part, row.run.test_rows) for row in measured}
+    if len(measured) < 2 or len(tested) > 1:
         return ""
     low, high = (choose(row.score.median for row in measured if row.score) for choose in (min, max))
     named = "accuracies" if name == ACCURACY else f"{printable(name)} values"
@@ -110,11 +108,6 @@ def _scores(rows: list[ReportRow]) -> str:
         return f"{ends}: none differs from the highest beyond chance in the test rows (95 %)."
     others = f"{below} of the {len(measured) - 1} others"
     return f"{ends}: the highest, of {best.label}, is above {others} beyond chance (95 %)."
-
-
-def _tested(run: RecordedRun) -> str:
-    """What it was tested with."""
-    return run.settings["model"] if run.is_user_code else run.settings["data"]
 
 
 def _work(run: RecordedRun) -> list[int]:

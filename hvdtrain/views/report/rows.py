@@ -167,11 +167,6 @@ def unit_of(rows: Iterable[ReportRow]) -> str:
     return "images" if all(row.run.unit == "images" for row in rows) else "rows"
 
 
-def count_of(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 @dataclass
 class RowGroup:
     """The rows of a framework; where several data sets, networks or machines are in the report, of one of each."""

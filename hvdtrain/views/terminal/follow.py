@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
@@ -100,32 +99,24 @@ def _views(follower: RunFollower, asked: list[int]) -> Iterator[RunView]:
     yield view
 
 
-class Screen:
-    """What `rich` draws: a run in the terminal's present size."""
-
-    def __init__(self, shown: Shown, output: Output) -> None:
-        self.shown, self._output = shown, output
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        height = options.height or console.height
-        yield Text("\n").join(self._output.encodable(screen_lines(self.shown, options.max_width, height)))
-
-
 def _on_screen(views: Iterator[RunView], output: Output) -> RunView:
     """Draw until the end; then the last screen stays in the terminal. Nothing stays if the user leaves."""
     first = next(views)
     metrics = MetricsReader(first.folder / NAME)
-    screen = Screen(Shown.read(first, metrics), output)
+    console, shown = output.console, Shown.read(first, metrics)
     read_at, view = time.monotonic(), first
-    with Live(screen, console=output.console, screen=True, auto_refresh=False, redirect_stderr=False) as live:
+
+    def drawn() -> Text:
+        return Text("\n").join(output.encodable(screen_lines(shown, console.width, console.height)))
+
+    with Live(get_renderable=drawn, console=console, screen=True, auto_refresh=False, redirect_stderr=False) as live:
         for view in views:
-            if time.monotonic() - read_at >= CURVES_S or view.state.name != screen.shown.view.state.name:
-                screen.shown, read_at = Shown.read(view, metrics), time.monotonic()
+            if time.monotonic() - read_at >= CURVES_S or view.state.name != shown.view.state.name:
+                shown, read_at = Shown.read(view, metrics), time.monotonic()
             else:
-                screen.shown = screen.shown._replace(view=view)
-            live.update(screen, refresh=True)
-    height = output.console.height - LINES_AFTER
-    output.print(screen_lines(Shown.read(view, metrics), output.console.width, height))
+                shown = shown._replace(view=view)
+            live.refresh()
+    output.print(screen_lines(Shown.read(view, metrics), console.width, console.height - LINES_AFTER))
     return view
 
 

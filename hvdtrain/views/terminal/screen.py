@@ -12,7 +12,7 @@ from rich.text import Text
 from hvdtrain.config.score import LOSS
 from hvdtrain.runs.changes import AUDIT, LOST, Changes
 from hvdtrain.runs.metrics import NAME, Curve, MetricsReader, SavedHash
-from hvdtrain.system.text import format_ranks
+from hvdtrain.system.text import count_of, format_ranks
 from hvdtrain.views.details import LEVELS, SharedMessage, joined_messages, last_messages
 from hvdtrain.views.listing import STYLES
 from hvdtrain.views.rank_view import RankView
@@ -116,7 +116,7 @@ def _ranks_of(view: RunView) -> str:
     now, size = view.size_now, view.size
     if now is not None and size:
         return f"{now} of {size} ranks" if now < size else f"{now} ranks ({size} at the start)"
-    return f"{size} rank{'s' * (size != 1)}" if size else ""
+    return count_of(size, "rank") if size else ""
 
 
 def progress_lines(view: RunView, width: int) -> list[Text]:
@@ -188,7 +188,7 @@ def rank_lines(view: RunView, width: int | None, most: int | None = None) -> lis
     if left:
         unusual = sum(bool(rank.remark) for rank in ranks) - sum(bool(rank.remark) for rank in shown)
         remarks = f", {unusual} of them with remarks" if unusual else ""
-        lines.append(Text(f"and {left} more rank{'s' * (left != 1)}{remarks}", "dim"))
+        lines.append(Text(f"and {count_of(left, 'more rank')}{remarks}", "dim"))
     return lines
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.runs.search import find_runs
+from hvdtrain.system.files import changed_at_ns
 from hvdtrain.system.text import printable
 from hvdtrain.views.rank_view import RankView
 from hvdtrain.views.run_view import RunFollower
@@ -43,7 +44,7 @@ class ListedRun:
 
     def read(self) -> None:
         """Read it unless it is over and its files are the same."""
-        signature = tuple(_changed_at(self.folder / name) for name in ("", "heartbeats", "end.json", "metrics.jsonl"))
+        signature = tuple(changed_at_ns(self.folder / name) for name in ("", "heartbeats", "end.json", "metrics.jsonl"))
         if self._is_settled and signature == self._signature:
             return
         self.is_left_out = leads_out(self.folder, self.root)
@@ -53,14 +54,6 @@ class ListedRun:
         self.values = {**view.values, "name": self.name}
         self.ranks, self._signature = view.ranks, signature
         self._is_settled = view.state.is_over and max(signature) < (time.time() - SETTLED_S) * 1e9
-
-
-def _changed_at(path: Path) -> int:
-    """When a file or a folder changed, in ns; 0 where it is not there."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
 
 
 class Listing:
