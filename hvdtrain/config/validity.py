@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hvdtrain.config.compression import FP16, NONE, POWERSGD, parse_method
@@ -37,13 +37,16 @@ SHARDED = "--strategy single, horovod, ring, mpi or (PyTorch) ddp"
 def check_config(config: Any) -> None:
     """Check each option of a Config, and those that go together whatever the framework and the data are."""
     check_ranges(config)
-    _raise_first(_config_problems(config))
+    _check_combinations(config)
 
 
 def check_runtime(runtime: Any) -> None:
     """Check RuntimeOptions by themselves."""
     check_ranges(runtime)
-    _raise_first(_runtime_problems(runtime))
+    if runtime.on_wrong_bits != "stop" and not runtime.audit:
+        raise invalid("on_wrong_bits", runtime.on_wrong_bits, "wrong bits are found by audits", "give --audit as well")
+    if runtime.auto_resume and not (runtime.name or os.environ.get(RUN_NAME)):
+        raise invalid("resume", runtime.resume, "it finds the run by its name", "give the run a --name")
 
 
 def check_launched(runtime: Any, name: str, request: str) -> None:
@@ -92,13 +95,14 @@ def check_strategy(config: Any, runtime: Any, strategy: Any, gradients: int | No
     check_supported(config, strategy.unsupported)
     if config.shards:
         lacks = "does not sum the gradients of shards exactly"
-        _raise_first(_alone_problems(config, strategy, "shards", lacks))
+        _check_alone(config, strategy, "shards", lacks)
     if config.sync_every > 1:
-        _raise_first(_alone_problems(config, strategy, "sync_every", "has no steps that a rank makes by itself"))
-    _raise_first(_audit_problems(config, runtime, strategy))
-    if gradients is not None:
-        _raise_first(_grouping_problems(config, gradients))
-    _raise_first(_device_problems(config, runtime, strategy))
+        _check_alone(config, strategy, "sync_every", "has no steps that a rank makes by itself")
+    _check_audit(config, runtime)
+    if gradients is not None and config.groups != "auto" and config.groups > gradients:
+        problem = f"{config.model} has {gradients} gradients"
+        raise invalid("groups", config.groups, problem, f"give at most {gradients}, or auto")
+    _check_devices(config, runtime, strategy)
 
 
 def check_shards(config: Any, ranks: int) -> None:
@@ -190,36 +194,31 @@ def check_patience(config: Any, evaluated: int) -> None:
         raise invalid("patience", config.patience, problem, "give run.batches() test or validation rows, and evaluate")
 
 
-def _raise_first(problems: Iterator[UserError]) -> None:
-    for problem in problems:
-        raise problem
-
-
-def _config_problems(config: Any) -> Iterator[UserError]:
+def _check_combinations(config: Any) -> None:
     schedule = Schedule.parse(config.schedule)
     changes = config.epochs // schedule.epochs if schedule.kind == "step" else 0
     if math.log10(config.lr) + changes * math.log10(schedule.factor) > MAX_LR_EXPONENT:
         problem = f"the learning rate would exceed 10^{MAX_LR_EXPONENT}"
-        yield invalid("schedule", config.schedule, problem, "give a FACTOR of at most 1, or a smaller --lr")
+        raise invalid("schedule", config.schedule, problem, "give a FACTOR of at most 1, or a smaller --lr")
     if config.nesterov and (config.momentum == 0 or config.optimizer != "sgd"):
         remedy = "use --optimizer sgd and a --momentum above 0, or --no-nesterov"
-        yield invalid("nesterov", config.nesterov, "requires momentum", remedy)
+        raise invalid("nesterov", config.nesterov, "requires momentum", remedy)
     if config.batch_norm == "sync" and config.accumulate > 1:
         problem = "the parts of --accumulate are normalized one by one"
-        yield invalid("batch_norm", config.batch_norm, problem, "use --accumulate 1, or local")
+        raise invalid("batch_norm", config.batch_norm, problem, "use --accumulate 1, or local")
     if config.shards:
-        yield from _excluded(config, "shards", WITHOUT_SHARDS)
+        _check_excluded(config, "shards", WITHOUT_SHARDS)
     if config.sync_every > 1:
-        yield from _excluded(config, "sync_every", WITHOUT_LOCAL_STEPS)
-    yield from _compression_problems(config)
+        _check_excluded(config, "sync_every", WITHOUT_LOCAL_STEPS)
+    _check_compression(config)
     if config.freeze and (config.groups != "auto" or config.strategy == "manual"):
-        yield UserError(
+        raise UserError(
             "--freeze: it has no fixed number of gradients", "leave out --groups, or --strategy manual", option="freeze"
         )
     for name, about in facts(type(config)).items():
         value = getattr(config, name)
         if about.over_horovod and config.strategy not in OVER_HOROVOD and value != getattr(type(config), name):
-            yield invalid(name, value, "only --strategy horovod has this option", "leave it out, or use that strategy")
+            raise invalid(name, value, "only --strategy horovod has this option", "leave it out, or use that strategy")
 
 
 WITHOUT_SHARDS = {
@@ -245,71 +244,58 @@ WITHOUT_LOCAL_STEPS = {
 """Options that --sync-every excludes, in the same way."""
 
 
-def _excluded(config: Any, by: str, allowed_values: Mapping[str, tuple[Any, str]]) -> Iterator[UserError]:
+def _check_excluded(config: Any, by: str, allowed_values: Mapping[str, tuple[Any, str]]) -> None:
     """What an option excludes. allowed_values: as WITHOUT_SHARDS has them."""
     for name, (allowed, reason) in allowed_values.items():
         values = allowed if isinstance(allowed, tuple) else (allowed,)
         if (value := getattr(config, name)) is True:
-            yield UserError(f"--{key(name)}: {reason}", f"leave out that or --{key(by)}", option=name)
+            raise UserError(f"--{key(name)}: {reason}", f"leave out that or --{key(by)}", option=name)
         elif value not in values:
-            yield invalid(name, value, reason, f"use {values[0]}, or leave out --{key(by)}")
+            raise invalid(name, value, reason, f"use {values[0]}, or leave out --{key(by)}")
 
 
-def _compression_problems(config: Any) -> Iterator[UserError]:
+def _check_compression(config: Any) -> None:
     method = parse_method(config.compression)
     if method.name == NONE:
         return
     has_fp16 = config.strategy in OVER_HOROVOD
     if config.strategy not in COMPRESSING and not (has_fp16 and method.name == FP16):
         problem = f"--strategy {config.strategy} does not compress"
-        yield invalid("compression", config.compression, problem, f"use --strategy {', '.join(COMPRESSING)}")
+        raise invalid("compression", config.compression, problem, f"use --strategy {', '.join(COMPRESSING)}")
     if method.name == FP16 and not has_fp16:
-        yield invalid("compression", FP16, "only --strategy horovod has it", "use bf16, which sends as many bytes")
+        raise invalid("compression", FP16, "only --strategy horovod has it", "use bf16, which sends as many bytes")
     if method.name == FP16 and config.sync_every > 1:
         problem = "it is Horovod's own, for gradients, and with --sync-every ranks send weights"
-        yield invalid("compression", FP16, problem, "use bf16, which sends as many bytes")
+        raise invalid("compression", FP16, problem, "use bf16, which sends as many bytes")
     if config.by_horovod:
         return
     if config.groups != "auto":
-        yield invalid("groups", config.groups, f"--compression {method} sends all gradients at once", "leave it out")
+        raise invalid("groups", config.groups, f"--compression {method} sends all gradients at once", "leave it out")
     if method.name == POWERSGD and config.precision == "fp16":
         problem = "what it has still to send would be in units of a loss scale that changes"
-        yield invalid("compression", config.compression, problem, "use --precision bf16 or fp32, or --compression int8")
+        raise invalid("compression", config.compression, problem, "use --precision bf16 or fp32, or --compression int8")
 
 
-def _runtime_problems(runtime: Any) -> Iterator[UserError]:
-    if runtime.on_wrong_bits != "stop" and not runtime.audit:
-        yield invalid("on_wrong_bits", runtime.on_wrong_bits, "wrong bits are found by audits", "give --audit as well")
-    if runtime.auto_resume and not (runtime.name or os.environ.get(RUN_NAME)):
-        yield invalid("resume", runtime.resume, "it finds the run by its name", "give the run a --name")
-
-
-def _alone_problems(config: Any, strategy: Any, name: str, lacks: str) -> Iterator[UserError]:
+def _check_alone(config: Any, strategy: Any, name: str, lacks: str) -> None:
     """Of an option with which ranks make steps without the others: why this strategy cannot."""
     if not strategy.sums_shards:
-        yield invalid(name, getattr(config, name), f"--strategy {config.strategy} {lacks}", f"use {SHARDED}")
+        raise invalid(name, getattr(config, name), f"--strategy {config.strategy} {lacks}", f"use {SHARDED}")
 
 
-def _audit_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
+def _check_audit(config: Any, runtime: Any) -> None:
     if runtime.audit and not config.shards:
         problem = "only a shard has the same bits on every rank"
-        yield invalid("audit", runtime.audit, problem, "give --shards as well, or leave it out")
+        raise invalid("audit", runtime.audit, problem, "give --shards as well, or leave it out")
     if runtime.audit and config.strategy == "single":
         problem = "one process has no other rank to compare with"
-        yield invalid("audit", runtime.audit, problem, "leave it out, or choose a strategy for several processes")
+        raise invalid("audit", runtime.audit, problem, "leave it out, or choose a strategy for several processes")
 
 
-def _grouping_problems(config: Any, gradients: int) -> Iterator[UserError]:
-    if config.groups != "auto" and config.groups > gradients:
-        problem = f"{config.model} has {gradients} gradients"
-        yield invalid("groups", config.groups, problem, f"give at most {gradients}, or auto")
-
-
-def _device_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
+def _check_devices(config: Any, runtime: Any, strategy: Any) -> None:
     if runtime.devices > 1 and not strategy.many_devices:
         problem = f"--strategy {config.strategy} uses one device per process"
         remedy = "leave --devices out, or choose a strategy for several devices (--strategy help)"
-        yield invalid("devices", runtime.devices, problem, remedy)
+        raise invalid("devices", runtime.devices, problem, remedy)
     if runtime.devices > config.batch_size:
         problem = f"a batch has {config.batch_size} row(s)"
-        yield invalid("devices", runtime.devices, problem, "give each device at least one row")
+        raise invalid("devices", runtime.devices, problem, "give each device at least one row")
