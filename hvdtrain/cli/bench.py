@@ -11,7 +11,6 @@ from hvdtrain.measure.bench import allreduce
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
 from hvdtrain.measure.bench.strategies import (
     BenchJob,
-    BenchRow,
     StrategyBenchOptions,
     all_rows,
     choose,
@@ -55,7 +54,9 @@ def run(options: StrategyBenchOptions) -> None:
     if jobs and not missing:
         print(f"nothing to do: all {len(jobs)} jobs have finished", file=sys.stderr, flush=True)
     failed = run_jobs(missing, options)
-    _show_omitted(rows)
+    for row in rows:
+        if row.problem:
+            print(f"{row.name} was not run: {row.problem}")
     show_report([options.output], options.output / "report")
     _show_ratios(jobs, options)
     if failed:
@@ -69,9 +70,3 @@ def _show_ratios(jobs: list[BenchJob], options: StrategyBenchOptions) -> None:
     write_outputs(options.output, "--output", {"ratios.json": content})
     if ratios:
         print(f"\n{ratio_table(ratios).terminal()}")
-
-
-def _show_omitted(rows: list[BenchRow]) -> None:
-    for row in rows:
-        if row.problem:
-            print(f"{row.name} was not run: {row.problem}")

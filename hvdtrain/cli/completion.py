@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -51,20 +50,11 @@ def _all_commands(file: object) -> argparse.ArgumentParser:
     for name, module in COMMANDS.items():
         made = importlib.import_module(f"hvdtrain.{module}").parser()
         # Its own --help stays, which some commands print by themselves.
-        for action in _all_actions(made):
+        for action in made.all_actions():
             if _takes_path(action):
-                action.complete = file  # type: ignore[attr-defined]
+                action.complete = file
         commands.add_parser(name, help=made.description, parents=[made], add_help=False)
     return program
-
-
-def _all_actions(made: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Options and positional arguments of a parser, and of the commands below it."""
-    for action in made._actions:
-        yield action
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from _all_actions(command)
 
 
 def _takes_path(action: argparse.Action) -> bool:

@@ -32,7 +32,10 @@ BOLD, COLORS = "1", {"ok": "32", "warn": "33", "fail": "31"}
 @exit_status()
 def main(argv: list[str]) -> None:
     """Examine, and print on rank 0; ends the process with 1 if a check failed, 2 for invalid options."""
-    sys.exit(_run(_parse(argv)))
+    options = parser().parse_args(argv)
+    if options.ranks < 1:
+        parser().error(f"--ranks {options.ranks}: give 1 or more")
+    sys.exit(_run(options))
 
 
 def parser() -> Parser:
@@ -52,13 +55,6 @@ def parser() -> Parser:
     made.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks planned on this host; default: 2")
     made.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs; default: runs")
     return made
-
-
-def _parse(argv: list[str]) -> argparse.Namespace:
-    options = parser().parse_args(argv)
-    if options.ranks < 1:
-        parser().error(f"--ranks {options.ranks}: give 1 or more")
-    return options
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -59,10 +59,7 @@ def parser() -> OptionParser:
 @exit_status()
 def main(argv: list[str]) -> None:
     """Write the model and print a line about it; ends the process with an exit status if that fails."""
-    _export(read_arguments(ExportOptions, PROGRAM, argv, removed.EXPORT))
-
-
-def _export(options: ExportOptions) -> None:
+    options = read_arguments(ExportOptions, PROGRAM, argv, removed.EXPORT)
     kind, output = output_format(options.output), Path(options.output)
     _check_output(kind, output, options.force)
     path, saved = checkpoints.newest(options.checkpoint)

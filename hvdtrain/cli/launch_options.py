@@ -19,12 +19,6 @@ EXAMPLES = """examples:
   python -m hvdtrain launch mpirun -n 4 --dry-run -- python -m hvdtrain.tensorflow_lenet
   python -m hvdtrain launch sbatch --nodes 2 --ranks-per-node 4 --time 1:00:00 -- python -m hvdtrain.torch_lenet
 """
-# The options' groups in --help.
-HOSTS = "ranks and hosts"
-FAILURES = "failures and limits"
-ENVIRONMENT = "environment and output"
-SLURM = "what Slurm is asked for"
-SBATCH = "write a batch script for Slurm; with --submit submit it"
 
 
 def parser() -> Parser:
@@ -37,7 +31,8 @@ def parser() -> Parser:
     commands = made.add_subparsers(dest="launcher", required=True, metavar="LAUNCHER", title="launchers and commands")
     for name, launcher in LAUNCHERS.items():
         _add_job_options(_add_command(commands, name, launcher.about), launcher.options)
-    _add_batch_options(_add_command(commands, "sbatch", SBATCH))
+    about = "write a batch script for Slurm; with --submit submit it"
+    _add_batch_options(_add_command(commands, "sbatch", about))
     return made
 
 
@@ -60,7 +55,7 @@ def _add_command(commands: Any, name: str, about: str) -> argparse.ArgumentParse
 def _add_job_options(command: argparse.ArgumentParser, kinds: Sequence[str]) -> None:
     """The options of one launcher. kinds: those that it has beyond the common ones, as in its entry of LAUNCHERS."""
     command.set_defaults(hosts=None, hostfile=None, max_np=0, nodes=0, container="", mpi="")  # of other launchers
-    add = command.add_argument_group(HOSTS).add_argument
+    add = command.add_argument_group("ranks and hosts").add_argument
     add("-n", "-np", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
     if "hosts" in kinds:
         add("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots, reached by ssh")
@@ -87,7 +82,7 @@ def positive(text: str) -> float:
 
 def _add_common_options(command: argparse.ArgumentParser) -> None:
     """Options of all launchers and of sbatch."""
-    add = command.add_argument_group(FAILURES).add_argument
+    add = command.add_argument_group("failures and limits").add_argument
     add("--survive", action="store_true",
         help="go on in memory when ranks are lost, start them again, and take new ones; needs --shards of training "
              "(see docs/launch.md)")  # fmt: skip
@@ -98,7 +93,7 @@ def _add_common_options(command: argparse.ArgumentParser) -> None:
     add("--start-timeout", type=positive, default=START_TIMEOUT_S, metavar="S",
         help=f"seconds to wait until all ranks have registered, and then until their library connects them "
              f"(default: {START_TIMEOUT_S:g})")  # fmt: skip
-    add = command.add_argument_group(ENVIRONMENT).add_argument
+    add = command.add_argument_group("environment and output").add_argument
     add("--interface", metavar="NAME", help="network interface between the hosts, such as eth0")
     add("--env", action="append", default=[], metavar="NAME[=VALUE]",
         help="set a variable for the ranks, or pass it on")  # fmt: skip
@@ -110,7 +105,7 @@ def _add_common_options(command: argparse.ArgumentParser) -> None:
 
 
 def _add_batch_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group(SLURM).add_argument
+    add = command.add_argument_group("what Slurm is asked for").add_argument
     add("--nodes", type=int, required=True, metavar="N", help="number of nodes")
     add("--ranks-per-node", type=int, required=True, metavar="N", help="with GPUs: one rank per GPU")
     add("--time", default="1:00:00", metavar="D-H:M:S", help="time limit (default: 1:00:00)")

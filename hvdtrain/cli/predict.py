@@ -57,10 +57,7 @@ def parser() -> OptionParser:
 @exit_status()
 def main(argv: list[str]) -> None:
     """Print a line for each image; ends the process with an exit status if that fails."""
-    _predict(read_arguments(PredictOptions, PROGRAM, argv, removed.PREDICT))
-
-
-def _predict(options: PredictOptions) -> None:
+    options = read_arguments(PredictOptions, PROGRAM, argv, removed.PREDICT)
     path, saved = checkpoints.newest(options.checkpoint)
     network = checkpoints.network(path, saved)
     images = np.stack([read_image(path, network.input_shape, options.invert) for path in options.files])

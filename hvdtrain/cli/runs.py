@@ -5,7 +5,6 @@ It only reads the folders that training writes: it imports no framework and chan
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -27,7 +26,7 @@ LINES_AROUND = 4
 @exit_status()
 def main(argv: list[str]) -> None:
     """Print the table, or JSON; ends the process with a nonzero status if there is no such folder."""
-    options = parse(argv)
+    options = parser().parse_args(joined(argv, "--sort"))
     views = read_runs(find_runs(options.folder))
     if closed := closed_folders(options.folder):
         print(f"hvdtrain: left out, as you may not list them: {', '.join(closed)}", file=sys.stderr)
@@ -69,8 +68,3 @@ def parser() -> Parser:
     )  # fmt: skip
     made.add_argument("--json", action="store_true", help="print a JSON list, in which null is what is not known")
     return made
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """The options; exits for invalid ones."""
-    return parser().parse_args(joined(argv, "--sort"))

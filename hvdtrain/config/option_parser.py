@@ -53,14 +53,12 @@ class OptionParser(Parser):
 
     def add(self, kind: type, defaults: Any = None, hidden: Collection[str] = ()) -> None:
         """Add the options of a dataclass. defaults: of this class, those that --help shows; it omits those hidden."""
-        groups: dict[str, Any] = {}
         for field in dataclasses.fields(kind):
             about = facts(kind)[field.name]
-            if about.group and about.group not in groups:
-                groups[about.group] = self._group(about.group)
+            group = self._group(about.group) if about.group else self
             default = getattr(defaults, field.name) if defaults else field.default
             text = argparse.SUPPRESS if field.name in hidden else _help(texts(kind)[field.name], default)
-            self._add(groups.get(about.group, self), field.name, about, kind, text)
+            self._add(group, field.name, about, kind, text)
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
         """The options that are given, by their names in Python. Raises UserError."""

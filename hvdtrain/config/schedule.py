@@ -37,10 +37,7 @@ class Schedule:
         kind, *given = text.split(":")
         forms = [":".join([name, *map(str.upper, arguments)]) for name, arguments in ARGUMENTS.items()]
         if kind not in ARGUMENTS:
-            raise invalid("schedule", text, f"no such schedule{did_you_mean(kind, ARGUMENTS)}", f"use {_any_of(forms)}")
+            remedy = f"use {', '.join(forms[:-1])} or {forms[-1]}"
+            raise invalid("schedule", text, f"no such schedule{did_you_mean(kind, ARGUMENTS)}", remedy)
         form = next(form for form in forms if form.partition(":")[0] == kind)
         return cls(kind, **numbers(cls, "schedule", text, given, ARGUMENTS[kind], f"use {form}"))
-
-
-def _any_of(forms: list[str]) -> str:
-    return f"{', '.join(forms[:-1])} or {forms[-1]}"

@@ -61,11 +61,6 @@ def from_text(name: str, text: str, where: str) -> Any:
         raise values.not_accepted(name, given, text, KINDS[name]) from None
 
 
-def from_toml(name: str, value: Any, where: str) -> Any:
-    """The option's value, from a value of a TOML file. Raises UserError beginning with `where`."""
-    return values.from_toml(name, value, KINDS[name], where)
-
-
 # The options of a TOML file.
 
 
@@ -92,7 +87,7 @@ def read_options(path: Path) -> dict[str, Any]:
         name = find(written, where)
         if name in options:
             raise UserError(f"{where}: {key(name)} is there twice, with - and with _", "keep one of them", option=name)
-        options[name] = from_toml(name, value, where)
+        options[name] = values.from_toml(name, value, KINDS[name], where)
     return options
 
 

@@ -72,21 +72,22 @@ class Parser(argparse.ArgumentParser):
             self.error(f"argument {action.option_strings[-1]}: expected one argument")
         return super()._get_values(action, arg_strings)
 
+    def all_actions(self) -> Iterator[argparse.Action]:
+        """Options and positional arguments of this parser, and of the commands below it."""
+        for action in self._actions:
+            yield action
+            if isinstance(action, argparse._SubParsersAction):
+                for command in action.choices.values():
+                    yield from command.all_actions()
+
     def _misspelt(self) -> Iterator[tuple[str, str]]:
         """The options given that do not exist but are close to one that does, and that one."""
-        known = set(self._options())
+        actions = [action for action in self.all_actions() if not isinstance(action, RemovedOption)]
+        known = {name for action in actions for name in action.option_strings}
         end = self._given.index("--") if "--" in self._given else len(self._given)
         for name in (word.partition("=")[0] for word in self._given[:end]):
             if name.startswith("--") and name not in known and (meant := did_you_mean(name, known)):
                 yield name, meant
-
-    def _options(self) -> Iterator[str]:
-        """The options of this parser, and of the commands below it."""
-        for action in self._actions:
-            yield from () if isinstance(action, RemovedOption) else action.option_strings
-            if isinstance(action, argparse._SubParsersAction):
-                for command in action.choices.values():
-                    yield from command._options()
 
 
 class RemovedOption(argparse.Action):
