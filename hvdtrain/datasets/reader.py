@@ -45,7 +45,7 @@ class Reader:
         self._in_order = {part for part, source in self._sources.items() if stream_of(source)}
         """Parts that the rank reads itself, when a step asks for them."""
         others = {part: source for part, source in self._sources.items() if part not in self._in_order}
-        self._in_processes = {part for part, source in others.items() if _needs_process(source)}
+        self._in_processes = {part for part in others if getattr(others[part], "background", "") == "processes"}
         self.workers = _auto(others.values()) if workers == "auto" else workers
         self.reads_ahead = "train" in others and (not self._in_processes or loader_spec is not None)
         """Whether it has workers, if it is given any."""
@@ -115,10 +115,6 @@ class Reader:
             return process.read(part, rows, draw)
         finally:
             self._idle.put(process)
-
-
-def _needs_process(source: Source) -> bool:
-    return getattr(source, "background", "threads") == "processes"
 
 
 def _auto(sources: Iterable[Source]) -> int:

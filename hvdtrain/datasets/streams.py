@@ -59,8 +59,6 @@ class StreamRows(CheckedRows):
     number of rows is not known, or the rows differ when they are read again.
     """
 
-    background = "threads"
-
     def __init__(self, name: str, rows: Any, skip: bool, checks: RowChecks) -> None:
         dataset = rows.dataset if isinstance(rows, Stream) else rows
         super().__init__(name, _count(name, rows), skip, checks)

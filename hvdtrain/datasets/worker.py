@@ -74,13 +74,10 @@ class WorkerProcess:
 
     def wait_until_loaded(self) -> None:
         """Wait until the process can read. Raises what loading the data raised there."""
-        self._ask("train", np.zeros(0, np.int64), Draw(0, 0))
+        self.read("train", np.zeros(0, np.int64), Draw(0, 0))
 
     def read(self, part: str, rows: np.ndarray, draw: Draw) -> Rows:
         """Rows of a part. Raises what reading them raised there; TrainingError if the process ended."""
-        return self._ask(part, rows, draw)
-
-    def _ask(self, part: str, rows: np.ndarray, draw: Draw) -> Rows:
         try:
             self._connection.send((part, rows, draw))
             answer, cause = self._connection.recv()

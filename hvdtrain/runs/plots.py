@@ -36,7 +36,6 @@ STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "svg.fonttype": "path",  # an SVG in <img> cannot use the fonts of the page
 }
-DOTS_PER_INCH = 120
 MIN_ACCURACY_SPAN = 0.1
 """Of an axis of accuracies."""
 
@@ -67,7 +66,7 @@ def encode(figure: Figure, form: Literal["png", "svg"]) -> bytes:
     """The figure as a file; the same figure gives the same bytes."""
     file = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if form == "svg" else None
-    figure.savefig(file, format=form, dpi=DOTS_PER_INCH, metadata=metadata)
+    figure.savefig(file, format=form, dpi=120, metadata=metadata)
     return file.getvalue()
 
 

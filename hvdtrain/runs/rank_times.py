@@ -22,7 +22,8 @@ def summed(records: Records, has_changed: bool) -> dict[int, StepSeconds]:
     has_changed: whether the run lost ranks or took new ones in. Then the ranks that were together in most logging
     steps count; else those of the newest one, as a run may continue with another number of ranks.
     """
-    ranks = _usual_ranks(records) if has_changed else hash(_last_ranks(records))
+    newest = frozenset(next(_measured(records[::-1]), ()))
+    ranks = _usual_ranks(records) if has_changed else hash(newest)
     unknown = any(time.communicate is None for times in _warm(records, ranks) for time in times.values())
     sums: dict[int, StepSeconds] = {}
     for times in _warm(records, ranks):
@@ -30,11 +31,6 @@ def summed(records: Records, has_changed: bool) -> dict[int, StepSeconds]:
             known = StepSeconds(time.total - time.data, None, time.data) if unknown else time
             sums[rank] = sums.get(rank, NO_TIME).plus(known)
     return sums
-
-
-def _last_ranks(records: Records) -> frozenset[int]:
-    """The ranks of the newest logging step that measured them."""
-    return frozenset(next(_measured(records[::-1]), ()))
 
 
 def _usual_ranks(records: Records) -> int:

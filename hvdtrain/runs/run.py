@@ -14,7 +14,7 @@ from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import History, MetricsReader
-from hvdtrain.runs.records import DamagedFile, Problem, Record, as_text
+from hvdtrain.runs.records import Problem, Record, as_text
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
@@ -86,8 +86,7 @@ class RecordedRun:
         for name in ("host", "versions", "network"):
             self.config.table(name)
         self.result.table("per_class_accuracy")
-        if self._problems:
-            raise DamagedFile(self._problems[0])
+        self.config.require()  # all records note their problems in one list
         return self
 
     def _count(self, record: Record, name: str, least: int = 1) -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from hvdtrain.system.files import file_system_time, last_bytes, read_json
 
-METRICS = "metrics.jsonl"
 END_BYTES = 1 << 16
 """Of the metrics, in which the newest record is looked for."""
 
@@ -32,7 +31,7 @@ def last_step(folder: Path | None, since: float = 0.0) -> int | None:
             steps += [int(read_json(path)["step"])] if os.path.getmtime(path) >= began else []
     if paths and folder:
         with contextlib.suppress(OSError):
-            steps += _recorded_steps(folder / METRICS, began)
+            steps += _recorded_steps(folder / "metrics.jsonl", began)
     return max((step for step in steps if step >= 0), default=None)
 
 

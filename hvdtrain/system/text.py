@@ -36,10 +36,7 @@ def fitted(text: str, width: int, indent: int = 2) -> str:
     """
     if len(text) <= width or width < MIN_WIDTH or not text.isprintable():
         return text
-    wrapper = textwrap.TextWrapper(
-        width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
-    )
-    return "\n".join(wrapper.wrap(text))
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

@@ -15,7 +15,6 @@ from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
 from hvdtrain.system.stacks import DISTRIBUTIONS
 
-QUERY = ["--query-gpu=index,name,driver_version", "--format=csv,noheader"]
 CAPABILITY_QUERY = ["--query-gpu=compute_cap", "--format=csv,noheader"]
 """On its own, as drivers before 510 reject it."""
 MAX_CAPABILITY_OF_MXNET = 86
@@ -44,7 +43,7 @@ def _ask_nvidia_smi(context: CheckContext) -> Gpus | None:
     command = shutil.which("nvidia-smi")
     if not command:
         return None
-    completed = context.run([command, *QUERY], 20)
+    completed = context.run([command, "--query-gpu=index,name,driver_version", "--format=csv,noheader"], 20)
     if completed.status != 0:
         return Gpus([], "", (0, 0), first_line(completed.out) or first_line(completed.err) or completed.reason())
     rows = [[cell.strip() for cell in line.split(",")] for line in completed.out.splitlines() if line.count(",") >= 2]

@@ -60,26 +60,21 @@ def check_link(context: CheckContext) -> Iterator[Finding]:
     small = [_timed(context, np.zeros(SMALL_BYTES // 4, np.float32)) for _ in range(REPEATS)]
     values = np.zeros(GRADIENT_BYTES // 4, np.float32)
     sent = [_timed(context, values)]
-    if max(context.gather(sent[0].seconds)) < REPEATED_S:
+    if max(context.gather(sent[0][0])) < REPEATED_S:
         sent += [_timed(context, values) for _ in range(REPEATS)]
-    waited_share = sum(one.waited_s for one in sent) / sum(one.seconds for one in sent)
+    seconds, waited_s = np.sum(sent, axis=0).tolist()
     crowded = context.job.local_ranks > len(os.sched_getaffinity(0))
-    shortest = [min(one.seconds for one in timed) for timed in (small, sent)]
-    gathered = context.gather([*shortest, waited_share, crowded])
+    shortest = [min(timed)[0] for timed in (small, sent)]
+    gathered = context.gather([*shortest, waited_s / seconds, crowded])
     yield judge(LinkTimes(context.rank_info.size, *map(max, zip(*gathered, strict=True))))
 
 
-class _Timed(NamedTuple):
-    seconds: float
-    waited_s: float
-
-
-def _timed(context: CheckContext, values: np.ndarray) -> _Timed:
-    """An allreduce."""
+def _timed(context: CheckContext, values: np.ndarray) -> tuple[float, float]:
+    """The seconds of an allreduce, and of these, those in which this rank was ready to run and waited for a core."""
     assert context.job
     began, waited_s = time.perf_counter(), _waited_s()
     context.job.allreduce(values)
-    return _Timed(time.perf_counter() - began, _waited_s() - waited_s)
+    return time.perf_counter() - began, _waited_s() - waited_s
 
 
 def _waited_s() -> float:

@@ -23,7 +23,6 @@ from hvdtrain.system.phases import now
 
 ROUNDS = 30
 """Allreduces whose times are compared."""
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RoundTimes(NamedTuple):
@@ -73,7 +72,7 @@ def offset(first: RoundTimes, rank: RoundTimes) -> Offset:
 def _clock() -> str:
     """The host since it was started, and the namespace of its clock; unique where that cannot be found out."""
     with contextlib.suppress(OSError):
-        boot, namespace = BOOT.read_text().strip(), Path("/proc/self/ns/time")
+        boot, namespace = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), Path("/proc/self/ns/time")
         return f"{boot} {os.readlink(namespace) if namespace.is_symlink() else ''}"
     return uuid.uuid4().hex
 

@@ -6,7 +6,6 @@ import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from hvdtrain.runs.timeline.trace_file import RankSteps
 from hvdtrain.system.phases import BACKWARD, EVALUATION, FIT, GRADIENTS, LOGGING, LOOP, STEP, StepSpans
@@ -19,15 +18,6 @@ MIN_SHARE = 0.01
 """Of the time, to be mentioned."""
 NOTABLE_SHARE, NOTABLE_PART = 0.05, 0.6
 """Of the time that the others wait for a rank, and of all waiting that it causes, from which on it is named."""
-
-
-class Late(NamedTuple):
-    """The last rank of one step."""
-
-    place: int
-    """Its place in the list of ranks."""
-    waited_s: float
-    """How long the other ranks waited for it, their mean."""
 
 
 def summary(ranks: Sequence[RankSteps], error_s: float = 0.0) -> list[str]:
@@ -66,16 +56,19 @@ def _shares(steps: list[list[StepSpans]]) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in shares)
 
 
-def _late(step: list[StepSpans], join: str, error_s: float) -> Late | None:
-    """The last rank at that part of a step; None where the clocks cannot tell, or a rank has no such part."""
+def _late(step: list[StepSpans], join: str, error_s: float) -> tuple[int, float] | None:
+    """The place of the last rank at that part of a step, and the mean seconds for which the others waited for it.
+
+    None where the clocks cannot tell, or a rank has no such part.
+    """
     arrivals = [[part.begin for part in of_rank.parts if part.name == join] for of_rank in step]
     if not all(arrivals):
         return None
     times = [max(of_rank) for of_rank in arrivals]
     place = max(range(len(times)), key=times.__getitem__)
     others = times[:place] + times[place + 1 :]
-    late = Late(place, _s(times[place] - statistics.fmean(others)))
-    return late if _s(times[place] - max(others)) >= error_s else None
+    waited_s = _s(times[place] - statistics.fmean(others))
+    return (place, waited_s) if _s(times[place] - max(others)) >= error_s else None
 
 
 def _about_last(ranks: Sequence[RankSteps], steps: list[list[StepSpans]], error_s: float, step_s: float) -> str:
@@ -85,8 +78,8 @@ def _about_last(ranks: Sequence[RankSteps], steps: list[list[StepSpans]], error_
     known = [late for step in steps if (late := _late(step, join, error_s))]
     if not known:
         return "which rank was last cannot be told: the clocks are not known exactly enough"
-    counts = Counter(late.place for late in known)
-    waited = {place: sum(late.waited_s for late in known if late.place == place) for place in counts}
+    counts = Counter(place for place, _ in known)
+    waited = {place: sum(waited_s for last, waited_s in known if last == place) for place in counts}
     slowest = max(waited, key=waited.__getitem__)
     each, rank = waited[slowest] / len(steps), ranks[slowest]
     if each < NOTABLE_SHARE * step_s or waited[slowest] < NOTABLE_PART * sum(waited.values()):

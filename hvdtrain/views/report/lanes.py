@@ -23,7 +23,6 @@ WIDTH_IN = 3.9  # narrow, so that the text is legible on a phone
 LANE = 0.62
 """The width of a bar."""
 FRAMEWORK_COLORS = {"mxnet": plots.BLUE, "torch": plots.ORANGE, "tensorflow": plots.GREEN}
-OTHER_COLOR = plots.PINK
 STEP_COLORS = {
     "computing": plots.BLUE,
     "computing and communicating": plots.PINK,  # where the strategy does not tell them apart
@@ -62,7 +61,7 @@ def _lanes(rows: Sequence[ReportRow]) -> tuple[Figure, Axes]:
 
 
 def _color_of(row: ReportRow) -> str:
-    return FRAMEWORK_COLORS.get(row.framework, OTHER_COLOR)
+    return FRAMEWORK_COLORS.get(row.framework, plots.PINK)
 
 
 def _whiskers(axis: Axes, lane: int, value: Spread) -> None:
