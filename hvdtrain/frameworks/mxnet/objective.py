@@ -229,9 +229,11 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         """
         inputs, targets = self._split([load_array(np.asarray(array), self._contexts[0]) for array in arrays])
         try:
-            self.block(*inputs)
+            self._losses_of(self.block(*inputs), targets)
             mx.nd.waitall()
             run_in_training(self.block, inputs)
+        except UserError:
+            raise
         except Exception as error:
             raise failing_model(self._task, inputs, error) from error
         if isinstance(self.block, gluon.HybridBlock):
@@ -262,13 +264,10 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
     def _try_out(self, inputs: Arrays, targets: Arrays) -> None:
         """Compute losses, metrics and gradients once."""
         before, first = self.weights(), self._contexts[0]
-        try:
-            with autograd.record():
-                outputs = self.block(*inputs)
-                losses = self._losses_of(outputs, targets)
-            self._metrics_of(outputs, targets)
-        except mx.MXNetError as error:
-            raise failing_model(self._task, inputs, error) from error
+        with autograd.record():
+            outputs = self.block(*inputs)
+            losses = self._losses_of(outputs, targets)
+        self._metrics_of(outputs, targets)
         forget_gradients(self.parameters)
         try:
             losses.backward()
