@@ -8,7 +8,6 @@ rank that is lost is reported at once: training stands still until the others kn
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +32,7 @@ from hvdtrain.system.run_end import Failure
 
 MAX_STARTS = 4
 """How often a rank is started, until the job has begun."""
+READY_LIMITS = 5  # times --start-timeout: ranks may prepare their work for so much longer than the first
 
 
 class SurvivingSupervisor(Supervisor):
@@ -165,8 +165,7 @@ class SurvivingSupervisor(Supervisor):
         membership = self._memberships.ready(member, after)
         if not membership:
             self._fail_if_incomplete()
-            waits = functools.partial(self._on_ready_timeout, rank.number)
-            self._limits.append(call_after(self._job.start_timeout_s, waits))
+            self._await_others(rank)
             return
         self._losses.pop(rank.number, None)
         self._said_last.pop(rank.number, None)
@@ -181,10 +180,13 @@ class SurvivingSupervisor(Supervisor):
         else:
             self._console.say(f"{rank.name} joins; {len(membership.members)} ranks")
 
-    def _on_ready_timeout(self, first: int) -> None:
-        """A rank has waited for the others as long as all may take to register, before the first membership."""
-        for number in self._memberships.awaited_by(first):
-            self._lose(number, Failure(f"was not ready within {self._job.start_timeout_s:g} s after rank {first}"))
+    def _await_others(self, first: RankConnection, waited_s: float = 0.0) -> None:
+        """Before the first membership, start ranks again that are not ready long after this one; each time anew."""
+        if self._is_current(first) and not self._memberships.number:
+            for number in self._memberships.awaited_by(first.number) if waited_s else ():
+                self._lose(number, Failure(f"was not ready within {waited_s:g} s after rank {first.number}"))
+            limit_s = READY_LIMITS * self._job.start_timeout_s
+            self._limits.append(call_after(limit_s, lambda: self._await_others(first, limit_s)))
 
     def _on_reached(self, rank: RankConnection, said: Reached) -> None:
         self._memberships.reached(rank.number, said)
@@ -328,8 +330,7 @@ class SurvivingSupervisor(Supervisor):
         """These hosts have slots now."""
         if not self._takes_new_ranks:
             return
-        slots = sum(host.slots for host in hosts)
-        if not self._memberships.number and slots < self._job.ranks:
+        if not self._memberships.number and (slots := sum(host.slots for host in hosts)) < self._job.ranks:
             self._fail_at_start(f"{self._job.ranks} ranks, but {slots} slot(s) are left", "name more slots or hosts")
         for place in self._places.update(hosts):
             self._lose(place.rank, Failure(f"{place.host} has no slot for it any more"))

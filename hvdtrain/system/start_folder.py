@@ -8,9 +8,12 @@ from pathlib import Path, PosixPath
 START = ""
 """Known from the import of the package on, which scripts do before they leave it; empty in a notebook."""
 with contextlib.suppress(OSError):
-    if hasattr(sys.modules["__main__"], "__file__") or sys.argv[0] == "-m":  # of which Python imports the package first
+    if hasattr(sys.modules["__main__"], "__file__") or sys.argv[:1] == [
+        "-m"
+    ]:  # of which Python imports the package first
         START = os.getcwd()
-        if not os.path.exists(sys.argv[0]) and os.path.exists(os.path.join(os.environ.get("PWD", ""), sys.argv[0])):
+        script = sys.argv[0] if sys.argv else ""
+        if not os.path.exists(script) and os.path.exists(os.path.join(os.environ.get("PWD", ""), script)):
             START = os.environ["PWD"]  # a script that has left it before its imports
 
 

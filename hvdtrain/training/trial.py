@@ -72,17 +72,22 @@ def _own_changes(run: RunContext, arrays: tuple[np.ndarray, ...], part: int) -> 
                     weights[name] = np.asarray(weights[name] * (1 + move) + move / 10, weights[name].dtype)
             learner.load(weights)
             weights.clear()
-            before = _trained_checksums(learner)
+            before = _described(learner)
             learner.seed(0, part)
             run.target.guard("a step", learner.try_step, _batch(arrays, part))
-            return dict(_trained_checksums(learner).items() - before.items())
+            changed = dict(_described(learner).items() - before.items())
+            resized = changed.keys() & learner.untrained
+            if resized and run.config.shards:
+                problem = f"--shards: the model makes or resizes {min(resized)} in a step, which depends on the shard"
+                raise UserError(problem, "give it its shape before the first step, or leave out --shards")
+            return {name: changed[name] for name in changed.keys() - resized}
     return {}
 
 
-def _trained_checksums(learner: Learner) -> dict[str, str]:
-    """Of each weight that is trained."""
-    weights = learner.weights()
-    return {name: checksum({name: weights[name]}) for name in weights.keys() - learner.untrained}
+def _described(learner: Learner) -> dict[str, str]:
+    """The checksum of each weight that is trained, and the shapes of others."""
+    weights, others = learner.weights(), learner.untrained
+    return {name: str(weights[name].shape) if name in others else checksum({name: weights[name]}) for name in weights}
 
 
 def _lengths(run: RunContext, rows: int) -> set[int]:

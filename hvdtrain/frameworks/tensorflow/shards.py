@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.tensorflow.network import without_half
 from hvdtrain.frameworks.tensorflow.objective import TensorFlowObjective
 from hvdtrain.frameworks.tensorflow.strategies import dense
 from hvdtrain.interfaces.learner import ShardLoss
@@ -66,7 +67,7 @@ class ShardedSteps:
         Call it on every rank.
         """
         phases.begin(FORWARD)
-        self._sums.begin(step, [variable.numpy() for variable in self.statistics])
+        self._sums.begin(step, [without_half(tf.identity(variable)).numpy() for variable in self.statistics])
         for loss, gradients, statistics in self._call([self._arguments(shard) for shard in step.shards or ()]):
             self._sums.add(loss, _arrays(gradients), _arrays(statistics))
         phases.begin(GRADIENTS)
@@ -102,7 +103,7 @@ class ShardedSteps:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(self._objective.losses(*rows) * weights)
         gradients = dense(tape.gradient(loss, self._variables))
-        after = [tf.identity(variable) for variable in self.statistics]
+        after = [without_half(tf.identity(variable)) for variable in self.statistics]
         for variable, value in zip(self.statistics, before, strict=True):
             variable.assign(value)
         return loss, gradients, after
@@ -113,7 +114,7 @@ class ShardedSteps:
         *arrays, lr = arguments
         count = len(self._variables)
         for variable, value in zip(self.statistics, arrays[count:], strict=True):
-            variable.assign(value)
+            variable.assign(tf.cast(value, variable.dtype))
         self._update(arrays[:count], lr)
 
 
