@@ -45,12 +45,8 @@ def shared_values(config: Config, runtime: RuntimeOptions, target: Target, finge
     """What must be the same on all ranks, as JSON values by names for messages."""
     recorded = {**to_record(config), **to_record(runtime)}
     options = {f"--{key(name)}": value for name, value in recorded.items() if not FACTS[name].per_rank}
-    return {**options, "layers": _digest(target.record()), "data": fingerprint}
-
-
-def _digest(record: dict[str, Any]) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of what is trained."""
-    return hashlib.sha256(to_json(record).encode()).hexdigest()[:16]
+    layers = hashlib.sha256(to_json(target.record()).encode()).hexdigest()[:16]
+    return {**options, "layers": layers, "data": fingerprint}
 
 
 def check_same_weights(group: Group, weights: Weights, when: str, since: int | None = None) -> str:

@@ -221,8 +221,7 @@ class TorchLearner(TorchSteps):
 
     def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
         began, rows = time.perf_counter(), -(-len(arrays[0]) // self._config.accumulate)
-        numbers = np.arange(rows)
-        batch = Batch(tuple(array[:rows] for array in arrays), np.ones(rows, np.float32), 0.0, 0, numbers)
+        batch = Batch(tuple(array[:rows] for array in arrays), np.ones(rows, np.float32), 0.0, 0, np.arange(rows))
         _, *tensors = [to_tensor(array, self.device) for array in self._objective.rows(batch)]
 
         def warm_up() -> None:
