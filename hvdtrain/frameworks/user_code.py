@@ -16,9 +16,9 @@ from hvdtrain.collectives.audits import hash_shard
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import pad_rows
-from hvdtrain.interfaces.learner import Evaluated, Learner, ShardLoss, StepLoss, changed_names
+from hvdtrain.interfaces.learner import Evaluated, Learner, ShardLoss, StepLoss
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.networks.description import Weights
+from hvdtrain.networks.description import Weights, changed_names
 from hvdtrain.system.phases import SCRIPT
 from hvdtrain.tasks.target import step_seeds
 from hvdtrain.tasks.user import UserTask

@@ -14,7 +14,7 @@ import numpy as np
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import Group, Mean
-from hvdtrain.networks.description import Weights
+from hvdtrain.networks.description import Weights, changed_names
 from hvdtrain.system.phases import LOOP, Phase
 
 AVERAGE = "ema/"
@@ -269,12 +269,6 @@ class Learner(abc.ABC):
         Raises an error of any kind if it cannot; the step is then as it was. By default there is nothing to compile.
         """
         return 0.0
-
-
-def changed_names(before: Weights, after: Weights) -> set[str]:
-    """The names of arrays that are not the same, bit for bit."""
-    same = (name for name, array in before.items() if name in after and array.tobytes() == after[name].tobytes())
-    return (before.keys() | after.keys()) - set(same)
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,12 @@ def check_weights(weights: Weights, shapes: Mapping[str, Sequence[int]]) -> None
             raise ValueError(f"{name} has shape {weights[name].shape}, but the network needs {tuple(shape)}")
 
 
+def changed_names(before: Weights, after: Weights) -> set[str]:
+    """The names of arrays that are not the same, bit for bit."""
+    same = (name for name, array in before.items() if name in after and array.tobytes() == after[name].tobytes())
+    return (before.keys() | after.keys()) - set(same)
+
+
 def _walk(layers: Iterable[Layer], shape: Shape) -> Iterator[tuple[Layer, Shape]]:
     """See `ShapedNetwork.walk`. shape: of the input of the first layer."""
     for layer in layers:
