@@ -548,9 +548,14 @@ BY_LENGTH = {
     ],
     "two": lambda optimizer, length: [
         lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (length + 1)),
-        lr_scheduler.ReduceLROnPlateau(optimizer, threshold=9, patience=99),
+        lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (length + 1)),
     ],
 }
+
+
+def with_one_by_a_score(optimizer, *_):
+    """What a plateau has reduced is in no step of the other schedule."""
+    return [lr_scheduler.LinearLR(optimizer), lr_scheduler.ReduceLROnPlateau(optimizer)]
 
 
 MATRIX = pytest.mark.matrix
@@ -584,13 +589,14 @@ def test_registered_schedules_of_a_run_of_another_length_step_to_where_it_is(sta
     [
         (lambda optimizer, *_: [lr_scheduler.StepLR(optimizer, 1)], "other", {"batch_size": 5}),
         (lambda optimizer, *_: [WithEpoch(optimizer)], "step", {"epochs": 5}),
+        (with_one_by_a_score, "step", {"epochs": 5}),
     ],
 )
 def test_a_registered_schedule_whose_step_is_not_known_is_an_error(start, make, every, options):
     with start("first", epochs=4) as run:
         model, optimizer = run.setup(*parts())
-        (schedule,) = make(optimizer)
-        run.register(first=schedule)
+        schedule, *others = make(optimizer)
+        run.register(first=schedule, **dict(zip(["second"], others, strict=False)))
         for batch in run.batches(ROWS):
             run.step(losses(model, batch))
             schedule.step(*[run.steps] * (every == "step"))
