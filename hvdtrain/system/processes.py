@@ -54,11 +54,11 @@ def descendants() -> list[int]:
 def end_descendants(variable: str = "", limit_s: float = 5.0) -> None:
     """Kill the descendants of this process, which has called `adopt_orphans`; nobody waits for their status.
 
-    variable: only those that have this environment variable. After limit_s, those are left that cannot be killed: they
-    run as another user, or wait for a file server that does not respond.
+    variable: only those that have this environment variable; of others that end, the status is kept. After limit_s,
+    those are left that cannot be killed: they run as another user, or wait for a file server that does not respond.
     """
     deadline = time.monotonic() + limit_s
-    while reap_orphans() and time.monotonic() < deadline:
+    while (variable or reap_orphans()) and time.monotonic() < deadline:
         left = [pid for pid in descendants() if not variable or _has_variable(pid, variable)]
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -188,6 +188,7 @@ def on_hosts(made, folder, *checks) -> DoctorResult:
     return DoctorResult(0, "", file)
 
 
+@pytest.mark.matrix
 def test_a_slow_link_is_what_steps_wait_for(two_hosts, tmp_path):
     """At 10 Mbit/s, where Horovod's allreduces still end in time."""
     two_hosts.set_speed(importlib.import_module("hosts").Speed(10))

@@ -63,6 +63,7 @@ def test_trackers_that_hang_or_raise_do_not_stop_a_run(tmp_path, installed):
     assert environment["HVDTRAIN_RUN"] == str(tmp_path / "runs" / "run")
 
 
+@pytest.mark.matrix
 def test_all_trackers_continue_a_run_whose_rank_0_was_killed(tmp_path, installed):
     """MLflow and W&B have one run, and each step once, in order; TensorBoard shows the run that was resumed."""
     libraries = [name for name in ("mlflow", "wandb") if importlib.util.find_spec(name)]

@@ -27,6 +27,7 @@ def leave_pictures(folder):
             path.unlink()
 
 
+@pytest.mark.matrix
 def test_a_reader_comes_to_the_end(tmp_path):
     for name, content in files().items():
         (tmp_path / name).write_text(content)

@@ -132,7 +132,7 @@ def test_other_strategies_train_as_one_process_does(framework, by, strategies, a
 @pytest.mark.parametrize(
     ("framework", "name"),
     [
-        pytest.param(*row, marks=() if row in [("torch", "plain"), ("torch", "rare and compressed")] else MATRIX)
+        pytest.param(*row, marks=() if row == ("torch", "plain") else MATRIX)
         for row in itertools.product(SCRIPTS, RARE)
         if row != ("mxnet", "int8")
     ],
