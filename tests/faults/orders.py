@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import psutil
 from support import member
 
 from hvdtrain.errors import Stopped
@@ -284,7 +285,7 @@ class RunningJob:
             self._read()
         elif now - self.began > BOUND_S:
             self.is_late = True
-            self.stacks = "\n".join(_state(pid) for pid in [self.pid, *descendants(self.pid)])
+            self.states = {pid: state(pid) for pid in [self.pid, *descendants(self.pid)]}
             for pid in [*descendants(self.pid), self.pid]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -296,7 +297,7 @@ class RunningJob:
     def _resume(self) -> None:
         """A job of which all ranks are stopped is suspended, for as long as one likes."""
         left = {note["pid"] for note in self.notes} & set(descendants(self.pid))
-        if all(_stat(pid)[:1] == ["T"] for pid in left):
+        if all(state(pid) == psutil.STATUS_STOPPED for pid in left):
             for pid in left:
                 os.kill(pid, signal.SIGCONT)
 
@@ -328,10 +329,10 @@ class RunningJob:
         elif what == "fewer":
             self._list(f"localhost slots={max(self.plan.size - 1, 1)}\n")
         else:
-            if what == "agent" and pid:
-                pid = parent(pid)
-            if not pid or self.pid not in ancestors(pid):
+            above = ancestors(pid) if pid else []
+            if self.pid not in above:
                 return
+            pid = above[0] if what == "agent" else pid
             number = {"stop": signal.SIGSTOP, "continue": signal.SIGCONT}.get(what, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -339,40 +340,25 @@ class RunningJob:
         self.done.append({**done, "program": self.current(event.rank)})
 
 
-def _stat(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _state(pid: int) -> str:
-    return f"process {pid}: {' '.join(_stat(pid)[:3])}"
-
-
-def parent(pid: int) -> int:
-    fields = _stat(pid)
-    return int(fields[1]) if fields else 0
+def state(pid: int) -> str:
+    """As psutil calls it; of a process that is gone, that of a zombie."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status()
+    return psutil.STATUS_ZOMBIE
 
 
 def ancestors(pid: int) -> list[int]:
-    found = []
-    while (pid := parent(pid)) > 1:
-        found.append(pid)
-    return found
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [process.pid for process in psutil.Process(pid).parents()]
+    return []
 
 
-def descendants(pid: int) -> list[int]:
-    """Of a process, without zombies."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        fields = _stat(int(path.name))
-        if fields and fields[0] != "Z":
-            children.setdefault(int(fields[1]), []).append(int(path.name))
-    below = list(children.get(pid, []))
-    for one in below:
-        below += children.get(one, [])
-    return below
+def descendants(pid: int, is_deep: bool = True) -> list[int]:
+    """Of a process, without zombies; those that it has not started itself only if is_deep."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        below = [process.pid for process in psutil.Process(pid).children(is_deep)]
+        return [one for one in below if state(one) != psutil.STATUS_ZOMBIE]
+    return []
 
 
 # What is expected.
@@ -490,7 +476,7 @@ class Expected:
 def problems(job: RunningJob) -> list[str]:
     """What is wrong with how a job ended."""
     if job.is_late:
-        return [f"it did not end within {BOUND_S:g} s:\n{job.stacks}"]
+        return [f"it did not end within {BOUND_S:g} s: {job.states}"]
     try:
         end = json.loads((job.folder / "result").read_text())
     except FileNotFoundError:
@@ -532,7 +518,7 @@ class Jobs:
         while (left := [] if job.is_late else self._left(own)) and time.monotonic() < deadline:
             time.sleep(0.01)
         if left:
-            wrong.append(f"it left processes: {[_state(pid) for pid in left]}")
+            wrong.append(f"it left processes: { {pid: state(pid) for pid in left} }")
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -552,8 +538,7 @@ class Jobs:
     @staticmethod
     def _left(own: set[int]) -> list[int]:
         """Processes of jobs that have ended."""
-        found = [pid for pid in descendants(os.getpid()) if parent(pid) == os.getpid() and pid not in own]
-        return [pid for pid in found if _stat(pid)[:1] not in ([], ["Z"])]
+        return [pid for pid in descendants(os.getpid(), is_deep=False) if pid not in own]
 
 
 def _reap(own: set[int]) -> None:

@@ -65,64 +65,6 @@ def test_code_that_changes_the_folder_resumes_its_run(tmp_path):
     assert not list(away.glob("*/*")), "nothing is written where the code is"
 
 
-SCRIPT = """
-import itertools, os, sys, tempfile
-import numpy as np, torch
-import hvdtrain
-rows = np.eye(64, 8, dtype=np.float32), np.arange(64) % 2
-steps, WHERE = itertools.count(), os.environ["WHERE"]
-
-def go(where):
-    if where == WHERE:
-        os.chdir(tempfile.mkdtemp(dir=os.environ["HVDTRAIN_TEST_AWAY"]))
-
-def losses(outputs, labels):
-    go("losses")
-    if next(steps) == 7 and not os.path.exists("../ended"):
-        open("../ended", "w").close()
-        os._exit(9)
-    return torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
-
-class Task:
-    def data(self):
-        go("data")
-        return rows, rows
-
-    def model(self):
-        go("model")
-        return torch.nn.Linear(8, 2)
-
-    losses = staticmethod(losses)
-
-def main():
-    go("main")
-    with hvdtrain.start(framework="torch") as run:
-        model = Task().model()
-        model, optimizer = run.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        for inputs, labels in run.batches(Task().data()[0]):
-            run.step(losses(model(inputs), labels))
-
-go("module")
-if __name__ == "__main__":
-    main()
-"""
-PLACES = [("script", "main"), *((kind, place) for kind in ("script", "task") for place in ("module", "data", "losses"))]
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize(("kind", "place"), PLACES)
-def test_scripts_and_tasks_that_change_the_folder_resume_their_run(tmp_path, kind, place):
-    away, here = tmp_path / "away", tmp_path / "here"
-    away.mkdir(), here.mkdir()
-    (here / "prog.py").write_text(SCRIPT)
-    program = ["prog.py"] if kind == "script" else ["-m", "hvdtrain", "train", "prog.py:Task", "--framework", "torch"]
-    options = ("--strategy", "single", "--batch-size", "16", "--epochs", "3", "--checkpoint-every", "1")
-    command = [*launch("local", 1, "--restarts", "1"), "python", *program, *options]
-    status, output = run(command, here, HVDTRAIN_TEST_AWAY=str(away), WHERE=place)
-    assert status == 0 and re.search(r"resumed from runs/job-\S+: epoch \d, step [1-9]", output), output
-    assert len(list((here / "runs").iterdir())) == 1
-
-
 def test_attempts_that_write_no_checkpoint(tmp_path):
     """The first attempt writes a checkpoint of step 3, later attempts write none. (No framework, only files.)"""
     save_checkpoint(tmp_path / "made" / "checkpoints", position=Position(step=3))

@@ -36,19 +36,16 @@ from unittest import mock
 
 import numpy as np
 
+from hvdtrain.system import processes
+
 FEATURES, CLASSES, BATCH, EPOCHS, STOP, LR = 6, 5, 12, 2, 3, 0.05
 """STOP: the step at which an interrupted training is stopped."""
 LIMIT_S, GRACE_S = 180, 10
-TOLERANCE = 2e-4
 BEFORE = "before the first step"
 TASK = """
-from support.drawn_models import Drawn
+from support.drawn_models import Drawn, task_class
 
-drawn_model = {drawn}
-
-
-class Task(drawn_model.kinds.Task):
-    drawn = drawn_model
+Task = task_class({drawn})
 """
 
 
@@ -58,7 +55,9 @@ class Piece:
 
     by_row: rows pass it one by one, else parts of a step compute something else. refused: it may be refused.
     in_evaluation: an evaluation may change it. draws: it draws random numbers. fixed: it takes BATCH rows only.
-    coarse: it rounds, so that it makes differences of the last bits larger.
+    local: training uses buffers that differ by rank. alone: it is not drawn, as other ranks, a resume or other pieces
+    change what it does. tolerance: what it rounds in three steps. form: makes a model of a body and its last layer, for
+    these losses.
     """
 
     make: Any
@@ -67,10 +66,35 @@ class Piece:
     in_evaluation: bool = False
     draws: bool = False
     fixed: bool = False
-    coarse: bool = False
+    local: bool = False
+    alone: bool = False
+    tolerance: float = 2e-5
+    form: Any = None
 
 
 Pieces = dict[str, Piece]
+ODD = functools.partial(Piece, refused=True)
+STATE = functools.partial(Piece, by_row=False, refused=True)
+EVALUATED = functools.partial(STATE, in_evaluation=True)
+ODDS = {
+    "own backward": ODD(None),
+    "chdir first": Piece(None),
+    "chdir after setup": Piece(None),
+    "chdir in the loop": Piece(None),
+    "called twice": ODD(None),
+    "schedule": Piece(None),
+    "clipped after the step": Piece(None),
+    "clipped before the step": ODD(None),
+    "two models": Piece(None),
+    "loop over epochs": Piece(None),
+    "left early": Piece(None),
+    "metrics": Piece(None),
+    "evaluates in training mode": EVALUATED(None),
+    "evaluates with gradients": Piece(None),
+    "draws in evaluations": Piece(None, draws=True),
+    "logs": Piece(None),
+}
+"""What scripts of all frameworks do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +104,16 @@ class Drawn:
     framework: str
     seed: int
     pieces: tuple[str, ...]
-    losses: str
-    odds: tuple[str, ...] | None
-    rows: int
-    test_rows: int
-    strategy: str
-    shards: int
-    options: dict[str, str]
-    resumed_on: tuple[int, int]
+    losses: str = "plain"
+    odds: tuple[str, ...] | None = None
+    rows: int = 3 * BATCH
+    test_rows: int = BATCH
+    strategy: str = "ring"
+    shards: int = 4
+    options: dict[str, str] = dataclasses.field(default_factory=dict)
+    resumed_on: tuple[int, int] = (1, 1)
+    leaves_in: str = ""
+    """The part of a task that goes to another folder."""
 
     @property
     def kinds(self) -> Any:
@@ -109,12 +135,39 @@ class Drawn:
         return all(part.by_row for part in self.parts)
 
     @property
+    def tolerance(self) -> float:
+        return max(part.tolerance for part in self.parts)
+
+    @property
     def data(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
         """Rows to train and to test."""
-        draw = np.random.default_rng(self.seed)
         count = self.rows + self.test_rows
-        arrays = draw.normal(size=(count, FEATURES)).astype(np.float32), draw.integers(0, CLASSES, count)
+        numbers = np.random.default_rng(self.seed).normal(size=(count, FEATURES)).astype(np.float32)
+        arrays = numbers, np.random.default_rng([self.seed, 1]).integers(0, CLASSES, count)
         return tuple(array[: self.rows] for array in arrays), tuple(array[self.rows :] for array in arrays)
+
+
+def task_class(of: Drawn) -> type:
+    """The class of a task."""
+    leaving = {f"chdir in {of.leaves_in}"}
+    move(leaving, "chdir in module")
+
+    class Task:
+        drawn = of
+
+        def data(self) -> Any:
+            move(leaving, "chdir in data")
+            return of.data
+
+        def model(self) -> Any:
+            move(leaving, "chdir in model")
+            return of.kinds.model_of(of)
+
+        def losses(self, outputs: Any, labels: Any) -> Any:
+            move(leaving, "chdir in losses")
+            return of.kinds.LOSSES[of.losses].make(outputs, labels)
+
+    return Task
 
 
 def draw(framework: str, seed: int) -> Drawn:
@@ -127,7 +180,7 @@ def draw(framework: str, seed: int) -> Drawn:
         """Names of pieces, of those whose names begin with the same word at most one."""
         kinds: dict[str, list[str]] = {}
         for name, piece in pieces.items():
-            if piece.by_row or not by_row:
+            if (piece.by_row or not by_row) and not piece.alone:
                 kinds.setdefault(name.partition(" ")[0], []).append(name)
         groups = chosen.sample(list(kinds.values()), min(chosen.choice(counts), len(kinds)))
         return tuple(map(chosen.choice, groups))
@@ -135,7 +188,9 @@ def draw(framework: str, seed: int) -> Drawn:
     scripted = bool(kinds.ODDS) and chosen.random() < 0.5
     rows, shards = chosen.choice((3 * BATCH, 3 * BATCH + 1, 3 * BATCH + 5)), chosen.choice((3, 4, 5))
     fits = not scripted or not 0 < rows % BATCH < shards  # a script gets no shard without rows
-    options = [{}, {}, {"clip-norm": "1e6"}, {"on-nan": "skip"}] if not scripted else [{}, {"clip-norm": "1e6"}]
+    options = [{}, {"clip-norm": "1e6"}]
+    if not scripted:
+        options += [{}, {"on-nan": "skip"}, *kinds.OPTIONS, *({"accumulate": n} for n in "23" if by_row)]
     return Drawn(
         framework,
         seed,
@@ -148,6 +203,7 @@ def draw(framework: str, seed: int) -> Drawn:
         shards,
         {"remainder": chosen.choice(("pad", "exact", "drop") if fits else ("drop",)), **chosen.choice(options)},
         chosen.choice(((1, 2), (2, 1), (3, 2), (2, 3), (1, 1), (2, 2))),
+        "" if scripted else chosen.choice(("", "", "", "module", "data", "model", "losses")),
     )
 
 
@@ -222,12 +278,33 @@ class PlainRun:
         return True
 
 
+def move(odds: set[str], when: str) -> None:
+    """Change the folder, as a script may, once."""
+    if when in odds:
+        odds.remove(when)
+        os.makedirs("elsewhere", exist_ok=True)
+        os.chdir("elsewhere")
+
+
+def loop(drawn: Drawn, run: Any, trained: Callable[..., bool], evaluate: Any) -> None:
+    """A script's loop. trained: trains a batch, and says whether to leave the loop."""
+    train, test = drawn.data
+    if "loop over epochs" in (drawn.odds or ()):
+        for batches in run.each_epoch(train, test, evaluate):
+            if max([trained(*batch) for batch in batches], default=False):  # takes all batches
+                break
+    else:
+        for batch in run.batches(train, test, evaluate):
+            if trained(*batch):
+                break
+
+
 def plain_batches(drawn: Drawn, epoch: int) -> list[np.ndarray]:
     """The numbers of the rows of each step."""
     from hvdtrain.datasets import sharding
 
     order = sharding.order(drawn.seed, epoch, drawn.rows)
-    steps = sharding.steps_per_epoch(drawn.rows, BATCH, drawn.options["remainder"])
+    steps = sharding.steps_per_epoch(drawn.rows, BATCH, drawn.options.get("remainder", "pad"))
     return [order[step * BATCH : (step + 1) * BATCH] for step in range(steps)]
 
 
@@ -247,12 +324,15 @@ def prepare(framework: str) -> Any:
 def forked(function: Callable[[], None], output: Path) -> int:
     """A process that calls this, with its output in a file, and ends with the status of `SystemExit`."""
     sys.stdout.flush()
-    pid = os.fork()
+    parent, pid = os.getpid(), os.fork()
     if pid:
         return pid
     status = 1
+    processes.end_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
+        if os.getppid() != parent:  # which ended meanwhile
+            sys.exit(status)
         file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
@@ -352,10 +432,10 @@ def arguments(drawn: Drawn, way: Way, ranks: int, last: int) -> list[str]:
     if drawn.odds is None:
         options |= {"lr": str(LR), "momentum": "0.9", "schedule": "constant", "warmup-epochs": "0"}
     if way.shards:
-        options["shards"] = str(drawn.shards)
+        options |= {"shards": str(drawn.shards), "accumulate": "1"}  # shards are the parts of a step
     if way.first:
         options |= {"resume": "auto", "max-steps": str(last)}
-    return [*itertools.chain.from_iterable((f"--{name}", value) for name, value in options.items()), "--quiet"]
+    return [*(f"--{name}={value}" if value else f"--{name}" for name, value in options.items()), "--quiet"]
 
 
 def rank(drawn: Drawn, folder: Path, variables: dict[str, str], argv: list[str]) -> None:
@@ -470,6 +550,8 @@ def problems(drawn: Drawn, outcomes: dict[Way, Outcome], references: list[dict[s
         if len({outcome.end for outcome in of_kind.values()} - {"failed"}) > 1:
             yield f"not the same: { {way.name: outcome.end for way, outcome in of_kind.items()} }"
         trained = {way: outcome for way, outcome in of_kind.items() if outcome.end == "trained"}
+        if drawn.has("local") and not shards and STOP % len(plain_batches(drawn, 0)):  # docs/own.md: rank 0's for all
+            trained = {way: outcome for way, outcome in trained.items() if not way.first}
         if len({outcome.text for outcome in trained.values()}) > 1:
             yield f"not one hash: { {way.name: outcome.text for way, outcome in trained.items()} }"
         records = [outcome.records for way, outcome in trained.items() if not way.first]
@@ -480,11 +562,11 @@ def problems(drawn: Drawn, outcomes: dict[Way, Outcome], references: list[dict[s
 
 def _distance(drawn: Drawn, way: Way, weights: dict[str, np.ndarray], references: list[dict[str, np.ndarray]]) -> str:
     """How the weights differ from those of all references; empty if they need not be the same, or are."""
-    pads = drawn.options["remainder"] == "pad" and drawn.rows % BATCH
+    pads = drawn.options.get("remainder", "pad") == "pad" and drawn.rows % BATCH
     alone = way.name == "one" and not pads
     if drawn.has("draws") or not (drawn.by_row or alone):
         return ""
-    tolerance = 1e-2 if drawn.has("coarse") else TOLERANCE
+    tolerance = drawn.tolerance * (1000 if drawn.options.get("optimizer") == "adam" else 10)
     found = [_differing(weights, reference, tolerance) for reference in references]
     return "" if not found or "" in found else f"{found[0]} from the plain loop"
 

@@ -1,8 +1,7 @@
-"""Tasks of any model, and the rows of three steps, for learners that are compared with their framework's own loop."""
+"""Steps of a learner with pieces of `drawn_models` in the process of a test, and its framework's own loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,47 +10,39 @@ from hvdtrain.datasets import sharding
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.user import UserTask, make_task
+from support.drawn_models import EPOCHS, LR, Drawn, Piece, plain_batches, task_class
 from support.learners import learner
 
-FEATURES, CLASSES, SIZE, STEPS, LR = 6, 5, 12, 3, 0.1
-RANDOM = np.random.default_rng(8)
-ROWS = RANDOM.normal(size=(STEPS * SIZE, FEATURES)).astype(np.float32), RANDOM.integers(0, CLASSES, STEPS * SIZE)
+GRADIENTS = ("forces", "reentrant checkpoint", "torch.func", "inference mode")
+"""Pieces of PyTorch models that are trained with their trial and evaluations (test_trial.py)."""
 
 
-def made(model: Callable[[], Any], losses: Callable[[Any, Any], Any]) -> UserTask:
-    """A task of this model on ROWS, which evaluates on them, too."""
-
-    class Task:
-        def data(self) -> tuple[Any, Any]:
-            return ROWS, ROWS
-
-        def model(self) -> Any:
-            return model()
-
-        def losses(self, outputs: Any, labels: Any) -> Any:
-            return losses(outputs, labels)
-
-    return make_task("task.py:Task", Task)
+def of_pieces(framework: str, *pieces: str, **options: Any) -> Drawn:
+    """A model of these pieces. options: of Drawn."""
+    return Drawn(framework, 3, pieces, **options)
 
 
-def whole_steps() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The rows of each step."""
-    for step in range(STEPS):
-        rows = slice(step * SIZE, (step + 1) * SIZE)
-        yield ROWS[0][rows], ROWS[1][rows]
+def task_of(drawn: Drawn, **changes: Any) -> UserTask:
+    """Its task, with other attributes or methods."""
+    return make_task("task.py:Task", type("Task", (task_class(drawn),), changes))
 
 
-def batches(shards: int = 0, lr: float = LR) -> list[Batch]:
+def made(framework: str, model: Any, losses: Any = None) -> UserTask:
+    """A task of another model, with losses that take outputs and labels."""
+    changes = {"model": staticmethod(model), **({"losses": staticmethod(losses)} if losses else {})}
+    return task_of(of_pieces(framework), **changes)
+
+
+def batches(drawn: Drawn, shards: int = 0) -> list[Batch]:
     """The steps of one rank, whole or in shards."""
-    made, order = [], np.arange(SIZE)
-    for step, arrays in enumerate(whole_steps()):
-        cut = sharding.Cut.of(0, 1, shards)
+    steps, cut = [], sharding.Cut.of(0, 1, shards)
+    for order in [rows for epoch in range(EPOCHS) for rows in plain_batches(drawn, epoch)]:
         parts = [
-            Batch(tuple(array[rows] for array in arrays), weights, lr, step, rows, part)
-            for part, (rows, weights) in enumerate(sharding.slices_of_step(order, 0, SIZE, "exact", cut))
+            Batch(tuple(array[rows] for array in drawn.data[0]), weights, LR, len(steps), rows, part)
+            for part, (rows, weights) in enumerate(sharding.slices_of_step(order, 0, len(order), "exact", cut))
         ]
-        made.append(Batch((), np.ones(0), lr, step, order, shards=tuple(parts)) if shards else parts[0])
-    return made
+        steps.append(Batch((), np.ones(0), LR, len(steps), order, shards=tuple(parts)) if shards else parts[0])
+    return steps
 
 
 def assert_close(weights: Weights, expected: Weights, tolerance: float = 2e-5) -> None:
@@ -60,31 +51,31 @@ def assert_close(weights: Weights, expected: Weights, tolerance: float = 2e-5) -
         np.testing.assert_allclose(weights[name], array, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-def check(
-    framework: str,
-    model: Callable[[], Any],
-    losses: Callable[[Any, Any], Any],
-    reference: Callable[[Weights, dict[str, Any]], Weights],
-    tolerance: float = 2e-5,
-    evaluates: bool = True,
-    resumes: bool = True,
-    **options: Any,
-) -> None:
-    """Three steps of a task, with an evaluation and a resume before the last, and those of the framework's own loop.
+def learner_of(drawn: Drawn, task: UserTask | None = None, **options: Any) -> Any:
+    return learner(drawn.framework, task or task_of(drawn), **{"lr": LR, "seed": drawn.seed, **options})
 
-    reference: the weights after that loop from these weights on, with these options.
-    """
-    options = {"lr": LR, "weight_decay": 0.0, **options}
-    trained = learner(framework, made(model, losses), **options)
-    expected = reference(trained.weights(), options)
-    *early, last = batches(options.get("shards", 0))
+
+def tried(pieces: dict[str, Piece]) -> list[str]:
+    """Those that the test's process can train to the weights of another loop."""
+    return [name for name, piece in pieces.items() if not (piece.draws or piece.fixed)]
+
+
+def check(drawn: Drawn, task: UserTask | None = None, resumes: bool = True, **options: Any) -> None:
+    """A task's steps, with evaluations and a resume before the last, and those of the framework's own loop."""
+    evaluates = not drawn.has("in_evaluation")
+    expected = drawn.kinds.plain(drawn, evaluates)
+    trained = learner_of(drawn, task, **options)
+    *early, last = batches(drawn, options.get("shards", 0))
     for batch in early:
         trained.train_step(batch)
-        if evaluates:
-            trained.eval_step(ROWS)
+        if evaluates and resumes:
+            trained.eval_step(drawn.data[1])
     if resumes:
-        before, trained = trained, learner(framework, made(model, losses), **options)
+        before, trained = trained, learner_of(drawn, **options)
         trained.load(before.weights())
         trained.load_optimizer_state(before.optimizer_state())
     trained.train_step(last)
-    assert_close(trained.weights(), expected, tolerance)
+    weights = trained.weights()
+    if drawn.framework == "tensorflow":  # as a plain loop has no names that last
+        weights = {name.partition(".")[0]: array for name, array in weights.items()}
+    assert_close(weights, expected, drawn.tolerance)

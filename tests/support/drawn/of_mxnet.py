@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,13 +10,15 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
-from support.drawn_models import BATCH, CLASSES, FEATURES, LR, Drawn, Piece, PlainRun
+from support import drawn_models
+from support.drawn_models import BATCH, CLASSES, EVALUATED, FEATURES, LR, ODD, STATE, Drawn, Piece, PlainRun, move
 
 STRATEGIES = ("ring", "ring", "horovod")
+OPTIONS = ({"weight-decay": "0.01", "nesterov": ""},)
 
 
-def dense(units: int = FEATURES, **options: Any) -> nn.Dense:
-    return nn.Dense(units, in_units=FEATURES, **options)
+def dense(units: int = FEATURES, in_units: int = FEATURES, **options: Any) -> nn.Dense:
+    return nn.Dense(units, in_units=in_units, **options)
 
 
 class Layer(gluon.Block):
@@ -75,7 +75,7 @@ def changing(change, always=False):
     def forward(block, x):
         if autograd.is_training() or always:
             with autograd.pause():
-                block.layer.weight.set_data(change(block.layer.weight.data()))
+                block.layer.weight.set_data(change(block.layer.weight.data(), x))
         return block.layer(x)
 
     return lambda: Layer(forward)
@@ -84,12 +84,20 @@ def changing(change, always=False):
 def in_place(block, x):
     if autograd.is_training():
         with autograd.pause():
-            block.layer.weight.data()[:] = normalized(block.layer.weight.data())
+            block.layer.weight.data()[:] = normalized(block.layer.weight.data(), x)
     return block.layer(x)
 
 
-def normalized(weight):
+def normalized(weight, x):
     return weight / weight.norm()
+
+
+def clipped(weight, x):
+    return weight.clip(-0.3, 0.3)
+
+
+def with_noise(weight, x):
+    return weight + mx.nd.random.normal(shape=weight.shape) / 100
 
 
 def centered(always):
@@ -133,16 +141,83 @@ class Shared(nn.HybridSequential):
 
 
 class Branch(gluon.HybridBlock):
-    """A layer of training only, and one that is frozen."""
+    """A branch that is called in training only, a constant, and a layer that is never called.
+
+    features: of its inputs; 0 if the first ones decide.
+    """
+
+    def __init__(self, features=0):
+        super().__init__()
+        self.main, self.extra, self.unused = dense(in_units=features), nn.HybridSequential(), dense(in_units=2)
+        self.extra.add(dense(in_units=features), nn.BatchNorm(in_channels=features))
+        self.factors = self.params.get_constant("factors", mx.nd.arange(FEATURES))
+
+    def hybrid_forward(self, F, x, factors):
+        x = F.broadcast_mul(self.main(x), factors)
+        return x + self.extra(x) if autograd.is_training() else x
+
+
+class PlainBranch(gluon.Block):
+    """A layer of training only, and one that is frozen, in a block that works on arrays only."""
 
     def __init__(self):
         super().__init__()
-        self.main, self.extra, self.frozen = dense(), dense(), dense()
-        self.frozen.collect_params().setattr("grad_req", "null")
+        self.main, self.extra, self.frozen = dense(), dense(), frozen()
+
+    def forward(self, x):
+        x = self.frozen(self.main(x))
+        return x + self.extra(x) if autograd.is_recording() else x
+
+
+def hybridized():
+    """A part of a block that works on arrays is a graph, which is made in the first training step."""
+    block = nn.Sequential()
+    block.add(Branch(FEATURES))
+    block[0].hybridize()
+    return block
+
+
+def multiplied():
+    """Learning rate and weight decay of its parameters are multiples of the optimizer's."""
+    layer = dense()
+    layer.weight.lr_mult, layer.bias.lr_mult, layer.weight.wd_mult = 0.5, 2.0, 3.0
+    return layer
+
+
+def frozen():
+    layer = dense()
+    layer.collect_params().setattr("grad_req", "null")
+    return layer
+
+
+class Hooked(nn.HybridSequential):
+    """A hook changes what the block does in the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = 1.0
+        self.inner = dense()
+        self.add(self.inner)
+        self.inner.register_forward_hook(self.count)
+
+    def count(self, block, inputs, output):
+        self.factor = 0.5 if autograd.is_training() else 1.0
 
     def hybrid_forward(self, F, x):
-        x = self.frozen(self.main(x))
-        return x + self.extra(x) if autograd.is_training() else x
+        return self.inner(x) * self.factor
+
+
+class Weakened(autograd.Function):
+    def forward(self, x):
+        return x + 1
+
+    def backward(self, gradient):
+        return gradient / 2
+
+
+class Function(gluon.Block):
+    def forward(self, x):
+        return Weakened()(x)
 
 
 def kept(kind, changes):
@@ -162,32 +237,39 @@ def sequence(*blocks):
     return model
 
 
-ODD = functools.partial(Piece, refused=True)
-STATE = functools.partial(Piece, by_row=False, refused=True)
-EVALUATED = functools.partial(Piece, by_row=False, refused=True, in_evaluation=True)
 DTYPES = ("float64", "float16", "int32", "int64", "int8", "uint8")
 PIECES = {
     "dense": Piece(dense),
     "shared": Piece(Shared),
-    "branch": Piece(Branch),
+    "deferred": Piece(lambda: dense(in_units=0)),
+    "multiplied": Piece(multiplied),
+    "frozen": Piece(frozen),
+    "branch": STATE(Branch),
+    "branch, hybridized": STATE(hybridized, alone=True),
+    "branch, plain": Piece(PlainBranch),
+    "hooked": Piece(Hooked),
+    "function": Piece(Function),
     "layer norm": Piece(lambda: nn.LayerNorm(in_channels=FEATURES)),
     "dropout": Piece(lambda: nn.Dropout(0.3), draws=True),
     "forces": ODD(lambda: Layer(forces)),
     "slope inside": ODD(lambda: Layer(slope_inside)),
     "batch norm": STATE(lambda: nn.BatchNorm(in_channels=FEATURES)),
+    "batch norm without scale": STATE(lambda: nn.BatchNorm(scale=False, momentum=0.5)),
     "batch norm of all steps": Piece(lambda: nn.BatchNorm(in_channels=FEATURES, use_global_stats=True)),
     "always batch norm": EVALUATED(Always),
     "fixed batch": STATE(lambda: Layer(fixed_batch), fixed=True),
-    "stateful": STATE(lambda: Layer(stateful, state=zeros(BATCH, FEATURES)), fixed=True),
+    "stateful": STATE(lambda: Layer(stateful, state=zeros(BATCH, FEATURES)), fixed=True, local=True),
     "normalized weight": ODD(changing(normalized)),
     "normalized weight, in place": ODD(lambda: Layer(in_place)),
     "always normalized weight": ODD(changing(normalized, always=True), in_evaluation=True),
-    "clipped weight": ODD(changing(lambda weight: weight.clip(-0.3, 0.3))),
-    "always clipped weight": ODD(changing(lambda weight: weight.clip(-0.3, 0.3), always=True), in_evaluation=True),
-    "decayed weight": STATE(changing(lambda weight: 0.9 * weight)),
+    "clipped weight": ODD(changing(clipped)),
+    "always clipped weight": ODD(changing(clipped, always=True), in_evaluation=True),
+    "decayed weight": STATE(changing(lambda weight, x: 0.9 * weight)),
+    "weight by rows": STATE(changing(lambda weight, x: weight + x.mean() / 100)),
+    "weight with noise": STATE(changing(with_noise), draws=True),
     "embedding": Piece(Looked),
-    "centered in training": STATE(centered(False)),
-    "centered": EVALUATED(centered(True)),
+    "centered in training": STATE(centered(False), local=True),
+    "centered": EVALUATED(centered(True), local=True),
     **{f"kept {name}": ODD(kept(name, False)) for name in DTYPES},
     **{f"changing {name}": STATE(kept(name, True)) for name in DTYPES},
 }
@@ -212,27 +294,7 @@ LOSSES = {
     "squares": Piece(lambda outputs, labels: ((outputs - mx.nd.one_hot(labels, CLASSES)) ** 2).sum(axis=1)),
     "slope of outputs": ODD(slope_of_outputs),
 }
-ODDS = {
-    "own backward": ODD(None),
-    "chdir first": Piece(None),
-    "chdir after setup": Piece(None),
-    "chdir in the loop": Piece(None),
-    "look": Piece(None),
-    "look in training mode": STATE(None),
-    "called twice": Piece(None, refused=True),
-    "schedule": Piece(None),
-    "clipped after the step": Piece(None),
-    "clipped before the step": ODD(None),
-    "two models": Piece(None),
-    "loop over epochs": Piece(None),
-    "left early": Piece(None),
-    "metrics": Piece(None),
-    "evaluates in training mode": EVALUATED(None),
-    "evaluates with gradients": Piece(None),
-    "draws in evaluations": Piece(None, draws=True),
-    "hybridized": ODD(None),
-    "logs": Piece(None),
-}
+ODDS = drawn_models.ODDS | {"look": Piece(None), "look in training mode": STATE(None), "hybridized": ODD(None)}
 
 
 def model_of(drawn: Drawn) -> gluon.Block:
@@ -241,41 +303,24 @@ def model_of(drawn: Drawn) -> gluon.Block:
     return sequence(*first, *body, dense(CLASSES))
 
 
-class Task:
-    drawn: Drawn
-
-    def data(self):
-        return self.drawn.data
-
-    def model(self):
-        return model_of(self.drawn)
-
-    def losses(self, outputs, labels):
-        return LOSSES[self.drawn.losses].make(outputs, labels)
-
-
 def script(drawn: Drawn, run: Any) -> None:
     """A script's training, by hvdtrain's run or a PlainRun."""
     odds, losses_of = {*(drawn.odds or ())}, LOSSES[drawn.losses].make
-
-    def move(when: str) -> None:
-        if when in odds:
-            odds.remove(when)
-            os.makedirs("elsewhere", exist_ok=True)
-            os.chdir("elsewhere")
 
     model = model_of(drawn)
     if "two models" in odds:
         model = sequence(dense(), nn.Activation("tanh"), model)
     model.initialize()
-    model(mx.nd.array(drawn.data[0][0][:BATCH]))
+    if any(0 in parameter.shape for parameter in model.collect_params().values()):
+        model(mx.nd.array(drawn.data[0][0][:BATCH]))
     if "hybridized" in odds:
         model.hybridize()
-    options = {"learning_rate": LR, "momentum": 0.9}
+    given = drawn.options
+    options = {"learning_rate": LR, "momentum": 0.9, "wd": float(given.get("weight-decay", 0))}
     if "schedule" in odds:
         options["lr_scheduler"] = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=LR)
-    model, _ = run.setup(model, gluon.Trainer(model.collect_params(), "sgd", options))
-    move("chdir after setup")
+    model, _ = run.setup(model, gluon.Trainer(model.collect_params(), "nag" if "nesterov" in given else "sgd", options))
+    move(odds, "chdir after setup")
     last = next(p for p in reversed(model.collect_params().values()) if p.grad_req != "null" and len(p.shape) == 2)
 
     def clip() -> None:
@@ -297,7 +342,7 @@ def script(drawn: Drawn, run: Any) -> None:
 
     def trained(numbers, labels) -> bool:
         """Whether to leave the loop after this batch."""
-        move("chdir in the loop")
+        move(odds, "chdir in the loop")
         if "look" in odds:
             model(numbers)
         if "look in training mode" in odds:
@@ -321,15 +366,7 @@ def script(drawn: Drawn, run: Any) -> None:
             return "left early" in odds and run.steps + 1 == 5
         return False
 
-    train, test = drawn.data
-    if "loop over epochs" in odds:
-        for batches in run.each_epoch(train, test, evaluate):
-            if max([trained(*batch) for batch in batches], default=False):  # takes all batches
-                break
-    else:
-        for batch in run.batches(train, test, evaluate):
-            if trained(*batch):
-                break
+    drawn_models.loop(drawn, run, trained, evaluate)
 
 
 class Framework:
@@ -362,4 +399,6 @@ def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:
     mx.nd.waitall()
     from hvdtrain.frameworks.mxnet.network import named_parameters
 
-    return {name: array.data().asnumpy() for name, array in named_parameters(run.model).items()}
+    # Weight decay moves the weights of an unused layer of a task: their gradients are zeros (docs/own.md).
+    left_out, arrays = "unused" if "weight-decay" in drawn.options else "-", named_parameters(run.model)
+    return {name: array.data().asnumpy() for name, array in arrays.items() if left_out not in name}

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import tensorflow as tf
-from support.drawn_models import BATCH, CLASSES, EPOCHS, FEATURES, LR, Drawn, Piece, plain_batches
+from support.drawn_models import (
+    BATCH,
+    CLASSES,
+    EPOCHS,
+    EVALUATED,
+    FEATURES,
+    LR,
+    ODD,
+    STATE,
+    Drawn,
+    Piece,
+    plain_batches,
+)
 
 STRATEGIES = ("ring", "ring", "horovod")
+OPTIONS = ({"nesterov": ""},)
 layers = tf.keras.layers
+constraints, regularizers = tf.keras.constraints, tf.keras.regularizers
 
 
 def dense(units=FEATURES, **options):
@@ -61,18 +73,28 @@ def fixed_batch(layer, x, training):
 def changing(change, always=False):
     def call(layer, x, training):
         if training or always:
-            layer.layer.kernel.assign(change(layer.layer.kernel))
+            layer.layer.kernel.assign(change(layer.layer.kernel, x))
         return layer.layer(x)
 
     return lambda: Layer(call)
 
 
-def clipped(weight):
+def clipped(weight, x):
     return tf.clip_by_value(weight, -0.3, 0.3)
 
 
-def normalized(weight):
+def normalized(weight, x):
     return weight / tf.norm(weight)
+
+
+def with_noise(weight, x):
+    return weight + tf.random.normal(weight.shape) / 100
+
+
+def counted(layer, x, training):
+    if training:
+        layer.calls.assign_add(1)
+    return layer.layer(x) * (1 + tf.cast(layer.calls, x.dtype) / 10)
 
 
 def centered(always):
@@ -127,29 +149,47 @@ class Looked(layers.Layer):
 
 
 class Shared(layers.Layer):
+    """One layer in two places."""
+
     def __init__(self):
         super().__init__()
-        self.layer = dense(kernel_regularizer=tf.keras.regularizers.L2(0.1))
+        self.layer = dense(kernel_regularizer=regularizers.L2(0.1))
 
     def call(self, x):
         return self.layer(tf.tanh(self.layer(x)))
 
 
 class Branch(layers.Layer):
+    """Layers that are called in training only, or never, and a frozen one."""
+
     def __init__(self):
         super().__init__()
-        self.main, self.extra, self.frozen = dense(), dense(), dense()
+        self.main, self.unused, self.frozen = dense(), dense(), dense()
         self.frozen.trainable = False
+        self.extra = tf.keras.Sequential([dense(kernel_regularizer=regularizers.L2(0.1)), layers.BatchNormalization()])
 
     def call(self, x, training=None):
         x = self.frozen(self.main(x))
-        return x + self.extra(x) if training else x
+        return x + self.extra(x, training=True) if training else x
 
 
 class AddedLoss(layers.Layer):
+    """Adds the mean of something of its rows to the loss, and in training the mean of something else."""
+
     def call(self, x, training=None):
         self.add_loss(tf.reduce_mean(x**2))
+        if training:
+            self.add_loss(0.5 * tf.reduce_mean(tf.abs(x)))
         return x
+
+
+def functional():
+    """A model as a layer, with a loss of its own."""
+    inputs = tf.keras.Input((FEATURES,))
+    outputs = dense(kernel_constraint=constraints.MaxNorm(0.5))(inputs)
+    model = tf.keras.Model(inputs, outputs)
+    model.add_loss(0.1 * tf.reduce_mean(outputs**2))
+    return model
 
 
 def recurrent(kind, rows=None, **options):
@@ -160,28 +200,35 @@ def recurrent(kind, rows=None, **options):
     return make
 
 
-ODD = functools.partial(Piece, refused=True)
-STATE = functools.partial(Piece, by_row=False, refused=True)
-EVALUATED = functools.partial(Piece, by_row=False, refused=True, in_evaluation=True)
 FIRST = ("stateful GRU", "stateful LSTM", "fixed batch")
 """Pieces without a layer before them."""
 DTYPES = ("bool", "int32", "int64", "uint8", "float16", "float64", "complex64")
 PIECES = {
     "dense": Piece(dense),
     "shared": Piece(Shared),
-    "branch": Piece(Branch),
+    "branch": STATE(Branch),
     "added loss": Piece(AddedLoss),
-    "layer norm": Piece(layers.LayerNormalization),
-    "largest norm of a kernel": Piece(lambda: dense(kernel_constraint=tf.keras.constraints.MaxNorm(0.5))),
+    "functional": Piece(functional),
+    "regularizers": Piece(
+        lambda: dense(kernel_regularizer=regularizers.L2(0.1), bias_regularizer=regularizers.L1(0.1))
+    ),
+    "activity": Piece(lambda: dense(activity_regularizer=regularizers.L2(0.1))),
+    "activity layer": Piece(lambda: layers.ActivityRegularization(0.1, 0.1)),
+    "layer norm": Piece(lambda: layers.LayerNormalization(gamma_constraint="unit_norm")),
+    "largest norm of a kernel": Piece(lambda: dense(kernel_constraint=constraints.MaxNorm(0.5))),
+    "not negative": Piece(lambda: dense(kernel_constraint="non_neg", bias_constraint="non_neg")),
     "dropout": Piece(lambda: layers.Dropout(0.3), draws=True),
     "GRU": Piece(recurrent(layers.GRU)),
-    "GRU of a batch": STATE(recurrent(layers.GRU, BATCH)),
-    "stateful GRU": EVALUATED(recurrent(layers.GRU, BATCH, stateful=True)),
-    "stateful LSTM": EVALUATED(recurrent(layers.LSTM, BATCH, stateful=True)),
+    "LSTM": Piece(
+        recurrent(layers.LSTM, kernel_regularizer=regularizers.L2(0.1), recurrent_constraint=constraints.UnitNorm())
+    ),
+    "GRU of a batch": STATE(recurrent(layers.GRU, BATCH), fixed=True),
+    "stateful GRU": EVALUATED(recurrent(layers.GRU, BATCH, stateful=True), fixed=True, local=True),
+    "stateful LSTM": EVALUATED(recurrent(layers.LSTM, BATCH, stateful=True), fixed=True, local=True),
     "forces": ODD(lambda: Layer(forces)),
     "recomputed": ODD(lambda: Layer(checkpointed)),
     "stopped": Piece(lambda: Layer(stopped)),
-    "batch norm": STATE(layers.BatchNormalization),
+    "batch norm": STATE(lambda: layers.BatchNormalization(gamma_regularizer=regularizers.L2(0.1))),
     "always batch norm": EVALUATED(Always),
     "frozen batch norm": Piece(lambda: layers.BatchNormalization(trainable=False)),
     "fixed batch": STATE(lambda: Layer(fixed_batch), fixed=True),
@@ -189,13 +236,16 @@ PIECES = {
     "always normalized weight": ODD(changing(normalized, always=True), in_evaluation=True),
     "clipped weight": ODD(changing(clipped)),
     "always clipped weight": ODD(changing(clipped, always=True), in_evaluation=True),
-    "decayed weight": STATE(changing(lambda weight: 0.9 * weight)),
+    "decayed weight": STATE(changing(lambda weight, x: 0.9 * weight)),
+    "weight by rows": STATE(changing(lambda weight, x: weight + tf.reduce_mean(x) / 100)),
+    "weight with noise": STATE(changing(with_noise), draws=True),
+    "counter": STATE(lambda: Layer(counted, calls=np.zeros((), np.int64))),
     "embedding": Piece(Looked),
-    "largest norm of an embedding": Piece(lambda: Looked(embeddings_constraint=tf.keras.constraints.MaxNorm(0.5, 1))),
+    "largest norm of an embedding": Piece(lambda: Looked(embeddings_constraint=constraints.MaxNorm(0.5, 1))),
     "watched": EVALUATED(lambda: Watched(0.0)),
-    "watched mean": EVALUATED(lambda: Watched(0.1)),
-    "centered in training": STATE(centered(False)),
-    "centered": EVALUATED(centered(True)),
+    "watched mean": EVALUATED(lambda: Watched(0.1), local=True),
+    "centered in training": STATE(centered(False), local=True),
+    "centered": EVALUATED(centered(True), local=True),
     **{f"kept {name}": ODD(kept(name, False)) for name in DTYPES},
     **{f"changing {name}": STATE(kept(name, True)) for name in DTYPES},
 }
@@ -213,10 +263,36 @@ def penalty_of_outputs(outputs, labels):
     return cross_entropy(outputs, labels) + tf.reduce_sum(tape.gradient(summed, outputs) ** 2, 1)
 
 
+def sequential(body, last):
+    return tf.keras.Sequential([*body, last])
+
+
+class Values(tf.keras.Model):
+    """A dict of values and of complex numbers."""
+
+    def __init__(self, body, last):
+        super().__init__()
+        self.body, self.last, self.other = tf.keras.Sequential(body), last, dense(CLASSES)
+
+    def call(self, x, training=None):
+        x = self.body(x, training=training)
+        return {"values": tf.complex(self.last(x), self.other(x))}
+
+
+def squares(outputs, labels):
+    """The squared distances of rows to one-hot labels."""
+    return tf.reduce_sum((outputs - tf.one_hot(tf.reshape(labels, [-1]), CLASSES)) ** 2, 1)
+
+
+def complex_squares(outputs, labels):
+    return sum(squares(part(outputs["values"]), labels) for part in (tf.math.real, tf.math.imag))
+
+
 LOSSES = {
-    "plain": Piece(cross_entropy),
-    "squares": Piece(lambda outputs, labels: tf.reduce_sum((outputs - tf.one_hot(labels, CLASSES)) ** 2, 1)),
-    "penalty of outputs": ODD(penalty_of_outputs),
+    "plain": Piece(cross_entropy, form=sequential),
+    "squares": Piece(squares, form=sequential),
+    "penalty of outputs": ODD(penalty_of_outputs, form=sequential),
+    "complex": Piece(complex_squares, form=Values),
 }
 ODDS: dict[str, Piece] = {}
 
@@ -224,24 +300,11 @@ ODDS: dict[str, Piece] = {}
 def model_of(drawn: Drawn):
     body = [layer for name in drawn.pieces for layer in (PIECES[name].make(), layers.Activation("tanh"))]
     first = [] if drawn.pieces[0] in FIRST else [dense(), layers.Activation("tanh")]
-    return tf.keras.Sequential([*first, *body, dense(CLASSES)])
-
-
-class Task:
-    drawn: Drawn
-
-    def data(self):
-        return self.drawn.data
-
-    def model(self):
-        return model_of(self.drawn)
-
-    def losses(self, outputs, labels):
-        return LOSSES[self.drawn.losses].make(outputs, labels)
+    return LOSSES[drawn.losses].form([*first, *body], dense(CLASSES))
 
 
 def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:
-    """A loop with Keras' optimizer, which also applies constraints; its variables by their place."""
+    """Keras' fit; its variables by their place."""
     from hvdtrain.frameworks.tensorflow.network import building
 
     made = []
@@ -259,16 +322,14 @@ def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:
             model(tf.constant(numbers[:BATCH]), training=training)
     for variable, value in made:
         variable.assign(value)
-    optimizer = tf.keras.optimizers.SGD(LR, 0.9)
-    for epoch in range(EPOCHS):
-        for rows in plain_batches(drawn, epoch):
-            with tf.GradientTape() as tape:
-                losses = losses_of(model(tf.constant(numbers[rows]), training=True), tf.constant(labels[rows]))
-                loss = tf.reduce_mean(losses) + sum(model.losses)
-            gradients = tape.gradient(loss, model.trainable_variables)
-            given = [(g, v) for g, v in zip(gradients, model.trainable_variables, strict=True) if g is not None]
-            optimizer.apply_gradients(given)
-        if evaluates:
-            losses_of(model(tf.constant(test[0]), training=False), tf.constant(test[1]))
     states = [variable for variable in model.variables if "StateVar" not in variable.name]
+    model.compile(tf.keras.optimizers.SGD(LR, 0.9, "nesterov" in drawn.options), run_eagerly=True)
+    model.compute_loss = lambda x, y, outputs, *_: tf.reduce_mean(losses_of(outputs, y)) + sum(model.losses)
+    model.compute_metrics = lambda *_: {}  # of dicts
+    model.reset_metrics = lambda: None  # which would reset those of layers before each epoch
+    for epoch in range(EPOCHS):
+        rows = np.concatenate(plain_batches(drawn, epoch))
+        model.fit(numbers[rows], labels[rows], BATCH, shuffle=False, verbose=0)
+        if evaluates:
+            model(tf.constant(test[0]), training=False)
     return {str(place): variable.numpy() for place, variable in enumerate(states)}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
+import copy
 import random
 from typing import Any
 
 import numpy as np
 import torch
-from support.drawn_models import BATCH, CLASSES, FEATURES, LR, Drawn, Piece, PlainRun
+from support import drawn_models
+from support.drawn_models import BATCH, CLASSES, EVALUATED, FEATURES, LR, ODD, STATE, Drawn, Piece, PlainRun, move
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 STRATEGIES = ("ring", "ring", "horovod", "ddp")
+OPTIONS = ({"optimizer": "adam"},)
 
 
 def linear() -> nn.Linear:
@@ -23,13 +24,16 @@ def linear() -> nn.Linear:
 
 
 class Layer(nn.Module):
-    """A layer, and a function of this module and its inputs; buffers by their names."""
+    """A layer, and a function of this module and its inputs; buffers and other parts by their names."""
 
-    def __init__(self, function, layer=linear, **buffers):
+    def __init__(self, function, layer=linear, **parts):
         super().__init__()
         self.function, self.layer = function, layer()
-        for name, value in buffers.items():
-            self.register_buffer(name, value)
+        for name, part in parts.items():
+            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
 
     def forward(self, x):
         return self.function(self, x)
@@ -45,6 +49,15 @@ def forces(module, x):
 def enabled_forces(module, x):
     with torch.enable_grad():
         return forces(module, x)
+
+
+def of_function(module, x):
+    return torch.func.vmap(torch.func.grad(lambda row: torch.tanh(module.layer(row)).sum()))(x)
+
+
+def in_inference_mode(module, x):
+    with torch.inference_mode(not module.training):
+        return module.layer(x)
 
 
 def backward_inside(module, x):
@@ -74,21 +87,51 @@ def stateful(module, x):
 
 # B: weights and buffers that the forward pass changes.
 def changing(change, always=False, by_data=False):
+    """change: of a weight, and of the inputs."""
+
     def forward(module, x):
         if module.training or always:
             weight = module.layer.weight
-            if by_data:
-                weight.data = change(weight.data.clone())
-            else:
-                with torch.no_grad():
-                    weight.copy_(change(weight))
+            with torch.no_grad():
+                if by_data:
+                    weight.data = change(weight.data.clone(), x)
+                else:
+                    weight.copy_(change(weight, x))
         return module.layer(x)
 
     return lambda: Layer(forward)
 
 
-def normalized(weight):
+def taught(module, x):
+    if module.training:
+        with torch.no_grad():
+            module.teacher.lerp_(module.layer.weight, 0.5)
+    return module.layer(x)
+
+
+def teacher():
+    """Another weight, which is equal at first and follows."""
+    module = Layer(taught)
+    module.teacher = nn.Parameter(module.layer.weight.detach().clone(), requires_grad=False)
+    return module
+
+
+def of_frozen_weight():
+    module = changing(by_rows)()
+    module.layer.weight.requires_grad_(False)
+    return module
+
+
+def normalized(weight, x):
     return weight / weight.norm()
+
+
+def clipped(weight, x):
+    return weight.clamp(-0.3, 0.3)
+
+
+def by_rows(weight, x):
+    return weight + x.mean() / 100
 
 
 class Looked(nn.Module):
@@ -123,6 +166,54 @@ def centered(module, x):
 def counted(module, x):
     module.calls += 1
     return module.layer(x) / (1 + 0.01 * module.calls)
+
+
+class Running(nn.Module):
+    """A running mean of its inputs, which is subtracted; assigned: it becomes another tensor in each step."""
+
+    def __init__(self, persistent, assigned=False):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(FEATURES), persistent)
+        self.register_buffer("constant", torch.ones(1).expand(FEATURES), False)
+        self.assigned = assigned
+
+    def forward(self, x):
+        if self.training:
+            mean = self.mean.lerp(x.detach().mean(0), 0.3)
+            if self.assigned:
+                self.mean = mean
+            else:
+                self.mean.copy_(mean)
+        return x - self.mean * self.constant
+
+
+class Caching(nn.Module):
+    """A mean that its first call makes, and a table that grows with the rows."""
+
+    def __init__(self, persistent):
+        super().__init__()
+        self.register_buffer("mean", None, persistent)
+        self.register_buffer("table", torch.ones(1), persistent)
+
+    def forward(self, x):
+        if len(self.table) < len(x):
+            self.table = torch.ones(100)
+        mean = x.detach().mean(0)
+        if self.mean is None:
+            self.mean = mean
+        elif self.training:
+            self.mean = self.mean.lerp(mean, 0.3)
+        return (x - self.mean) * self.table[: len(x), None]
+
+
+class Counter(nn.Module):
+    """Scales by the number of its calls in training, an attribute."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return x * (1 + self.calls / 10)
 
 
 class Always(nn.BatchNorm1d):
@@ -171,70 +262,134 @@ class Noisy(nn.Module):
         return x + 0.1 * torch.randn_like(x) * np.random.rand() * random.random() if self.training else x
 
 
-class Shared(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = linear(), linear()
-        self.second.weight = self.first.weight
-
-    def forward(self, x):
-        return self.second(torch.tanh(self.first(x)))
+def shared():
+    """One layer in two places, and a weight that is tied to another's."""
+    first, tied = linear(), linear()
+    tied.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), first, nn.Tanh(), tied)
 
 
-class Branch(nn.Module):
-    """A layer of training only, one that is frozen and one that is not used."""
+def branched(module, x):
+    x = module.frozen(module.layer(x))
+    return x + module.extra(x) if module.training else x
 
-    def __init__(self):
-        super().__init__()
-        self.main, self.extra, self.unused = linear(), linear(), linear()
-        self.frozen = linear().requires_grad_(False)
 
-    def forward(self, x):
-        x = self.frozen(self.main(x))
-        return x + self.extra(x) if self.training else x
+def branch():
+    """A layer of training only, one that is frozen, and one and a parameter that are not used."""
+    lonely = nn.Parameter(torch.ones(3))
+    return Layer(branched, extra=linear(), unused=linear(), frozen=linear().requires_grad_(False), lonely=lonely)
+
+
+def hooked():
+    layer = linear()
+    layer.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))
+    layer.register_forward_hook(lambda module, inputs, output: output + 1)
+    layer.register_full_backward_hook(
+        lambda module, of_inputs, of_outputs: tuple(g if g is None else g / 2 for g in of_inputs)
+    )
+    layer.weight.register_hook(lambda gradient: gradient * 3)
+    return layer
+
+
+def transposed():
+    layer = linear()
+    layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
+    return layer
+
+
+def imaged(module, x):
+    return module.layer(x.view(-1, 3, 1, 2)).mean((2, 3)) + module.table.mean(1)
+
+
+def channels_last():
+    """A kernel in that layout, and a buffer that is transposed."""
+    table = torch.arange(2.0 * FEATURES).view(2, FEATURES).t() / 8
+    return Layer(imaged, lambda: nn.Conv2d(3, FEATURES, (1, 2)).to(memory_format=torch.channels_last), table=table)
+
+
+def autocast(module, x):
+    """bfloat16 inside, with parameters in float32."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return module.layer(x).to(x.dtype)
+
+
+def in_bfloat16(module, x):
+    return module.layer(x.bfloat16()).to(x.dtype)
+
+
+def complex_values(module, x):
+    """Of a complex layer and a complex number."""
+    values = module.layer(x.to(torch.complex64)) * module.turn
+    return (values * values.conj()).real.to(x.dtype)
+
+
+def of_complex():
+    turn = nn.Parameter(torch.tensor(1 + 1j))
+    return Layer(complex_values, lambda: nn.Linear(FEATURES, FEATURES, dtype=torch.complex64), turn=turn)
 
 
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float64", "complex64")
-ODD = functools.partial(Piece, refused=True)
-STATE = functools.partial(Piece, by_row=False, refused=True)
-EVALUATED = functools.partial(Piece, by_row=False, refused=True, in_evaluation=True)
 PIECES = {
     "linear": Piece(linear),
-    "shared": Piece(Shared),
-    "branch": Piece(Branch),
+    "shared": Piece(shared),
+    "branch": Piece(branch),
+    "hooks": Piece(hooked),
+    "transposed": Piece(transposed),
+    "channels last": Piece(channels_last),
+    "lazy linear": Piece(lambda: nn.LazyLinear(FEATURES)),
+    "bfloat16 inside": Piece(lambda: Layer(autocast), tolerance=2e-3),
+    "bfloat16 parameters": Piece(lambda: Layer(in_bfloat16, lambda: linear().bfloat16()), alone=True, tolerance=3e-2),
+    "complex parameters": Piece(of_complex),
     "weight norm": Piece(lambda: parametrizations.weight_norm(linear())),
+    "old weight norm": Piece(lambda: nn.utils.weight_norm(linear())),
+    "orthogonal": Piece(lambda: parametrizations.orthogonal(linear())),
     "layer norm": Piece(lambda: nn.LayerNorm(FEATURES)),
     "dropout": Piece(lambda: nn.Dropout(0.3), draws=True),
     "noise": Piece(Noisy, draws=True),
     "forces": ODD(lambda: Layer(forces)),
     "enabled forces": Piece(lambda: Layer(enabled_forces)),
+    "torch.func": Piece(lambda: Layer(of_function)),
+    "inference mode": Piece(lambda: Layer(in_inference_mode)),
     "backward inside": ODD(lambda: Layer(backward_inside)),
     "reentrant checkpoint": Piece(lambda: Layer(checkpointed(True))),
     "checkpoint": Piece(lambda: Layer(checkpointed(False))),
     "batch norm": STATE(lambda: nn.BatchNorm1d(FEATURES)),
     "batch norm without momentum": STATE(lambda: nn.BatchNorm1d(FEATURES, momentum=None)),
     "batch norm without statistics": STATE(lambda: nn.BatchNorm1d(FEATURES, track_running_stats=False)),
+    "lazy batch norm": STATE(nn.LazyBatchNorm1d),
     "frozen batch norm": Piece(lambda: nn.Sequential(nn.BatchNorm1d(FEATURES), linear()).eval()),
     "always batch norm": EVALUATED(lambda: Always(FEATURES)),
     "fixed batch": STATE(lambda: Layer(fixed_batch), fixed=True),
-    "stateful": STATE(lambda: Layer(stateful, state=torch.zeros(BATCH, FEATURES)), fixed=True),
+    "stateful": STATE(lambda: Layer(stateful, state=torch.zeros(BATCH, FEATURES)), fixed=True, local=True),
     "normalized weight": ODD(changing(normalized)),
     "always normalized weight": ODD(changing(normalized, always=True), in_evaluation=True),
-    "clamped weight": ODD(changing(lambda weight: weight.clamp(-0.3, 0.3))),
-    "clamped weight, always": ODD(changing(lambda weight: weight.clamp(-0.3, 0.3), always=True), in_evaluation=True),
-    "decayed weight": STATE(changing(lambda weight: 0.9 * weight)),
+    "clipped weight": ODD(changing(clipped)),
+    "always clipped weight": ODD(changing(clipped, always=True), in_evaluation=True),
+    "decayed weight": STATE(changing(lambda weight, x: 0.9 * weight)),
+    "weight of a teacher": STATE(teacher),
+    "weight by rows": STATE(changing(by_rows)),
+    "weight with noise": STATE(changing(lambda weight, x: weight + torch.randn_like(weight) / 100), draws=True),
+    "frozen weight by rows": STATE(of_frozen_weight),
     "weight by data": ODD(changing(normalized, by_data=True)),
     "spectral norm": STATE(lambda: parametrizations.spectral_norm(linear())),
     "old spectral norm": STATE(lambda: nn.utils.spectral_norm(linear())),
     "embedding": Piece(Looked),
     "largest norm": ODD(lambda: Looked(max_norm=0.5), in_evaluation=True),
+    "largest norm that is rare": ODD(lambda: Looked(max_norm=100.0), in_evaluation=True),
     "largest norm of a bag": ODD(bag, in_evaluation=True),
-    "centered": EVALUATED(lambda: Layer(centered, mean=torch.zeros(FEATURES))),
+    "centered": EVALUATED(lambda: Layer(centered, mean=torch.zeros(FEATURES)), local=True),
+    "counter": STATE(Counter, alone=True),
+    "running mean": STATE(lambda: Running(True), local=True),
+    "running mean, not persistent": STATE(lambda: Running(False), local=True),
+    "running mean, assigned": STATE(lambda: Running(True, True), local=True),
+    "running mean, assigned, not persistent": STATE(lambda: Running(False, True), local=True),
+    "growing buffers": EVALUATED(lambda: Caching(True), local=True),
+    "growing buffers, not persistent": EVALUATED(lambda: Caching(False), local=True),
     "counted": EVALUATED(lambda: Layer(counted, calls=torch.zeros((), dtype=torch.int64))),
-    "resized buffer": STATE(lambda: Layer(resized, kept=torch.zeros(0))),
-    "quantization fbgemm": STATE(quantization_aware("fbgemm"), coarse=True),
-    "quantization x86": STATE(quantization_aware("x86"), coarse=True),
-    "quantization qnnpack": STATE(quantization_aware("qnnpack"), coarse=True),
+    "resized buffer": STATE(lambda: Layer(resized, kept=torch.zeros(0)), local=True),
+    "quantization fbgemm": EVALUATED(quantization_aware("fbgemm"), local=True, tolerance=1e-3),
+    "quantization x86": EVALUATED(quantization_aware("x86"), local=True, tolerance=1e-3),
+    "quantization qnnpack": EVALUATED(quantization_aware("qnnpack"), local=True, tolerance=1e-3),
     **{f"buffer {name}": Piece(buffered(getattr(torch, name), False)) for name in DTYPES},
     **{f"changing buffer {name}": STATE(buffered(getattr(torch, name), True)) for name in DTYPES},
 }
@@ -257,52 +412,71 @@ def enabled_penalty(outputs, labels):
         return penalty_of_outputs(free, labels)
 
 
+def squares(values, labels):
+    """The squared distance of rows to one-hot labels."""
+    return ((values - nn.functional.one_hot(labels, CLASSES)) ** 2).sum(1)
+
+
+def penalty_of_inputs(outputs, labels):
+    values, x = outputs
+    (slope,) = torch.autograd.grad(values.sum(), x, create_graph=True)
+    return cross_entropy(values, labels) + (slope.norm(dim=1) - 1) ** 2
+
+
+def with_inputs(body, last):
+    """Its outputs, and the inputs that have a gradient."""
+    return Layer(
+        lambda module, x: (module.layer(x := x.detach().requires_grad_(True)), x), lambda: sequence(body, last)
+    )
+
+
+def complex_outputs(body, last):
+    """Whose imaginary parts have a layer of their own."""
+    parts = {"real": last, "imaginary": copy.deepcopy(last)}
+    return Layer(
+        lambda module, x: torch.complex(module.real(x := module.layer(x)), module.imaginary(x)), lambda: body, **parts
+    )
+
+
+def in_form(form):
+    """A model with its outputs in another form."""
+    return lambda body, last: Layer(lambda module, x: form(module.layer(x)), lambda: sequence(body, last))
+
+
+def in_double(body, last):
+    return Layer(lambda module, x: module.layer(x.double()), lambda: sequence(body, last).double())
+
+
+def sequence(body, last):
+    return nn.Sequential(*body, last)
+
+
 LOSSES = {
-    "plain": Piece(cross_entropy),
-    "penalty of outputs": ODD(penalty_of_outputs),
-    "enabled penalty of outputs": Piece(enabled_penalty),
-    "squares": Piece(lambda outputs, labels: ((outputs - nn.functional.one_hot(labels, CLASSES)) ** 2).sum(1)),
+    "plain": Piece(cross_entropy, form=sequence),
+    "penalty of inputs": ODD(penalty_of_inputs, form=with_inputs),
+    "penalty of outputs": ODD(penalty_of_outputs, form=sequence),
+    "enabled penalty of outputs": Piece(enabled_penalty, form=sequence),
+    "squares": Piece(squares, form=sequence),
+    "complex": Piece(lambda x, labels: squares(x.real, labels) + squares(x.imag, labels), form=complex_outputs),
+    "double": Piece(lambda x, labels: squares(x, labels) if x.dtype is torch.float64 else x.bool(), form=in_double),
+    "dict": Piece(lambda x, labels: squares(x["values"][0], labels), form=in_form(lambda x: {"values": (x, 0)})),
+    "bfloat16": Piece(
+        lambda x, labels: squares(x[0].float(), labels), form=in_form(lambda x: [x.bfloat16()]), tolerance=2e-3
+    ),
 }
-ODDS = {
-    "own backward": ODD(None),
+ODDS = drawn_models.ODDS | {
     "own backward of the model": ODD(None),
-    "chdir first": Piece(None),
-    "chdir after setup": Piece(None),
-    "chdir in the loop": Piece(None),
     "look": STATE(None),
     "look in evaluation mode": Piece(None, in_evaluation=True),
-    "called twice": Piece(None, by_row=True, refused=True),
     "zeroed": Piece(None),
-    "schedule": Piece(None),
-    "clamped after the step": Piece(None),
-    "clamped before the step": ODD(None),
     "gradient of inputs": ODD(None),
-    "two models": Piece(None),
-    "loop over epochs": Piece(None),
-    "left early": Piece(None),
-    "metrics": Piece(None),
-    "evaluates in training mode": EVALUATED(None),
-    "evaluates with gradients": Piece(None),
     "evaluates with bare gradients": ODD(None),
-    "draws in evaluations": Piece(None, draws=True),
-    "logs": Piece(None),
 }
 
 
 def model_of(drawn: Drawn) -> nn.Module:
     body = [layer for name in drawn.pieces for layer in (PIECES[name].make(), nn.Tanh())]
-    return nn.Sequential(linear(), nn.Tanh(), *body, nn.Linear(FEATURES, CLASSES))
-
-
-class Task:
-    drawn: Drawn
-    losses = property(lambda self: LOSSES[self.drawn.losses].make)
-
-    def data(self):
-        return self.drawn.data
-
-    def model(self):
-        return model_of(self.drawn)
+    return LOSSES[drawn.losses].form(nn.Sequential(linear(), nn.Tanh(), *body), nn.Linear(FEATURES, CLASSES))
 
 
 class Two(nn.Module):
@@ -316,29 +490,37 @@ class Two(nn.Module):
         return self.models[1](torch.tanh(self.models[0](x)))
 
 
+@contextlib.contextmanager
+def evaluating(model: nn.Module):
+    """In evaluation mode, without gradients."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    with torch.no_grad():
+        yield
+    for module in training:
+        module.training = True
+
+
 def script(drawn: Drawn, run: Any) -> None:
     """A script's training, by hvdtrain's run or a PlainRun."""
     odds, losses_of = {*(drawn.odds or ())}, LOSSES[drawn.losses].make
-
-    def move(when: str) -> None:
-        if when in odds:
-            os.makedirs("elsewhere", exist_ok=True)
-            os.chdir("elsewhere")
-
-    model = Two(model_of(drawn)) if "two models" in odds else model_of(drawn)
-    inner = model
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    model, optimizer = run.setup(model, torch.optim.SGD(parameters, LR, 0.9), unused_parameters=True)
+    inner = Two(model_of(drawn)) if "two models" in odds else model_of(drawn)
+    if any(map(nn.parameter.is_lazy, inner.parameters())):
+        with evaluating(inner):
+            inner(torch.from_numpy(drawn.data[0][0][:4]))
+    parameters = [parameter for parameter in inner.parameters() if parameter.requires_grad]
+    is_adam = drawn.options.get("optimizer") == "adam"
+    optimizer = torch.optim.Adam(parameters, LR) if is_adam else torch.optim.SGD(parameters, LR, 0.9)
+    model, optimizer = run.setup(inner, optimizer, unused_parameters=True)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if "schedule" in odds else None
     if schedule:
         run.register(schedule=schedule)
-    move("chdir after setup")
+    move(odds, "chdir after setup")
+    last = [name for name, _ in inner.named_parameters()][-2]
 
-    def clamp() -> None:
+    def clip() -> None:
         with torch.no_grad():
             inner.get_parameter(last).clamp_(-0.3, 0.3)
-
-    last = [name for name, _ in inner.named_parameters()][-2]
 
     def evaluate(numbers, labels):
         if "evaluates in training mode" in odds:
@@ -349,10 +531,9 @@ def script(drawn: Drawn, run: Any) -> None:
             bare = "evaluates with bare gradients" in odds
             with contextlib.nullcontext() if bare else torch.enable_grad():
                 numbers = numbers.requires_grad_(True)
-                torch.autograd.grad(model(numbers).sum(), numbers)
-        outputs = model(numbers)
-        losses = losses_of(outputs, labels)
-        return (losses, {"right": outputs.argmax(1) == labels}) if "metrics" in odds else losses
+                torch.autograd.grad(losses_of(model(numbers), labels).sum(), numbers, allow_unused=True)
+        losses = losses_of(model(numbers), labels)
+        return (losses, {"right": losses < 1}) if "metrics" in odds else losses
 
     def losses(numbers, labels):
         if "gradient of inputs" in odds:
@@ -366,25 +547,19 @@ def script(drawn: Drawn, run: Any) -> None:
 
     def trained(numbers, labels) -> bool:
         """Whether to leave the loop after this batch."""
-        move("chdir in the loop")
-        if "chdir in the loop" in odds:
-            odds.remove("chdir in the loop")
+        move(odds, "chdir in the loop")
         if "look" in odds:
             with torch.no_grad():
                 model(numbers)
         if "look in evaluation mode" in odds:
-            training = [module for module in inner.modules() if module.training]
-            inner.eval()
-            with torch.no_grad():
+            with evaluating(inner):
                 inner(numbers)
-            for module in training:
-                module.training = True
         if "zeroed" in odds:
             optimizer.zero_grad()
-        if "clamped before the step" in odds:
-            clamp()
+        if "clipped before the step" in odds:
+            clip()
         if "own backward" in odds:
-            (0.1 * sum(parameter.pow(2).sum() for parameter in parameters)).backward()
+            (0.1 * sum(parameter.abs().pow(2).sum() for parameter in parameters)).backward()
         if "own backward of the model" in odds:
             (0.1 * losses_of(model(numbers), labels).mean()).backward()
         found = losses(numbers, labels)
@@ -393,21 +568,12 @@ def script(drawn: Drawn, run: Any) -> None:
         if run.step(found):
             if schedule:
                 schedule.step()
-            if "clamped after the step" in odds:
-                clamp()
+            if "clipped after the step" in odds:
+                clip()
             return "left early" in odds and run.steps + 1 == 5
         return False
 
-    train, test = drawn.data
-    if "loop over epochs" in odds:
-        for batches in run.each_epoch(train, test, evaluate):
-            leaves = [leaves for leaves in (trained(*batch) for batch in batches) if leaves]
-            if leaves:
-                break
-    else:
-        for batch in run.batches(train, test, evaluate):
-            if trained(*batch):
-                break
+    drawn_models.loop(drawn, run, trained, evaluate)
 
 
 def seed(number: int) -> None:
@@ -433,25 +599,17 @@ class Framework:
     @staticmethod
     @contextlib.contextmanager
     def evaluating(model: nn.Module):
-        training = [module for module in model.modules() if module.training]
-        model.eval()
-        yield
-        for module in training:
-            module.training = True
+        with evaluating(model), torch.enable_grad():
+            yield
 
 
 def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:
     from hvdtrain.frameworks.torch import late_dynamo
+    from hvdtrain.frameworks.torch.network import host_array
 
     late_dynamo.postpone()  # which takes longer than all else
     run = PlainRun(drawn, evaluates, Framework)
     seed(drawn.seed)
     script(drawn, run)
     tensors = {**run.model.state_dict(), **dict(run.model.named_buffers(remove_duplicate=False))}
-    return {name: host(value) for name, value in tensors.items() if isinstance(value, torch.Tensor)}
-
-
-def host(tensor: torch.Tensor) -> np.ndarray:
-    from hvdtrain.frameworks.torch.network import host_array
-
-    return host_array(tensor)
+    return {name: host_array(value) for name, value in tensors.items() if "constant" not in name}

@@ -62,34 +62,3 @@ class Sequences(SequenceRows):
         block = nn.HybridSequential()
         block.add(LastOutput(), nn.Dropout(0.5), nn.Dense(5))
         return block
-
-
-CHANGES = {
-    "norm": lambda weight, x: weight / weight.norm(),
-    "limit": lambda weight, x: weight.clip(-0.2, 0.2),
-    "decay": lambda weight, x: weight * 0.9,
-    "rows": lambda weight, x: weight + x.mean() / 100,
-    "noise": lambda weight, x: weight + mx.nd.random.normal(shape=weight.shape) / 100,
-}
-"""How a model changes a weight in training, by the weight itself or by rows."""
-
-
-class Changed(gluon.Block):
-    def __init__(self, kind):
-        super().__init__()
-        self.kind, self.first, self.last = kind, nn.Dense(6, in_units=4), nn.Dense(5, in_units=6)
-
-    def forward(self, x):
-        if autograd.is_training():
-            with autograd.pause():
-                self.first.weight.set_data(CHANGES[self.kind](self.first.weight.data(), x))
-        return self.last(self.first(x).tanh())
-
-
-class OwnChange(ClassifierRows):
-    """A model that changes its weights when it is called in training."""
-
-    kind = "norm"
-
-    def model(self):
-        return Changed(self.kind)

@@ -53,36 +53,3 @@ class Sequences(SequenceRows):
     def model(self):
         layers = tf.keras.layers
         return tf.keras.Sequential([layers.LSTM(8), layers.Dropout(0.5), layers.Dense(5)])
-
-
-CHANGES = {
-    "norm": lambda weight, x: weight / tf.norm(weight),
-    "limit": lambda weight, x: tf.clip_by_value(weight, -0.2, 0.2),
-    "decay": lambda weight, x: weight * 0.9,
-    "rows": lambda weight, x: weight + tf.reduce_mean(x) / 100,
-    "noise": lambda weight, x: weight + tf.random.normal(weight.shape) / 100,
-}
-"""How a model changes a weight in training, by the weight itself or by rows."""
-
-
-class Changed(tf.keras.Model):
-    def __init__(self, kind):
-        super().__init__()
-        self.kind, self.last = kind, tf.keras.layers.Dense(5)
-        self.first = tf.keras.layers.Dense(6, activation="tanh")
-
-    def call(self, x, training=None):
-        if training:
-            self.first.kernel.assign(CHANGES[self.kind](self.first.kernel, x))
-        return self.last(self.first(x))
-
-
-class OwnChange(ClassifierRows):
-    """A model that changes its weights when it is called in training."""
-
-    kind = "norm"
-
-    def model(self):
-        model = Changed(self.kind)
-        model.first.build((None, 4))
-        return model

@@ -12,7 +12,9 @@ from unittest import mock
 import numpy as np
 import pytest
 from numpy.testing import assert_equal
+from support.drawn_models import Drawn
 from support.learners import learner, task
+from support.model_steps import task_of
 from support.networks import shaped
 from support.rank_threads import on_all_ranks
 from support.stack import FRAMEWORKS
@@ -73,8 +75,13 @@ def target_and_rows(framework, name):
     """The network, or a task of tests/support/tasks, with its training rows."""
     if not name:
         return NETWORK, IMAGES
-    made = task(framework, name)
+    made = own_change(framework, name) if "weight" in name else task(framework, name)
     return made, made.dataset.train[np.arange(128)]
+
+
+def own_change(framework, piece):
+    """A task with a model that changes a weight when it is called."""
+    return task_of(Drawn(framework, 3, (piece,), rows=128))
 
 
 def one_at_a_time(gather, wait):
@@ -143,7 +150,7 @@ def case(framework, name, options, assignments=MOVED, short=True):
         *(case(framework, "Sequences", ADAM, short=framework != "tensorflow") for framework in FRAMEWORKS),
         case("mxnet", "", NESTEROV, THREE_RANKS),
         case("tensorflow", "", BF16, short=False),
-        *(case(framework, "OwnChange", NESTEROV, short=framework == "torch") for framework in FRAMEWORKS),
+        *(case(framework, "normalized weight", NESTEROV, short=framework == "torch") for framework in FRAMEWORKS),
         case("tensorflow", "Regression", NESTEROV),  # with regularizers, constraints and a layer of training
     ],
 )
@@ -155,10 +162,11 @@ def test_any_ranks_have_the_same_bits_also_when_shards_move(framework, name, opt
     assert other_losses == losses
 
 
-OF_WEIGHTS, OF_ROWS = ("norm", "limit", "decay"), ("rows", "noise")
-OWN = {"torch": (*OF_WEIGHTS, "replaced", "teacher"), "mxnet": OF_WEIGHTS, "tensorflow": OF_WEIGHTS}
+OF_WEIGHTS, OF_ROWS = ("normalized weight", "clipped weight", "decayed weight"), ("weight by rows", "weight with noise")
+LOOKED_UP = ("largest norm", "largest norm that is rare", "largest norm of a bag")
+OWN = {"torch": (*OF_WEIGHTS, "weight by data", "weight of a teacher"), "mxnet": OF_WEIGHTS, "tensorflow": OF_WEIGHTS}
 BY_ROWS = {
-    "torch": (*OF_ROWS, "frozen", "max_norm", "rare max_norm", "bag"),
+    "torch": (*OF_ROWS, "frozen weight by rows", *LOOKED_UP),
     "mxnet": OF_ROWS,
     "tensorflow": OF_ROWS,
 }
@@ -174,7 +182,7 @@ def of_kinds(kinds):
 @pytest.mark.parametrize(("framework", "kind"), of_kinds(OWN))
 def test_weights_that_a_model_changes_are_those_of_one_process(framework, kind):
     """Shards and ranks make the same change, once a step."""
-    target = task(framework, "OwnChange", kind=kind)
+    target = own_change(framework, kind)
     arrays = target.dataset.train[np.arange(128)]
     ((weights, _),) = train_on_ranks(framework, target, [[Cut.of(0, 1)]], arrays)
     sharded, _ = train_in_shards(framework, target, ALONE, arrays)
@@ -186,7 +194,7 @@ def test_weights_that_a_model_changes_are_those_of_one_process(framework, kind):
 
 @pytest.mark.parametrize(("framework", "kind"), of_kinds(BY_ROWS))
 def test_weights_that_a_model_changes_by_rows_are_refused_on_several_ranks_or_in_shards(framework, kind):
-    target = task(framework, "OwnChange", kind=kind)
+    target = own_change(framework, kind)
     arrays, cut = target.dataset.train[np.arange(128)], [Cut.of(0, 1)]
     assert train_on_ranks(framework, target, [cut], arrays)[0], "as in the framework's own loop"
     for ranks, options in ((1, {"shards": SHARDS}), (2, {"strategy": "ring"})):
@@ -300,9 +308,16 @@ def refusals(*given, **options):
     "change", [lambda weight: weight.mul_(0.9), lambda weight: setattr(weight, "data", weight * 1)]
 )
 def test_a_change_that_begins_after_the_first_step_is_refused_in_shards(change):
-    target, calls = task("torch", "OwnChange", kind="late"), itertools.count()
-    changes = type(target.task).model.__globals__["CHANGES"]
-    with mock.patch.dict(changes, late=lambda weight, x: change(weight) if next(calls) > SHARDS + 4 else None):
-        arrays, cuts = target.dataset.train[np.arange(128)], [[Cut.of(0, 1, SHARDS)]]
-        refused = refusals("torch", target, cuts, arrays, shards=SHARDS)
-    assert re.search("changes first.weight .* not before the first step", refused[0])
+    calls = itertools.count()
+
+    def late(module, x):
+        with importlib.import_module("torch").no_grad():
+            if module.training and next(calls) > SHARDS + 4:
+                change(module.layer.weight)
+        return module.layer(x)
+
+    layer = importlib.import_module("support.drawn.of_torch").Layer
+    target = task_of(Drawn("torch", 3, (), rows=128), model=staticmethod(lambda: layer(late)))
+    arrays, cuts = target.dataset.train[np.arange(128)], [[Cut.of(0, 1, SHARDS)]]
+    refused = refusals("torch", target, cuts, arrays, shards=SHARDS)
+    assert re.search("changes layer.weight .* not before the first step", refused[0])

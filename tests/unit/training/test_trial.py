@@ -6,8 +6,9 @@ import random
 
 import numpy as np
 import pytest
+from support.drawn_models import BATCH, LR, task_class
 from support.in_process import inside
-from support.model_steps import assert_close
+from support.model_steps import GRADIENTS, assert_close, of_pieces
 from support.user_loop_runs import starter
 
 import hvdtrain
@@ -25,7 +26,7 @@ NUMBERS = np.random.default_rng(3).normal(size=(200, 8)).astype(np.float32)
 LABELS = (NUMBERS[:, 0] > 0).astype(np.int64)
 
 
-def task(model, rows=24, tested=10, losses=None):
+def task(model, rows=24, tested=10):
     """A task of this model, which is trained on so many rows, and tested on others."""
 
     class Task:
@@ -35,8 +36,6 @@ def task(model, rows=24, tested=10, losses=None):
         def model(self):
             return model()
 
-    if losses:
-        Task.losses = lambda self, outputs, labels: losses(outputs, labels)
     return Task()
 
 
@@ -47,6 +46,11 @@ def trained(folder, given, framework="torch", **options):
     with inside(folder):
         config, runtime = Config(**common | options), RuntimeOptions(device="cpu", quiet=True)
         return checkpoints.newest(hvdtrain.fit(given, config, runtime).folder)[1]
+
+
+def as_plain(drawn):
+    """Options by which a task is trained as in its framework's own loop."""
+    return {"batch_size": BATCH, "lr": LR, "schedule": "constant", "warmup_epochs": 0, "seed": drawn.seed}
 
 
 def of_layer(function, **layers):
@@ -64,72 +68,31 @@ def of_layer(function, **layers):
     return Model
 
 
+MATRIX = pytest.mark.matrix
+
+
 def classes():
     return nn.Linear(8, 3)
 
 
-def slope(values, x):
-    return torch.autograd.grad(values.sum(), x, create_graph=True)[0]
-
-
-def forces(module, x):
-    x = x.requires_grad_(True)
-    energies = torch.tanh(module.layer(x))
-    return energies + slope(energies, x)[:, :3]
-
-
-def with_inputs(module, x):
-    x = x.detach().requires_grad_(True)
-    return torch.tanh(module.layer(x)), x
-
-
-def penalty(outputs, labels):
-    values, x = outputs
-    return nn.functional.cross_entropy(values, labels, reduction="none") + (slope(values, x).norm(dim=1) - 1) ** 2
-
-
-def of_function(module, x):
-    return module.layer(x) + torch.func.vmap(torch.func.grad(lambda row: module.layer(row).sum()))(x)[:, :3]
-
-
-def checkpointed(module, x):
-    return torch.utils.checkpoint.checkpoint(module.last, torch.relu(module.layer(x)), use_reentrant=True)
-
-
-def with_inference_mode(module, x):
-    with torch.inference_mode(not module.training):
-        return module.layer(x)
-
-
-# What a model computes, with its own losses or without.
-GRADIENTS = {
-    "forces": (of_layer(forces, layer=classes), None),
-    "penalty": (of_layer(with_inputs, layer=classes), penalty),
-    "torch.func": (of_layer(of_function, layer=classes), None),
-    "reentrant checkpoint": (of_layer(checkpointed, layer=lambda: nn.Linear(8, 8), last=classes), None),
-    "inference mode": (of_layer(with_inference_mode, layer=classes), None),
-}
-
-
 @pytest.mark.filterwarnings("ignore:None of the inputs")
-@pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients_inside_of_a_model_and_its_losses_train_as_in_pytorchs_own_loop(name, tmp_path):
-    model, losses = GRADIENTS[name]
-    saved = trained(tmp_path, task(model, rows=8, losses=losses), momentum=0.0, weight_decay=0.0, seed=3)
-    torch.manual_seed(3)
-    module = model()
-    optimizer = torch.optim.SGD(module.parameters(), 0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        outputs, labels = module(torch.from_numpy(NUMBERS[:8].copy())), torch.from_numpy(LABELS[:8])
-        (losses or nn.functional.cross_entropy)(outputs, labels).mean().backward()
-        optimizer.step()
-    assert_close(saved.weights, {key: value.numpy() for key, value in module.state_dict().items()})
+@pytest.mark.parametrize(
+    ("pieces", "losses"), [*(((piece,), "plain") for piece in GRADIENTS), ((), "penalty of inputs")]
+)
+def test_gradients_inside_of_a_model_and_its_losses_train_as_in_pytorchs_own_loop(pieces, losses, tmp_path):
+    drawn = of_pieces("torch", *pieces, losses=losses)
+    saved = trained(tmp_path, task_class(drawn)(), **as_plain(drawn))
+    assert_close(saved.weights, drawn.kinds.plain(drawn, True))
 
 
 def test_a_scripts_evaluation_may_compute_gradients(tmp_path):
     def evaluate(x, y):
         return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+    def forces(module, x):
+        x = x.requires_grad_(True)
+        energies = torch.tanh(module.layer(x))
+        return energies + torch.autograd.grad(energies.sum(), x, create_graph=True)[0][:, :3]
 
     with starter(tmp_path, "torch")(batch_size=8) as run:
         model, _ = run.setup(model := of_layer(forces, layer=classes)(), torch.optim.SGD(model.parameters(), 0.1))
@@ -195,90 +158,24 @@ def test_all_numbers_of_rows_of_steps_and_evaluations_are_tried(seed, tmp_path, 
     assert {min(call for call in seen if not call[0])} <= {*trials}
 
 
-def centered():
-    """Its buffer changes in each call."""
-
-    def call(module, x):
-        module.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
-        return module.layer(x - module.mean)
-
-    module = of_layer(call, layer=classes)()
-    module.register_buffer("mean", torch.zeros(8))
-    return module
-
-
-def always_in_training():
-    def call(module, x):
-        return module.layer(module.normal.train()(x))
-
-    return of_layer(call, layer=classes, normal=lambda: nn.BatchNorm1d(8))()
-
-
-def quantized(kind):
-    quantization = pytest.importorskip("torch.ao.quantization")
-    model = nn.Sequential(quantization.QuantStub(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
-    model.qconfig = quantization.get_default_qat_qconfig(kind)
-    return quantization.prepare_qat(model.train())
-
-
-def keras_model(call, **layers):
-    keras = pytest.importorskip("tensorflow").keras
-
-    class Model(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.last = keras.layers.Dense(3)
-            self.other = getattr(keras, layers["of"]).__dict__[layers["name"]]()
-
-        def call(self, x, training=False):
-            return self.last(call(self.other, x))
-
-    return Model()
-
-
-def counted(metric, x):
-    metric.update_state(x)
-    return x - metric.result()
-
-
-def gluon_block():
-    mx = pytest.importorskip("mxnet")
-
-    class Block(mx.gluon.Block):
-        def __init__(self):
-            super().__init__()
-            self.last = mx.gluon.nn.Dense(3, in_units=8)
-            self.mean = self.params.get("mean", shape=(8,), init="zeros", grad_req="null")
-
-        def forward(self, x):
-            with mx.autograd.pause():
-                self.mean.set_data(self.mean.data() * 0.9 + x.mean(axis=0) * 0.1)
-            return self.last(x - self.mean.data())
-
-    return Block()
-
-
-CHANGED = {
-    "buffer": (centered, "torch"),
-    "batch normalization": (always_in_training, "torch"),
-    "fbgemm": (lambda: quantized("fbgemm"), "torch"),
-    "x86": (lambda: quantized("x86"), "torch"),
-    "qnnpack": (lambda: quantized("qnnpack"), "torch"),
-    "metric": (lambda: keras_model(counted, of="metrics", name="Mean"), "tensorflow"),
-    "Keras' batch normalization": (
-        lambda: keras_model(lambda layer, x: layer(x, training=True), of="layers", name="BatchNormalization"),
-        "tensorflow",
-    ),
-    "Gluon's parameter": (gluon_block, "mxnet"),
-}
-MARKS = dict.fromkeys(("qnnpack", "batch normalization", "Keras' batch normalization"), pytest.mark.matrix)
+CHANGED = [
+    ("torch", "centered"),
+    *(pytest.param("torch", name, marks=MATRIX) for name in ("always batch norm", "quantization qnnpack")),
+    *(("torch", f"quantization {kind}") for kind in ("fbgemm", "x86")),
+    ("tensorflow", "watched mean"),
+    pytest.param("tensorflow", "always batch norm", marks=MATRIX),
+    ("mxnet", "centered"),
+]
 
 
 @pytest.mark.filterwarnings("ignore:Please use quant_min", "ignore:.*deprecated")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in CHANGED])
-def test_an_evaluation_leaves_no_trace_in_what_is_trained(name, tmp_path):
-    model, framework = CHANGED[name]
-    few, many = (trained(tmp_path / str(rows), task(model, tested=rows), framework) for rows in (3, 90))
+@pytest.mark.parametrize(("framework", "piece"), CHANGED)
+def test_an_evaluation_leaves_no_trace_in_what_is_trained(framework, piece, tmp_path):
+    pytest.importorskip(framework)
+    few, many = (
+        trained(tmp_path / str(rows), task_class(of_pieces(framework, piece, test_rows=rows))(), framework)
+        for rows in (3, 90)
+    )
     assert any(array.any() for array in few.weights.values())
     assert_close(many.weights, few.weights, 0)
 
@@ -303,24 +200,10 @@ def test_a_stateful_layer_gets_the_number_of_rows_that_it_was_made_for(count, tm
 
 
 def test_a_graph_that_a_block_makes_once_is_made_in_training(tmp_path):
-    mx = pytest.importorskip("mxnet")
-
-    class Doubled(mx.gluon.nn.HybridSequential):
-        def hybrid_forward(self, F, x):
-            return self[0](x) * (2 if mx.autograd.is_training() else 1)
-
-    def model(is_graph):
-        block, part = mx.gluon.nn.Sequential(), Doubled()
-        part.add(mx.gluon.nn.Dense(3, in_units=8))
-        part.hybridize(is_graph)
-        block.add(part)
-        return block
-
-    one, other = (
-        trained(tmp_path / str(is_graph), task(lambda is_graph=is_graph: model(is_graph)), "mxnet", epochs=1)
-        for is_graph in (True, False)
-    )
-    assert_close(one.weights, other.weights, 1e-6)
+    pytest.importorskip("mxnet")
+    drawn = of_pieces("mxnet", "branch, hybridized")
+    saved = trained(tmp_path, task_class(drawn)(), "mxnet", **as_plain(drawn))
+    assert_close(saved.weights, drawn.kinds.plain(drawn, True))
 
 
 def limited(framework):
@@ -328,12 +211,12 @@ def limited(framework):
     library = pytest.importorskip(framework)
     if framework == "tensorflow":
 
-        def call(layer, x):
-            outputs = layer(x)
-            library.debugging.assert_less(layer.gamma, 1.0001)
-            return outputs
+        class Limited(library.keras.layers.LayerNormalization):
+            def call(self, x):
+                library.debugging.assert_less(self.gamma, 1.0001)
+                return super().call(x)
 
-        return keras_model(call, of="layers", name="LayerNormalization")
+        return library.keras.Sequential([Limited(), library.keras.layers.Dense(3)])
 
     class Block(library.gluon.nn.Dense):
         def forward(self, x):

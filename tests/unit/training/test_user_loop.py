@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from support.schedules import SCHEDULES
 from support.user_loop_runs import NUMBERS, starter
 from torch import nn
 from torch.optim import lr_scheduler
@@ -539,18 +540,7 @@ def rates_of(run, make, every, leave_at=99):
     return rates
 
 
-LENGTH = {"step": lambda steps, epochs: steps, "epoch": lambda steps, epochs: epochs}
-BY_LENGTH = {
-    "cosine": lambda optimizer, length: [lr_scheduler.CosineAnnealingLR(optimizer, length)],
-    "one cycle": lambda optimizer, length: [lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=length + 1)],
-    "chained": lambda optimizer, length: [
-        lr_scheduler.ChainedScheduler([lr_scheduler.LinearLR(optimizer, 1, 0, total_iters=length)])
-    ],
-    "two": lambda optimizer, length: [
-        lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (length + 1)),
-        lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (length + 1)),
-    ],
-}
+REGISTERED = ["cosine", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("one cycle", "chained", "two"))]
 
 
 def with_one_by_a_score(optimizer, *_):
@@ -566,13 +556,17 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("options", OTHERS)
-@pytest.mark.parametrize("every", LENGTH)
-@pytest.mark.parametrize("name", ["cosine", *(pytest.param(name, marks=MATRIX) for name in [*BY_LENGTH][1:])])
+@pytest.mark.parametrize("every", ["step", "epoch"])
+@pytest.mark.parametrize("name", REGISTERED)
 def test_registered_schedules_of_a_run_of_another_length_step_to_where_it_is(start, name, every, options):
     """As a run that had those options from the beginning, also where it is left in the middle of an epoch."""
 
-    def make(optimizer, *length):
-        return BY_LENGTH[name](optimizer, LENGTH[every](*length))
+    def make(optimizer, steps, epochs):
+        length = (steps if every == "step" else epochs) + 1  # it is not stepped beyond its end
+        if name == "two":
+            plateau = lr_scheduler.ReduceLROnPlateau(optimizer, threshold=9, patience=99)
+            return [SCHEDULES["object"](optimizer, length, epochs), plateau]
+        return [SCHEDULES[name](optimizer, length, epochs)]
 
     with start("whole", **{"epochs": 4, **options}) as run:
         whole = rates_of(run, make, every)

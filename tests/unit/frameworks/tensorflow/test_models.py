@@ -1,154 +1,35 @@
 """What a Keras model may do besides computing: a task's steps end at the weights of Keras' fit."""
 
-import functools
-import random
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import model_steps
+from support.drawn.of_tensorflow import PIECES, dense, model_of
+from support.drawn_models import CLASSES
 from support.learners import learner
-from support.model_steps import CLASSES, FEATURES, LR, ROWS, SIZE, batches, made
+from support.model_steps import batches, check, learner_of, made, of_pieces, task_of, tried
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowMirrored
 
-
-def dense(**options):
-    return tf.keras.layers.Dense(FEATURES, **options)
-
-
-def l2(factor=0.1):
-    return tf.keras.regularizers.L2(factor)
-
-
-class AddedLoss(tf.keras.layers.Layer):
-    """Adds the mean of something of its rows to the loss, and in training the mean of something else."""
-
-    def call(self, x, training=None):
-        self.add_loss(tf.reduce_mean(x**2))
-        if training:
-            self.add_loss(0.5 * tf.reduce_mean(tf.abs(x)))
-        return x
-
-
-class Auxiliary(tf.keras.layers.Layer):
-    """Layers that are called in training only, or never, and a frozen one."""
-
-    def __init__(self):
-        super().__init__()
-        self.main, self.unused, self.frozen = dense(), dense(), dense()
-        self.frozen.trainable = False
-        self.branch = tf.keras.Sequential([dense(kernel_regularizer=l2()), tf.keras.layers.BatchNormalization()])
-
-    def call(self, x, training=None):
-        x = self.frozen(self.main(x))
-        return x + self.branch(x, training=True) if training else x
-
-
-class Counter(tf.keras.layers.Layer):
-    """Scales by the number of its calls in training."""
-
-    def build(self, shape):
-        self.calls = self.add_weight(name="calls", shape=(), dtype="int64", initializer="zeros", trainable=False)
-
-    def call(self, x, training=None):
-        if training:
-            self.calls.assign_add(1)
-        return x * (1 + tf.cast(self.calls, x.dtype) / 10)
-
-
-class Normalized(tf.keras.layers.Layer):
-    """Normalizes its kernel in each call in training, as spectral normalization does."""
-
-    def build(self, shape):
-        self.kernel = self.add_weight(name="kernel", shape=(FEATURES, FEATURES))
-
-    def call(self, x, training=None):
-        if training:
-            self.kernel.assign(self.kernel / tf.norm(self.kernel))
-        return x @ self.kernel
-
-
-class Shared(tf.keras.layers.Layer):
-    """One layer in two places."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = dense(kernel_regularizer=l2())
-
-    def call(self, x):
-        return self.layer(tf.tanh(self.layer(x)))
-
-
-def functional():
-    """A model as a layer, with a loss of its own."""
-    inputs = tf.keras.Input((FEATURES,))
-    outputs = dense(kernel_constraint=tf.keras.constraints.MaxNorm(0.5))(inputs)
-    model = tf.keras.Model(inputs, outputs)
-    model.add_loss(0.1 * tf.reduce_mean(outputs**2))
-    return model
-
-
-def recurrent():
-    layers = tf.keras.layers
-    lstm = layers.LSTM(FEATURES, kernel_regularizer=l2(), recurrent_constraint=tf.keras.constraints.UnitNorm())
-    return tf.keras.Sequential([layers.Reshape((2, FEATURES // 2)), lstm])
-
-
-# Pieces of models, and whether rows pass them one by one: else shards and parts of a step compute something else.
-PIECES = {
-    "regularizers": (lambda: dense(kernel_regularizer=l2(), bias_regularizer=tf.keras.regularizers.L1(0.1)), True),
-    "activity": (lambda: dense(activity_regularizer=l2()), True),
-    "activity layer": (lambda: tf.keras.layers.ActivityRegularization(0.1, 0.1), True),
-    "added loss": (AddedLoss, True),
-    "largest norm": (lambda: dense(kernel_constraint=tf.keras.constraints.MaxNorm(0.5)), True),
-    "not negative": (lambda: dense(kernel_constraint="non_neg", bias_constraint="non_neg"), True),
-    "functional": (functional, True),
-    "recurrent": (recurrent, True),
-    "shared": (Shared, True),
-    "unused": (lambda: Auxiliary(), False),
-    "batch norm": (lambda: tf.keras.layers.BatchNormalization(gamma_regularizer=l2()), False),
-    "still batch norm": (lambda: tf.keras.layers.BatchNormalization(trainable=False), True),
-    "layer norm": (lambda: tf.keras.layers.LayerNormalization(gamma_constraint="unit_norm"), True),
-    "counter": (Counter, False),
-    "normalized": (Normalized, False),
+BY_ROW = ({"accumulate": 2}, {"shards": 5}, {"accumulate": 3, "clip_norm": 1e6}, {"shards": 3})
+OTHERS = ({}, {"on_nan": "skip"}, {"clip_norm": 1e6}, {})
+GROUPS = {
+    (by_row, number): [name for name in tried(PIECES) if PIECES[name].by_row == by_row][number::4]
+    for by_row in (True, False)
+    for number in range(4)
 }
+"""All pieces, of which a model has several, as TensorFlow compiles each for seconds."""
 
 
-class Values(tf.keras.Model):
-    """A dict of values and of complex numbers."""
-
-    def __init__(self, body, last):
-        super().__init__()
-        self.body, self.last, self.other = body, last, tf.keras.layers.Dense(CLASSES)
-
-    def call(self, x, training=None):
-        x = self.body(x, training=training)
-        return {"values": tf.complex(self.last(x), self.other(x))}
-
-
-def squares(labels, values):
-    """The squared distances of rows to one-hot labels."""
-    expected = tf.one_hot(tf.reshape(labels, [-1]), CLASSES)
-    return tf.reduce_sum((tf.math.real(values) - expected) ** 2 + (tf.math.imag(values) - expected) ** 2, 1)
-
-
-def losses(outputs, labels):
-    return squares(labels, outputs["values"])
-
-
-def model_maker(pieces):
-    def model():
-        layers = [layer for name in pieces for layer in (PIECES[name][0](), tf.keras.layers.Activation("tanh"))]
-        return Values(tf.keras.Sequential(layers), tf.keras.layers.Dense(CLASSES))
-
-    return model
-
-
-def learner_of(model, losses=losses, **options):
-    return learner("tensorflow", made(model, losses), lr=LR, weight_decay=0.0, **options)
+@pytest.mark.guarantee("user-same-step")
+@pytest.mark.parametrize("group", GROUPS)
+def test_models_train_as_in_keras_fit(group):
+    """With an evaluation and a resume, which compile steps again, in a few of them."""
+    by_row, number = group
+    options = (BY_ROW if by_row else OTHERS)[number]
+    drawn = of_pieces("tensorflow", *GROUPS[group], losses="complex", options={"nesterov": ""} if number % 2 else {})
+    check(drawn, resumes=not number, nesterov=bool(number % 2), **options)
 
 
 def in_order(weights):
@@ -156,55 +37,22 @@ def in_order(weights):
     return sorted(weights, key=lambda name: int(name.partition(".")[0]))
 
 
-def reference(model, weights, options):
-    """Keras' fit from these weights on; returns the weights after it."""
-    trained = model()
-    trained(ROWS[0][:4], training=True)
-    states = [variable for variable in trained.variables if "StateVar" not in variable.name]
-    names = in_order(weights)
-    for variable, name in zip(states, names, strict=True):
-        variable.assign(weights[name])
-    optimizer = tf.keras.optimizers.SGD(LR, 0.9, options.get("nesterov", False))
-    trained.compile(optimizer, {"values": squares}, run_eagerly=True)
-    trained.fit(*ROWS, batch_size=SIZE, shuffle=False, verbose=0)
-    return dict(zip(names, [variable.numpy() for variable in states], strict=True))
-
-
-def check(pieces, resumes=False, **options):
-    """Steps of a task, and those of fit. resumes: with an evaluation and a resume, which compile steps again."""
-    model = model_maker(pieces)
-    both = {"evaluates": resumes, "resumes": resumes}
-    model_steps.check("tensorflow", model, losses, functools.partial(reference, model), **both, **options)
-
-
-OPTIONS = ({}, {"nesterov": True}, {"on_nan": "skip"})
-BY_ROW = ({"accumulate": 2}, {"shards": 5}, {"shards": 3, "nesterov": True}, {"accumulate": 3, "clip_norm": 1e6})
-
-
-@pytest.mark.guarantee("user-same-step")
-@pytest.mark.parametrize("number", [*range(6), *(pytest.param(n, marks=pytest.mark.matrix) for n in (6, 7))])
-def test_models_train_as_in_keras_fit(number):
-    chosen = random.Random(number)
-    by_row = number % 2
-    names = [name for name, (_, alone) in PIECES.items() if alone or not by_row]
-    chosen.shuffle(names)
-    names = sorted(names[: len(names) // 3], key="activity layer".__eq__)
-    check(names, resumes=number in (0, 1), **chosen.choice(BY_ROW if by_row else OPTIONS))
-
-
 def test_the_trial_before_training_leaves_the_model_as_it_was():
-    values = []
+    drawn, values = (
+        of_pieces("tensorflow", *(name for group in GROUPS.values() for name in group[::3] if name != "branch")),
+        [],
+    )
 
     def model():
-        built = model_maker([name for name in PIECES if name != "unused"])()
-        built(ROWS[0], training=False)
+        built = model_of(drawn)
+        built(drawn.data[0][0], training=False)
         values.extend(built.get_weights())
         return built
 
-    weights = learner_of(model).weights()
+    weights = learner_of(drawn, task_of(drawn, model=staticmethod(model))).weights()
     for name, expected in zip(in_order(weights), values, strict=True):
         assert np.array_equal(weights[name], expected), name
-    of_branch = learner_of(model_maker(["unused"])).weights()
+    of_branch = learner_of(of_pieces("tensorflow", "branch")).weights()
     moving = [value for name, value in of_branch.items() if "moving" in name]
     assert len(moving) == 2 and not moving[0].any() and (moving[1] == 1).all()
 
@@ -224,8 +72,9 @@ class Masked(tf.keras.layers.Layer):
 
 
 def test_an_infinite_variable_without_a_gradient_makes_no_loss_infinite():
-    trained = learner_of(lambda: tf.keras.Sequential([Masked(), tf.keras.layers.Dense(CLASSES)]), row_sums)
-    assert all(np.isfinite(float(trained.train_step(batch))) for batch in batches())
+    task = made("tensorflow", lambda: tf.keras.Sequential([Masked(), tf.keras.layers.Dense(CLASSES)]), row_sums)
+    trained = learner_of(drawn := of_pieces("tensorflow"), task)
+    assert all(np.isfinite(float(trained.train_step(batch))) for batch in batches(drawn))
     assert any(np.isneginf(value).any() for value in trained.weights().values())
 
 
@@ -255,22 +104,23 @@ class EagerInTraining(tf.keras.layers.Layer):
 )
 def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, named):
     with pytest.raises(UserError) as caught:
-        learner_of(model, row_sums)
+        learner_of(of_pieces("tensorflow"), made("tensorflow", model, row_sums))
     assert named in caught.value.reason
 
 
 def test_that_a_compiled_models_optimizer_is_not_used_is_said():
+    drawn = of_pieces("tensorflow", "shared")
+
     def compiled():
-        model = model_maker(["shared"])()
+        model = model_of(drawn)
         model.compile("adam", "mse")
         return model
 
-    def advice(model):
-        task = made(model, losses)
+    def advice(task):
         learner("tensorflow", task)
         return task.problems(task.dataset)
 
-    assert len(advice(compiled)) == 1 and not advice(model_maker(["shared"]))
+    assert len(advice(task_of(drawn, model=staticmethod(compiled)))) == 1 and not advice(task_of(drawn))
 
 
 def test_another_number_of_devices_in_the_same_process_is_an_error(monkeypatch):

@@ -7,8 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.drawn_models import task_class
+from support.model_steps import assert_close, of_pieces
 from support.rank_threads import on_all_ranks
+from support.schedules import BY_STEPS, SCHEDULES
 from torch import nn
+from torch.optim import lr_scheduler
 
 from hvdtrain import fit
 from hvdtrain.config.options import Config, RuntimeOptions
@@ -71,44 +75,20 @@ def test_buffers_of_all_types_keep_their_bits():
         assert torch.equal(buffer, before[name]), name
 
 
-class Laid(nn.Module):
-    """Its kernel is in channels_last, and its weight and a buffer are transposed."""
-
-    def __init__(self):
-        super().__init__()
-        self.kernel = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
-        self.linear = nn.Linear(4, 2)
-        self.linear.weight = nn.Parameter(torch.arange(8.0).view(4, 2).t() / 8)
-        self.register_buffer("table", torch.arange(8.0).view(4, 2).t())
-
-    def forward(self, images):
-        return self.linear(self.kernel(images).mean((2, 3))) + self.table.mean(1)
-
-
-class LaidTask:
-    def data(self):
-        images = np.random.default_rng(0).normal(size=(24, 3, 5, 5)).astype(np.float32)
-        return ((images, np.arange(24) % 2),) * 2
-
-    def model(self):
-        return Laid()
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("single"), strategy="single")
 
 
 def trained(folder, **options):
+    task = task_class(of_pieces("torch", "channels last", "transposed"))()
     config = Config(epochs=2, batch_size=8, lr=0.1, momentum=0.9, **options)
-    return checkpoints.newest(fit(LaidTask(), config, RuntimeOptions(runs=folder, device="cpu", quiet=True)).folder)[1]
+    return checkpoints.newest(fit(task, config, RuntimeOptions(runs=folder, device="cpu", quiet=True)).folder)[1]
 
 
 @pytest.mark.parametrize("options", [{"strategy": "ring"}, {"strategy": "ddp"}, {"strategy": "single", "shards": 2}])
 def test_tensors_in_other_layouts_are_trained_as_in_one_process(options, expected, tmp_path):
-    saved = trained(tmp_path, **options)
-    for name, array in expected.weights.items():
-        np.testing.assert_allclose(saved.weights[name], array, 1e-5, 1e-6, err_msg=name)
+    assert_close(trained(tmp_path, **options).weights, expected.weights)
 
 
 LAYOUTS = {
@@ -192,24 +172,11 @@ def test_tensors_of_any_type_come_back(shape):
         assert same(from_arrays("a", to_arrays("a", {"x": state}))["x"], state)
 
 
-KINDS = torch.optim.lr_scheduler
-SCHEDULES = {
-    "MultiStepLR": lambda optimizer: KINDS.MultiStepLR(optimizer, [2, 4, 4]),
-    "OneCycleLR": lambda optimizer: KINDS.OneCycleLR(optimizer, 0.1, total_steps=20),
-    "ReduceLROnPlateau": lambda optimizer: KINDS.ReduceLROnPlateau(optimizer, patience=0),
-    "LambdaLR": lambda optimizer: KINDS.LambdaLR(optimizer, lambda epoch: 0.9**epoch),
-    "CyclicLR": lambda optimizer: KINDS.CyclicLR(optimizer, 0.01, 0.1, 3, cycle_momentum=False),
-    "SequentialLR": lambda optimizer: KINDS.SequentialLR(
-        optimizer, [KINDS.ConstantLR(optimizer), KINDS.CosineAnnealingLR(optimizer, 9)], [3]
-    ),
-    "CosineAnnealingWarmRestarts": lambda optimizer: KINDS.CosineAnnealingWarmRestarts(optimizer, 3),
-    "PolynomialLR": KINDS.PolynomialLR,
-}
 OPTIMIZERS = ("SGD", "AdamW", "Adagrad", "RMSprop", "Adadelta", "NAdam", "Adamax", "ASGD", "Adafactor", "Rprop")
 
 
 @pytest.mark.parametrize(
-    ("kind", "schedule_of"), [*(("Adam", name) for name in SCHEDULES), *((kind, "MultiStepLR") for kind in OPTIMIZERS)]
+    ("kind", "schedule_of"), [*(("Adam", name) for name in BY_STEPS), *((kind, "milestones") for kind in OPTIMIZERS)]
 )
 def test_optimizers_and_schedules_continue_from_their_state(kind, schedule_of, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # which PyTorch sets for the whole process
@@ -218,14 +185,14 @@ def test_optimizers_and_schedules_continue_from_their_state(kind, schedule_of, m
         torch.manual_seed(0)
         model = nn.Linear(3, 2)
         optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.05)
-        return model, optimizer, SCHEDULES[schedule_of](optimizer)
+        return model, optimizer, SCHEDULES[schedule_of](optimizer, 20, 5)
 
     def train(model, optimizer, schedule, steps):
         for step in steps:
             optimizer.zero_grad()
             (model(torch.ones(1, 3)) * (step + 1)).square().sum().backward()
             optimizer.step()
-            schedule.step(*([1.0] if schedule_of == "ReduceLROnPlateau" else []))
+            schedule.step(*[1.0] * isinstance(schedule, lr_scheduler.ReduceLROnPlateau))
 
     whole, parts = made(), made()
     train(*whole, range(6))
