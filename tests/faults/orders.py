@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import psutil
-from support import member
+from support import forks, member
 
 from hvdtrain.errors import Stopped
 from hvdtrain.jobs import agent, host_changes, job_processes, places, run, supervisor
@@ -142,34 +142,22 @@ def hurry() -> None:
 def _become(function: Any, environment: dict[str, str], kept: tuple[int, ...] = ()) -> Any:
     """What a process calls that was forked to execute a program: it goes on with a function instead."""
 
-    def become() -> NoReturn:
-        status = 70
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in range(1, 32):
-                if number not in (signal.SIGKILL, signal.SIGSTOP):
-                    signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            asyncio._set_running_loop(None)
-            os.environ.clear()
-            os.environ.update(environment)
-            for name in os.listdir("/proc/self/fd"):
-                if int(name) > 2 and int(name) not in kept:
-                    with contextlib.suppress(OSError):
-                        os.close(int(name))
-            status = function()
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 1
-        except BaseException:
-            import traceback
+    def begin() -> int:
+        signal.set_wakeup_fd(-1)
+        for number in range(1, 32):
+            if number not in (signal.SIGKILL, signal.SIGSTOP):
+                signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        asyncio._set_running_loop(None)
+        os.environ.clear()
+        os.environ.update(environment)
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2 and int(name) not in kept:
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
+        return function()
 
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-
-    return become
+    return lambda: forks.end_with(begin, 70)
 
 
 def fork_instead(folder: Path, plan: Plan) -> None:
@@ -209,7 +197,7 @@ class ReadySignals(Signals):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS.values())
 
 
-def launch(folder: Path, plan: Plan) -> NoReturn:
+def launch(folder: Path, plan: Plan) -> int:
     """In a process of its own: run the job, and write how it ended."""
     os.setsid()
     run.Signals = ReadySignals
@@ -225,8 +213,7 @@ def launch(folder: Path, plan: Plan) -> NoReturn:
     job = Job((PROGRAM,), plan.size, hosts, survival=survival, cores=64, start_timeout_s=START_S)
     end = run.run("horovodrun" if hosts else "local", job, RestartPolicy())
     Path("result").write_text(json.dumps(end.record()))
-    sys.stdout.flush()
-    os._exit(end.exit_status)
+    return end.exit_status
 
 
 class RunningJob:
@@ -242,13 +229,7 @@ class RunningJob:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS.values())
         self.pid = os.fork()
         if not self.pid:
-            try:
-                launch(folder, plan)
-            finally:
-                import traceback
-
-                traceback.print_exc()
-                os._exit(70)
+            forks.end_with(lambda: launch(folder, plan), 70)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS.values())
         self._arm("begin", 1)
 
@@ -329,10 +310,10 @@ class RunningJob:
         elif what == "fewer":
             self._list(f"localhost slots={max(self.plan.size - 1, 1)}\n")
         else:
-            above = ancestors(pid) if pid else []
-            if self.pid not in above:
+            if what == "agent" and pid:
+                pid = next(iter(ancestors(pid)), 0)
+            if not pid or self.pid not in ancestors(pid):
                 return
-            pid = above[0] if what == "agent" else pid
             number = {"stop": signal.SIGSTOP, "continue": signal.SIGCONT}.get(what, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)

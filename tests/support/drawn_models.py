@@ -28,7 +28,6 @@ import socket
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +36,7 @@ from unittest import mock
 import numpy as np
 
 from hvdtrain.system import processes
+from support import forks
 
 FEATURES, CLASSES, BATCH, EPOCHS, STOP, LR = 6, 5, 12, 2, 3, 0.05
 """STOP: the step at which an interrupted training is stopped."""
@@ -286,10 +286,39 @@ def move(odds: set[str], when: str) -> None:
         os.chdir("elsewhere")
 
 
-def loop(drawn: Drawn, run: Any, trained: Callable[..., bool], evaluate: Any) -> None:
-    """A script's loop. trained: trains a batch, and says whether to leave the loop."""
+def nothing(*_: Any) -> None: ...
+
+
+def loop(
+    drawn: Drawn,
+    run: Any,
+    odds: set[str],
+    losses: Callable[..., Any],
+    evaluate: Callable[..., Any],
+    clip: Callable[[], None],
+    before: Callable[..., None] = nothing,
+    after: Callable[[], None] = nothing,
+) -> None:
+    """A script's loop. losses, before: of the arrays of a batch. clip, after: what it does after an update."""
+
+    def trained(*batch: Any) -> bool:
+        """Whether to leave the loop after this batch."""
+        move(odds, "chdir in the loop")
+        before(*batch)
+        if "clipped before the step" in odds:
+            clip()
+        found = losses(*batch)
+        if "logs" in odds:
+            run.log(mean=found.mean())
+        if run.step(found):
+            after()
+            if "clipped after the step" in odds:
+                clip()
+            return "left early" in odds and run.steps + 1 == 5
+        return False
+
     train, test = drawn.data
-    if "loop over epochs" in (drawn.odds or ()):
+    if "loop over epochs" in odds:
         for batches in run.each_epoch(train, test, evaluate):
             if max([trained(*batch) for batch in batches], default=False):  # takes all batches
                 break
@@ -327,26 +356,18 @@ def forked(function: Callable[[], None], output: Path) -> int:
     parent, pid = os.getpid(), os.fork()
     if pid:
         return pid
-    status = 1
-    processes.end_with_parent()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
+
+    def run() -> None:
+        processes.end_with_parent()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if os.getppid() != parent:  # which ended meanwhile
-            sys.exit(status)
+            sys.exit(1)
         file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
         function()
-        status = 0
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status)
+
+    forks.end_with(run)
 
 
 def ended(pids: list[int]) -> list[int]:

@@ -340,33 +340,21 @@ def script(drawn: Drawn, run: Any) -> None:
         right = outputs.argmax(axis=1) == labels.astype("float32")
         return (losses, {"right": right}) if "metrics" in odds else losses
 
-    def trained(numbers, labels) -> bool:
-        """Whether to leave the loop after this batch."""
-        move(odds, "chdir in the loop")
+    def before(numbers, labels):
         if "look" in odds:
             model(numbers)
         if "look in training mode" in odds:
             with autograd.train_mode():
                 model(numbers)
-        if "clipped before the step" in odds:
-            clip()
         if "own backward" in odds:
-            with autograd.record():
-                own = losses_of(model(numbers), labels)
-            own.backward()
-        with autograd.record():
-            losses = losses_of(model(numbers), labels)
-            if "called twice" in odds:
-                losses = losses + 0.5 * losses_of(model(-numbers), labels)
-        if "logs" in odds:
-            run.log(mean=float(losses.mean().asscalar()))
-        if run.step(losses):
-            if "clipped after the step" in odds:
-                clip()
-            return "left early" in odds and run.steps + 1 == 5
-        return False
+            losses(numbers, labels).backward()
 
-    drawn_models.loop(drawn, run, trained, evaluate)
+    def losses(numbers, labels):
+        with autograd.record():
+            found = losses_of(model(numbers), labels)
+            return found + 0.5 * losses_of(model(-numbers), labels) if "called twice" in odds else found
+
+    drawn_models.loop(drawn, run, odds, losses, evaluate, clip, before)
 
 
 class Framework:

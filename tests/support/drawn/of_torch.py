@@ -545,9 +545,7 @@ def script(drawn: Drawn, run: Any) -> None:
             return losses_of(model(numbers), labels) + 0.5 * losses_of(model(-numbers), labels)
         return losses_of(model(numbers), labels)
 
-    def trained(numbers, labels) -> bool:
-        """Whether to leave the loop after this batch."""
-        move(odds, "chdir in the loop")
+    def before(numbers, labels):
         if "look" in odds:
             with torch.no_grad():
                 model(numbers)
@@ -556,24 +554,13 @@ def script(drawn: Drawn, run: Any) -> None:
                 inner(numbers)
         if "zeroed" in odds:
             optimizer.zero_grad()
-        if "clipped before the step" in odds:
-            clip()
         if "own backward" in odds:
             (0.1 * sum(parameter.abs().pow(2).sum() for parameter in parameters)).backward()
         if "own backward of the model" in odds:
             (0.1 * losses_of(model(numbers), labels).mean()).backward()
-        found = losses(numbers, labels)
-        if "logs" in odds:
-            run.log(mean=found.mean())
-        if run.step(found):
-            if schedule:
-                schedule.step()
-            if "clipped after the step" in odds:
-                clip()
-            return "left early" in odds and run.steps + 1 == 5
-        return False
 
-    drawn_models.loop(drawn, run, trained, evaluate)
+    after = schedule.step if schedule else drawn_models.nothing
+    drawn_models.loop(drawn, run, odds, losses, evaluate, clip, before, after)
 
 
 def seed(number: int) -> None:

@@ -25,24 +25,6 @@ OTHER = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
 CONFIG = Config(strategy="single", epochs=2, batch_size=8)
 
 
-OWN_COSINE = """
-import numpy as np
-from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR
-
-class Own:
-    def data(self):
-        rows = np.ones((200, 4), np.float32), np.zeros(200, np.int64)
-        return rows, rows
-
-    def model(self):
-        return nn.Linear(4, 3)
-
-    def schedule(self, optimizer, steps, epochs):
-        return CosineAnnealingLR(optimizer, steps)
-"""
-
-
 class Task:
     def data(self):
         return (X, Y), (X, Y)
@@ -171,19 +153,29 @@ def test_a_run_of_another_length_has_the_rates_of_that_length(name, length, is_o
 
 
 def test_a_schedule_of_a_task_is_resumed_with_other_options(tmp_path):
-    """After 7 of 28 steps it makes 100 in smaller batches, from another --lr."""
-    (tmp_path / "own.py").write_text(OWN_COSINE)
-    task = ("--model", "own.py:Own")
-    given = (*task, "--batch-size", "8", "--epochs", "4", "--log-every", "1", "--checkpoint-every", "0s")
-    small = (*given, "--max-steps", "30", "--lr", "0.2")
+    """After 8 of 16 steps it makes 64 in smaller batches, from another --lr."""
+    task = ("--model", f"{learners.TASKS}/own_optimizers.py:OnlyScheduled", "--epochs", "4")
+    small = (
+        *task,
+        "--batch-size",
+        "8",
+        "--log-every",
+        "1",
+        "--checkpoint-every",
+        "0s",
+        "--max-steps",
+        "37",
+        "--lr",
+        "0.2",
+    )
 
     def rates(name, *options):
         folder = train_here(tmp_path, "torch", *options, *(() if "--resume" in options else ("--name", name)))
         return {one["step"]: one["lr"] for one in metrics.read(folder / "metrics.jsonl") if one["kind"] == "train"}
 
-    rates("run", *task, "--batch-size", "32", "--epochs", "4", "--max-steps", "7")
+    rates("run", *task, "--batch-size", "32", "--max-steps", "8")
     resumed, whole = rates("run", "--resume", "runs/run", *small), rates("whole", *small)
-    assert {step: resumed[step] for step in range(26, 31)} == {step: whole[step] for step in range(26, 31)}
+    assert {step: resumed[step] for step in range(33, 38)} == {step: whole[step] for step in range(33, 38)}
 
 
 @pytest.mark.parametrize(
