@@ -157,20 +157,3 @@ def test_a_job_that_starts_a_rank_again_obeys_a_signal_at_once(tmp_path):
     job.process.send_signal(signal.SIGTERM)
     assert job.process.wait(20) == 128 + signal.SIGTERM
     assert job.output.endswith("hvdtrain: ended by SIGTERM\n")
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("fails", [False, True])
-def test_ranks_that_work_after_training_are_awaited(start, tmp_path, fails):
-    job = start(ranks=2)
-    for rank in range(2):
-        job.say(rank, {"reached": {"stage": "finished", "number": 1}})
-        wait_for(lambda rank=rank: not (tmp_path / f"say-{rank}").exists(), 10)
-    (tmp_path / "end-0").touch()
-    time.sleep(7)
-    assert job.process.poll() is None
-    if fails:
-        job.kill(1)
-    (tmp_path / "end-1").touch()
-    assert job.process.wait(30) == (137 if fails else 0)
-    assert "continue" not in job.output and "started again" not in job.output

@@ -238,7 +238,7 @@ class Outcome:
 class PlainRun:
     """What a script trains without hvdtrain: the same rows in the same order.
 
-    begin_step, update, evaluating: the framework's part of it. evaluates: whether it evaluates after each epoch.
+    tensor, update, evaluating: the framework's part of it. evaluates: whether it evaluates after each epoch.
     """
 
     rank, size = 0, 1
@@ -269,7 +269,6 @@ class PlainRun:
         batches = plain_batches(self._drawn, epoch)
         for number, rows in enumerate(batches):
             self.ends_epoch = number == len(batches) - 1
-            self._framework.begin_step(self)
             yield tuple(self._framework.tensor(array[rows]) for array in train)
             self.steps += 1
 

@@ -1,7 +1,6 @@
 """A program of a job that survives: it says that it is ready, and prints the memberships that it gets.
 
-usage: python survivor.py [FOLDER]: ends when FOLDER/end or FOLDER/end-RANK exists. It says what FOLDER/say-RANK holds,
-once.
+usage: python survivor.py [FOLDER]: ends when FOLDER/end exists. It says what FOLDER/say-RANK holds, once.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def main(folder: Path) -> None:
     print("pid", os.getpid(), flush=True)
     say(agent_pipe.READY)
     rest, said = b"", folder / f"say-{rank}"
-    while not (folder / "end").exists() and not (folder / f"end-{rank}").exists():
+    while not (folder / "end").exists():
         if select.select([pipe], [], [], 0.02)[0]:
             rest += os.read(pipe, 1 << 16)
             *lines, rest = rest.split(b"\n")

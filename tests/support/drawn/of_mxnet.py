@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import mxnet as mx
@@ -360,22 +359,16 @@ def script(drawn: Drawn, run: Any) -> None:
 class Framework:
     """The parts of a PlainRun."""
 
+    evaluating = staticmethod(contextlib.nullcontext)
+
     @staticmethod
     def tensor(array: np.ndarray) -> mx.nd.NDArray:
         return mx.nd.array(array, dtype=array.dtype)
 
     @staticmethod
-    def begin_step(run: PlainRun) -> None: ...
-
-    @staticmethod
     def update(run: PlainRun, losses: mx.nd.NDArray) -> None:
         losses.backward()
         run.optimizer.step(len(losses), ignore_stale_grad=True)
-
-    @staticmethod
-    @contextlib.contextmanager
-    def evaluating(model: gluon.Block) -> Iterator[None]:
-        yield
 
 
 def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:

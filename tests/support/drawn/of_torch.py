@@ -575,13 +575,10 @@ class Framework:
     tensor = staticmethod(torch.from_numpy)
 
     @staticmethod
-    def begin_step(run: PlainRun) -> None:
-        run.optimizer.zero_grad()
-
-    @staticmethod
     def update(run: PlainRun, losses: torch.Tensor) -> None:
         losses.mean().backward()
         run.optimizer.step()
+        run.optimizer.zero_grad()
 
     @staticmethod
     @contextlib.contextmanager

@@ -143,19 +143,7 @@ ENTRIES = {
     "command": ["-m", "hvdtrain", "train", "--help"],
     "lenet": ["-m", "hvdtrain.torch_lenet", "--strategy", "single"],
     "script": ["script.py"],
-    "launch": [
-        "-m",
-        "hvdtrain",
-        "launch",
-        "local",
-        "-n",
-        "1",
-        "--",
-        sys.executable,
-        "-S",
-        "-m",
-        "hvdtrain.mxnet_lenet",
-    ],
+    "launch": f"-m hvdtrain launch local -n 1 -- {sys.executable} -S -m hvdtrain.mxnet_lenet".split(),
     **{name: ["-m", "hvdtrain", name] for name in ("show", "export", "sweep")},
 }
 

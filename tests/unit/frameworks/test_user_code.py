@@ -1,20 +1,20 @@
 """Mistakes in a task: one sentence that names the method, in every framework, before training."""
 
+import contextlib
 import re
 from bdb import BdbQuit
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.learners import TASKS, task_class
-from support.rank_threads import on_all_ranks
+from support.model_steps import of_pieces
+from support.user_loop_runs import starter
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.tasks.user import make_task
 
 OTHER = {"torch": "tensorflow", "tensorflow": "torch", "mxnet": "torch"}
@@ -42,38 +42,23 @@ def with_labels(change):
 MATRIX = pytest.mark.matrix
 
 
+SAID = "the model changes {} when it is called, so each shard would begin with another one; leave out --shards"
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": 2}])
 @pytest.mark.parametrize(
-    ("options", "ranks", "changed", "refused"),
+    ("framework", "piece", "said"),
     [
-        ({}, [1, 1], "w", ""),
-        ({}, [1, 2], "w", "changes w when it is called, by the rows"),
-        ({}, [1, 2], "statistic", ""),
-        ({"shards": 2}, [1, 1], "w", "each shard would begin with another one; leave out --shards"),
-        ({"shards": 2}, [1], "w", "each shard would begin with another one; leave out --shards"),
-        ({"shards": 2}, [1, 1], "statistic", ""),
+        ("torch", "normalized weight", f"step(): {SAID.format('2.layer.weight')}"),
+        ("torch", "largest norm", "setup(): the model changes 2.table.weight when it is"),
+        ("mxnet", "normalized weight", f"step(): {SAID.format('2.layer.weight')}"),
     ],
 )
-def test_a_script_learns_in_its_first_step_of_weights_that_its_model_changes(options, ranks, changed, refused):
-    """Before the update; what depends on the weights alone is the same on all ranks."""
-
-    def check(group):
-        weights = {"w": np.zeros(2), "statistic": np.zeros(2)}
-        local = frozenset({"statistic"})
-        fake = SimpleNamespace(local_weights=frozenset() if options else local, untrained=local, group=group, _step=0)
-        fake._config, fake.weights = Config(**options), lambda: weights
-        fake._before = {name: value.copy() for name, value in weights.items()} if options else None
-        weights[changed] += ranks[group.rank]
-        try:
-            UserLearner._check_own_changes(fake)
-        except UserError as error:
-            return str(error)
-        weights[changed] += 1 + group.rank  # of later steps nothing is compared
-        fake._step = 1
-        UserLearner._check_own_changes(fake)
-        return ""
-
-    for text in on_all_ranks(len(ranks), check):
-        assert refused in text and bool(refused) == bool(text)
+def test_a_script_whose_model_changes_its_weights_is_refused_in_shards(framework, piece, said, options, tmp_path):
+    drawn = of_pieces(framework, piece)
+    refused = pytest.raises(UserError, match=re.escape(said)) if options else contextlib.nullcontext()
+    with refused, starter(tmp_path, framework)(**options) as run:
+        drawn.kinds.script(drawn, run)
 
 
 @pytest.fixture(params=["torch", pytest.param("tensorflow", marks=MATRIX), pytest.param("mxnet", marks=MATRIX)])

@@ -86,18 +86,9 @@ def test_gradients_inside_of_a_model_and_its_losses_train_as_in_pytorchs_own_loo
 
 
 def test_a_scripts_evaluation_may_compute_gradients(tmp_path):
-    def evaluate(x, y):
-        return nn.functional.cross_entropy(model(x), y, reduction="none")
-
-    def forces(module, x):
-        x = x.requires_grad_(True)
-        energies = torch.tanh(module.layer(x))
-        return energies + torch.autograd.grad(energies.sum(), x, create_graph=True)[0][:, :3]
-
-    with starter(tmp_path, "torch")(batch_size=8) as run:
-        model, _ = run.setup(model := of_layer(forces, layer=classes)(), torch.optim.SGD(model.parameters(), 0.1))
-        for x, y in run.batches((NUMBERS[:16], LABELS[:16]), (NUMBERS[16:], LABELS[16:]), evaluate):
-            run.step(evaluate(x, y))
+    drawn = of_pieces("torch", "forces")
+    with starter(tmp_path, "torch")() as run:
+        drawn.kinds.script(drawn, run)
     assert (tmp_path / "run" / "result.json").exists()
 
 

@@ -162,17 +162,6 @@ def test_evaluation_has_no_dropout_and_no_gradients_and_keeps_frozen_modes(strat
     assert result(run)["metrics"] == {"zero": 0}
 
 
-def test_parameters_without_gradients_and_frozen_ones(start):
-    model = nn.Linear(4, 2)
-    model.unused = nn.Linear(4, 2)
-    model.bias.requires_grad_(False)
-    with start() as run:
-        before = {name: value.clone() for name, value in model.state_dict().items()}
-        model, _ = train(run, *made(model, torch.optim.SGD, lr=0.1))
-    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
-    assert changed == {"weight"}
-
-
 @pytest.mark.parametrize("change", ["freeze", "unfreeze", "add"])
 def test_parameters_that_change_after_setup_are_an_error(change, start):
     with pytest.raises(UserError, match="are not those of setup"), start() as run:
@@ -397,32 +386,6 @@ def stepping(step):
 def test_mistakes(mistake, message, start):
     with pytest.raises(HvdtrainError, match=re.escape(message)), start() as run:
         mistake(run)
-
-
-def norm(layer, arguments):
-    with torch.no_grad():
-        layer.weight.div_(layer.weight.norm())
-
-
-@pytest.mark.parametrize(
-    ("first", "options", "message"),
-    [
-        (lambda: nn.Linear(4, 2), {}, ""),
-        (lambda: nn.Linear(4, 2), {"shards": 2}, "step(): the model changes weight when it is called, so each shard"),
-        (lambda: nn.Embedding(4, 2, max_norm=9.0), {}, ""),
-        (lambda: nn.Embedding(4, 2, max_norm=9.0), {"shards": 2}, "setup(): the model changes 0.weight when it is"),
-    ],
-)
-def test_a_model_that_changes_its_weights_is_refused_in_shards(first, options, message, start):
-    layer = first()
-    layer.register_forward_pre_hook(norm)
-    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(8, 2)) if isinstance(layer, nn.Embedding) else layer
-    rows = (NUMBERS > 0).astype(np.int64) if isinstance(layer, nn.Embedding) else NUMBERS, ROWS[1]
-    refused = pytest.raises(UserError, match=re.escape(message)) if message else contextlib.nullcontext()
-    with refused, start(**options) as run:
-        model, _ = run.setup(*made(model))
-        for batch in run.batches(rows):
-            run.step(losses(model, batch))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A script's own loop in Gluon, in this process: what it trains, and what is refused."""
 
-import contextlib
 import functools
 import math
 import re
@@ -148,21 +147,6 @@ def stepping(step):
 def test_mistakes(mistake, message, start):
     with pytest.raises(HvdtrainError, match=re.escape(message)), start() as run:
         mistake(run)
-
-
-class Normalized(gluon.nn.Dense):
-    def forward(self, x):
-        if autograd.is_training():
-            with autograd.pause():
-                self.weight.set_data(self.weight.data() / self.weight.data().norm())
-        return super().forward(x)
-
-
-@pytest.mark.parametrize("shards", [0, 2])
-def test_a_block_that_changes_its_weights_is_refused_in_shards(shards, start):
-    refused = pytest.raises(UserError, match=r"step\(\): the model changes 0.weight when it is called, so each shard")
-    with refused if shards else contextlib.nullcontext(), start(shards=shards) as run:
-        train(run, *parts(initialized(Normalized(2, in_units=4))))
 
 
 @pytest.mark.parametrize(
