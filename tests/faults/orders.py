@@ -50,6 +50,8 @@ LEFT_S = 1.0
 """What a launcher has killed may be there for so long."""
 PROGRAM = "member"
 SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGUSR1": signal.SIGUSR1}
+KILLS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV, "agent": signal.SIGKILL}
+OTHERS = {"stop": signal.SIGSTOP, "continue": signal.SIGCONT, "segv": signal.SIGSEGV}
 ENDS = {"leave": member.DEFECT, "fail": member.DEFECT, "refuse": member.DEFECT}
 LISTS = {
     "empty": "",
@@ -99,7 +101,7 @@ def draw(seed: int) -> Plan:
     plan.is_program, plan.has_list = it.random() < 0.15, it.random() < 0.3
     plan.steps, plan.step_s = it.randint(2, 30), it.choice((0.0, 0.01, 0.03))
     plan.min_ranks, plan.max_ranks = it.randint(1, size) if it.random() < 0.2 else 1, max_ranks
-    kinds = {"kill": 6, "agent": 2, "stop": 2, "continue": 1, "ask": 2, "list": 3 * plan.has_list}
+    kinds = {"kill": 5, "segv": 1, "agent": 2, "stop": 2, "continue": 1, "ask": 2, "list": 3 * plan.has_list}
     for _ in range(it.choice((1, 2, 2, 3, 3, 4, 5, 8))):
         what = it.choices([*kinds], [*kinds.values()])[0]
         what = it.choice([*SIGNALS]) if what == "ask" else it.choice([*LISTS, "fewer"]) if what == "list" else what
@@ -314,7 +316,7 @@ class RunningJob:
                 pid = next(iter(ancestors(pid)), 0)
             if not pid or self.pid not in ancestors(pid):
                 return
-            number = {"stop": signal.SIGSTOP, "continue": signal.SIGCONT}.get(what, signal.SIGKILL)
+            number = OTHERS.get(what, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         done = {"t": time.monotonic() - self.began, "what": what, "rank": event.rank, "pid": pid}
@@ -374,7 +376,7 @@ class Expected:
     def __init__(self, job: RunningJob) -> None:
         kills = {}
         for event in job.done:
-            if event["what"] in ("kill", "agent"):
+            if event["what"] in KILLS:
                 kills[event["program"]] = kills[event["pid"]] = event["t"] + job.began
         self._made = []
         for pid in dict.fromkeys(note["pid"] for note in job.notes):
@@ -390,7 +392,7 @@ class Expected:
         self._loses_slots = bool(happened["fewer"]) or is_long
         """Whether slots may have been missing for long."""
         self._hangs = bool(happened["stop"]) or any(what == "stuck" for *_, what in job.plan.steps_of)
-        self._kills = happened["kill"] + happened["agent"]
+        self._kills = {128 + KILLS[what] for what in KILLS if happened[what]}
         is_stopped = self._asked or any(one.status == Stopped.exit_status for one in self._made)
         self._is_slow = bool(is_stopped and max(rank["post_s"] for rank in job.plan.ranks) > STOP_S - 1)
         """Whether a rank may work for longer than it may after a request to stop, or where another one has stopped."""
@@ -446,7 +448,7 @@ class Expected:
         if signal.SIGUSR1 in self._asked:
             statuses.add(Stopped.exit_status)
         if self._kills or self._hangs or self._is_slow:
-            statuses |= {1, 128 + signal.SIGKILL}
+            statuses |= {1, 128 + signal.SIGKILL, *self._kills}
         if self._loses_slots:
             statuses |= {1, 2}
         if any(one.status for one in self._made):  # others waited for a rank that ended before training began

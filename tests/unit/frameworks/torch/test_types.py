@@ -7,19 +7,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.drawn_models import task_class
-from support.model_steps import assert_close, of_pieces
 from support.rank_threads import on_all_ranks
 from support.schedules import BY_STEPS, SCHEDULES
 from torch import nn
 from torch.optim import lr_scheduler
 
-from hvdtrain import fit
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.torch.network import SAVED, buffer_arrays, load_buffers
 from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import SENT_BY_HOROVOD, TorchAllreduce, _broadcast, _Compression
-from hvdtrain.runs import checkpoints
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64)
 
@@ -73,22 +69,6 @@ def test_buffers_of_all_types_keep_their_bits():
     load_buffers(model, arrays)
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, before[name]), name
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("single"), strategy="single")
-
-
-def trained(folder, **options):
-    task = task_class(of_pieces("torch", "channels last", "transposed"))()
-    config = Config(epochs=2, batch_size=8, lr=0.1, momentum=0.9, **options)
-    return checkpoints.newest(fit(task, config, RuntimeOptions(runs=folder, device="cpu", quiet=True)).folder)[1]
-
-
-@pytest.mark.parametrize("options", [{"strategy": "ring"}, {"strategy": "ddp"}, {"strategy": "single", "shards": 2}])
-def test_tensors_in_other_layouts_are_trained_as_in_one_process(options, expected, tmp_path):
-    assert_close(trained(tmp_path, **options).weights, expected.weights)
 
 
 LAYOUTS = {
