@@ -308,7 +308,8 @@ def loop(
             clip()
         found = losses(*batch)
         if "logs" in odds:
-            run.log(mean=found.mean())
+            mean = found.mean()
+            run.log(mean=mean.asscalar() if drawn.framework == "mxnet" else mean)
         if run.step(found):
             after()
             if "clipped after the step" in odds:
