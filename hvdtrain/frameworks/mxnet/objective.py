@@ -189,7 +189,6 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         self, task: UserTask, weights: Weights | None, strategy: MXNetStrategy, contexts: list[mx.Context]
     ) -> None:
         self._task, self._seed, self._contexts = task, strategy.config.seed, contexts
-        self._seeds_all = bool(strategy.config.shards)
         seed_generators(self._seed)
         self.block = self._make_block()
         known = {name: array for name, array in named_parameters(self.block).items() if not array._deferred_init}
@@ -281,11 +280,7 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
             self.block.apply(forget_graph)
 
     def seed_step(self, step: int, part: int) -> None:
-        seeds = step_seeds(self._seed, step, part)
-        if self._seeds_all:
-            seed_generators(int(seeds.generate_state(1, np.uint64)[0]))
-        else:
-            mx.random.seed(int(seeds.generate_state(1)[0] >> 1))
+        seed_generators(int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0]))
 
     def forward(self, batch: Batch) -> Arrays:
         self.seed_step(batch.step, batch.part)

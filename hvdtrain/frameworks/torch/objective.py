@@ -149,7 +149,7 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
     _cross_entropy, _is_right = staticmethod(cross_entropy), staticmethod(is_right)
 
     def __init__(self, task: UserTask, config: Config, layout: torch.memory_format | None = None) -> None:
-        self._task, self._seed, self._seeds_all = task, config.seed, bool(config.shards)
+        self._task, self._seed = task, config.seed
         self.inputs = self.eval_inputs = task.inputs
         seed_generators(config.seed)
         model = task.call("model")
@@ -230,7 +230,7 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
 
     def seed_step(self, step: int, part: int) -> None:
         seed = int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0])
-        (seed_generators if self._seeds_all else torch.manual_seed)(seed)
+        seed_generators(seed)
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:

@@ -594,9 +594,7 @@ STRATEGIES += [pytest.param(options, marks=MATRIX) for options in ({"strategy": 
 def test_backward_passes_and_updates_of_a_script_itself_are_an_error_at_once(start, name, options):
     """Without it, gradients were dropped, or each step was made twice."""
     call = "the optimizer's step" if name in ("update", "before") else "backward"
-    expected = pytest.raises(
-        UserError, match=rf"the script calls {call}\(\), which run.step\(losses\) does; leave it out"
-    )
+    expected = pytest.raises(UserError, match=rf"the script calls {call}\(\), which run.step\(losses\) does; give run")
     with expected, start(**options) as run:
         model, optimizer = run.setup(*parts())
         for batch in run.batches(ROWS):
