@@ -70,7 +70,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int, parent: Entry | None =
     folder.mkdir(exist_ok=True)
     for stale in folder.glob(f"{UNFINISHED}*"):
         shutil.rmtree(stale, ignore_errors=True)
-    history = {"written": checkpoint_folder.next_number(folder), "parent": str(parent.path) if parent else ""}
+    history = {"written": checkpoint_folder.next_number(folder), "parent": f"{parent.path}" if parent else ""}
     final = _free_path(folder, f"step-{checkpoint.position.step:08d}")
     unfinished = folder / f"{UNFINISHED}{final.name}-{os.getpid()}"
     try:

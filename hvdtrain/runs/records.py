@@ -28,7 +28,7 @@ class DamagedFile(UserError):
     def __init__(self, problem: Problem) -> None:
         self.path, self.what = problem
         super().__init__(
-            f"{printable(str(self.path))}: cannot be read ({self.what})",
+            f"{printable(format(self.path))}: cannot be read ({self.what})",
             "correct it, or move this run's folder away, or repeat the run",
         )
 

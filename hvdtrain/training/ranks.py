@@ -295,7 +295,7 @@ class StopRequest:
         """The first signal's name or the path of the file; empty if there is no request."""
         for number in self._received:
             return signal.Signals(number).name
-        return str(self._file) if os.path.exists(self._file) else ""
+        return f"{self._file}" if os.path.exists(self._file) else ""
 
     def finishing(self) -> None:
         """The last step is done: a request to stop no longer has an effect, as the result is written next."""

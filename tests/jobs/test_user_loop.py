@@ -182,7 +182,7 @@ def test_schedules_of_epochs_and_figures_are_the_same_after_a_kill_in_the_middle
     words = (EPOCHS, *OPTIONS_OF_EPOCHS, "--name", "killed", "--resume", "auto", "--checkpoint-every", "4")
     assert "the rate at the end is 0.00025" in restarted(tmp_path, *words, KILL_AT="14")
     assert_identical(tmp_path / "runs" / "killed", runs / "epochs")
-    assert newest(tmp_path / "runs" / "killed").optimizer.extra == {"ended_epochs": 3}
+    assert newest(tmp_path / "runs" / "killed").optimizer.extra["ended_epochs"] == 3
 
 
 @pytest.mark.needs("torch")
