@@ -29,12 +29,11 @@ def try_out(run: RunContext) -> None:
         is_other = target.needed_rows or min(whole) < TRIED_ROWS * config.accumulate * run.learner.devices
         for rows in sorted(last | whole if is_other else last - whole):
             _try_step(run, rows, "use another --batch-size" if rows in whole else "use --remainder drop")
+    with run.learner.unchanged(is_trial=True):  # of weights as they are: steps may have changed them
         pieces = [piece for rank in range(run.group.size) for piece in eval_pieces(run, part, rank)]
         if pieces:
-            arrays, before = (
-                target.tried_rows(run.dataset, part, min(map(len, pieces))),
-                checksum(run.learner.weights()),
-            )
+            arrays = target.tried_rows(run.dataset, part, min(map(len, pieces)))
+            before = checksum(run.learner.weights())
             target.guard(f"an evaluation of {len(arrays[0])} row(s)", run.learner.choose_eval_mode, arrays)
             run.learner.changes_in_evaluation = checksum(run.learner.weights()) != before
     if config.shards or run.group.size * run.learner.devices > 1:
@@ -50,6 +49,7 @@ def find_own_changes(run: RunContext, rows: int) -> None:
     if not by_rows and (changed := _own_changes(run, tried, 0)):
         others = _own_changes(run, tuple(np.repeat(array[-1:], rows, 0) for array in tried), 1)
         by_rows = min((name for name, _ in changed.items() ^ others.items()), default="")
+        run.learner.changes_in_evaluation = True  # it may, although it has not changed the first weights
         if run.config.shards:
             run.learner.keep_in_shards(sorted(changed))
     if by_rows:

@@ -190,7 +190,12 @@ def draw(framework: str, seed: int) -> Drawn:
     fits = not scripted or not 0 < rows % BATCH < shards  # a script gets no shard without rows
     options = [{}, {"clip-norm": "1e6"}]
     if not scripted:
-        options += [{}, {"on-nan": "skip"}, *kinds.OPTIONS, *({"accumulate": n} for n in "23" if by_row)]
+        options += [
+            {},
+            {"on-nan": "skip"},
+            *kinds.OPTIONS,
+            *({"accumulate": n} for n in "23" if by_row and framework != "mxnet"),
+        ]
     return Drawn(
         framework,
         seed,
@@ -452,8 +457,10 @@ def arguments(drawn: Drawn, way: Way, ranks: int, last: int) -> list[str]:
     options |= {"strategy": "single" if ranks == 1 else drawn.strategy}
     if drawn.odds is None:
         options |= {"lr": str(LR), "momentum": "0.9", "schedule": "constant", "warmup-epochs": "0"}
+    if way.shards or options["strategy"] == "ddp":
+        options |= {"accumulate": "1"}  # shards are the parts of a step, and DDP makes no parts
     if way.shards:
-        options |= {"shards": str(drawn.shards), "accumulate": "1"}  # shards are the parts of a step
+        options |= {"shards": str(drawn.shards)}
     if way.first:
         options |= {"resume": "auto", "max-steps": str(last)}
     return [*(f"--{name}={value}" if value else f"--{name}" for name, value in options.items()), "--quiet"]
