@@ -34,4 +34,4 @@ def test_drawn_models(tmp_path, framework):
 @pytest.mark.matrix
 @pytest.mark.parametrize("framework", SHORT)
 def test_more_drawn_models(tmp_path, framework):
-    check(tmp_path, framework, "0:20" if framework == "tensorflow" else "0:60")
+    check(tmp_path, framework, "0:20" if framework == "tensorflow" else "0:100")
