@@ -9,11 +9,9 @@ import contextlib
 import dataclasses
 import inspect
 import os
-import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +25,7 @@ from hvdtrain.frameworks.trained import trained_model
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.record import RunFolder
+from hvdtrain.system.files import unique_name
 from hvdtrain.system.processes import end_with_parent
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.registry import load_trained
@@ -101,8 +100,7 @@ def launch(task: str, ranks: int = 1, config: Config | None = None, options: Run
     config: by default that of `Config`, with --strategy horovod. Raises TrainingError if the job fails.
     """
     options = options or RuntimeOptions()
-    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    name = options.name or f"{task.rpartition(':')[2]}-np{ranks}-{stamp}"
+    name = options.name or unique_name(f"{task.rpartition(':')[2]}-np{ranks}")
     options = dataclasses.replace(options, name=name)
     given = {**_changed(config or Config(), Config()), **_changed(options, RuntimeOptions())}
     program = [sys.executable, "-m", "hvdtrain"]

@@ -8,9 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import secrets
 import sys
-import time
 from collections.abc import Mapping
 
 from hvdtrain.cli.launch_options import parse
@@ -25,6 +23,7 @@ from hvdtrain.jobs.launchers.single_rank import check_survival
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.command import exit_status
+from hvdtrain.system.files import unique_name
 
 
 @exit_status()
@@ -102,7 +101,7 @@ def describe(options: argparse.Namespace) -> Job:
 
 def resume_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables by which training resumes its own run when its command line is started again."""
-    name = environment.get(rank_info.RUN_NAME) or f"{time.strftime('job-%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    name = environment.get(rank_info.RUN_NAME) or unique_name("job")
     return {rank_info.RUN_NAME: name, rank_info.RESUME: "restarts"}
 
 

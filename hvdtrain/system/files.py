@@ -6,10 +6,12 @@ import errno
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -31,6 +33,11 @@ LINES_BYTES = 1 << 30
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 NOT_LOCAL = "is a URL, and not a path of this host; give a folder or file that is mounted here"
+
+
+def unique_name(beginning: str) -> str:
+    """A name of a run with the time, and random digits, as others may start in the same second."""
+    return f"{beginning}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
 def user_cache() -> Path:

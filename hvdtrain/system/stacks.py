@@ -189,16 +189,12 @@ def known_error(error: Exception) -> HvdtrainError | None:
     """An error that one line explains: this one, or that of a required package that is missing or broken; else None."""
     if isinstance(error, HvdtrainError):
         return error
-    frames = [
-        (str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_name)
-        for frame, _ in traceback.walk_tb(error.__traceback__)
-    ]
-    modules = [root for root, function in frames if function == "<module>"]
-    importer = next((root for root, _ in reversed(frames) if root != "importlib"), "")
-    if isinstance(error, ImportError) and importer in (
-        "hvdtrain",
-        *REQUIRED,
-    ):  # else a user's code asks for a wrong name
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    roots = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames]
+    modules = [root for root, frame in zip(roots, frames, strict=True) if frame.f_code.co_name == "<module>"]
+    importer = next((root for root in reversed(roots) if root != "importlib"), "")
+    # A user's own code may import a name that a package does not have.
+    if isinstance(error, ImportError) and importer in ("hvdtrain", *REQUIRED):
         modules.append((error.name or "").partition(".")[0])
     name = next((root for root in reversed(modules) if root in REQUIRED), "")
     reason = str(error).strip().rpartition("\n")[2] or type(error).__name__  # NumPy gives a page of advice before it

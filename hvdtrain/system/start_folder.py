@@ -26,6 +26,6 @@ class StartPath(PosixPath):
 
 def from_start(path: str | Path) -> Path:
     """The path, relative to the folder of the start, in a notebook to the present one, unless it is absolute."""
-    return (
-        Path(path) if os.path.isabs(path) and not isinstance(path, StartPath) else StartPath(START or os.getcwd(), path)
-    )
+    if os.path.isabs(path) and not isinstance(path, StartPath):
+        return Path(path)
+    return StartPath(START or os.getcwd(), path)
