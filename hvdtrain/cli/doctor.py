@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from hvdtrain.doctor.check import Topic
+from hvdtrain.doctor.check import STATUSES, Topic
 from hvdtrain.doctor.examination import CHECKS, detect_rank, examine
-from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.doctor.subprocesses import STARTED
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed

@@ -1,26 +1,12 @@
-"""A check: a function that yields findings, with a name, a topic and the processes that run it; and what it may use."""
+"""A check: a function that yields findings, with a name, a topic and the processes that run it."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.findings import Finding, warn
-from hvdtrain.doctor.subprocesses import Completed
-from hvdtrain.system.rank_info import RankInfo, host_name
-from hvdtrain.system.resources import within_quota
-
-if TYPE_CHECKING:
-    from hvdtrain.doctor.connected_job import ConnectedJob
+from hvdtrain.system.rank_info import RankInfo
 
 Topic = Literal["software", "jobs", "job", "machine", "network", "gpu"]
 """In the order in which a report has them."""
@@ -28,12 +14,36 @@ Where = Literal["rank", "host", "alone", "job"]
 """Who runs a check: every rank, one rank per host, the single process where there is no job, or all ranks of a job
 together, in step."""
 
-BUDGET_S = 150
-"""Time limit for all checks, without the exchange of findings. The slowest case is a job whose probes all hang."""
+Status = Literal["ok", "warn", "fail"]
+STATUSES: tuple[Status, ...] = ("ok", "warn", "fail")
+"""From best to worst."""
 
 
-class DeadlineReached(Exception):
-    """No subprocess is started any more."""
+class Finding(NamedTuple):
+    """One result of a check.
+
+    text: what was found, one sentence without a final period.
+    remedy: for `warn` and `fail`, the command or change that fixes it; empty for `ok`.
+    """
+
+    status: Status
+    text: str
+    remedy: str = ""
+
+
+def ok(text: str) -> Finding:
+    """Nothing to do."""
+    return Finding("ok", text)
+
+
+def warn(text: str, remedy: str) -> Finding:
+    """Jobs run, but slowly or only in some configurations."""
+    return Finding("warn", text, remedy)
+
+
+def fail(text: str, remedy: str) -> Finding:
+    """Jobs fail, or compute something else than intended."""
+    return Finding("fail", text, remedy)
 
 
 Row = dict[str, Any]
@@ -41,92 +51,27 @@ Row = dict[str, Any]
 
 
 @dataclass
-class CheckContext:
-    """Where the doctor runs and what for, with results that are too slow to compute twice."""
+class ExaminedRank:
+    """The process that a check runs in."""
 
     rank_info: RankInfo
     ranks: int
     """Ranks on this host: the job's, or as many as are planned."""
-    deadline: float
-    """time.monotonic() after which no subprocess is started or waited for any more."""
-    hosts: tuple[str, ...] = ()
-    """Hosts to check over ssh."""
-    runs: Path = Path("runs")
-    host: str = field(default_factory=host_name)
-    job: ConnectedJob | None = None
-    """The connection to the job's other ranks, for checks that all ranks make together."""
-    _answers: dict[str, Any] = field(default_factory=dict)
-    _asking: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
-    """Locks of those answers, since checks run side by side."""
-    _cores: threading.Semaphore = field(
-        default_factory=lambda: threading.Semaphore(within_quota(len(os.sched_getaffinity(0))))
-    )
-    """Held while a subprocess runs: as many as there are cores import frameworks, so that none is late."""
 
     @property
     def in_job(self) -> bool:
         return self.rank_info.size > 1
 
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks of the job, in their order; all ranks must call it. Raises HvdtrainError."""
-        assert self.job
-        return self.job.gather(value)
-
-    def limit(self, limit_s: float) -> float:
-        """Seconds a subprocess may take: `limit_s`, or less if the deadline is near."""
-        return max(min(limit_s, self.deadline - time.monotonic()), 0.1)
-
-    @contextlib.contextmanager
-    def _core(self) -> Iterator[None]:
-        with self._cores:
-            if time.monotonic() > self.deadline:
-                raise DeadlineReached
-            yield
-
-    def run(self, command: list[str], limit_s: float, **environment: str) -> Completed:
-        """Run a program once a core is free, for `limit_s` and a few seconds at most. Raises DeadlineReached."""
-        with self._core():
-            return subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
-
-    def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:
-        """Run a part of `hvdtrain.doctor.probe` in a separate process; its merged messages, and how it ended.
-
-        Raises DeadlineReached.
-        """
-        with self._core():
-            limit_s = self.limit(limit_s)
-            command = subprocesses.probe_command(part, *arguments, limit_s=limit_s)
-            completed = subprocesses.run(command, limit_s + 1, dict(os.environ))
-        messages = subprocesses.read_messages(completed.out)
-        return {key: value for message in messages for key, value in message.items()}, completed
-
-    def framework(self, name: str) -> dict[str, Any]:
-        """Result of `import name` and `import horovod.name` in a subprocess (see `probe.framework`), cached."""
-
-        def ask() -> dict[str, Any]:
-            answer, completed = self.probe("framework", name)
-            if "end" not in answer:  # it died before it could report an error
-                stage = "horovod" if "version" in answer else "framework"
-                answer.setdefault(f"{stage}_error", completed.reason())
-            return answer
-
-        return self.once(f"framework {name}", ask)
-
-    def frameworks(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What `framework` returns for each name, asked side by side, the last first: TensorFlow takes longest."""
-        with ThreadPoolExecutor(max(len(names), 1)) as threads:
-            answers = [threads.submit(self.framework, name) for name in reversed(names)]
-        return {name: answer.result() for name, answer in zip(reversed(names), answers, strict=True)}
-
-    def once(self, key: str, ask: Callable[[], Any]) -> Any:
-        """The result of `ask`, called only the first time for this key; other threads wait for it."""
-        with self._asking[key]:
-            if key not in self._answers:
-                self._answers[key] = ask()
-        return self._answers[key]
+    def check_deadline(self) -> None:
+        """Raise DeadlineReached if nothing may be started any more."""
 
 
-Function = Callable[[CheckContext], Iterator[Finding]]
+class DeadlineReached(Exception):
+    """No subprocess is started any more."""
+
+
+Function = Callable[[Any], Iterator[Finding]]
+"""Gets an ExaminedRank, or a CheckContext to start processes by."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +87,7 @@ class Check:
     measures: bool = False
     """Whether it measures how fast something is, so that nothing else may run."""
 
-    def __call__(self, context: CheckContext) -> Iterator[Finding]:
+    def __call__(self, context: ExaminedRank) -> Iterator[Finding]:
         return self.function(context)
 
 
@@ -157,11 +102,10 @@ def check(topic: Topic, where: Where, measures: bool = False) -> Callable[[Funct
     return make
 
 
-def run_check(check: Check, context: CheckContext) -> list[Finding]:
+def run_check(check: Check, context: ExaminedRank) -> list[Finding]:
     """The findings of a check. A check that crashes gives a warning, so that the others still run."""
     try:
-        if time.monotonic() > context.deadline:
-            raise DeadlineReached
+        context.check_deadline()
         return list(check(context))
     except DeadlineReached:
         remedy = f"run it alone: python -m hvdtrain doctor --only {check.name}"

@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.findings import Finding, fail, ok, warn, wrong_size
+from hvdtrain.doctor.check import Finding, fail, ok, warn
 from hvdtrain.errors import HvdtrainError
-from hvdtrain.system import credentials, rank_info
+from hvdtrain.system import credentials, rank_info, stacks
 from hvdtrain.system.network import free_port
 from hvdtrain.system.processes import end_with_parent
 
@@ -133,6 +133,19 @@ def cannot_exchange(error: BaseException) -> Finding:
     text = f"the ranks cannot exchange their findings, so these are rank 0's only ({reason})"
     usual = "allow TCP between the ranks in the hosts' firewalls, and see the checks interfaces and host-name"
     return fail(text, f"{remedy}; {usual}" if remedy else usual)
+
+
+def wrong_size(launcher: str, expected: int, size: int, gloo: bool) -> Finding:
+    """Horovod does not see all processes of the launcher. gloo: they should connect over Gloo, else over MPI."""
+    each = "every process is rank 0 and would train alone" if size == 1 else f"Horovod sees {size}"
+    builds = "Gloo" if gloo else "MPI; use the mpirun of the MPI that it was built with"
+    remedy = (
+        "unset HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS; see horovodrun --check-build: "
+        f"{stacks.repair_command()} builds Horovod with {builds}"
+    )
+    if launcher.endswith("srun") and not gloo:
+        remedy = "python -m hvdtrain launch srun, which uses Gloo; or srun --mpi=pmix, if the site's MPI supports it"
+    return fail(f"{launcher} started {expected} processes, but {each}", remedy)
 
 
 class Rendezvous(NamedTuple):

@@ -11,17 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.doctor.check import BUDGET_S, Check, CheckContext, Row, rows_of, run_check
-from hvdtrain.doctor.checks import gpu, horovod, job, launchers, link, machine, mpi, network, software, variables
+from hvdtrain.doctor import quick
+from hvdtrain.doctor.check import STATUSES, Check, Row, rows_of, run_check
+from hvdtrain.doctor.checks import gpu, horovod, job, launchers, link, machine, software, variables
 from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
-from hvdtrain.doctor.findings import STATUSES
+from hvdtrain.doctor.context import BUDGET_S, CheckContext
 from hvdtrain.doctor.quick import QUICK
 from hvdtrain.doctor.subprocesses import STARTED
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.system import rank_info
 from hvdtrain.system.processes import end_descendants
 
-MODULES = (software, horovod, mpi, launchers, gpu, machine, network, variables, job, link)
+MODULES = (quick, software, horovod, launchers, gpu, machine, variables, job, link)
 """In the order in which checks run and are listed; those of the whole job come last."""
 CHECKS = tuple(check for module in MODULES for check in vars(module).values() if isinstance(check, Check))
 HELPER_LIMIT_S = 120

@@ -66,6 +66,12 @@ def error_line(text: str) -> str:
     return (errors or lines or [""])[-1][:200]
 
 
+def first_line(text: str, limit: int = 200) -> str:
+    """The first line of `text` that is not blank, cut to `limit` characters."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
 def probe_command(part: str, *arguments: str, limit_s: float) -> list[str]:
     """The command line of a part of the probe, which ends itself after `limit_s`."""
     return [sys.executable, "-m", "hvdtrain.doctor.probe", f"{limit_s:.0f}", part, *arguments]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdtrain.doctor.check import Check, CheckContext
-from hvdtrain.doctor.findings import Finding
+from hvdtrain.doctor.check import Check, Finding
+from hvdtrain.doctor.context import CheckContext
 from hvdtrain.system.rank_info import RankInfo
 from hvdtrain.system.stacks import DISTRIBUTIONS
 

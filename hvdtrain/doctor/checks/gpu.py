@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdtrain.doctor.check import CheckContext, check
-from hvdtrain.doctor.checks.software import FRAMEWORKS, built, has_module
-from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
+from hvdtrain.doctor.check import Finding, check, fail, ok, warn
+from hvdtrain.doctor.checks.software import FRAMEWORKS, built
+from hvdtrain.doctor.context import CheckContext
+from hvdtrain.doctor.quick import has_module
+from hvdtrain.doctor.subprocesses import first_line
 from hvdtrain.system import stacks
 from hvdtrain.system.stacks import DISTRIBUTIONS
 

@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from hvdtrain.doctor.check import CheckContext, check
+from hvdtrain.doctor.check import Finding, check, fail, ok, warn
 from hvdtrain.doctor.checks.launchers import measured, other_size
 from hvdtrain.doctor.checks.machine import existing_folder
-from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module, loads
+from hvdtrain.doctor.checks.software import FRAMEWORKS, loads
 from hvdtrain.doctor.checks.variables import uses_gloo, with_controller
-from hvdtrain.doctor.findings import Finding, fail, ok, warn, wrong_size
+from hvdtrain.doctor.connected_job import wrong_size
+from hvdtrain.doctor.context import CheckContext
+from hvdtrain.doctor.quick import has_module
 from hvdtrain.doctor.subprocesses import probe_command, read_messages
 from hvdtrain.system import credentials, rank_info, stacks
 from hvdtrain.system.text import format_ranks

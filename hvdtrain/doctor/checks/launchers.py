@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.check import CheckContext, check
-from hvdtrain.doctor.checks.mpi import is_open_mpi
+from hvdtrain.doctor.check import Finding, check, fail, ok, warn
+from hvdtrain.doctor.checks.horovod import is_open_mpi
 from hvdtrain.doctor.checks.software import built, first_loadable
-from hvdtrain.doctor.findings import Finding, fail, ok, warn, wrong_size
+from hvdtrain.doctor.connected_job import wrong_size
+from hvdtrain.doctor.context import CheckContext
 from hvdtrain.doctor.probe import SMALL_BYTES
 from hvdtrain.doctor.subprocesses import Completed, probe_command
 from hvdtrain.jobs.launchers.mpirun import mpirun_here

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hvdtrain.doctor.check import CheckContext, check
-from hvdtrain.doctor.findings import Finding, ok, warn
+from hvdtrain.doctor.check import Finding, check, ok, warn
+from hvdtrain.doctor.context import CheckContext
 
 if TYPE_CHECKING:  # NumPy may be what is broken
     import numpy as np

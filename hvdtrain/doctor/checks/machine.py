@@ -1,126 +1,27 @@
-"""This host: cores and threads, memory, limits, and the folder of runs."""
+"""This machine: its precision, the folder of runs, its name, and other hosts over ssh."""
 
 from __future__ import annotations
 
 import os
-import re
-import resource
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.doctor.check import CheckContext, check
-from hvdtrain.doctor.checks.software import has_module
-from hvdtrain.doctor.findings import Finding, fail, ok, warn
+from hvdtrain.doctor.check import Finding, check, fail, ok, warn
+from hvdtrain.doctor.context import CheckContext
+from hvdtrain.doctor.quick import has_module
 from hvdtrain.doctor.subprocesses import Completed
-from hvdtrain.system.arithmetic import SLOWER, openmp_threads
-from hvdtrain.system.resources import memory_limit, within_quota
+from hvdtrain.errors import UserError
+from hvdtrain.system.arithmetic import SLOWER
+from hvdtrain.system.network import HOST_NAME
 from hvdtrain.system.text import format_bytes
 
-SHM, MEMINFO = Path("/dev/shm"), Path("/proc/meminfo")
-SHM_MIN, SHM_PER_RANK = 32 << 20, 64 << 20
-"""Bytes of shared memory below which jobs die, and that a rank with MPI or NCCL should have."""
-MEMORY_PER_RANK = 1 << 30
-"""Bytes of memory that a rank takes with a framework and a small data set."""
 PRECISION_FRAMEWORKS = ("torch", "tensorflow")
 """Frameworks whose products are measured, the quickest to import first."""
-FILES_MIN, FILES = 256, 1024
-PROCESSES = 1024
+SLOW_LOOKUP_S = 2.0
 FREE_MIN, FREE = 100 << 20, 1 << 30
 """Free bytes on the disk of runs: below the first, no run can be written; below the second, space is low."""
-
-
-@check("machine", "rank")
-def check_threads(context: CheckContext) -> Iterator[Finding]:
-    """OMP_NUM_THREADS against the number of cores per rank"""
-    usable = usable_cores()
-    each = max(usable // context.ranks, 1)
-    value = os.environ.get("OMP_NUM_THREADS")
-    remedy = f"export OMP_NUM_THREADS={each} (horovodrun and mpirun -x OMP_NUM_THREADS pass it on)"
-    if value is None:
-        if context.ranks > 1 and usable > 1:
-            text = f"OMP_NUM_THREADS is not set: each of {context.ranks} ranks starts threads for all {usable} cores"
-            yield warn(text, remedy)
-            return
-        yield ok(f"OMP_NUM_THREADS is not set; {context.ranks} rank(s) on {usable} core(s)")
-        return
-    first = openmp_threads()
-    if not first:
-        yield fail(f"OMP_NUM_THREADS={value!r} is not a positive integer", remedy)
-    elif first > 1 and first * context.ranks > usable:
-        text = f"OMP_NUM_THREADS={first} is too high: {context.ranks} rank(s) times {first} threads on {usable} core(s)"
-        yield warn(text, remedy)
-    else:
-        yield ok(f"{context.ranks} rank(s) times {first} thread(s) on {usable} core(s)")
-
-
-def usable_cores() -> int:
-    """Cores of this host that its processes may use together: bound ranks share the host, not one core each."""
-    return within_quota(os.cpu_count() or 1)
-
-
-@check("machine", "host")
-def check_shm(context: CheckContext) -> Iterator[Finding]:
-    """/dev/shm, the shared memory of a host's ranks"""
-    try:
-        room = os.statvfs(SHM)
-    except OSError as error:
-        remedy = "mount -t tmpfs tmpfs /dev/shm, or docker run --shm-size=1g"
-        yield fail(f"{SHM} does not exist ({error.strerror})", remedy)
-        return
-    size, free = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
-    text = f"{SHM} has {format_bytes(free)} free of {format_bytes(size)}"
-    full = "; delete files in it" if free < size // 2 else ""
-    remedy = f"docker run --shm-size=1g, or mount -o remount,size=1g {SHM}{full}"
-    if room.f_flag & os.ST_RDONLY:
-        yield fail(
-            f"{SHM} is mounted read-only", f"mount -o remount,rw {SHM}, or start the container without --read-only"
-        )
-    elif not os.access(SHM, os.W_OK):
-        yield fail(f"{SHM} is not writable", f"chmod 1777 {SHM}")
-    elif room.f_files and not room.f_favail:
-        yield fail(f"{SHM} can hold no more files, though it has {format_bytes(free)} free", f"delete files in {SHM}")
-    elif free < SHM_MIN:
-        yield fail(f"{text}, too small for MPI and NCCL", remedy)
-    elif free < SHM_PER_RANK * context.ranks:
-        yield warn(f"{text}, too small for {context.ranks} ranks", remedy)
-    else:
-        yield ok(text)
-
-
-@check("machine", "host")
-def check_memory(context: CheckContext) -> Iterator[Finding]:
-    """free memory, the cgroup's limit, swap"""
-    numbers = _meminfo()
-    available, swap = numbers.get("MemAvailable"), numbers.get("SwapTotal", 0)
-    limit, used = memory_limit()
-    of = "free"
-    if available is None and not limit:
-        yield warn(f"{MEMINFO} does not tell how much memory is free", "mount -t proc proc /proc")
-        return
-    if available is None or (limit and limit - used < available):
-        available, of = max(limit - used, 0), f"left of the cgroup's {format_bytes(limit)}"
-    needed = MEMORY_PER_RANK * context.ranks
-    text = f"{format_bytes(available)} {of}, swap {format_bytes(swap)}"
-    if available < needed // 4:
-        yield fail(f"{text}: too little for {context.ranks} rank(s)", "start fewer ranks, or request more memory")
-    elif available < needed:
-        text += f": little for {context.ranks} rank(s), which take about {format_bytes(MEMORY_PER_RANK)} each"
-        yield warn(text, "start fewer ranks, or request more memory (docker run -m, sbatch --mem)")
-    else:
-        yield ok(text)
-    if swap and numbers.get("SwapFree", 0) < swap // 2:
-        yield warn("more than half of the swap is in use: ranks may be very slow", "end other programs on this host")
-
-
-def _meminfo() -> dict[str, int]:
-    """MEMINFO in bytes; empty where it cannot be read."""
-    try:
-        lines = MEMINFO.read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
-    found = (re.match(r"(\w+):\s*([0-9]{1,18}) kB", line) for line in lines)
-    return {match[1]: int(match[2]) * 1024 for match in found if match}
 
 
 @check("machine", "host", measures=True)
@@ -139,33 +40,6 @@ def check_precision(context: CheckContext) -> Iterator[Finding]:
     faster = "faster in bf16 (--precision bf16)" if ratio >= SLOWER else faster
     times = f"a product in {name} takes {full:.2g} ms in fp32 and {reduced:.2g} ms in bf16"
     yield ok(f"without a GPU, this machine is {faster}: {times}")
-
-
-@check("machine", "rank")
-def check_limits(context: CheckContext) -> Iterator[Finding]:
-    """limits on open files and processes"""
-    files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    enough = files == resource.RLIM_INFINITY or files >= FILES
-    if not enough:
-        text = f"only {files} files may be open at once: data loaders and the connections of many ranks need more"
-        level = fail if files < FILES_MIN else warn
-        yield level(text, _files_remedy(hard))
-    if processes != resource.RLIM_INFINITY and processes < PROCESSES:
-        yield warn(f"this user may have only {processes} processes and threads", f"ulimit -u {4 * PROCESSES}")
-    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    if Path("/dev/infiniband").exists() and locked != resource.RLIM_INFINITY:
-        yield warn("InfiniBand needs locked memory, which is limited", "ulimit -l unlimited")
-    if enough:
-        yield ok("open files: " + ("no limit" if files == resource.RLIM_INFINITY else f"up to {files}"))
-
-
-def _files_remedy(hard: int) -> str:
-    number = FILES if hard == resource.RLIM_INFINITY else min(4 * FILES, max(hard, FILES))
-    remedy = f"ulimit -n {number} before the start"
-    if hard != resource.RLIM_INFINITY and hard < FILES:
-        remedy += " (above the hard limit: raise it in /etc/security/limits.conf, or docker run --ulimit nofile=4096)"
-    return remedy
 
 
 def existing_folder(folder: Path) -> Path:
@@ -198,3 +72,47 @@ def _folder_finding(where: str, answer: dict[str, Any], completed: Completed) ->
         return fail(f"{where} is full: {free} free", "delete files, or give another folder with --runs")
     text = f"{where} is writable and supports locks, {free} free"
     return warn(text, "delete files: checkpoints may not fit") if answer["free"] < FREE else ok(text)
+
+
+@check("network", "host")
+def check_host_name(context: CheckContext) -> Iterator[Finding]:
+    """this host's own name resolves, which Gloo requires"""
+    name = socket.gethostname()
+    answer, completed = context.probe("resolve", name, limit_s=15)
+    remedy = f"echo '127.0.1.1 {name}' >> /etc/hosts (with several hosts: the address that the others reach)"
+    if "addresses" not in answer:
+        reason = answer.get("error", completed.reason())
+        text = f"this host's name {name} does not resolve ({reason}): ranks crash in Gloo, and mpirun may hang"
+        yield fail(text, remedy)
+        return
+    addresses = answer["addresses"]
+    if answer["seconds"] > SLOW_LOOKUP_S:
+        yield warn(f"it took {answer['seconds']:.1f} s to resolve {name}", remedy)
+    if context.hosts and all(address.startswith("127.") for address in addresses):
+        text = f"{name} resolves to {addresses[0]}, which no other host can reach"
+        yield warn(text, "in /etc/hosts, give it the address of the interface to the other hosts")
+    else:
+        yield ok(f"{name} resolves to {', '.join(addresses)}")
+
+
+@check("network", "host")
+def check_ssh(context: CheckContext) -> Iterator[Finding]:
+    """ssh without a password to --hosts, and the same versions and files there"""
+    if not context.hosts:
+        return
+    invalid = [host for host in context.hosts if not HOST_NAME.fullmatch(host)]
+    for host in invalid:
+        yield fail(f"--hosts {host!r} is not a host name", "give names separated by commas: --hosts node1,node2")
+    from hvdtrain.jobs.hosts import inspect
+
+    valid = [host for host in context.hosts if host not in invalid]
+    try:
+        answers = inspect(valid)
+    except UserError as error:
+        yield fail(error.reason, error.remedy)
+        return
+    for answer in answers:
+        if answer.problem:
+            yield fail(f"{answer.host}: {answer.problem}", answer.remedy)
+        else:
+            yield ok(f"{answer.host}: ssh works, with the same versions and files there")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import os
 import platform
 import re
@@ -12,8 +10,10 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
-from hvdtrain.doctor.check import CheckContext, check
-from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
+from hvdtrain.doctor.check import Finding, check, fail, ok, warn
+from hvdtrain.doctor.context import CheckContext
+from hvdtrain.doctor.quick import has_module, old_numpy
+from hvdtrain.doctor.subprocesses import first_line
 from hvdtrain.system import stacks
 from hvdtrain.system.stacks import (
     DISTRIBUTIONS,
@@ -27,17 +27,8 @@ from hvdtrain.system.stacks import (
 
 FRAMEWORKS = tuple(DISTRIBUTIONS)
 """In the order in which a check tries them."""
-NUMPY_LIMIT = (1, 24)
-"""MXNet 1.9.1 uses numpy.bool, which this version removed."""
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 """Environment variable by which TensorFlow uses tf-keras, with the interface of Keras 2, as tf.keras."""
-
-
-def has_module(name: str) -> bool:
-    """Whether Python finds a module of this name, without importing it."""
-    with contextlib.suppress(ImportError, ValueError):
-        return importlib.util.find_spec(name) is not None
-    return False
 
 
 def loads(context: CheckContext, name: str) -> bool:
@@ -87,41 +78,6 @@ def _contents(context: CheckContext, frameworks: tuple[str, ...]) -> Iterator[st
 
 
 @check("software", "host")
-def check_python(context: CheckContext) -> Iterator[Finding]:
-    """version and path of the Python that runs, against the stack"""
-    version = platform.python_version()
-    stack, running = stacks.installed_stack(), stacks.running_python()
-    supported = stack.pythons if stack else stacks.pythons_of("torch")
-    if running in supported:
-        yield ok(f"Python {version} at {sys.executable}")
-        return
-    newest = max(supported, key=stacks.numbers)
-    age = "new" if stacks.numbers(running) > stacks.numbers(newest) else "old"
-    what = f"for the stack {stack.name}, which" if stack else "for all stacks: hvdtrain"
-    text = f"Python {version} is too {age} {what} needs Python {stacks.listed(supported)}"
-    yield fail(text, stacks.setup_command(stacks.stack_for_this_python()))
-
-
-@check("software", "host")
-def check_numpy(context: CheckContext) -> Iterator[Finding]:
-    """NumPy's version, which MXNet limits"""
-    version = installed_version("numpy")
-    if not version:
-        yield fail("NumPy is not installed", stacks.repair_command())
-    elif has_module("mxnet") and stacks.numbers(version)[:2] >= NUMPY_LIMIT:
-        yield fail(f"NumPy {version} is too new for MXNet 1.9.1, which uses numpy.bool", _old_numpy())
-    else:
-        yield ok(f"NumPy {version}")
-
-
-def _old_numpy() -> str:
-    """The command for a NumPy that MXNet supports; Pythons that are too new for MXNet have none."""
-    if stacks.running_python() in STACKS["all"].pythons:
-        return "pip install 'numpy<1.24'"
-    return stacks.setup_command(STACKS["all"])
-
-
-@check("software", "host")
 def check_packages(context: CheckContext) -> Iterator[Finding]:
     """the packages that hvdtrain requires can be imported"""
     program = f"for name in {stacks.REQUIRED}: print(name, flush=True); __import__(name)"
@@ -166,7 +122,7 @@ def _missing(name: str) -> Finding:
 
 def _import_remedy(name: str, error: str) -> str:
     if "numpy" in error and ("has no attribute" in error or "_ARRAY_API" in error):
-        return _old_numpy() if name == "mxnet" else stacks.repair_command()
+        return old_numpy() if name == "mxnet" else stacks.repair_command()
     if re.search(r"lib(cuda|cudart|cudnn|cublas|nccl|nvrtc)\b", error):
         return f"install {name} built for this machine's CUDA, or for the CPU: see docs/install.md"
     runtime = re.search(r"lib(quadmath|gomp|gfortran)\.so\.(\d+)", error)

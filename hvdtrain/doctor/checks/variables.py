@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hvdtrain.doctor.check import CheckContext, check
-from hvdtrain.doctor.findings import Finding, fail, ok, warn
+from hvdtrain.doctor.check import ExaminedRank, Finding, check, fail, ok, warn
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
 
@@ -44,7 +43,7 @@ NUMBERS = (
 
 
 @check("software", "rank")
-def check_variables(context: CheckContext) -> Iterator[Finding]:
+def check_variables(context: ExaminedRank) -> Iterator[Finding]:
     """names and values of HOROVOD_* variables and TF_CONFIG"""
     problems = [*_tf_config(), *_launcher(), *_names(), *_values(), *_contradictions(context)]
     yield from problems
@@ -105,7 +104,7 @@ def with_controller(launcher: str) -> str:
     return "horovodrun --gloo" if launcher == "horovodrun" else launcher
 
 
-def _contradictions(context: CheckContext) -> Iterator[Finding]:
+def _contradictions(context: ExaminedRank) -> Iterator[Finding]:
     """Variables that contradict each other or the launcher."""
     controller = os.environ.get("HOROVOD_CONTROLLER", "").lower()
     operations = os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower()

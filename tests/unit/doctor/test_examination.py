@@ -13,8 +13,9 @@ from support.jobs import run as run_command
 
 from hvdtrain.cli.doctor import main
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.check import CheckContext, run_check
-from hvdtrain.doctor.checks.mpi import check_mpi
+from hvdtrain.doctor.check import run_check
+from hvdtrain.doctor.checks.horovod import check_mpi
+from hvdtrain.doctor.context import CheckContext
 from hvdtrain.doctor.examination import CHECKS, merge
 from hvdtrain.doctor.quick import QUICK
 from hvdtrain.doctor.subprocesses import probe_command

@@ -12,9 +12,10 @@ import time
 import pytest
 from support.doctor import as_root, doctor, path_with, requires, script, unshared
 
-from hvdtrain.doctor.check import CheckContext
+from hvdtrain.doctor import quick
 from hvdtrain.doctor.checks import machine
-from hvdtrain.doctor.checks.machine import check_memory, check_shm
+from hvdtrain.doctor.context import CheckContext
+from hvdtrain.doctor.quick import check_memory, check_shm
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system import resources
 from hvdtrain.system.rank_info import RankInfo
@@ -112,14 +113,14 @@ def test_lists_of_cgroups_of_any_form(tmp_path, monkeypatch):
     "content", [None, "", "MemAvailable: ? kB\n", "\xff:\n\n: 1\nMemFree 1 kB\n", "MemTotal: 8 kB\n"]
 )
 def test_memory_that_the_system_does_not_tell(tmp_path, monkeypatch, content):
-    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(quick, "MEMINFO", tmp_path / "meminfo")
     if content is not None:
-        machine.MEMINFO.write_text(content, "latin-1")
+        quick.MEMINFO.write_text(content, "latin-1")
     context = two_ranks()
-    monkeypatch.setattr(machine, "memory_limit", lambda: (0, 0))
+    monkeypatch.setattr(quick, "memory_limit", lambda: (0, 0))
     (finding,) = check_memory(context)
     assert finding.status == "warn" and finding.remedy and "0 B free" not in finding.text
-    monkeypatch.setattr(machine, "memory_limit", lambda: (16 << 30, 1 << 30))
+    monkeypatch.setattr(quick, "memory_limit", lambda: (16 << 30, 1 << 30))
     (finding,) = check_memory(context)
     assert finding.status == "ok" and "15.0 GiB left of the cgroup's 16.0 GiB" in finding.text
 

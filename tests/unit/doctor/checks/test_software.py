@@ -11,6 +11,7 @@ import pytest
 from support.doctor import doctor
 from support.made_up_packages import BUILT
 
+from hvdtrain.doctor import quick
 from hvdtrain.doctor.checks import horovod, software
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.errors import UserError
@@ -55,20 +56,20 @@ MXNET = "torch==2.13.0 mxnet==1.9.1"
 @pytest.mark.parametrize(
     ("check", "python", "stack", "packages", "expected"),
     [
-        (software.check_python, "3.11.9", "", MXNET, ("ok", "Python 3.11.9", "")),
+        (quick.check_python, "3.11.9", "", MXNET, ("ok", "Python 3.11.9", "")),
         (
-            software.check_python,
+            quick.check_python,
             *("3.13.0", "", MXNET),
             ("fail", "Python 3.13.0 is too new for the stack all, which needs Python 3.10 or 3.11", "STACK=pytorch"),
         ),
         (
-            software.check_python,
+            quick.check_python,
             *("3.14.2", "tensorflow", ""),
             ("fail", "too new for the stack tensorflow, which needs Python 3.10 to 3.13", "pytorch BASE_PYTHON=3.13"),
         ),
-        (software.check_python, "3.9.2", "tensorflow", "", ("fail", "too old for the stack tensorflow", "")),
-        (software.check_numpy, "3.11.9", "", "mxnet==1.9.1 numpy==2.5.5", ("fail", "2.5.5", "install 'numpy<1.24'")),
-        (software.check_numpy, "3.12.1", "", "mxnet==1.9.1 numpy==2.5.5", ("fail", "2.5.5", "BASE_PYTHON=3.11")),
+        (quick.check_python, "3.9.2", "tensorflow", "", ("fail", "too old for the stack tensorflow", "")),
+        (quick.check_numpy, "3.11.9", "", "mxnet==1.9.1 numpy==2.5.5", ("fail", "2.5.5", "install 'numpy<1.24'")),
+        (quick.check_numpy, "3.12.1", "", "mxnet==1.9.1 numpy==2.5.5", ("fail", "2.5.5", "BASE_PYTHON=3.11")),
         (software.check_keras, "3.11.9", "", KERAS_3, ("fail", "TensorFlow 2.21.0 has Keras 3.15.1", TF_KERAS)),
         (software.check_keras, "3.11.9", "", f"{KERAS_3} tf-keras==2.21.3", ("ok", "uses tf-keras 2.21.3", "")),
         (software.check_keras, "3.11.9", "", f"{KERAS_3} tf-keras==2.20.1", ("fail", "is too old for", TF_KERAS)),
@@ -140,7 +141,7 @@ def test_missing_part_of_a_stack(environment, tmp_path):
         environment.write(name)
     stamps = f"{tmp_path}/.hvdtrain-setup {tmp_path}/.hvdtrain-horovod"
     command = f"rm -f {stamps} && make setup STACK=pytorch VENV={tmp_path}"
-    assert environment.finding(software.check_numpy) == ("fail", "NumPy is not installed", command)
+    assert environment.finding(quick.check_numpy) == ("fail", "NumPy is not installed", command)
 
 
 def test_numpy_that_torch_cannot_use(environment):

@@ -1,0 +1,108 @@
+"""What a check may use: programs and parts of the probe in processes of their own, and the job's other ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvdtrain.doctor import subprocesses
+from hvdtrain.doctor.check import DeadlineReached, ExaminedRank
+from hvdtrain.doctor.subprocesses import Completed
+from hvdtrain.system.rank_info import host_name
+from hvdtrain.system.resources import within_quota
+
+if TYPE_CHECKING:
+    from hvdtrain.doctor.connected_job import ConnectedJob
+
+BUDGET_S = 150
+"""Time limit for all checks, without the exchange of findings. The slowest case is a job whose probes all hang."""
+
+
+@dataclass
+class CheckContext(ExaminedRank):
+    """Where the doctor runs and what for, with results that are too slow to compute twice."""
+
+    deadline: float
+    """time.monotonic() after which no subprocess is started or waited for any more."""
+    hosts: tuple[str, ...] = ()
+    """Hosts to check over ssh."""
+    runs: Path = Path("runs")
+    host: str = field(default_factory=host_name)
+    job: ConnectedJob | None = None
+    """The connection to the job's other ranks, for checks that all ranks make together."""
+    _answers: dict[str, Any] = field(default_factory=dict)
+    _asking: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
+    """Locks of those answers, since checks run side by side."""
+    _cores: threading.Semaphore = field(
+        default_factory=lambda: threading.Semaphore(within_quota(len(os.sched_getaffinity(0))))
+    )
+    """Held while a subprocess runs: as many as there are cores import frameworks, so that none is late."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks of the job, in their order; all ranks must call it. Raises HvdtrainError."""
+        assert self.job
+        return self.job.gather(value)
+
+    def check_deadline(self) -> None:
+        if time.monotonic() > self.deadline:
+            raise DeadlineReached
+
+    def limit(self, limit_s: float) -> float:
+        """Seconds a subprocess may take: `limit_s`, or less if the deadline is near."""
+        return max(min(limit_s, self.deadline - time.monotonic()), 0.1)
+
+    @contextlib.contextmanager
+    def _core(self) -> Iterator[None]:
+        with self._cores:
+            self.check_deadline()
+            yield
+
+    def run(self, command: list[str], limit_s: float, **environment: str) -> Completed:
+        """Run a program once a core is free, for `limit_s` and a few seconds at most. Raises DeadlineReached."""
+        with self._core():
+            return subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
+
+    def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:
+        """Run a part of `hvdtrain.doctor.probe` in a separate process; its merged messages, and how it ended.
+
+        Raises DeadlineReached.
+        """
+        with self._core():
+            limit_s = self.limit(limit_s)
+            command = subprocesses.probe_command(part, *arguments, limit_s=limit_s)
+            completed = subprocesses.run(command, limit_s + 1, dict(os.environ))
+        messages = subprocesses.read_messages(completed.out)
+        return {key: value for message in messages for key, value in message.items()}, completed
+
+    def framework(self, name: str) -> dict[str, Any]:
+        """Result of `import name` and `import horovod.name` in a subprocess (see `probe.framework`), cached."""
+
+        def ask() -> dict[str, Any]:
+            answer, completed = self.probe("framework", name)
+            if "end" not in answer:  # it died before it could report an error
+                stage = "horovod" if "version" in answer else "framework"
+                answer.setdefault(f"{stage}_error", completed.reason())
+            return answer
+
+        return self.once(f"framework {name}", ask)
+
+    def frameworks(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What `framework` returns for each name, asked side by side, the last first: TensorFlow takes longest."""
+        with ThreadPoolExecutor(max(len(names), 1)) as threads:
+            answers = [threads.submit(self.framework, name) for name in reversed(names)]
+        return {name: answer.result() for name, answer in zip(reversed(names), answers, strict=True)}
+
+    def once(self, key: str, ask: Callable[[], Any]) -> Any:
+        """The result of `ask`, called only the first time for this key; other threads wait for it."""
+        with self._asking[key]:
+            if key not in self._answers:
+                self._answers[key] = ask()
+        return self._answers[key]
