@@ -16,8 +16,8 @@ from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status, joined
 from hvdtrain.system.text import printable
 from hvdtrain.views.listing import COLUMNS, Filter, counted, metric_names, run_lines, sort_runs
-from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import read_runs
+from hvdtrain.views.table import Output
 
 LINES_AROUND = 4
 """Of the table: headings, the count, and the prompts before and after."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hvdtrain.system.command import Parser, exit_status
-from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import RUNS, chosen_run, read_runs
+from hvdtrain.views.table import Output
 from hvdtrain.views.terminal.page import page_lines
 from hvdtrain.views.terminal.screen import Shown
 

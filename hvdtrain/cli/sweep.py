@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.cli import launch, launch_options
-from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
+from hvdtrain.cli.sweep_settings import Training, parse, parse_settings, training_program, trial_number
 from hvdtrain.cli.sweep_settings import parser as parser
-from hvdtrain.cli.training_program import Training, training_program
 from hvdtrain.config.option import arguments, as_json, key
 from hvdtrain.config.sources import CommandLine, check_recorded, to_record
 from hvdtrain.errors import MissingPackage, Stopped, TrainingError, UserError

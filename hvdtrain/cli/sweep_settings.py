@@ -1,19 +1,20 @@
-"""The command line of a sweep: its options, with the values and ranges of --set, and the number of a trial."""
+"""The command line of a sweep: its options, with the values and ranges of --set, and the program that it trains."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
-from hvdtrain.cli.training_program import training_program
 from hvdtrain.config import sources
 from hvdtrain.config.option import key
 from hvdtrain.config.option_parser import OptionParser, parser_of
+from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.slurm.sbatch import last_task
-from hvdtrain.measure.sweep.options import SweepOptions
 from hvdtrain.measure.sweep.trials import (
     ARGUMENT,
     DASHES,
@@ -21,6 +22,7 @@ from hvdtrain.measure.sweep.trials import (
     OF_TASK,
     RANKS,
     Settings,
+    SweepOptions,
     ends,
     from_text,
     parse_range,
@@ -122,3 +124,23 @@ def check_trials(words: list[str], command: list[str], array: str) -> None:
     if array:
         count = options.seeds * math.prod(map(len, settings.values()))
         trial_number(options, count, {TASK: str(last_task(array))})
+
+
+class Training(NamedTuple):
+    """The training program of the command, as far as it is hvdtrain's own."""
+
+    program: str
+    framework: Framework | None
+    options: list[str]
+
+
+def training_program(program: Sequence[str]) -> Training | None:
+    """What a launcher's program trains; None for one that is not hvdtrain's, whose options are not checked before."""
+    for index, argument in enumerate(program):
+        entry = re.fullmatch(r"hvdtrain\.(torch|mxnet|tensorflow)_lenet", argument)
+        if entry and program[index - 1].endswith("m"):
+            framework = cast("Framework", entry[1])
+            return Training(f"python -m {argument}", framework, list(program[index + 1 :]))
+        if Path(argument).name == "hvdtrain" and list(program[index + 1 : index + 2]) == ["train"]:
+            return Training("hvdtrain train", None, list(program[index + 2 :]))
+    return None

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.system.command import Parser, exit_status
-from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import RUNS, awaited_run, chosen_run
+from hvdtrain.views.table import Output
 
 
 @exit_status()

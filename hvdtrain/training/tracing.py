@@ -10,9 +10,7 @@ from hvdtrain.config.step_range import StepRange
 from hvdtrain.frameworks.tracing import waiter
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs.console import log
-from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, read_clocks
-from hvdtrain.runs.timeline.summary import summary
-from hvdtrain.runs.timeline.trace_file import RankSteps, trace
+from hvdtrain.runs.timeline import ClockLine, ClockReading, RankSteps, read_clocks, summary, trace
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import write_atomically
 from hvdtrain.system.phases import Span, StepSpans, phases

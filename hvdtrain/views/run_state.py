@@ -1,20 +1,23 @@
-"""What a run is doing, or how it ended: from the record of its end, its heartbeats and its lock."""
+"""The ranks of a run, from their heartbeats; and what the run is doing, or how it ended."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hvdtrain.runs.changes import Changes
-from hvdtrain.runs.records import shown
+from hvdtrain.runs.changes import Changes, RankEvent
+from hvdtrain.runs.records import Record, shown
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.search import TRACES
-from hvdtrain.training.heartbeats import Observation, explain
-from hvdtrain.views.rank_view import RankView
+from hvdtrain.runs.step_times import WINDOW_S, StepSeconds, slow_ranks
+from hvdtrain.system.files import changed_at_ns
+from hvdtrain.training.heartbeats import Heartbeat, Observation, explain
 
 WAITING_S = 1.5
 """From so long without a step on all ranks, a run is shown as waiting."""
@@ -122,3 +125,175 @@ def _lock_age(folder: Path) -> float:
     except OSError:
         return float("inf")
     return time.time() - max(touched, default=float("-inf"))
+
+
+FILE = re.compile(r"rank-(\d{1,6})\.json")
+SILENT_S = 1.4
+"""A rank writes a heartbeat every half second: after this long without one it is shown as silent."""
+REPLACED_S = 2.0
+"""A heartbeat that is so much newer than the record of its rank's loss is that of a replacement."""
+LATE_FACTOR = 2.0
+"""Where a shared folder shows heartbeats late, a rank is silent after this multiple of the longest delay seen."""
+
+
+def read_beats(folder: Path) -> dict[int, Heartbeat]:
+    """The newest heartbeat of each rank of a run, by rank, with the time of the file system's clock."""
+    try:
+        names = os.listdir(folder / "heartbeats")
+    except OSError:
+        return {}
+    beats = {}
+    for match in filter(None, map(FILE.fullmatch, names)):
+        path = folder / "heartbeats" / match[0]
+        record = Record.read(path)
+        if type(record.values.get("step")) is int:
+            beats[int(match[1])] = _beat(int(match[1]), record, changed_at_ns(path) / 1e9)
+    return dict(sorted(beats.items()))
+
+
+def _beat(rank: int, record: Record, modified: float) -> Heartbeat:
+    return Heartbeat(
+        rank=rank,
+        pid=record.count("pid") or 0,
+        host=record.text("host"),
+        step=record.count("step") or 0,
+        doing=record.text("doing"),
+        waits=record.values.get("waits") is not False,
+        idle_s=record.number("idle_s") or 0.0,
+        number=record.count("number") or 0,
+        time=modified,
+        memory=record.number("memory"),
+        compute_s=record.number("compute_s") or 0.0,
+        communicate_s=record.number("communicate_s"),
+        data_s=record.number("data_s") or 0.0,
+        rows=record.number("rows"),
+    )
+
+
+@dataclass(frozen=True)
+class RankView:
+    """A rank as it is shown."""
+
+    beat: Heartbeat
+    age_s: float
+    """Seconds since its heartbeat last changed."""
+    images_per_s: float | None = None
+    """Rows that this rank trains per second."""
+    shares: StepSeconds | None = None
+    """Shares of the time of steps, of a rank that makes steps."""
+    remark: str = ""
+    """What is wrong with it: `no heartbeat for 3 s`, `slow`; empty for a rank like the others."""
+    silent_after_s: float = SILENT_S
+    """After how long without a heartbeat it does not run."""
+    is_member: bool = True
+    """Whether it trains with the others: not if it was lost, or is started in the place of one that was."""
+
+    @property
+    def rank(self) -> int:
+        return self.beat.rank
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its process does not run: it was killed, it is stopped, or its host is down."""
+        return self.age_s > self.silent_after_s
+
+    def to_json(self) -> dict[str, Any]:
+        """As the web page and `--json` have it."""
+        compute, communicate, data = self.shares or (None, None, None)
+        beat = self.beat
+        return {
+            "rank": beat.rank, "host": beat.host, "pid": beat.pid, "step": beat.step, "doing": beat.doing,
+            "age_s": round(self.age_s, 1), "images_per_s": self.images_per_s, "memory": beat.memory,
+            "compute": compute, "communicate": communicate, "data": data, "remark": self.remark,
+            "is_silent": self.is_silent, "is_member": self.is_member,
+        }  # fmt: skip
+
+
+class RankWatch:
+    """Follows the heartbeats of one run. Ages are those of what this process sees, as clocks of hosts differ."""
+
+    def __init__(self) -> None:
+        self._history: dict[int, list[tuple[float, Heartbeat]]] = {}
+        """The heartbeats of each rank in the last WINDOW_S, and when they were seen, by the monotonic clock."""
+        self._looked, self._delay_s = 0.0, 0.0
+        """When `look` was called last; and how late, at most, the folder has shown heartbeats."""
+
+    def look(self, beats: dict[int, Heartbeat]) -> list[RankView]:
+        """The ranks now, without remarks. beats: as `read_beats` has just read them."""
+        now = time.monotonic()
+        for rank, beat in beats.items():
+            self._add(rank, beat, now)
+        for rank in set(self._history) - set(beats):  # of a job that has fewer ranks now
+            del self._history[rank]
+        self._looked = now
+        return [self._view(rank, now) for rank in sorted(self._history)]
+
+    def _add(self, rank: int, beat: Heartbeat, now: float) -> None:
+        seen = self._history.setdefault(rank, [])
+        if seen and (seen[-1][1].pid, seen[-1][1].host) != (beat.pid, beat.host):  # a restarted rank
+            seen.clear()
+        if not seen:  # its age is unknown yet, except by the clocks
+            age = max(time.time() - beat.time, 0.0) if beat.time else 0.0
+            seen.append((now - age, beat))
+        elif seen[-1][1].number != beat.number:
+            self._note_delay(beat.number - seen[-1][1].number, seen[-1][0], now)
+            seen.append((now, beat))
+        while len(seen) > 2 and seen[1][0] < now - WINDOW_S:
+            del seen[0]
+
+    def _note_delay(self, written: int, before: float, now: float) -> None:
+        """Several heartbeats written since the last one that was seen: the folder shows them late, as NFS may do."""
+        if written > 2 and now - self._looked < SILENT_S:  # else this process did not look
+            self._delay_s = max(self._delay_s, now - before)
+
+    def _view(self, rank: int, now: float) -> RankView:
+        (began, first), (ended, last) = self._history[rank][0], self._history[rank][-1]
+        # The rank's own clock, as this process sees heartbeats late.
+        seconds = last.time - first.time if last.time > first.time else ended - began
+        speed = None
+        if first is not last and first.rows is not None and last.rows is not None and seconds > 0:
+            speed = max(last.rows - first.rows, 0.0) / seconds
+        silent_after_s = max(SILENT_S, LATE_FACTOR * self._delay_s)
+        return RankView(last, max(now - ended, 0.0), speed, _shares(first, last), "", silent_after_s)
+
+
+def _shares(first: Heartbeat, last: Heartbeat) -> StepSeconds | None:
+    """What the time between two heartbeats was spent on; of a rank with one heartbeat, all its time."""
+    return (_steps(last).minus(_steps(first)) if first is not last else _steps(last)).shares
+
+
+def _steps(beat: Heartbeat) -> StepSeconds:
+    """The time of all steps in the process of a rank."""
+    return StepSeconds(beat.compute_s, beat.communicate_s, beat.data_s)
+
+
+def with_remarks(views: Sequence[RankView]) -> list[RankView]:
+    """The ranks that train together, with what is wrong with each."""
+    known = [view.shares.of(WINDOW_S) for view in views if view.shares]
+    # With --shards, ranks may have different numbers of rows; and a rank that joined later has trained fewer so far.
+    rates = [view.images_per_s or 0.0 for view in views]
+    work = rates if all(rates) else [view.beat.rows or 0 for view in views]
+    slow = slow_ranks([known], work=work) if len(known) == len(views) else []
+    remarks = {views[rank.rank].rank: rank.remark for rank in slow}
+    shown = []
+    for view in views:
+        silent = f"no heartbeat for {view.age_s:.0f} s" if view.is_silent else ""
+        shown.append(replace(view, remark=silent or remarks.get(view.rank, "")))
+    return shown
+
+
+def members_and_others(views: Sequence[RankView], changes: Changes) -> list[RankView]:
+    """Those that train together, with remarks; and those that were lost or join next, in the order of their numbers."""
+    members = changes.members
+    assert members
+    others = [_other(view, changes.lost.get(view.rank)) for view in views if view.rank not in members.hosts]
+    known = with_remarks([view for view in views if view.rank in members.hosts])
+    return sorted([*known, *filter(None, others)], key=lambda view: view.rank)
+
+
+def _other(view: RankView, lost: RankEvent | None) -> RankView | None:
+    """A rank that does not train with the others; None for one of an earlier job."""
+    view = replace(view, images_per_s=None, shares=None, is_member=False)
+    if view.is_silent or (lost and view.beat.time < lost.time + REPLACED_S):
+        return replace(view, remark=f"lost at step {lost.step}") if lost else None
+    return replace(view, remark="starts, and joins at the end of a step")

@@ -21,8 +21,15 @@ from hvdtrain.runs.search import find_runs
 from hvdtrain.system.checkpoint_folder import run_of
 from hvdtrain.system.files import changed_at_ns
 from hvdtrain.system.text import did_you_mean, printable
-from hvdtrain.views.rank_view import RankView, RankWatch, members_and_others, read_beats, with_remarks
-from hvdtrain.views.run_state import RunState, find_state
+from hvdtrain.views.run_state import (
+    RankView,
+    RankWatch,
+    RunState,
+    find_state,
+    members_and_others,
+    read_beats,
+    with_remarks,
+)
 
 RUNS = Path("runs")
 """The default folder of runs."""

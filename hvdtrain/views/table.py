@@ -1,4 +1,4 @@
-"""Tables: in lines that fit a terminal, in Markdown and in CSV."""
+"""Tables, in lines that fit a terminal, in Markdown and in CSV; and standard output."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from rich import table as rich_table
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
-
-from hvdtrain.views.output import Output
 
 FILE_WIDTH = 120
 """Width of a table where standard output is not a terminal, and of sentences in a terminal at most."""
@@ -232,3 +230,47 @@ def escape(text: str) -> str:
     """Text without special characters of Markdown tables, HTML, emphasis and math."""
     text = re.sub(r"([\\`*~\[\]|$#]|(?<!\w)_|_(?!\w))", r"\\\1", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+UPPER, LOWER = 0x1B, 0xE4
+"""The dots in the upper and in the lower half of a Braille character, as the lowest 8 bits of its number."""
+ASCII = {0x2800 + dots: " '.:"[bool(dots & UPPER) + 2 * bool(dots & LOWER)] for dots in range(256)}
+ASCII |= dict(zip(map(ord, "●━─…—"), "*#-.-", strict=True))
+"""What is printed where the encoding has no characters beyond ASCII."""
+
+
+class Output:
+    """Standard output, as lines are printed to it."""
+
+    def __init__(self) -> None:
+        colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+        self.console = Console(file=sys.stdout, markup=False, emoji=False, highlight=False, color_system=colors)
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.console.is_terminal and sys.stdout.isatty()
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal; None for a file, whose lines may have any length."""
+        return self.console.width if self.is_terminal else None
+
+    def print(self, lines: Iterable[Text]) -> None:
+        """Print lines as they are: they fit already."""
+        for line in self.encodable(lines):
+            line.rstrip()
+            self.console.print(line, soft_wrap=True)
+
+    def encodable(self, lines: Iterable[Text]) -> list[Text]:
+        """The lines, in ASCII where the encoding has no characters beyond, or it is not known that it has."""
+        shown = [line.copy() for line in lines]
+        if not (self.console.encoding or "").lower().startswith("utf"):
+            for line in shown:
+                line.plain = line.plain.translate(ASCII)
+        return shown
+
+    def text(self, lines: Iterable[Text]) -> str:
+        """What `print` would print, without the end of the last line."""
+        with self.console.capture() as capture:
+            self.print(lines)
+        return capture.get().rstrip("\n")

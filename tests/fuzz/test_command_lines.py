@@ -20,7 +20,7 @@ from hvdtrain.config.sources import CommandLine
 from hvdtrain.jobs import hosts, job
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.measure.sweep import trials
-from hvdtrain.measure.sweep.options import SweepOptions
+from hvdtrain.measure.sweep.trials import SweepOptions
 
 VALUES = ["digits", "book", "torch", "0", "1", "-1", "nan", "inf", "1e999", "True", "None", "x", "", "é", "\udc80",
           "\0", "--", "/"]  # fmt: skip

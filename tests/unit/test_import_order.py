@@ -11,7 +11,7 @@ from typing import get_args
 
 from support.jobs import ROOT
 
-from hvdtrain.cli.training_program import training_program
+from hvdtrain.cli.sweep_settings import training_program
 from hvdtrain.config.options import Framework
 from hvdtrain.system.stacks import DISTRIBUTIONS, STACKS, Stack
 

@@ -16,7 +16,7 @@ from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import metrics_of
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.bits import bit_sentences
+from hvdtrain.views.report.comparison import bit_sentences
 from hvdtrain.views.report.rows import score_form
 from hvdtrain.views.table import Column, Section, Table, escape, paragraph, spread, text_column, to_csv
 

@@ -19,8 +19,17 @@ from filelock import FileLock, Timeout
 
 from hvdtrain.config.score import Score
 from hvdtrain.errors import Stopped, UserError
-from hvdtrain.measure.sweep.options import SweepOptions
-from hvdtrain.measure.sweep.trials import COMPLETE, PRUNED, Settings, Trial, from_text, import_optuna, shown, text_of
+from hvdtrain.measure.sweep.trials import (
+    COMPLETE,
+    PRUNED,
+    Settings,
+    SweepOptions,
+    Trial,
+    from_text,
+    import_optuna,
+    shown,
+    text_of,
+)
 from hvdtrain.runs import metrics
 from hvdtrain.runs.metrics import EVALUATIONS, MetricsReader, metrics_of
 from hvdtrain.runs.run import RecordedRun

@@ -16,8 +16,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs.metrics import NAME, MetricsReader
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
-from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import RunFollower, RunView
+from hvdtrain.views.table import Output
 from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 

@@ -15,7 +15,7 @@ from hvdtrain.runs.metrics import NAME, Curve, MetricsReader, SavedHash
 from hvdtrain.system.text import count_of, format_ranks
 from hvdtrain.views.details import LEVELS, SharedMessage, joined_messages, last_messages
 from hvdtrain.views.listing import STYLES
-from hvdtrain.views.rank_view import RankView
+from hvdtrain.views.run_state import RankView
 from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import CellsOf, Column, Table
 from hvdtrain.views.terminal import figures

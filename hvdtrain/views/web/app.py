@@ -28,8 +28,7 @@ from hvdtrain.system.text import format_ranks, to_json
 from hvdtrain.views import details
 from hvdtrain.views.details import LOGS, STACKS, RankFiles, joined_messages, last_messages
 from hvdtrain.views.web.access import TOKEN_BYTES, Access, Address, bound_address, is_loopback, read_token
-from hvdtrain.views.web.curves import CurveStore
-from hvdtrain.views.web.listing import ListedRun, Listing, leads_out
+from hvdtrain.views.web.listing import CurveStore, ListedRun, Listing, leads_out
 
 THREADS = 6
 """A browser has at most six connections."""

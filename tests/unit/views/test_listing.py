@@ -10,8 +10,8 @@ from hvdtrain.__main__ import main
 from hvdtrain.runs.search import find_runs
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.listing import run_lines
-from hvdtrain.views.output import Output
 from hvdtrain.views.run_view import read_runs
+from hvdtrain.views.table import Output
 
 LONG = "fashion-mnist-torch-horovod-np2-20260502-101010"
 

@@ -10,7 +10,7 @@ import pytest
 from support.run_folders import write_beat, write_changes, write_records, write_run
 
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.views import rank_view
+from hvdtrain.views import run_state
 from hvdtrain.views.details import LogMessage, joined_messages, last_messages
 from hvdtrain.views.run_view import RunFollower, read_runs
 
@@ -148,7 +148,7 @@ def test_after_rank_0_was_lost_the_next_rank_tells_how_training_goes():
 def clock(monkeypatch):
     """Time that passes when a test says so."""
     clock = SimpleNamespace(now=1e9, monotonic=lambda: clock.now, time=lambda: clock.now)
-    monkeypatch.setattr(rank_view, "time", clock)
+    monkeypatch.setattr(run_state, "time", clock)
     return clock
 
 
@@ -156,12 +156,12 @@ def look_after(watch, folder, clock, seconds):
     """Looks twice a second; whether the rank is silent after these seconds."""
     for _ in range(round(2 * seconds)):
         clock.now += 0.5
-        (view,) = watch.look(rank_view.read_beats(folder))
+        (view,) = watch.look(run_state.read_beats(folder))
     return view.is_silent
 
 
 def test_a_rank_is_silent_later_where_the_folder_shows_heartbeats_late(tmp_path, clock):
-    watch, folder = rank_view.RankWatch(), tmp_path
+    watch, folder = run_state.RankWatch(), tmp_path
     for number in (1, 2, 3):  # every heartbeat is seen
         write_beat(folder, 0, number, time=clock.now)
         assert not look_after(watch, folder, clock, 0.5)

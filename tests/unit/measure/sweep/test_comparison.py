@@ -10,9 +10,8 @@ from support.run_folders import write_task_run
 
 from hvdtrain.cli import sweep
 from hvdtrain.measure.sweep.comparison import SweepResults
-from hvdtrain.measure.sweep.options import SweepOptions
 from hvdtrain.measure.sweep.study import SweepStudy
-from hvdtrain.measure.sweep.trials import Trial, plan
+from hvdtrain.measure.sweep.trials import SweepOptions, Trial, plan
 from hvdtrain.system.run_end import RunEnd
 
 COMMAND = ["train", "--data", "a b"]

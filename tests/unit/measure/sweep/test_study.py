@@ -10,9 +10,8 @@ from support.run_folders import write_task_run
 from hvdtrain.cli import sweep
 from hvdtrain.cli.sweep_settings import parse_settings
 from hvdtrain.errors import UserError
-from hvdtrain.measure.sweep.options import SweepOptions
 from hvdtrain.measure.sweep.study import EarlyEnd, SweepStudy
-from hvdtrain.measure.sweep.trials import plan
+from hvdtrain.measure.sweep.trials import SweepOptions, plan
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.system.run_end import RunEnd
 

@@ -11,8 +11,7 @@ from hvdtrain.cli import launch_options
 from hvdtrain.cli.sweep import check_trial, expected
 from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
 from hvdtrain.errors import UserError
-from hvdtrain.measure.sweep.options import SweepOptions
-from hvdtrain.measure.sweep.trials import Trial, corners, ends, parse_range, plan, text_of
+from hvdtrain.measure.sweep.trials import SweepOptions, Trial, corners, ends, parse_range, plan, text_of
 
 TRAIN = ["--", "train", "--strategy", "single"]
 TASK = ["--", "train", "my task.py:Task", "--arg", "depth=2"]

@@ -7,7 +7,7 @@ from support.report import lines, make_run, report_of, rows, save
 
 from hvdtrain.config.options import Config
 from hvdtrain.runs.run import RecordedRun
-from hvdtrain.views.report.bits import bit_groups, bit_sentences
+from hvdtrain.views.report.comparison import bit_groups, bit_sentences
 from hvdtrain.views.report.pages import html_page, markdown_page
 
 PER_RANK = {"batch_size": 32, "batch_scope": "per-rank"}

@@ -14,7 +14,7 @@ from support.report import images, learning, make_run, report_of, rows, sample, 
 from support.run_folders import write_task_run
 
 from hvdtrain.cli import report
-from hvdtrain.views.report.columns import main_columns, more_columns
+from hvdtrain.views.report.content import main_columns, more_columns
 from hvdtrain.views.report.pages import html_page, markdown_page
 
 ODD = "<script>alert(1)</script> | $x^$ & \"q\" 'r' \x1b[31m \n=1+1 `` \udce4 名"

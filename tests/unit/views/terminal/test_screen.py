@@ -12,8 +12,8 @@ from hvdtrain.__main__ import main
 from hvdtrain.runs.metrics import Curve
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.differences import difference_lines, differences
-from hvdtrain.views.output import ASCII, Output
 from hvdtrain.views.run_view import RunFollower, read_runs
+from hvdtrain.views.table import ASCII, Output
 from hvdtrain.views.terminal.chart import ChartLine, chart
 from hvdtrain.views.terminal.follow import _on_screen
 from hvdtrain.views.terminal.page import page_lines

@@ -7,7 +7,7 @@ from support.live_runs import make_run, records
 
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.web import listing
-from hvdtrain.views.web.curves import MAX_POINTS, CurveStore
+from hvdtrain.views.web.listing import MAX_POINTS, CurveStore
 
 FINISHED = RunEnd("finished", time=1.0)
 
