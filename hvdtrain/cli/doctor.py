@@ -82,7 +82,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _show(report: dict[str, Any], as_json: bool) -> None:
-    """Print the report, as JSON or as text in the order of topics."""
     if as_json:
         print(to_json(report))
         return
@@ -92,7 +91,6 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
 
 
 def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Color and text of each line."""
     findings = report["findings"]
     for topic in get_args(Topic):
         of_topic = [finding for finding in findings if finding["topic"] == topic]

@@ -103,7 +103,6 @@ def _check_output(kind: Format, output: Path, force: bool) -> None:
 
 
 def _model(path: Path, saved: Checkpoint) -> Model:
-    """The network of a checkpoint."""
     network = checkpoints.network(path, saved)
     metadata = {
         "model": saved.model,

@@ -36,7 +36,6 @@ def main(argv: list[str]) -> None:
 
 
 def _run(options: argparse.Namespace) -> Path:
-    """The folder of the run. Raises UserError if there is none."""
     (path,) = options.runs
     if options.wait:
         return awaited_run(path, lambda line: print(line, file=sys.stderr, flush=True))

@@ -117,5 +117,4 @@ def run_check(check: Check, context: ExaminedRank) -> list[Finding]:
 
 
 def rows_of(check: Check, findings: Iterable[Finding]) -> list[Row]:
-    """Findings of a check as JSON values."""
     return [{"check": check.name, "topic": check.topic, **finding._asdict()} for finding in findings]

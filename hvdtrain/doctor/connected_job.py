@@ -222,7 +222,6 @@ class MpiHelper:
         return None
 
     def messages(self) -> list[dict[str, Any]]:
-        """All messages so far."""
         return subprocesses.read_messages(subprocesses.content(self._out))
 
     def expect(self, key: str, deadline: float) -> Any:
@@ -240,7 +239,6 @@ class MpiHelper:
             self._process.stdin.close()
 
     def reason(self) -> str:
-        """Why it failed."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(2)
         error = subprocesses.content(self._err)

@@ -213,7 +213,6 @@ def check_interfaces(context: ExaminedRank) -> Iterator[Finding]:
 
 
 def _selection(real: list[str]) -> str:
-    """How to select an interface."""
     name = real[0] if real else "eth0"
     return (
         f"horovodrun --network-interfaces {name}, export HOROVOD_GLOO_IFACE={name} NCCL_SOCKET_IFNAME={name}, "
@@ -244,6 +243,5 @@ QUICK = (*(found for found in list(vars().values()) if isinstance(found, Check))
 
 
 def examine() -> list[Row]:
-    """Findings on this host."""
     rank = ExaminedRank(rank_info.detect(), rank_info.local_size())
     return [row for check in QUICK for row in rows_of(check, run_check(check, rank))]

@@ -37,7 +37,6 @@ class Completed(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All of its output."""
         return self.err + self.out
 
     @property

@@ -43,7 +43,6 @@ def horovod(controller: str) -> tuple[Allreduce, Close]:
 
 
 def gloo() -> tuple[Allreduce, Close]:
-    """torch.distributed's allreduce over Gloo."""
     import torch
 
     group = TorchDistributedGroup(torch, "gloo")
@@ -51,13 +50,11 @@ def gloo() -> tuple[Allreduce, Close]:
 
 
 def mpi() -> tuple[Allreduce, Close]:
-    """The allreduce of --strategy mpi."""
     group = MPIGroup()
     return group.allreduce, group.close
 
 
 def mpi_bare() -> tuple[Allreduce, Close]:
-    """MPI.Allreduce without hvdtrain's group."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -65,7 +62,6 @@ def mpi_bare() -> tuple[Allreduce, Close]:
 
 
 def ring_() -> tuple[Allreduce, Close]:
-    """The allreduce of --strategy ring."""
     group = ring.start()
     return group.allreduce, group.close
 

@@ -169,8 +169,6 @@ ROUNDS = 30
 
 
 class RoundTimes(NamedTuple):
-    """The allreduces of one rank."""
-
     clock: str
     """Identifies the clock: ranks with the same text read the same one."""
     begins: list[int]
@@ -231,6 +229,5 @@ class ClockLine:
         self.offset_ns = self._first.ns
 
     def to_rank_0(self, time: int) -> float:
-        """A time of this rank's clock on rank 0's clock, in ns."""
         share = min(max((time - self._begin) / self._length, 0.0), 1.0)
         return time - (self._first.ns + share * (self._last.ns - self._first.ns))

@@ -83,7 +83,6 @@ def versions(run: RecordedRun) -> dict[str, object]:
 
 
 def host(run: RecordedRun) -> dict[str, object]:
-    """What is recorded of rank 0's host."""
     return {name: value for name, value in flat(run.config.table("host").values).items() if value != ""}
 
 
@@ -117,8 +116,6 @@ def findings(folder: Path) -> list[Record]:
 
 
 class LogMessage(NamedTuple):
-    """One message of a rank."""
-
     time: str
     """Date and time by that host's clock, `2026-05-01 14:03:11`."""
     rank: int
@@ -175,7 +172,6 @@ class RankFiles(NamedTuple):
     form: re.Pattern[str]
 
     def paths(self, run: Path) -> list[tuple[int, Path]]:
-        """The files in a run's folder, with their ranks, in order."""
         try:
             matches = list(filter(None, map(self.form.fullmatch, os.listdir(run / self.folder))))
         except OSError:
@@ -183,7 +179,6 @@ class RankFiles(NamedTuple):
         return sorted((int(match[1]), run / self.folder / match[0]) for match in matches)
 
     def ranks(self, run: Path) -> list[int]:
-        """The ranks that have one."""
         return [rank for rank, _ in self.paths(run)]
 
     def lines(self, run: Path, rank: int) -> list[str] | None:

@@ -29,8 +29,6 @@ MIN_WIDTH = 6
 
 
 class DifferingValue(NamedTuple):
-    """A value that is not the same in all runs."""
-
     kind: str
     name: str
     texts: list[str]
@@ -79,7 +77,6 @@ def _network(run: RecordedRun) -> dict[str, object]:
 
 
 def _results(view: RunView) -> dict[str, object]:
-    """The results so far."""
     changes = view.run.changes
     known = {*SAME_RESULTS, *view.metrics}
     more = {name: value for name, value in details.results(view.run).items() if name not in known}

@@ -135,7 +135,6 @@ def _key(view: RunView, column: str) -> Any:
 
 
 def state_text(view: RunView) -> Text:
-    """The state, and its reason."""
     text = Text(view.state.name, f"bold {STYLES.get(view.state.name, '')}".strip())
     return text.append(f": {view.state.reason}", "not bold") if view.state.reason else text
 
@@ -185,7 +184,6 @@ def unit_of(views: Iterable[RunView]) -> str:
 
 
 def counted(views: Sequence[RunView]) -> str:
-    """How many runs there are, and in which states."""
     counts = Counter(view.state.name for view in views)
     states = ", ".join(f"{counts[name]} {name}" for name in STATES if counts[name])
     return f"{count_of(len(views), 'run')}: {states}" if views else "no runs"

@@ -35,8 +35,6 @@ STATES = ("starting", "training", "waiting", "restarting", "finished", "stopped"
 
 
 class RunState(NamedTuple):
-    """What a run is doing."""
-
     name: str
     """One of STATES."""
     reason: str = ""
@@ -92,7 +90,6 @@ def _unreadable(folder: Path) -> str:
 
 
 def _newest(ranks: list[RankView]) -> float:
-    """When the newest heartbeat was written, in seconds since the epoch."""
     return max(view.beat.time for view in ranks)
 
 
@@ -198,7 +195,6 @@ class RankView:
         return self.age_s > self.silent_after_s
 
     def to_json(self) -> dict[str, Any]:
-        """As the web page and `--json` have it."""
         compute, communicate, data = self.shares or (None, None, None)
         beat = self.beat
         return {

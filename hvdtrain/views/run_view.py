@@ -61,7 +61,6 @@ class RunView:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
         return shown(self.folder.name or self.folder.resolve().name)
 
     @property
@@ -71,7 +70,6 @@ class RunView:
 
     @property
     def last_step(self) -> int | None:
-        """Number of steps of the whole run."""
         return self.run.config.count("steps") or None
 
     @property
@@ -88,7 +86,6 @@ class RunView:
 
     @property
     def loss(self) -> float | None:
-        """Training loss of the newest logging step."""
         return self.train.number("loss")
 
     @property
@@ -104,7 +101,6 @@ class RunView:
 
     @property
     def loss_name(self) -> str:
-        """What that loss is called."""
         return f"{self.run.part} {LOSS}"
 
     @functools.cached_property
@@ -117,7 +113,6 @@ class RunView:
 
     @functools.cached_property
     def score(self) -> Score | None:
-        """Of the newest evaluation."""
         return self.run.score_of(self.evaluated_loss, self.metrics)
 
     @property
@@ -161,15 +156,12 @@ def _first(*values: float | None) -> float | None:
 
 
 class RunFollower:
-    """Reads one run again and again."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._watch = RankWatch()
         self._happened = MetricsReader(folder / NAME, only=HAPPENED)
 
     def look(self) -> RunView:
-        """The run now."""
         run = RecordedRun(self.folder)
         size, train = run.config.count("ranks") or 0, run.last_records["train"]
         beats = {} if run.end and run.end.status == "finished" else read_beats(self.folder)
@@ -240,7 +232,6 @@ def chosen_run(path: Path) -> Path:
 
 
 def _meant(path: Path) -> str:
-    """The run whose name is close to that of the path."""
     for folder in (path.parent, RUNS):
         with contextlib.suppress(OSError):  # a folder that is missing, or may not be listed
             hint = did_you_mean(path.name, [child.name for child in folder.iterdir() if os.path.isdir(child)])

@@ -53,8 +53,6 @@ def text_column(heading: str, priority: int = 0) -> Column:
 
 
 class Section(NamedTuple):
-    """Rows that belong together."""
-
     rows: Sequence[Sequence[Cell]]
     title: str = ""
     best: int | None = None
@@ -67,8 +65,6 @@ CellsOf = tuple[Column, Sequence[Cell]]
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, and rows in sections."""
-
     columns: Sequence[Column]
     sections: Sequence[Section]
     best_column: int | None = None
@@ -126,7 +122,6 @@ class Table:
     def _grid(
         self, shown: Sequence[int], widths: Sequence[int], vertical: Literal["top", "bottom"]
     ) -> rich_table.Table:
-        """Empty rows of these columns."""
         grid = rich_table.Table.grid(padding=(0, GAP, 0, 0))
         for number, width in zip(shown, widths, strict=True):
             column = self.columns[number]
@@ -215,7 +210,6 @@ def spread(values: Collection[float], form: str) -> str:
 
 
 def terminal_width() -> int:
-    """Columns of standard output."""
     return shutil.get_terminal_size((FILE_WIDTH, 24)).columns
 
 

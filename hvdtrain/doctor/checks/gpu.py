@@ -87,7 +87,6 @@ def _no_nvidia_smi() -> Finding:
 
 
 def _visible_devices(host: Gpus) -> Iterator[Finding]:
-    """Problems with CUDA_VISIBLE_DEVICES."""
     value = os.environ.get(VISIBLE)
     if value is None:
         return
@@ -175,7 +174,6 @@ def _for_cuda(name: str, version: str) -> str:
 
 
 def _nccl(context: CheckContext) -> Iterator[Finding]:
-    """Whether Horovod has NCCL, in the same version as PyTorch."""
     has = built(context)
     if not has:
         return  # the check `horovod` reports it

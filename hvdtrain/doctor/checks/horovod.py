@@ -140,7 +140,6 @@ def identify(text: str) -> tuple[str, str]:
 
 
 def mpirun_version(context: CheckContext, path: Path) -> tuple[str, str]:
-    """Vendor and version of an mpirun."""
     return context.once(f"mpirun {path}", lambda: identify(context.run([str(path), "--version"], 10).text))
 
 

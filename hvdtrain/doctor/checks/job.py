@@ -216,7 +216,6 @@ def _run_collective(context: CheckContext, name: str) -> Result:
 
 
 def _judge(context: CheckContext, results: list[Result]) -> Finding:
-    """The finding, from the results of all ranks."""
     assert context.job
     launcher, size = context.rank_info.launcher, context.rank_info.size
     messages = [message for of_rank, _ in results for message in of_rank]

@@ -51,7 +51,6 @@ def check_allreduce(context: CheckContext) -> Iterator[Finding]:
 
 
 def _judge(launcher: str, completed: Completed) -> Finding:
-    """The finding on a job of two probes."""
     messages = subprocesses.read_messages(completed.out)
     if size := other_size(messages, 2):
         return wrong_size(launcher, 2, size, gloo="horovodrun" in launcher)

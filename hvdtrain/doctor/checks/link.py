@@ -102,7 +102,6 @@ def judge(times: LinkTimes) -> Finding:
 
 
 def _remedy(times: LinkTimes) -> str:
-    """What helps on a slow link."""
     if times.small_s >= LATENCY_SHARE * times.gradient_s:
         return "exchange less often: --sync-every 8 (docs/links.md), or larger batches; fewer bytes would not help"
     return (

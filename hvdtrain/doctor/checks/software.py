@@ -32,7 +32,6 @@ LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
 
 def loads(context: CheckContext, name: str) -> bool:
-    """Whether Horovod loads for a framework on this host."""
     return has_module("horovod") and has_module(name) and "built" in context.framework(name)
 
 
@@ -192,5 +191,4 @@ def check_keras(context: CheckContext) -> Iterator[Finding]:
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    """Major and minor version."""
     return stacks.numbers(version)[:2]

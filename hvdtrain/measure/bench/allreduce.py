@@ -29,8 +29,6 @@ from hvdtrain.views.table import Column, Section, Table, spread, text_column
 
 
 class Library(NamedTuple):
-    """What performs the allreduce."""
-
     method: str
     """Its name in `hvdtrain.frameworks.allreduce_benchmark`."""
     launcher: Callable[[int], list[str]]
@@ -88,7 +86,6 @@ class AllreduceBenchOptions:
 
     @property
     def chosen(self) -> list[str]:
-        """Names of the libraries to measure."""
         return [name for name in LIBRARIES if name.startswith(self.libraries or ("",))]
 
 
@@ -119,7 +116,6 @@ def _require_torch(libraries: list[str]) -> None:
 
 
 def write(repeats: Repeats, options: AllreduceBenchOptions) -> str:
-    """Write what is measured; returns the tables for the terminal."""
     comparison = _comparison(repeats, options.sizes)
     tables = [_times(repeats, options), *([comparison] if comparison.sections[0].rows else [])]
     markdown, record = "\n".join(table.markdown() for table in tables), to_json(_record(repeats, options)) + "\n"
@@ -154,7 +150,6 @@ def _record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, objec
 
 
 def _times(repeats: Repeats, options: AllreduceBenchOptions) -> Table:
-    """Median time and bandwidths of each library at each size."""
     runs = len(next(iter(repeats.values())))
     columns = [
         *(Column("bytes"), text_column("library"), Column("time, us")),

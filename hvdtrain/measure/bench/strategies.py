@@ -116,8 +116,6 @@ class BenchRow(NamedTuple):
 
 
 class BenchJob(NamedTuple):
-    """One run of a row."""
-
     row: BenchRow
     replicas: int
     repeat: int
@@ -302,7 +300,6 @@ def _fastest_other(horovod: BenchRow, rows: list[BenchRow], speeds: Speeds) -> s
 
 
 def ratio_table(ratios: list[Ratio]) -> Table:
-    """The ratios as a table."""
     columns = [
         text_column("Horovod"),
         text_column("fastest other strategy over ranks"),

@@ -126,8 +126,6 @@ def mpi(size: int, cluster: Cluster) -> Seconds:
 
 
 class Allreduce(NamedTuple):
-    """The allreduce of a library."""
-
     library: str
     """Its name in the tables of `bench allreduce`."""
     algorithm: Callable[[int, Cluster], Seconds]

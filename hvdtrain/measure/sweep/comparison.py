@@ -33,8 +33,6 @@ STATISTICS: dict[str, Callable[[list[float]], float]] = {
 
 
 class Combination(NamedTuple):
-    """Trials that differ by their seed only."""
-
     options: dict[str, str]
     """All options of the sweep, and their values."""
     runs: list[RecordedRun]
@@ -84,7 +82,6 @@ def _figures(run: RecordedRun) -> dict[str, tuple[str, float | None]]:
 
 
 def _cell(name: str, values: list[float]) -> str:
-    """The median over the seeds, with minimum and maximum."""
     if not values:
         return NONE
     form = ",.0f" if name == SPEED else score_form(statistics.median(values))
@@ -142,7 +139,6 @@ class SweepResults:
         return Table([*map(text_column, self.rows[0].options), *columns], [Section(rows)])
 
     def terminal(self) -> str:
-        """The table for the terminal, and what is to be said of it."""
         sentences = [paragraph(sentence) for sentence in (*self._weights, self._definition)]
         return "\n\n".join([self._table.terminal(), *sentences])
 

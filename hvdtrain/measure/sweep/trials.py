@@ -53,8 +53,6 @@ Settings = dict[str, Any]
 
 
 class Trial(NamedTuple):
-    """One job of a sweep."""
-
     options: dict[str, Any]
     """By their names in Python, in alphabetical order."""
     seed: int

@@ -66,7 +66,6 @@ class MLflow(Tracker):
         return experiment.experiment_id if experiment else self._client.create_experiment(name)
 
     def _find_run(self, run_id: str) -> Run | None:
-        """MLflow's run of hvdtrain's, if an earlier process has made it."""
         runs = self._client.search_runs([self._experiment], f"tags.`{TAG}` = '{run_id}'", max_results=1)
         return runs[0] if runs else None
 

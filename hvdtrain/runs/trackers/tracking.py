@@ -148,7 +148,6 @@ class Delivery:
         return True
 
     def _say(self, problem: str, details: str = "") -> None:
-        """Log the first problem."""
         if not self._said:
             self._said = True
             log.warning("tracker %s: %s; training continues", self._name, printable(problem))

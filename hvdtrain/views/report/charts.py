@@ -40,8 +40,6 @@ TRAIN_LOSS = "training loss"
 
 
 class Chart(NamedTuple):
-    """A chart on the page."""
-
     title: str
     alt: str
     uri: str
@@ -140,7 +138,6 @@ def _has_curve(history: History) -> bool:
 
 
 def _curve(name: str, history: History) -> Curve | None:
-    """The curve of a panel."""
     losses = {TRAIN_LOSS: history.train_loss, f"{history.part} {LOSS}": history.evaluated_loss}
     metric = history.metrics.get(name.removeprefix(f"{history.part} "))
     return losses.get(name) or metric or history.logged.get(name)
@@ -181,7 +178,6 @@ def draw_curves(rows: list[ReportRow]) -> Figure:
 
 
 def _draw_panel(axis: Axes, lines: list[tuple[RecordedRun, str, str]], name: str) -> None:
-    """The curves of runs, each in a color and a style."""
     most = max(min(MAX_POINTS, MAX_ALL_POINTS // len(lines)), 2)
     for run, color, style in lines:
         curve = _curve(name, run.history)

@@ -195,7 +195,6 @@ class BitGroup(NamedTuple):
 
     @property
     def hashes(self) -> dict[str, list[RecordedRun]]:
-        """The runs with each hash, the most frequent one first."""
         by_hash: dict[str, list[RecordedRun]] = {}
         for run in self.runs:
             by_hash.setdefault(run.parameters, []).append(run)
@@ -261,7 +260,6 @@ def _difference(group: BitGroup) -> str:
 
 
 def _names(runs: list[RecordedRun]) -> str:
-    """The names of runs in a sentence."""
     names = [run.name for run in runs]
     more = len(names) - MAX_NAMES
     return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -25,8 +25,6 @@ LEAST = 9
 
 
 class RunsReport:
-    """The content of all pages."""
-
     title = "Runs of hvdtrain, compared"
 
     def __init__(self, runs: list[RecordedRun], unfinished: list[str]) -> None:
@@ -40,7 +38,6 @@ class RunsReport:
         self.noted = any(row.note for row in self.rows)
 
     def summary(self) -> str:
-        """How many runs, and when they started."""
         times = sorted(run.started for run in self._runs if run.started)
         first, last = (_minute(time) for time in (times[0], times[-1])) if times else ("", "")
         span = f", started {first}" + (f" to {last}" if last != first else "") if times else ""
@@ -93,7 +90,6 @@ def _folder(run: RecordedRun, names: Counter[str]) -> str:
 
 
 def _minute(started: str) -> str:
-    """A recorded time up to the minute, as date and time."""
     return started[:16].replace("T", " ")
 
 
@@ -123,8 +119,6 @@ def class_lines(runs: Iterable[RecordedRun]) -> list[str]:
 
 
 class FigureColumn(NamedTuple):
-    """A column of a table of rows."""
-
     heading: str
     of: Callable[[ReportRow], str]
     priority: int = 0
@@ -156,7 +150,6 @@ def _score(row: ReportRow) -> str:
 
 
 def _score_column(rows: Sequence[ReportRow]) -> FigureColumn:
-    """The score, by its name if all rows have the same."""
     names = {(row.part, row.scored_by) for row in rows if row.scored_by} or {("test", ACCURACY)}
     if len(names) > 1:
         heading = "score (minimum to maximum; 95 % interval of accuracies)"
@@ -179,7 +172,6 @@ def _difference(row: ReportRow) -> str:
 
 
 def _step(row: ReportRow) -> str:
-    """Time of a step, and the shares of its parts."""
     seconds = f"{row.step_s.median * 1e3:,.1f} ms" if row.step_s else ""
     shares = " / ".join("unknown" if part is None else f"{part:.0%}" for part in row.shares or ())
     return ": ".join(filter(None, (seconds, shares))) or NONE
@@ -200,7 +192,6 @@ SPEED_AT = 1
 
 
 def main_columns(rows: Sequence[ReportRow]) -> tuple[FigureColumn, ...]:
-    """The figures that are compared most."""
     return (
         SIZE,
         FigureColumn(f"{unit_of(rows)}/s (minimum to maximum, runs)", _speed),

@@ -21,7 +21,6 @@ UNREPEATED = "(too few runs to know the spread)"
 
 
 def findings(groups: list[RowGroup]) -> list[str]:
-    """The sentences, the most important one first."""
     rows = [row for group in groups for row in group.rows]
     speeds = [f"{speed}." for group in groups if (speed := _speed(group))]
     if more := len(speeds[MAX_GROUPS:]):
@@ -31,7 +30,6 @@ def findings(groups: list[RowGroup]) -> list[str]:
 
 
 def _speed(group: RowGroup) -> str:
-    """The fastest row of a group against its base."""
     compared = [(row, row.scaling) for row in group.rows if row.scaling and row.scaling.kind != "base"]
     if not compared:
         return _without_base(group)
@@ -64,7 +62,6 @@ def _without_base(group: RowGroup) -> str:
 
 
 def _name(row: ReportRow) -> str:
-    """The row in a sentence."""
     run = row.run
     parts = [count_of(run.ranks, "rank")] * (run.ranks > 1 or run.devices == 1)
     parts += [count_of(run.devices, "device")] * (run.devices > 1)
@@ -74,7 +71,6 @@ def _name(row: ReportRow) -> str:
 
 
 def _agreement(rows: list[ReportRow]) -> str:
-    """How far the parameters are from those of a single process."""
     compared = [(row.difference.largest, row) for row in rows if row.difference and row.difference.largest is not None]
     if not compared:
         return ""
@@ -120,7 +116,6 @@ def _work(run: RecordedRun) -> list[int]:
 
 
 def _stragglers(rows: list[ReportRow]) -> str:
-    """The rank that its run waits for the most."""
     waited_for = []
     for run in (run for row in rows for run in row.runs if run.history.ranks):
         times = dict(sorted(run.history.ranks.items()))

@@ -36,7 +36,6 @@ MAX_LANES = 40
 
 
 def wrapped(label: str, width: int, most: int = 4) -> str:
-    """The label of a row in lines, without a break inside its size."""
     return "\n".join(textwrap.wrap(label.replace(" × ", "\u00a0×\u00a0"), width, max_lines=most, placeholder=" …"))
 
 
@@ -70,7 +69,6 @@ def _whiskers(axis: Axes, lane: int, value: Spread) -> None:
 
 
 def _framework_legend(figure: Figure, rows: Sequence[ReportRow]) -> None:
-    """Above the lanes, the colors of frameworks."""
     from matplotlib.patches import Patch
 
     colors = {TITLES.get(row.framework, row.framework): _color_of(row) for row in rows}
@@ -144,7 +142,6 @@ def draw_shares(rows: list[ReportRow]) -> Figure:
 
 
 def has_ranks(row: ReportRow) -> bool:
-    """Whether any run of the row recorded the time of several ranks."""
     return any(len(run.history.ranks) > 1 for run in row.runs)
 
 

@@ -24,8 +24,6 @@ MOST = "most {}/s"
 
 
 class ValueRange(NamedTuple):
-    """A range of values."""
-
     low: float
     high: float
 
@@ -51,8 +49,6 @@ def wilson(share: float | None, rows: int | None) -> ValueRange | None:
 
 
 class Spread(NamedTuple):
-    """A figure over repetitions."""
-
     median: float
     minimum: float
     maximum: float
@@ -78,8 +74,6 @@ def mean_shares(measured: list[StepSeconds]) -> StepSeconds | None:
 
 @dataclass
 class ReportRow:
-    """Runs that are repetitions of each other."""
-
     runs: list[RecordedRun]
     note: str = ""
     """Settings in which this row differs from most runs."""
@@ -153,7 +147,6 @@ class WeightDifference(NamedTuple):
 
 
 def score_form(value: float) -> str:
-    """The format of a score."""
     return ".4f" if value == 0 or 1e-3 <= abs(value) < 1e4 else ".4g"
 
 

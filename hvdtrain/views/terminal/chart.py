@@ -25,8 +25,6 @@ MIN_HEIGHT = 5
 
 
 class ChartLine(NamedTuple):
-    """One curve of a chart."""
-
     name: str
     curve: Curve
     style: str

@@ -13,14 +13,12 @@ LARGE = 1e9
 
 
 def speed(value: float | None) -> str:
-    """Rows per second."""
     if value is None:
         return ""
     return f"{value:,.0f}" if 100 <= abs(value) < LARGE else f"{value:.3g}"
 
 
 def decimal(value: float | None) -> str:
-    """A loss or an accuracy."""
     if value is None:
         return ""
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3g}"
@@ -39,12 +37,10 @@ def logged(view: RunView) -> dict[str, str]:
 
 
 def short(value: float | None) -> str:
-    """A learning rate or an epoch."""
     return "" if value is None else f"{value:.3g}"
 
 
 def memory(value: float | None) -> str:
-    """Bytes."""
     return "" if value is None or not 0 <= value < 1 << 60 else format_bytes(value)
 
 
@@ -59,7 +55,6 @@ def duration(seconds: float | None) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long ago something was."""
     return f"{seconds:.1f} s" if seconds < 99 else duration(seconds) or "long"
 
 

@@ -67,7 +67,6 @@ def _wait(asked: list[int]) -> None:
 
 
 def job_status(view: RunView) -> int:
-    """The exit status of the job of a run that has ended."""
     if view.state.name == "finished":
         return 0
     end = RunEnd.read(view.folder)

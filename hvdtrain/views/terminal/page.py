@@ -95,7 +95,6 @@ def _attempts(records: Sequence[Record], width: int | None) -> list[Text]:
 
 
 def _clock(seconds: float | None) -> str:
-    """Date and time of seconds since the epoch."""
     try:
         return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     except (ValueError, OverflowError, OSError):

@@ -35,8 +35,6 @@ CHANGE_STYLES = {LOST: "yellow", AUDIT: "red"}
 
 
 class Shown(NamedTuple):
-    """What is read of a run for its screen."""
-
     view: RunView
     loss: Curve
     evaluated_loss: Curve
@@ -91,7 +89,6 @@ def cut(lines: Iterable[Text], width: int) -> list[Text]:
 
 
 def title_lines(view: RunView, width: int) -> list[Text]:
-    """The state with its reason, and what is trained."""
     color = "yellow" if view.state.name == "training" and view.state.reason else STYLES.get(view.state.name, "")
     reason = textwrap.wrap(view.state.reason, max(width - 2, 10), max_lines=REASON_LINES, placeholder=" ...")
     framework, model, data = (view.values[name] for name in ("framework", "model", "data"))

@@ -97,8 +97,6 @@ def read_token(path: Path) -> str:
 
 
 class Address(NamedTuple):
-    """A host and a port to listen on."""
-
     host: str
     port: int
 

@@ -124,7 +124,6 @@ def _exit(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def make_app(paths: list[Path], access: Access) -> Flask:
-    """The application that shows the runs at or below the paths."""
     app = Flask(__name__, static_folder="static")
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.url_map.merge_slashes = False
@@ -156,7 +155,6 @@ def _asked(listing: Listing) -> ListedRun:
 
 
 def _one_run(run: ListedRun) -> dict[str, Any]:
-    """The state of a run and of its ranks."""
     folder = run.folder
     end = RunEnd.read(folder)
     facts = {"status": end.status, "exit_status": end.exit_status, "rank": end.rank, "time": end.time} if end else {}
@@ -208,7 +206,6 @@ def _answer(values: Any) -> Response:
 
 
 def _refusal(error: HTTPException) -> Response:
-    """An error of the request, in one sentence."""
     headers = {"Allow": "GET, HEAD"} if error.code == 405 else {}
     return Response(to_json({"error": error.description}), error.code or 500, headers, mimetype="application/json")
 
