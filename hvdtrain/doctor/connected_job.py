@@ -211,18 +211,18 @@ class MpiHelper:
         )
 
     def wait_for(self, key: str, deadline: float) -> Any:
-        """The first value of this key in its messages; None if it ends, or the deadline passes, without one."""
+        """The value of this key in its messages; None if it ends, or the deadline passes, without one."""
         ended = False
         while not ended and time.monotonic() < deadline:
             ended = self._process.poll() is not None  # before its messages are read, so that none is missed
-            for message in self.messages():
-                if key in message:
-                    return message[key]
+            if key in (values := self.values):
+                return values[key]
             time.sleep(0 if ended else POLL_S)
         return None
 
-    def messages(self) -> list[dict[str, Any]]:
-        return subprocesses.read_messages(subprocesses.content(self._out))
+    @property
+    def values(self) -> dict[str, Any]:
+        return subprocesses.merged_messages(subprocesses.content(self._out))
 
     def expect(self, key: str, deadline: float) -> Any:
         """The value of this key in its messages. Raises OSError if there is none before the deadline."""

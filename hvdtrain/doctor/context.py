@@ -79,8 +79,7 @@ class CheckContext(ExaminedRank):
             limit_s = self.limit(limit_s)
             command = subprocesses.probe_command(part, *arguments, limit_s=limit_s)
             completed = subprocesses.run(command, limit_s + 1, dict(os.environ))
-        messages = subprocesses.read_messages(completed.out)
-        return {key: value for message in messages for key, value in message.items()}, completed
+        return subprocesses.merged_messages(completed.out), completed
 
     def framework(self, name: str) -> dict[str, Any]:
         """Result of `import name` and `import horovod.name` in a subprocess (see `probe.framework`), cached."""

@@ -129,6 +129,11 @@ def send(**values: Any) -> None:
     sys.stdout.flush()
 
 
+def merged_messages(text: str) -> dict[str, Any]:
+    """The values of all messages of one probe, by name."""
+    return {name: value for message in read_messages(text) for name, value in message.items()}
+
+
 def read_messages(text: str) -> list[dict[str, Any]]:
     """The messages of probes in the output of any launcher, which may put several on one line."""
     messages = []

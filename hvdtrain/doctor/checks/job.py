@@ -21,7 +21,6 @@ from hvdtrain.doctor.checks.variables import uses_gloo, with_controller
 from hvdtrain.doctor.connected_job import wrong_size
 from hvdtrain.doctor.context import CheckContext
 from hvdtrain.doctor.quick import has_module
-from hvdtrain.doctor.subprocesses import probe_command, read_messages
 from hvdtrain.system import credentials, rank_info, stacks
 from hvdtrain.system.text import format_ranks
 
@@ -173,8 +172,8 @@ def check_shared_folder(context: CheckContext) -> Iterator[Finding]:
         yield ok(f"all ranks see {folder}")
 
 
-Result = tuple[list[dict[str, Any]], str]
-"""A rank's messages from the probe of an allreduce, and why it failed; empty if it did not."""
+Result = tuple[dict[str, Any], str]
+"""What a rank's probe of an allreduce reports, and why it failed; empty if it did not."""
 
 
 @check("job", "job")
@@ -209,16 +208,15 @@ def _run_collective(context: CheckContext, name: str) -> Result:
     if helper:
         helper.start_collective(name)
         ended = helper.wait_for("end", time.monotonic() + context.limit(60))
-        return helper.messages(), "" if ended else helper.reason()
-    limit_s = context.limit(45)
-    completed = context.run(probe_command("collective", name, limit_s=limit_s), limit_s + 1)
-    return read_messages(completed.out), "" if completed.status == 0 else completed.reason()
+        return helper.values, "" if ended else helper.reason()
+    values, completed = context.probe("collective", name, limit_s=45)
+    return values, "" if completed.status == 0 else completed.reason()
 
 
 def _judge(context: CheckContext, results: list[Result]) -> Finding:
     assert context.job
     launcher, size = context.rank_info.launcher, context.rank_info.size
-    messages = [message for of_rank, _ in results for message in of_rank]
+    messages = [values for values, _ in results]
     if seen := other_size(messages, size):
         return wrong_size(with_controller(launcher), size, seen, uses_gloo())
     measurements = [message for message in messages if "seconds" in message]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import queue
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,46 +78,38 @@ class Delivery:
 
     def __init__(self, name: str, make: Callable[[], Tracker], run_id: str, config: dict[str, Any]) -> None:
         self._name, self._make, self._start = name, make, (run_id, copy.deepcopy(config))
-        self._changed = threading.Condition()
-        self._waiting: deque[dict[str, Any]] = deque()
+        self._waiting: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        """Records; None after the last one."""
         self._status = ""
-        """How the run ended; empty before."""
         self._lost, self._said = 0, False
         self._thread = threading.Thread(target=self._deliver, name=THREADS + name, daemon=True)
         self._thread.start()
 
     def log(self, record: dict[str, Any]) -> None:
         """Hand over a record."""
-        with self._changed:
-            kept = len(self._waiting) < MAX_WAITING
-            if kept:
-                self._waiting.append(copy.deepcopy(record))
-                self._changed.notify()
-            else:
-                self._lost += 1
-        if not kept:
+        if self._waiting.qsize() < MAX_WAITING:
+            self._waiting.put(copy.deepcopy(record))
+        else:
+            self._lost += 1
             self._say(f"does not accept records as fast as they come: {MAX_WAITING} wait, and others are lost")
 
     def end(self, status: str) -> None:
         """The run has ended; `join` waits until the tracker knows."""
-        with self._changed:
-            self._status = status
-            self._changed.notify()
+        self._status = status
+        self._waiting.put(None)
 
     def join(self, deadline: float) -> None:
         """Wait until the tracker has ended, or for that time (monotonic, in s); log how many records it lacks."""
         self._thread.join(max(deadline - time.monotonic(), 0.0))
         busy = self._thread.is_alive()
-        with self._changed:
-            lost = self._lost + (len(self._waiting) + 1 if busy else 0)
-            self._waiting.clear()
-        if lost:
+        # The record that the tracker has, and those that wait with the end.
+        if lost := self._lost + (max(self._waiting.qsize(), 1) if busy else 0):
             why = "record(s) of this run: it does not respond" if busy else "record(s) of this run"
             log.warning("tracker %s lacks up to %d %s", self._name, lost, why)
 
     def _deliver(self) -> None:
         tracker = self._started()
-        while record := self._next():
+        while record := self._waiting.get():
             if not tracker or not self._calls("log", tracker.log, record):
                 self._lost += 1
         if tracker:
@@ -129,13 +121,6 @@ class Delivery:
         if not self._calls("start", lambda: made.append(self._make())):
             return None
         return made[0] if self._calls("start", made[0].start, *self._start) else None
-
-    def _next(self) -> dict[str, Any] | None:
-        """The next record; None after the end of the run."""
-        with self._changed:
-            while not self._waiting and not self._status:
-                self._changed.wait()
-            return self._waiting.popleft() if self._waiting else None
 
     def _calls(self, what: str, method: Callable[..., None], *arguments: Any) -> bool:
         """Whether a call succeeds; what the first one that fails raises is logged."""
