@@ -13,7 +13,7 @@ from typing import Any
 
 from hvdtrain.doctor import quick
 from hvdtrain.doctor.check import STATUSES, Check, Row, rows_of, run_check
-from hvdtrain.doctor.checks import gpu, horovod, job, launchers, link, machine, software, variables
+from hvdtrain.doctor.checks import gpu, horovod, job, machine, software, variables
 from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
 from hvdtrain.doctor.context import BUDGET_S, CheckContext
 from hvdtrain.doctor.quick import QUICK
@@ -22,7 +22,7 @@ from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.system import rank_info
 from hvdtrain.system.processes import end_descendants
 
-MODULES = (quick, software, horovod, launchers, gpu, machine, variables, job, link)
+MODULES = (quick, software, horovod, gpu, machine, variables, job)
 """In the order in which checks run and are listed; those of the whole job come last."""
 CHECKS = tuple(check for module in MODULES for check in vars(module).values() if isinstance(check, Check))
 HELPER_LIMIT_S = 120

@@ -149,22 +149,11 @@ def read_beats(folder: Path) -> dict[int, Heartbeat]:
 
 
 def _beat(rank: int, record: Record, modified: float) -> Heartbeat:
-    return Heartbeat(
-        rank=rank,
-        pid=record.count("pid") or 0,
-        host=record.text("host"),
-        step=record.count("step") or 0,
-        doing=record.text("doing"),
-        waits=record.values.get("waits") is not False,
-        idle_s=record.number("idle_s") or 0.0,
-        number=record.count("number") or 0,
-        time=modified,
-        memory=record.number("memory"),
-        compute_s=record.number("compute_s") or 0.0,
-        communicate_s=record.number("communicate_s"),
-        data_s=record.number("data_s") or 0.0,
-        rows=record.number("rows"),
-    )
+    values: dict[str, Any] = {name: record.text(name) for name in ("host", "doing")}
+    values |= {name: record.count(name) or 0 for name in ("pid", "step", "number")}
+    values |= {name: record.number(name) for name in ("memory", "communicate_s", "rows")}
+    values |= {name: record.number(name) or 0.0 for name in ("idle_s", "compute_s", "data_s")}
+    return Heartbeat(rank=rank, waits=record.values.get("waits") is not False, time=modified, **values)
 
 
 @dataclass(frozen=True)

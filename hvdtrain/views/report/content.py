@@ -12,11 +12,12 @@ from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import count_of, printable
 from hvdtrain.views.report.comparison import bit_sentences, make_rows
-from hvdtrain.views.report.definitions import NONE, NOTE
 from hvdtrain.views.report.findings import findings
 from hvdtrain.views.report.rows import MOST, ReportRow, Spread, group_rows, score_form, unit_of
 from hvdtrain.views.table import Column, Section, Table, text_column
 
+NONE = "—"
+NOTE = "settings that differ from most runs"
 HOST = ("name", "processor", "cores", "system")
 MAX_CLASSES = 20
 """With more classes, their accuracies are not listed."""

@@ -12,12 +12,20 @@ from hvdtrain.errors import UserError, needed_by
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts import draw
-from hvdtrain.views.report.content import RunsReport
-from hvdtrain.views.report.definitions import DEFINITIONS, NOTE
+from hvdtrain.views.report.content import NOTE, RunsReport
 from hvdtrain.views.report.rows import ReportRow
 from hvdtrain.views.table import escape, to_csv
 
 FILES = ("report.md", "report.csv", "report.html")
+
+
+def _resource(name: str) -> str:
+    return resources.files("hvdtrain.views.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def definitions() -> list[list[str]]:
+    """What each figure of the report means: names, and texts."""
+    return [line.split("\t") for line in _resource("definitions.tsv").splitlines()]
 
 
 def check_pages(folder: Path) -> None:
@@ -40,7 +48,7 @@ def markdown_page(report: RunsReport) -> str:
         parts.append("## Unfinished runs\n\n" + _list(report.unfinished))
     for title, pairs in report.facts().items():
         parts.append(f"## {title}\n\n" + _list(f"{name}: {text}" for name, text in pairs))
-    parts.append("## Definitions\n\n" + "".join(f"- **{name}**: {escape(text)}\n" for name, text in DEFINITIONS))
+    parts.append("## Definitions\n\n" + "".join(f"- **{name}**: {escape(text)}\n" for name, text in definitions()))
     return "\n".join(parts)
 
 
@@ -108,14 +116,13 @@ def html_page(report: RunsReport) -> str:
         import jinja2
 
     charts, omitted = draw(report.rows)
-    template = resources.files("hvdtrain.views.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(template).render(
+    return environment.from_string(_resource("page.html.jinja")).render(
         report=report,
         note=NOTE,
         charts=charts,
         omitted=omitted,
-        definitions=DEFINITIONS,
+        definitions=definitions(),
     )

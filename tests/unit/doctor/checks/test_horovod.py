@@ -9,8 +9,7 @@ from support.doctor import doctor, script
 from support.jobs import BIN
 from support.made_up_packages import BUILT, horovod_record
 
-from hvdtrain.doctor.checks.horovod import built_for_another_mpi, check_horovod, check_mpi, identify
-from hvdtrain.doctor.checks.launchers import check_allreduce
+from hvdtrain.doctor.checks.horovod import built_for_another_mpi, check_allreduce, check_horovod, check_mpi, identify
 from hvdtrain.doctor.checks.variables import check_variables
 from hvdtrain.doctor.context import CheckContext
 from hvdtrain.system.rank_info import RankInfo

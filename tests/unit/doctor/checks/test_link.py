@@ -2,9 +2,16 @@
 
 import pytest
 
-from hvdtrain.doctor.checks import link
-from hvdtrain.doctor.checks.job import ClockSamples, clock_offset, differences
-from hvdtrain.doctor.checks.link import COMPUTE_S, GRADIENT_BYTES, LinkTimes, judge
+from hvdtrain.doctor.checks import job as link
+from hvdtrain.doctor.checks.job import (
+    COMPUTE_S,
+    GRADIENT_BYTES,
+    ClockSamples,
+    LinkTimes,
+    clock_offset,
+    differences,
+    judge,
+)
 from hvdtrain.doctor.connected_job import wrong_size
 
 SLOW = LinkTimes(ranks=2, small_s=0.0005, gradient_s=0.44, waited_share=0.05, crowded=False)
