@@ -20,7 +20,7 @@ from hvdtrain.doctor.subprocesses import STARTED
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status
-from hvdtrain.system.files import require_writable, write_atomically
+from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.processes import ending_started
 from hvdtrain.system.text import format_ranks, to_json
 
@@ -72,11 +72,8 @@ def _run(options: argparse.Namespace) -> int:
                 print(f"hvdtrain: rank {rank}: {finding['text']}", file=sys.stderr)
         return 0
     if options.output:
-        try:
-            write_atomically(options.output, to_json(report, indent=1) + "\n")
-        except OSError as error:
-            reason = f"--output {options.output} cannot be written ({error.strerror})"
-            raise UserError(reason, "give another file") from None
+        content = {options.output.name: to_json(report, indent=1) + "\n"}
+        write_outputs(options.output.parent, "--output", content)
     _show(report, options.json)
     return int(report["status"] == "fail")
 

@@ -42,8 +42,6 @@ class PredictOptions:
     """Number of classes to print for each image."""
 
     def __post_init__(self) -> None:
-        if not self.files:
-            raise UserError("no image was given", "give image files after the run: predict RUN IMAGE...")
         check_ranges(self)
 
 

@@ -55,8 +55,6 @@ class ScaleOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if not self.runs:
-            raise UserError("no run is given", "give the folder of a finished run, such as runs/NAME")
         if not self.ranks:
             raise UserError("--ranks: no number is given", "give some, such as 1 8 64")
         if not self.allreduce and not self.link:

@@ -86,7 +86,7 @@ class OptionParser(Parser):
                 settings |= {"action": "append"} if about.is_repeated else {"nargs": "*"}
         if about.is_positional:
             self.usage = f"{self.usage} {name.upper()}{'...' * is_tuple}"
-            settings |= {"metavar": name.upper(), "default": ()} if is_tuple else {"metavar": name.upper()}
+            settings |= {"metavar": name.upper()} | ({"nargs": "+"} if is_tuple else {})
             group.add_argument(name, **settings)
         else:
             group.add_argument(f"--{key(name)}", **settings)

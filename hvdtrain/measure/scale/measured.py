@@ -67,11 +67,11 @@ def read_runs(folders: Sequence[Path]) -> Workload:
     Raises UserError for folders that cannot be read, or lack what the model needs.
     """
     runs = [RecordedRun(folder).require() for folder in folders]
-    if len({(run.options["model"], run.options["framework"], run.settings["machine"]) for run in runs}) > 1:
-        raise UserError("the runs are of different networks, frameworks or machines", "give those of the slowest")
+    places = {(run.options["model"], run.options["framework"], run.settings["machine"]) for run in runs}
     ways = {way for run in runs if (way := _way(run))[0]}
-    if len(ways) > 1:
-        raise UserError("the runs differ in strategy, compression or sync_every", "give those that agree")
+    for found, names in ((places, "network, framework or machine"), (ways, "strategy, compression or sync_every")):
+        if len(found) > 1:
+            raise UserError(f"the runs differ in {names}", "give those that agree")
     compute_s, input_s = np.array([_time(run) for run in runs]).T
     rows = [run.global_batch / run.replicas for run in runs]
     largest = rows.index(max(rows))
