@@ -4,7 +4,6 @@ The packages of extras cannot be imported in the processes that these tests star
 broken, or Python is too old, each command says so in one line, and the doctor works.
 """
 
-import ast
 import configparser
 import json
 import os
@@ -200,11 +199,6 @@ def test_an_old_python_is_one_line(bare_python, tmp_path, entry):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.version_info = (3, 8, 1)")
     line = one_line(bare_python(tmp_path, *ENTRIES[entry]))
     assert line.startswith("hvdtrain: needs Python 3.10 or later; make setup")
-
-
-def test_old_pythons_can_read_what_says_so():
-    ast.parse((ROOT / "hvdtrain" / "__init__.py").read_text(), feature_version=(3, 6))
-    assert "__future__" not in (ROOT / "hvdtrain" / "__init__.py").read_text(), "Python 3.6 lacks annotations"
 
 
 def test_these_packages_are_required():

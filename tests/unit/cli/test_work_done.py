@@ -155,9 +155,3 @@ def test_the_result_of_a_run_that_was_killed_before_it_has_the_speed_of_its_step
             assert again[name] == result[name]
         for name in ("images_per_s", "step_s"):
             assert again[name] == pytest.approx(result[name])
-
-
-def test_a_finished_run_trains_on_with_more_steps(finished):
-    shutil.copytree("runs/network", "runs/longer")
-    main(["train", "--resume", "runs/longer", "--max-steps", "6"])
-    assert read_json(finished / "runs" / "longer" / "result.json")["steps"] == 6

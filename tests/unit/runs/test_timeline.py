@@ -21,7 +21,7 @@ from hvdtrain.runs.timeline import (
     summary,
     trace,
 )
-from hvdtrain.system.phases import BACKWARD, FIT, GRADIENTS
+from hvdtrain.system.phases import BACKWARD, GRADIENTS
 
 
 def job(*by_rank, steps=10):
@@ -64,27 +64,6 @@ def test_clocks_that_are_not_exact_enough_name_no_rank():
     assert "rank 1 on host1" in summary(job(FAST, SLOW), error_s=0.004)[1]
 
 
-def renamed(ranks, old, new):
-    return [
-        rank._replace(
-            steps=[
-                one._replace(parts=[part._replace(name=new if part.name == old else part.name) for part in one.parts])
-                for one in rank.steps
-            ]
-        )
-        for rank in ranks
-    ]
-
-
-def test_strategies_that_combine_gradients_elsewhere():
-    late = renamed(job({"forward": 6, "gradients": 0}, {"forward": 2, "gradients": 4}), "gradients", BACKWARD.name)
-    assert "rank 0 on host0 was the last to begin backward in 10 of 10 steps" in summary(late)[1]
-    fit = renamed(job({"data": 5, "forward": 1, "backward": 1, "gradients": 2}, {}), "forward", FIT.name)
-    fit = [rank._replace(steps=[one._replace(parts=[p for p in one.parts if p.name in ("data", FIT.name)]) for one in
-                                rank.steps]) for rank in fit]  # fmt: skip
-    assert "rank 0 on host0 was the last to begin fit in 10 of 10 steps" in summary(fit)[1]
-
-
 def ranks(**of_rank_1):
     return [
         RankSteps(0, "one", [step(5, 0), step(6, 10)]),
@@ -112,14 +91,6 @@ def test_each_rank_has_its_steps_and_their_parts(tmp_path):
     ]  # fmt: skip
 
 
-def test_names_of_any_kind(tmp_path):
-    name = 'a"b\\</script>\n\x00\ud800'
-    found = written(tmp_path, [RankSteps(0, name, [step(5, 0)])], {})
-    assert found.processes[0] == f"rank 0 ({name})"
-    without_steps = written(tmp_path, [RankSteps(0, "", [])], {})
-    assert without_steps.processes == {0: "rank 0"} and not without_steps.main(0)
-
-
 def rounds(clock_of, delays, skews):
     """What two ranks measure in allreduces that each rank enters and leaves at random times."""
     true = [RoundTimes("a", [], []), RoundTimes("b", [], [])]
@@ -145,10 +116,6 @@ def test_offset_is_within_its_error(seed, difference):
     found = offset(first, second)
     assert abs(found.ns - difference) <= found.error_ns
     assert found.error_ns < 1_000_000
-
-
-def test_same_clock_has_no_offset():
-    assert offset(RoundTimes("a", [1], [2]), RoundTimes("a", [5], [9])) == Offset(0, 0)
 
 
 def test_drift_between_two_readings_is_corrected():

@@ -75,13 +75,6 @@ def test_a_run_that_cannot_be_read_has_not_failed(tmp_path, monkeypatch):
     assert state(folder) == ("waiting", "its folder cannot be read (config.json: Permission denied)", None)
 
 
-def test_a_run_before_its_first_heartbeat(tmp_path):
-    folder = write_run(tmp_path / "run")
-    assert state(folder) == ("failed", "it ended before its first step", None)
-    (folder / "lock-1.json").touch()
-    assert state(folder).name == "starting"
-
-
 @pytest.mark.parametrize("age_s", [900, -900])
 def test_living_ranks_are_recognized_where_clocks_differ(tmp_path, monkeypatch, age_s):
     """The heartbeats look old by this host's clock, or of the future, but they change while one looks."""
@@ -171,15 +164,6 @@ def test_a_rank_is_silent_later_where_the_folder_shows_heartbeats_late(tmp_path,
     assert look_after(watch, folder, clock, 3)
 
 
-def test_ranks_of_an_attempt_with_more_ranks_do_not_count(tmp_path):
-    folder = write_run(tmp_path / "run", ranks=2)
-    for rank in range(3):
-        write_beat(folder, rank, age_s=60.0 * (rank == 2))
-    view = RunFollower(folder).look()
-    assert [one.rank for one in view.ranks] == [0, 1]
-    assert view.state.name == "training"
-
-
 @pytest.mark.parametrize(("images_per_s", "state"), [(1000.0, "waiting"), (20.0, "training")])
 def test_long_steps_are_not_waiting(tmp_path, images_per_s, state):
     """With 64 images in 3.2 s, 4 s without a step are usual."""
@@ -223,15 +207,3 @@ def test_a_replacement_that_has_not_joined_is_not_waited_for(tmp_path):
     write_beat(tmp_path / "run", 2, number=2, age_s=-5.0, step=0, pid=7, idle_s=30.0)
     view = RunFollower(tmp_path / "run").look()
     assert view.ranks[2].remark.startswith("starts") and view.state.name == "training" and view.size_now == 3
-
-
-def test_ranks_beyond_the_first_ones_are_shown(tmp_path):
-    folder = write_run(tmp_path / "run", ranks=2)
-    for rank in range(3):
-        write_beat(folder, rank)
-    record = {"kind": "members", "step": 9, "time": 2e9, "number": 2, "ranks": [0, 1, 2], "joined": [2]}
-    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    view = RunFollower(folder).look()
-    assert [rank.rank for rank in view.ranks] == [0, 1, 2] and view.ranks_text == "3/2"
-    (folder / "metrics.jsonl").write_text(json.dumps({**record, "time": 1e9}) + "\n")
-    assert RunFollower(folder).look().ranks_text == "2", "the record is of an earlier job"

@@ -9,7 +9,6 @@ from hvdtrain.doctor.checks.job import (
     ClockSamples,
     LinkTimes,
     clock_offset,
-    differences,
     judge,
 )
 from hvdtrain.doctor.connected_job import wrong_size
@@ -46,10 +45,6 @@ def test_what_a_step_waits_for(change, status, text, remedies):
         assert (remedy.removeprefix("not ") in finding.remedy) != remedy.startswith("not ")
 
 
-def test_bandwidth_counts_what_each_link_carries():
-    assert LinkTimes(4, 0, 1.0, 0, False).mbit_s == pytest.approx(1.5 * GRADIENT_BYTES * 8 / 1e6)
-
-
 class Context:
     """A rank of a job in which each allreduce takes some seconds of a clock that only this advances."""
 
@@ -82,11 +77,6 @@ def test_clock_offset():
     offset, uncertainty = clock_offset(ahead, zero)
     assert abs(offset - 5) <= uncertainty <= 0.2
     assert clock_offset(zero, zero)[0] == 0
-
-
-def test_differences_between_ranks():
-    assert differences([{"a": "1"}, {"a": "1"}]) == {}
-    assert differences([{"a": "1"}, {}, {"a": "1"}]) == {"a": "1 (rank 0, 2), none (rank 1)"}
 
 
 def test_remedy_depends_on_the_launcher():

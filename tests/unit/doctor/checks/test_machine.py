@@ -94,21 +94,6 @@ def test_cgroup_limits(tmp_path, monkeypatch):
     assert resources.cpu_quota() == 1
 
 
-def test_lists_of_cgroups_of_any_form(tmp_path, monkeypatch):
-    """Other kernels' and container engines' lines are left out."""
-    monkeypatch.setattr(resources, "CGROUP_ROOT", tmp_path)
-    monkeypatch.setattr(resources, "CGROUPS", tmp_path / "cgroup")
-    assert resources.cgroups("cpu") == [] and resources.cpu_quota() == 0
-    inner = tmp_path / os.fsdecode(b"job\xff")
-    inner.mkdir()
-    resources.CGROUPS.write_bytes(b"\n0\n1:cpu\nx:memory:/\n0::/job\xff\n")
-    assert resources.cgroups("cpu") == [inner, tmp_path, tmp_path]
-    (inner / "cpu.max").write_bytes(b"\xff 100000")
-    (tmp_path / "cpu.max").write_text("200000 100000")
-    (inner / "memory.max").write_bytes(b"\xff")
-    assert (resources.cpu_quota(), resources.memory_limit()) == (2, (0, 0))
-
-
 @pytest.mark.parametrize(
     "content", [None, "", "MemAvailable: ? kB\n", "\xff:\n\n: 1\nMemFree 1 kB\n", "MemTotal: 8 kB\n"]
 )

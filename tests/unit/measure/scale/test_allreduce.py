@@ -62,11 +62,6 @@ def test_more_ranks_and_bytes_never_take_less_time(algorithm, ranks_per_host, ne
         assert times[0] > 0
 
 
-def test_surplus_ranks_cost_two_more_messages():
-    time = {p: sum(recursive_doubling(1000, one_rank_per_host(p))) for p in (4, 5)}
-    assert time[5] - time[4] == pytest.approx(2 * LINK.latency_s + 1000 * 2 * LINK.byte_s)
-
-
 @pytest.mark.parametrize(
     ("library", "ranks", "size", "used"),
     [
@@ -81,12 +76,6 @@ def test_surplus_ranks_cost_two_more_messages():
 def test_a_library_chooses_the_best_of_its_algorithms_and_horovod_over_gloo_by_size_alone(library, ranks, size, used):
     cluster = one_rank_per_host(ranks)
     assert library(size, cluster) == used(size, cluster)
-
-
-def test_ranks_of_a_host_share_its_link_in_an_exchange():
-    """4 of 16 ranks on a host: 12/16 of each rank's vector go to other hosts, over one link, and so does the sum."""
-    _, transfer_s = exchange(16_000, Cluster(16, 4, Link(0, 1e-8), Link(0, 0)))
-    assert transfer_s == pytest.approx(2 * 4 * 12_000 * 1e-8)
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 7])
@@ -136,24 +125,6 @@ def test_with_one_number_of_ranks_the_prediction_there_is_the_table(strategy, ra
     for _, size, seconds in measured:
         assert STRATEGIES[strategy].seconds(size, one_rank_per_host(ranks, found)) == pytest.approx(seconds)
     assert found.call_s == 0
-
-
-@pytest.mark.parametrize("ranks", [4, 8, 64])
-def test_slower_links_in_a_host_bring_their_fit(ranks):
-    """More hosts are never faster than one, where the links between them are the faster ones."""
-    local = Link(2e-5, 1e-9, 1.5e-4, MEASURED_SIZES, (1.5,) * len(MEASURED_SIZES))
-    network = Link(1e-6, 1e-10)
-    cluster = Cluster(ranks, 4, network, local)
-    assert cluster.slowest == local
-    seconds = STRATEGIES["ddp"].seconds
-    assert seconds(1 << 19, cluster) >= seconds(1 << 19, Cluster(4, 4, network, local))
-    assert Cluster(ranks, 1, network, local).slowest is network
-
-
-def test_no_constant_is_negative():
-    """A table whose times fall with the size."""
-    found = fit([(2, 8, 1e-3), (2, 1 << 20, 1e-4), (4, 8, 1e-5)], STRATEGIES["ring"])
-    assert min(found.latency_s, found.byte_s, found.call_s) >= 0
 
 
 PUBLISHED = runpy.run_path(str(ROOT / "benchmarks" / "published.py"))

@@ -1,16 +1,13 @@
 """`python -m hvdtrain scale`, from records to files, and what it says of inputs that it cannot use."""
 
 import json
-import re
 
 import pytest
-from support.jobs import ROOT
 from support.report import make_run
 
 from hvdtrain.__main__ import main
 from hvdtrain.measure.scale import step
 from hvdtrain.measure.scale.measured import read_runs
-from hvdtrain.system import removed
 
 BY_HAND = ("--link", "50/1")
 EVEN = {"compute_s": [0.5, 0.5], "communicate_s": [0.4, 0.4], "data_s": [0.1, 0.1]}
@@ -116,17 +113,6 @@ def test_tables_of_several_sizes_join(in_folder):
     assert made[64]["step"]["communication"] == pytest.approx(expected)
 
 
-def test_ranks_of_a_host_use_its_own_links(in_folder):
-    write_table(in_folder / "host.json", 2, 1, {8: 1e-5, 1 << 20: 1e-4})
-    run_of(in_folder / "run", strategy="ring", ranks=1)
-    slow = ("--link", "500/0.01")
-    alone, shared = (
-        by_ranks(predicted("run", "--allreduce", "host.json", *slow, "--ranks-per-host", number)) for number in (1, 4)
-    )
-    assert shared[4]["seconds"] < 0.5 * alone[4]["seconds"]
-    assert alone[8]["seconds"] > shared[8]["seconds"] > 10 * shared[4]["step"]["communication"]
-
-
 def test_assumptions_are_said(in_folder):
     write_table(in_folder / "small.json", 2, 1, {8: 1e-3, 1024: 1.1e-3}, library="horovod over Gloo")
     run_of(in_folder / "run")
@@ -140,17 +126,6 @@ def test_assumptions_are_said(in_folder):
     assert "the allreduce is that of ring, as in the run" in predicted("run", "ring", *BY_HAND)["assumed"]
 
 
-def test_methods_are_compared(in_folder):
-    run_of(in_folder / "run", strategy="horovod", controller="Gloo", ranks=2, times=EVEN, images_per_s=640.0)
-    made = predicted(
-        "run", "--link", "100/0.0118", "--ranks", 1, 8, "--compression", "none", "fp16", "int8", "powersgd:2"
-    )
-    speeds = {(one["compression"], one["ranks"]): one["images_per_s"] for one in made["predictions"]}
-    assert len({speeds[name, 1] for name in ("none", "fp16", "int8", "powersgd:2")}) == 1
-    assert speeds["none", 8] < speeds["fp16", 8] < speeds["int8", 8] < speeds["powersgd:2", 8]
-    assert {one["step"]["packing"] for one in made["predictions"]} == {0, 1e-4}
-
-
 def test_a_run_is_predicted_with_its_method_and_local_steps(in_folder):
     for name, given in {"plain": {}, "int8": {"compression": "int8"}, "local": {"sync_every": 4}}.items():
         run_of(in_folder / name, strategy="ring", ranks=2, times=EVEN, **given)
@@ -162,7 +137,7 @@ def test_a_run_is_predicted_with_its_method_and_local_steps(in_folder):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ((), "no run is given"),
+        ((), "the following arguments are required: RUNS"),
         (("nowhere", *BY_HAND), "nowhere"),
         (("run",), "nothing tells how fast the network is"),
         *((("run", f"--link={text}"), f"--link {text}: not a link") for text in ("5", "a/1", "5/0", "nan/1", "-5/1")),
@@ -175,8 +150,8 @@ def test_a_run_is_predicted_with_its_method_and_local_steps(in_folder):
         (("ring", "--allreduce", "ring.json"), "no small and large allreduces by ring"),
         (("ranks2", *BY_HAND), "ranks2: 2 replicas, and its record does not tell how much of a step is communication"),
         (("short", *BY_HAND), "short: its result.json has no images_per_s"),
-        (("run", "cifar", *BY_HAND), "the runs are of different networks, frameworks or machines"),
-        (("run", "old", *BY_HAND), "the runs are of different networks, frameworks or machines"),
+        (("run", "cifar", *BY_HAND), "the runs differ in network, framework or machine"),
+        (("run", "old", *BY_HAND), "the runs differ in network, framework or machine"),
         (("ring", "int8", *BY_HAND), "the runs differ in strategy, compression or sync_every"),
         (("ring", "--compression", "fp16", *BY_HAND), "--compression fp16: Horovod's own"),
     ],
@@ -194,13 +169,6 @@ def test_invalid_input_is_one_line(in_folder, capsys, arguments, error):
     assert status_of(*arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert error in line
-
-
-@pytest.mark.parametrize("option", removed.SCALE)
-def test_options_that_went_say_what_to_use(capsys, option):
-    assert status_of("run", *BY_HAND, option, "3") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"hvdtrain: {option} is no longer an option; ")
 
 
 ROW = {"library": "ring", "bytes": 8, "runs": [1e-3]}
@@ -225,14 +193,6 @@ def test_invalid_tables_are_named(in_folder, capsys, change, error):
     status = status_of(run_of(in_folder / "run", strategy="ring", ranks=1), "--allreduce", "table.json")
     assert status == 2 * bool(change)  # nothing else is wrong with it
     assert error in capsys.readouterr().err
-
-
-def test_the_documented_table_is_read(in_folder):
-    page = (ROOT / "docs" / "scaling.md").read_text()
-    (shown,) = re.findall(r"^    (\{.*\n(?:    .*\n)*)", page, re.MULTILINE)
-    (in_folder / "table.json").write_text(shown)
-    run_of(in_folder / "run", strategy="ring", ranks=1)
-    assert predicted("run", "--allreduce", "table.json")["predictions"]
 
 
 EXTREME = ["1e-320", "1e-9", "1e15", "1e300"]

@@ -63,12 +63,6 @@ def test_without_overlap_all_is_sent_after_backward_and_a_costly_call_is_made_on
     assert model("ddp", overlap=1.0, call_s=0.05).step(8, 32).communication == pytest.approx(0.05 + whole_s)
 
 
-def test_horovod_sends_no_message_beyond_its_fusion_threshold():
-    large = model("horovod", of=((1 << 14, 1 << 12),), overlap=0.0).step(8, 32).communication
-    link = Link(1e-4, 1e-8)
-    assert large == pytest.approx(2 * STRATEGIES["horovod"].seconds(128 << 20, Cluster(8, 1, link, link)))
-
-
 # Exact values: 0, 1 / sqrt(pi), 3 / (2 sqrt(pi)); the others are the integral of N x phi(x) Phi(x)^(N-1).
 @pytest.mark.parametrize(
     ("number", "exact"),
@@ -96,15 +90,6 @@ def test_a_slower_link_never_makes_a_step_shorter(strategy, method, every):
         assert seconds == sorted(seconds)
 
 
-@pytest.mark.usefixtures("free_packing")
-@pytest.mark.parametrize("strategy", ["ring", "horovod"])
-@pytest.mark.parametrize("method", METHODS)
-def test_local_steps_divide_what_a_sync_takes(strategy, method):
-    """By their number; one of each step is not hidden behind backward here, so it costs as much as a sync."""
-    each, some = (model(strategy, method, every, LENET_SHAPES).step(8, 1).communication for every in (2, 14))
-    assert some == pytest.approx(each / 7)
-
-
 @pytest.mark.parametrize("method", ["none", "int8", "powersgd:2"])
 def test_messages_are_those_that_a_mean_exchanges(method):
     class Recorded(module._Mirror):
@@ -122,11 +107,6 @@ def test_messages_are_those_that_a_mean_exchanges(method):
     assert sum(sent) == sum(expected.allreduces)
     # Parts of equal length, and of whole blocks, are a little longer; there are two exchanges.
     assert sum(packed) == pytest.approx(2 * expected.packed, rel=2e-3)
-
-
-def test_horovod_casts_to_fp16_itself_while_backward_computes():
-    fp16 = model("horovod", "fp16", of=((1000, 250),) * 8).step(4, 32)
-    assert fp16 == model("horovod").step(4, 32) and fp16.packing == 0
 
 
 def test_packing_is_measured_with_the_code_that_packs(monkeypatch):

@@ -12,7 +12,6 @@ from hvdtrain.cli import sweep
 from hvdtrain.measure.sweep.comparison import SweepResults
 from hvdtrain.measure.sweep.study import SweepStudy
 from hvdtrain.measure.sweep.trials import SweepOptions, Trial, plan
-from hvdtrain.system.run_end import RunEnd
 
 COMMAND = ["train", "--data", "a b"]
 
@@ -38,19 +37,6 @@ def test_best_accuracy_is_first_then_lowest_loss(tmp_path, monkeypatch):
     text = found.terminal()
     assert text.index("\n0.3 ") < text.index("\n0.2 ")
     assert "0.9000 (0.9000 to 0.9000)" in text and max(map(len, text.splitlines())) <= 60
-
-
-def test_hashes_of_a_combination_are_those_of_its_seeds(tmp_path):
-    trials = plan({"lr": [0.1, 0.2, 0.3], "ranks": [1]}, 2)
-    for trial in trials:
-        if trial.options["lr"] < 0.3:
-            parameters = f"{trial.options['lr']}-{trial.seed if trial.options['lr'] == 0.1 else 'same'}"
-            write(tmp_path, trial, trial.options["lr"], parameters=parameters)
-    found = SweepResults([*trials, Trial({"lr": 0.2}, 0)], tmp_path)
-    rows = list(csv.DictReader(io.StringIO(found.csv())))[:3]
-    assert [row["parameters"] for row in rows] == ["0.2-same", "0.1-0 0.1-1", ""]
-    text = found.markdown(COMMAND, {})
-    assert "| 0.2-same |" in text and "| 2 hashes |" in text
 
 
 def test_missing_figures_and_special_characters(tmp_path):
@@ -90,23 +76,6 @@ def test_a_regression_is_sorted_by_its_score(tmp_path, choice, order, column):
     assert (best["lr"], other["lr"]) == tuple(order) and float(best["r2_mean"]) in (0.8, 0.9)
     figure = found.plot()
     assert figure.startswith(b"\x89PNG") and figure == found.plot()
-
-
-def test_trials_that_ended_early_are_last(tmp_path):
-    trials = plan({"lr": [0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0]}, 1)
-    for number, trial in enumerate(trials):
-        write_task_run(tmp_path / trial.name, {"perplexity": 9.0 - number}, score="min:perplexity")
-        if number >= 6:
-            (tmp_path / trial.name / "result.json").unlink()
-            RunEnd("pruned", 75).write(tmp_path / trial.name)
-    found = SweepResults(trials, tmp_path)
-    assert [one.options["lr"] for one in found.rows] == ["0.2", "0.1", "0.05", "0.02", "0.01", "0.001", "0.5", "1.0"]
-    assert [one.cells([])[1] for one in found.rows] == ["1"] * 6 + ["pruned"] * 2
-    page = found.markdown(COMMAND, {})
-    assert "| 0.5 | pruned | – | – | – | – |" in page and "2 of 8 combinations ended early (pruned)." in page
-    rows = list(csv.DictReader(io.StringIO(found.csv())))
-    assert [row["pruned"] for row in rows] == ["0"] * 6 + ["1"] * 2
-    assert "pruned" in SweepResults(trials[6:], tmp_path).terminal()
 
 
 def test_runs_with_validation_data_are_compared_by_it(tmp_path):

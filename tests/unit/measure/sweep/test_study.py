@@ -70,13 +70,6 @@ def test_a_grid_is_trained_in_its_order_by_several_processes(tmp_path):
     assert [trial.name for trial in two.trials] == [*expected, "lr=0.2,seed=0", "lr=0.1,seed=0"]
 
 
-def test_workers(tmp_path):
-    one, two = (grid(tmp_path, "lr=0.2,0.1,0.3").proposals() for _ in range(2))
-    taken = [next(worker).trials[0].name for worker in (one, two, one)]
-    assert taken == ["lr=0.2,seed=0", "lr=0.1,seed=0", "lr=0.3,seed=0"]
-    assert next(two, None) is not None, "the trial that the other process has left without a result"
-
-
 def test_a_task_of_an_array_trains_the_trial_of_its_number_and_no_other(tmp_path):
     last, first = (grid(tmp_path, "lr=0.2,0.1,0.3", number=number) for number in (2, 0))
     assert [(study.left(), names(study)) for study in (last, first)] == [(1, ["lr=0.3,seed=0"]), (1, ["lr=0.2,seed=0"])]
@@ -99,14 +92,6 @@ def test_a_grid_goes_on_and_may_grow(tmp_path):
     assert names(larger) == ["optimizer=adamw,seed=0", "optimizer=sgd,seed=1", "optimizer=adamw,seed=1"]
     (tmp_path / "optimizer=sgd,seed=0" / "result.json").unlink()
     assert names(grid(tmp_path, "optimizer=sgd")) == ["optimizer=sgd,seed=0"], "its result is gone"
-
-
-def test_values_are_recorded_as_they_are(tmp_path):
-    given = ("nesterov=true,false", "lr=0.1,1e-05", "groups=auto,2", "arg.width=3.0, a b", "data=a/b,\u00e9")
-    study = grid(tmp_path, *given)
-    assert study.trials == plan(parse_settings(study.options, COMMAND), 1)
-    read = SweepStudy(SweepOptions(output=tmp_path), [], {})
-    assert (read.trials, read.command) == (study.trials, COMMAND)
 
 
 @pytest.mark.parametrize("content", ["{\n{\n", "[]\n", "null\n", '{"op_code": 1}\n', "", "[" * 100_000 + "\n\n"])
@@ -140,13 +125,6 @@ def test_a_trial_without_a_result_stays_open(tmp_path):
     search.ended(first)
     assert search.left() == 5
     assert next(opened(tmp_path, trials=6).proposals()).trials == first.trials
-
-
-def test_processes_that_search_together_have_different_trials(tmp_path):
-    one, two = (opened(tmp_path, trials=6).proposals() for _ in range(2))
-    assert [next(worker).trial.number for worker in (one, two, one, two)] == [0, 1, 2, 0], (
-        "a trial whose process has left it may be taken by another"
-    )
 
 
 def test_the_value_is_the_median_over_seeds_and_a_run_that_diverged_is_the_worst(tmp_path):

@@ -11,7 +11,7 @@ from hvdtrain.cli import launch_options
 from hvdtrain.cli.sweep import check_trial, expected
 from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
 from hvdtrain.errors import UserError
-from hvdtrain.measure.sweep.trials import SweepOptions, Trial, corners, ends, parse_range, plan, text_of
+from hvdtrain.measure.sweep.trials import SweepOptions, Trial, ends, parse_range, plan, text_of
 
 TRAIN = ["--", "train", "--strategy", "single"]
 TASK = ["--", "train", "my task.py:Task", "--arg", "depth=2"]
@@ -171,11 +171,6 @@ def test_forms_of_ranges(text, expected):
     assert repr(parse_range(text, "--set x")) == expected
 
 
-@pytest.mark.parametrize("text", ["0.1", "adam", "max:accuracy", "./a:b", "Log:1:2", "http://host", ""])
-def test_texts_that_are_no_ranges_are_values(text):
-    assert parse_range(text, "--set x") is None
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -203,14 +198,6 @@ def test_drawn_numbers_are_short_and_within_the_range():
     assert text_of(0.123456789, drawn) == "0.123456789", "rounded it would be above the range"
     assert text_of(7, parse_range("logint:4:9", "")) == "7"
     assert ends("arg.x", drawn, "") == ["0.0001", "0.123456789"]
-
-
-def test_corners_have_the_ends_of_all_ranges():
-    pytest.importorskip("optuna")
-    assert corners(settings_of("lr=log:1e-3:1", "optimizer=sgd,adam", "arg.width=int:4:64:4", trials=2)) == [
-        Trial({"lr": 0.001, "optimizer": "sgd", "arg.width": "4"}, 0),
-        Trial({"lr": 1.0, "optimizer": "adam", "arg.width": "64"}, 0),
-    ]
 
 
 SETTINGS = ["--set", "lr=0.1,0.2", "--seeds", "2"]

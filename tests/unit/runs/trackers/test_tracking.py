@@ -123,18 +123,6 @@ def test_names_are_checked_where_rank_0_runs_only(monkeypatch):
     check_trackers(RuntimeOptions(tracker=("other",)))
 
 
-def test_end_waits_for_all_trackers_together(tmp_path, monkeypatch, tracker):
-    released, until, join = threading.Event(), set(), Delivery.join
-    tracker.fail = lambda name: released.wait() if name == "log" else None
-    monkeypatch.setattr(Delivery, "join", lambda self, deadline: (until.add(deadline), join(self, deadline)))
-    monkeypatch.setattr(tracking, "END_S", 0.3)
-    followed, began = Tracking(["one", "two", "three"], tmp_path, CONTENT, 0), time.monotonic()
-    with followed.until_end():
-        followed.log({"kind": "train", "step": 1})
-    assert time.monotonic() - began >= 0.3 and len(until) == 1
-    released.set()
-
-
 def deliver(make, records, within_s=30.0):
     """Hand records to a tracker, and end."""
     sent = Delivery("own", make, "1" * 16, {"ranks": 2})

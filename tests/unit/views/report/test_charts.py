@@ -23,14 +23,6 @@ def legend(figure):
     return [" ".join(text.get_text().split()) for text in figure.legends[0].get_texts()]
 
 
-def test_curves_of_one_run_have_a_panel_for_each_figure(tmp_path):
-    make_run(tmp_path / "one", metrics=learning(), test_rows=100)
-    figure = charts.draw_curves(rows(tmp_path))
-    assert [axis.get_ylabel() for axis in figure.axes] == ["training loss", "test loss", "test accuracy"]
-    assert [len(axis.lines[0].get_xdata()) for axis in figure.axes] == [12, 3, 3]
-    assert legend(figure) == ["torch single, 1 × 1"]
-
-
 def test_of_thirty_rows_as_many_are_drawn_as_there_are_different_lines(tmp_path):
     for number in range(30):
         make_run(tmp_path / str(number), lr=0.01 + number, metrics=learning(level=0.3 + number / 100))
@@ -65,12 +57,3 @@ def test_ranks_of_the_run_with_a_straggler_come_first(tmp_path):
     computing, _, communicating, _ = ([bar.get_width() for bar in container] for container in axis.containers)
     assert computing[:4] == pytest.approx([1 / 2.15, 1 / 2.15, 2 / 2.15, 1 / 2.15])
     assert communicating[2] == min(communicating[:4])
-
-
-def test_of_many_ranks_the_extremes_are_drawn(tmp_path):
-    for number in range(9):
-        make_run(tmp_path / str(number), ranks=64, seed=number, strategy="ring", metrics=learning(ranks=64, slow=50))
-    figure = lanes.draw_ranks(rows(tmp_path))
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert len(labels) == lanes.MAX_LANES and labels.count("rank 50") == 5
-    assert "the 5 of 9 runs" in figure.get_supxlabel() and "the 8 ranks with" in figure.get_supxlabel()

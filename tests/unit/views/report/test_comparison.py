@@ -8,7 +8,7 @@ from support.report import lines, make_run, report_of, rows, save
 from hvdtrain.config.options import Config
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.views.report.comparison import bit_groups, bit_sentences
-from hvdtrain.views.report.pages import html_page, markdown_page
+from hvdtrain.views.report.pages import markdown_page
 
 PER_RANK = {"batch_size": 32, "batch_scope": "per-rank"}
 TWO = {"strategy": "horovod", "ranks": 2}
@@ -143,15 +143,3 @@ def test_trainings_that_are_equal_are_counted_and_others_named(tmp_path):
     first, second = bit_sentences(runs_of(tmp_path, **given))
     assert "0.3-1" in first and "0.3-2" in first
     assert " 2 trainings " in second and "(4 runs)" in second
-
-
-def test_the_report_has_hashes_and_the_sentence_first(tmp_path):
-    runs_of(tmp_path / "runs", one={"ranks": 1}, two={"ranks": 2}, again={"ranks": 2, "seed": 1, "parameters": B})
-    rows = lines(tmp_path / "runs")
-    assert rows["torch", "ring", "1", "1"]["parameters"] == A
-    assert set(rows["torch", "ring", "2", "1"]["parameters"].split()) == {A, B}
-    report = report_of(tmp_path / "runs")
-    page = markdown_page(report)
-    assert f"| {A} |" in page and "| 2 hashes |" in page
-    assert page.splitlines()[2].startswith("Weights: ") and A in page.splitlines()[2]
-    assert f">{A}<" in html_page(report).replace("\n", "").replace(" ", "")

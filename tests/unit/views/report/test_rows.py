@@ -4,7 +4,7 @@ import re
 
 import pytest
 from support.networks import shaped
-from support.report import images, lines, make_run, number, report_of, rows, table, write
+from support.report import make_run, number, report_of, rows, table, write
 
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.views.report.pages import markdown_page
@@ -80,15 +80,6 @@ def test_which_runs_are_repetitions(tmp_path, runs, expected):
     assert all(f"| {name} |" in text for name in expected)
 
 
-def test_a_row_names_settings_that_differ_from_most_runs(tmp_path):
-    for name in ("a", "b"):
-        make_run(tmp_path / name, framework={"a": "torch", "b": "mxnet"}[name])
-    make_run(tmp_path / "c", precision="bf16", lr=0.1)
-    assert [row["settings"] for row in rows(tmp_path)] == ["", "", "lr 0.1, precision bf16"]
-    text = markdown_page(report_of(tmp_path))
-    assert "- precision: differs: fp32 (2 runs), bf16 (1 run)\n" in text and "- momentum: 0.9\n" in text
-
-
 def test_runs_of_one_model_with_other_layers_are_no_repetitions(tmp_path):
     """Nor a base of each other, or a reference."""
     other = shaped_to_record(shaped("cifar_lenet"))
@@ -132,26 +123,6 @@ def test_the_fastest_row_of_each_framework_is_marked(tmp_path, capsys):
     assert re.findall(r"^### (.*)$", text, re.M) == ["MXNet", "TensorFlow", "PyTorch"] * 2
     marked = re.findall(r">(\w+)<span class=\"badge\">most images/s</span></th>", page)
     assert marked == ["ring"] * 4  # in both tables
-
-
-def test_what_no_run_measured_is_left_out(tmp_path):
-    folder = make_run(
-        tmp_path / "run", without=("epoch_s",), ranks=2, strategy="horovod", batch_scope="per-rank",
-        images_per_s=0.0,
-    )  # fmt: skip
-    output = write(tmp_path, folder)
-    row = lines(folder)["torch", "horovod", "2", "1"]
-    assert (row["global_batch"], row["strategy"], row["epoch_s"], row["images_per_s_median"]) == (
-        "128",
-        "horovod",
-        "",
-        "",
-    )
-    text = (output / "report.html").read_text()
-    assert "Speed: no row has what it shows." in text
-    assert "Scaling: no row has what it shows." in text
-    assert "Shares of a step: no row has what it shows." in text
-    assert images(text) == 1  # accuracy
 
 
 def test_numbers_that_are_not_finite_count_as_not_measured(tmp_path):

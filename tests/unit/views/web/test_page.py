@@ -155,19 +155,6 @@ def test_stacks_of_a_rank_are_one_click_away(browser, url, runs):
     browser.errors.clear()
 
 
-def test_curves_that_come_above_the_table_do_not_move_it(browser, url):
-    browser.resize(1280, 500)
-    browser.open(f"{url}#sort=name&none=1")
-    browser.wait(ROWS + ".length === 43")
-    browser.run("document.querySelectorAll('#runs tbody input')[20].focus()")
-    browser.run("document.activeElement.scrollIntoView({block: 'center'})")
-    at, charts = "document.activeElement.getBoundingClientRect().top", "#overview-curves figure:not([hidden]) path"
-    place = browser.run(at)
-    browser.run("document.activeElement.click()")
-    browser.wait(f"document.querySelector('{charts}') !== null")
-    assert abs(browser.run(at) - place) < 2
-
-
 def test_the_page_follows_a_run_and_keeps_what_its_user_does(browser, url, runs):
     browser.resize(1280, 500)
     browser.open(f"{url}#sort=name")
