@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from hvdtrain.config.option_parser import OptionParser, parser_of, read_argument
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.datasets.formats.image_files import read_image
-from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
+from hvdtrain.frameworks.trained import recorded_framework
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.runs import checkpoints
@@ -59,9 +59,8 @@ def main(argv: list[str]) -> None:
     path, saved = checkpoints.newest(options.checkpoint)
     network = checkpoints.network(path, saved)
     images = np.stack([read_image(path, network.input_shape, options.invert) for path in options.files])
-    framework = saved.framework if options.framework == "recorded" else options.framework
-    if framework not in get_args(Framework):
-        raise UserError(f"{path}: written by the unknown framework {framework!r}", "choose one with --framework")
+    chosen = options.framework
+    framework = recorded_framework(saved.framework, path) if chosen == "recorded" else chosen
     for path, row in zip(options.files, probabilities(saved, network, images, framework), strict=True):
         best = np.argsort(-row)[: options.top]
         classes = (f"{printable(saved.classes[i])} {row[i]:.3f}" for i in best)

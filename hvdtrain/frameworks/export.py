@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, cast, get_args
+from typing import NamedTuple
 
 import numpy as np
 
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import HvdtrainError, UserError, needed_by
-from hvdtrain.frameworks.preparation import require
 from hvdtrain.frameworks.registry import build_learner
+from hvdtrain.frameworks.trained import recorded_framework
 from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.layers import Shape
@@ -121,7 +121,8 @@ def export_onnx(model: Model, path: Path) -> Comparison:
 
 def _compare_onnx(model: Model, content: bytes) -> Comparison:
     try:
-        runtime, framework = _import_package("onnxruntime"), _recorded(model)
+        runtime = _import_package("onnxruntime")
+        framework = recorded_framework(model.framework, f"the network {model.name}")
     except UserError as error:
         return Comparison(problem=str(error))
     reference = _Reference(model, framework)
@@ -131,15 +132,6 @@ def _compare_onnx(model: Model, content: bytes) -> Comparison:
     return reference.compare(
         f"ONNX Runtime {runtime.__version__}", lambda images: session.run(["logits"], {"images": images})[0]
     )
-
-
-def _recorded(model: Model) -> Framework:
-    """The framework that wrote the checkpoint. Raises UserError if it is not installed, or unknown."""
-    if model.framework not in get_args(Framework):
-        raise UserError(f"written by the unknown framework {model.framework!r}", "give another run")
-    framework = cast(Framework, model.framework)
-    require([framework], framework)
-    return framework
 
 
 def export_program(model: Model, path: Path) -> Comparison:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.preparation import require, set_environment
 from hvdtrain.interfaces.learner import Checkpoint
@@ -23,18 +23,25 @@ def trained_model(path: Path, saved: Checkpoint, make_target: Callable[[], Targe
     path: the checkpoint's. make_target: called once the framework is ready, as a task's file imports it. Raises
     UserError if the framework is missing, or the weights are not the model's.
     """
-    if saved.framework not in _MODELS:
-        raise UserError(f"{path}: written by the unknown framework {saved.framework!r:.80}", "give another run")
-    require([saved.framework], saved.framework)  # type: ignore[arg-type]
+    framework = recorded_framework(saved.framework, path)
     set_environment()
     try:
         target = make_target()
         if isinstance(target, UserTask):
             target.expect_rows(saved.position.global_batch)
-        return _MODELS[saved.framework](target, saved.evaluated)
+        return _MODELS[framework](target, saved.evaluated)
     except ValueError as error:
         reason = f"{path}: its weights are not those of {saved.model} ({printable(str(error)):.200})"
         raise UserError(reason, "use the code that has trained it") from None
+
+
+def recorded_framework(framework: str, path: Path | str) -> Framework:
+    """The framework that wrote a checkpoint. Raises UserError if it is not installed, or unknown."""
+    if framework not in get_args(Framework):
+        raise UserError(f"{path}: written by the unknown framework {framework!r:.80}", "give another run")
+    known = cast("Framework", framework)
+    require([known], known)
+    return known
 
 
 def _torch(target: Target, weights: Weights) -> Any:

@@ -118,7 +118,8 @@ def findings(folder: Path) -> list[Record]:
 class LogMessage(NamedTuple):
     time: str
     """Date and time by that host's clock, `2026-05-01 14:03:11`."""
-    rank: int
+    ranks: list[int]
+    """That have it in their logs."""
     level: str
     text: str
 
@@ -128,36 +129,29 @@ def last_messages(folder: Path, most: int) -> list[LogMessage]:
     messages: list[LogMessage] = []
     for rank, path in LOGS.paths(folder)[:MAX_RANKS]:
         matches = map(LINE.fullmatch, _last_lines(path, LAST_BYTES))
-        messages += [LogMessage(match[1], rank, match[2], shown(match[3])) for match in matches if match]
+        messages += [LogMessage(match[1], [rank], match[2], shown(match[3])) for match in matches if match]
     return sorted(messages, key=lambda message: message.time)[-most:]
 
 
-class SharedMessage(NamedTuple):
-    """A message, and the ranks that have it in their logs."""
-
-    message: LogMessage
-    ranks: set[int]
-
-
-def joined_messages(messages: Sequence[LogMessage]) -> list[SharedMessage]:
+def joined_messages(messages: Sequence[LogMessage]) -> list[LogMessage]:
     """What several ranks say, once; of what is only information, that of the first rank that said something in the
     same minute, as all log their figures, and the first one may have been lost.
     """
     firsts: dict[str, int] = {}
     for message in messages:
         minute = message.time[:16]
-        firsts[minute] = min(message.rank, firsts.get(minute, message.rank))
-    groups: dict[tuple[str, str], SharedMessage] = {}
-    ordered: list[SharedMessage] = []
+        firsts[minute] = min(message.ranks[0], firsts.get(minute, message.ranks[0]))
+    groups: dict[tuple[str, str], LogMessage] = {}
+    joined: list[LogMessage] = []
     for message in messages:
-        if message.rank != firsts[message.time[:16]] and message.level not in LEVELS:
+        key, (rank,) = (message.level, message.text), message.ranks
+        if rank != firsts[message.time[:16]] and message.level not in LEVELS:
             continue
-        group = groups.get((message.level, message.text))
-        if group is None or message.rank in group.ranks:
-            group = groups[message.level, message.text] = SharedMessage(message, set())
-            ordered.append(group)
-        group.ranks.add(message.rank)
-    return ordered
+        if key not in groups or rank in groups[key].ranks:
+            groups[key] = message._replace(ranks=[])
+            joined.append(groups[key])
+        groups[key].ranks.append(rank)
+    return joined
 
 
 def _last_lines(path: Path, most: int) -> list[str]:

@@ -130,7 +130,7 @@ def _speed(row: ReportRow) -> str:
     value = row.images_per_s
     if value is None:
         return NONE
-    ends = f"{value.range.text(',.0f')}, " if value.number > 1 else ""
+    ends = f"{value.text(',.0f')}, " if value.number > 1 else ""
     return f"{value.median:,.0f} ({ends}{count_of(value.number, 'run')})"
 
 
@@ -145,7 +145,7 @@ def _score(row: ReportRow) -> str:
     value = row.score
     if value is None:
         return NONE
-    details = [value.range.text(score_form(value.median))] if value.minimum != value.maximum else []
+    details = [value.text(score_form(value.median))] if value.low != value.high else []
     details += [f"95 %: {row.chance.text('.3f')}"] if row.chance else []
     return f"{value.median:{score_form(value.median)}}" + (f" ({'; '.join(details)})" if details else "")
 
@@ -211,7 +211,7 @@ def more_columns(rows: Sequence[ReportRow]) -> tuple[FigureColumn, ...]:
         FigureColumn("GFLOP/s per core", lambda row: _median(row.gflops_per_core, ",.1f")),
         FigureColumn("epoch, s", lambda row: _median(row.epoch_s, ".2f")),
         FigureColumn("step: computing / communication / waiting for rows", _step),
-        FigureColumn("peak memory, MB", lambda row: f"{row.peak_rss_mb.maximum:,.0f}" if row.peak_rss_mb else NONE),
+        FigureColumn("peak memory, MB", lambda row: f"{row.peak_rss_mb.high:,.0f}" if row.peak_rss_mb else NONE),
         *(FigureColumn(title, functools.partial(_metric, name)) for title, name in _other_metrics(rows)),
     )
 

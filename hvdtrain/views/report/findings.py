@@ -41,7 +41,7 @@ def _speed(group: RowGroup) -> str:
     assert speeds and base_speeds
     if speeds.number == 1 or base_speeds.number == 1:
         return f"{name} is {times} times as fast as {base} {UNREPEATED}"
-    ratios = ValueRange(speeds.minimum / base_speeds.maximum, speeds.maximum / base_speeds.minimum)
+    ratios = ValueRange(speeds.low / base_speeds.high, speeds.high / base_speeds.low)
     spread = f"({ratios.text('.2f')} over {count_of(speeds.number, 'run')})"
     if ratios.low <= 1 <= ratios.high:
         return f"{name} cannot be told apart from {base}, with {times} times its speed {spread}"

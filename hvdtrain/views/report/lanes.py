@@ -42,8 +42,8 @@ def wrapped(label: str, width: int, most: int = 4) -> str:
 def ends(spreads: Sequence[Spread]) -> list[list[float]]:
     """Lengths of whiskers, downwards and upwards."""
     return [
-        [spread.median - spread.minimum for spread in spreads],
-        [spread.maximum - spread.median for spread in spreads],
+        [spread.median - spread.low for spread in spreads],
+        [spread.high - spread.median for spread in spreads],
     ]
 
 
@@ -95,8 +95,8 @@ def draw_score(rows: list[ReportRow]) -> Figure:
     for lane, row in enumerate(rows):
         assert row.score
         if row.chance:
-            low, high = row.chance
-            axis.barh(lane, high - low, 0.5, low, color=_color_of(row), alpha=0.35)
+            low, width = row.chance.low, row.chance.high - row.chance.low
+            axis.barh(lane, width, 0.5, low, color=_color_of(row), alpha=0.35)
         _whiskers(axis, lane, row.score)
         axis.plot(row.score.median, lane, "o", color=_color_of(row), markersize=5, zorder=3)
     axis.use_sticky_edges = False

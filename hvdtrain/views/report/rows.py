@@ -23,7 +23,8 @@ MOST = "most {}/s"
 """A mark that does not say that a row is faster than others; of images or rows."""
 
 
-class ValueRange(NamedTuple):
+@dataclass(frozen=True)
+class ValueRange:
     low: float
     high: float
 
@@ -48,22 +49,19 @@ def wilson(share: float | None, rows: int | None) -> ValueRange | None:
     return ValueRange(max((center - half) / scale, 0.0), min((center + half) / scale, 1.0))
 
 
-class Spread(NamedTuple):
+@dataclass(frozen=True)
+class Spread(ValueRange):
+    """The least and the greatest of some measurements, and their median."""
+
     median: float
-    minimum: float
-    maximum: float
     number: int
     """Runs that measured it."""
-
-    @property
-    def range(self) -> ValueRange:
-        return ValueRange(self.minimum, self.maximum)
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
     """The spread of those values that were measured; None if none was."""
     measured = [value for value in values if value is not None]
-    return Spread(statistics.median(measured), min(measured), max(measured), len(measured)) if measured else None
+    return Spread(min(measured), max(measured), statistics.median(measured), len(measured)) if measured else None
 
 
 def mean_shares(measured: list[StepSeconds]) -> StepSeconds | None:
@@ -118,8 +116,7 @@ class ReportRow:
         """All accuracies that the runs or chance in the test rows give; None if those of chance are not known."""
         if not self.score or not self.chance:
             return None
-        low, high = self.score.range
-        return ValueRange(min(low, self.chance.low), max(high, self.chance.high))
+        return ValueRange(min(self.score.low, self.chance.low), max(self.score.high, self.chance.high))
 
     @property
     def label(self) -> str:
@@ -172,9 +169,7 @@ class RowGroup:
         """What the fastest row is called: without or within the spread of repetitions, it may be so by chance."""
         others = [row.images_per_s for row in self.rows if row.images_per_s and row is not self.fastest]
         best = self.fastest.images_per_s if self.fastest else None
-        told = best and all(
-            other.number > 1 and best.number > 1 and not other.range.overlaps(best.range) for other in others
-        )
+        told = best and all(other.number > 1 and best.number > 1 and not other.overlaps(best) for other in others)
         return "fastest" if told else MOST.format(self.unit)
 
     @property

@@ -13,7 +13,7 @@ from hvdtrain.config.score import LOSS
 from hvdtrain.runs.changes import AUDIT, LOST, Changes
 from hvdtrain.runs.metrics import NAME, Curve, MetricsReader, SavedHash
 from hvdtrain.system.text import count_of, format_ranks
-from hvdtrain.views.details import LEVELS, SharedMessage, joined_messages, last_messages
+from hvdtrain.views.details import LEVELS, LogMessage, joined_messages, last_messages
 from hvdtrain.views.listing import STYLES
 from hvdtrain.views.run_state import RankView
 from hvdtrain.views.run_view import RunView
@@ -40,7 +40,7 @@ class Shown(NamedTuple):
     evaluated_loss: Curve
     score: Curve
     """That of the metric by which the run is compared; empty where that is the loss."""
-    messages: Sequence[SharedMessage]
+    messages: Sequence[LogMessage]
     hashes: Mapping[int, SavedHash]
     """Of the weights at checkpoints, by step."""
     scores: Mapping[int, float]
@@ -160,11 +160,11 @@ def change_lines(changes: Changes, most: int) -> list[Text]:
     return [*summary, *lines] if changes else []
 
 
-def message_lines(messages: Sequence[SharedMessage]) -> list[Text]:
+def message_lines(messages: Sequence[LogMessage]) -> list[Text]:
     """Messages, a line each."""
     lines = []
-    for message, ranks in messages:
-        who = f"rank{'s' * (len(ranks) > 1)} {format_ranks(ranks)}"
+    for message in messages:
+        who = f"rank{'s' * (len(message.ranks) > 1)} {format_ranks(message.ranks)}"
         clock, style = message.time.partition(" ")[2], LEVELS.get(message.level, "")
         lines.append(Text.assemble((f"{clock} {who}: ", "dim"), (message.text, style)))
     return lines

@@ -162,8 +162,8 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
         "run": run.values,
         "ranks": [rank.to_json() for rank in run.ranks],
         "messages": [
-            {**message._asdict(), "ranks": format_ranks(ranks)}
-            for message, ranks in joined_messages(last_messages(folder, MAX_READ))[-MESSAGES:]
+            {**message._asdict(), "ranks": format_ranks(message.ranks)}
+            for message in joined_messages(last_messages(folder, MAX_READ))[-MESSAGES:]
         ],
         "logs": LOGS.ranks(folder),
         "stacks": STACKS.ranks(folder),

@@ -1,6 +1,7 @@
 """Rows of the report: which runs are repetitions, and what the table shows of them."""
 
 import re
+from dataclasses import astuple
 
 import pytest
 from support.networks import shaped
@@ -153,6 +154,6 @@ def test_wilson_interval_is_that_of_the_literature():
     """Newcombe, Two-sided confidence intervals for the single proportion, Statistics in Medicine 17, 1998, table I."""
     for correct, of, expected in ((81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0.0, 0.1611)),
                                   (1, 29, (0.0061, 0.1718)), (29, 29, (0.8830, 1.0))):  # fmt: skip
-        assert wilson(correct / of, of) == pytest.approx(expected, abs=1e-4)
+        assert astuple(wilson(correct / of, of)) == pytest.approx(expected, abs=1e-4)
     for share, of in ((None, 10), (0.5, None), (0.5, 0), (1.5, 10), (-0.1, 10)):
         assert wilson(share, of) is None, (share, of)
