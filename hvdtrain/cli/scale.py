@@ -113,7 +113,6 @@ def _models(options: ScaleOptions) -> tuple[list[StepModel], list[str]]:
 
 
 def _predict(model: StepModel, options: ScaleOptions, ranks: int) -> dict[str, Any]:
-    """A prediction, as scale.json has it; times in seconds."""
     work, weak = model.workload, options.scaling == "weak"
     rows, alone = (work.rows if weak else math.ceil(work.global_batch / number) for number in (ranks, 1))
     step, images = model.step(ranks, rows), rows * ranks if weak else work.global_batch

@@ -101,7 +101,6 @@ class ConnectedJob:
 
     @property
     def local_ranks(self) -> int:
-        """Number of ranks on this host."""
         return self.hosts.count(self._host) if self.connected else rank_info.local_size()
 
     def gather(self, value: Any) -> list[Any]:
@@ -119,7 +118,6 @@ class ConnectedJob:
         self._ring = None
 
     def close(self) -> None:
-        """End the helper process and leave the ring in order."""
         if self.mpi_helper:
             self.mpi_helper.close()
         if self._ring:
@@ -245,7 +243,6 @@ class MpiHelper:
         return subprocesses.Completed(self._process.poll(), "", error, RENDEZVOUS_S).reason()
 
     def close(self) -> None:
-        """Have it exit, or end it after 5 s."""
         self.start_collective("")
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5)

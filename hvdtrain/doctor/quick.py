@@ -221,7 +221,6 @@ def _selection(real: list[str]) -> str:
 
 
 def _selected(up: dict[str, Interface], real: list[str]) -> Iterator[Finding]:
-    """Problems with the interfaces that variables select."""
     existing = {name for _, name in socket.if_nameindex()}
     for variable in INTERFACE_VARIABLES:
         value = os.environ.get(variable, "")

@@ -123,7 +123,6 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 
 def send(**values: Any) -> None:
-    """Print a probe's message, as one line."""
     # One write: print() makes two where Python is unbuffered, and other ranks may write in between.
     sys.stdout.write(f"{MESSAGE_PREFIX}{json.dumps(values)}\n")
     sys.stdout.flush()

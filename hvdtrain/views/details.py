@@ -78,7 +78,6 @@ def changed_options(run: RecordedRun) -> dict[str, object]:
 
 
 def versions(run: RecordedRun) -> dict[str, object]:
-    """Versions of what the run was trained with, by name."""
     return flat(run.config.table("versions").values)
 
 
@@ -125,7 +124,6 @@ class LogMessage(NamedTuple):
 
 
 def last_messages(folder: Path, most: int) -> list[LogMessage]:
-    """The newest messages in the logs of all ranks, oldest first."""
     messages: list[LogMessage] = []
     for rank, path in LOGS.paths(folder)[:MAX_RANKS]:
         matches = map(LINE.fullmatch, _last_lines(path, LAST_BYTES))

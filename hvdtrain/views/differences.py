@@ -49,7 +49,6 @@ def differences(views: Sequence[RunView]) -> list[DifferingValue]:
 
 
 def _kinds(view: RunView) -> dict[str, Mapping[str, object]]:
-    """What is compared of a run: by kind, values by name."""
     run = view.run
     options = {name: value for name, value in details.options(run).items() if name not in details.PLACES}
     return {

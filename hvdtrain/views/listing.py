@@ -91,7 +91,6 @@ def _number(text: str) -> float | None:
 
 
 def value_of(view: RunView, column: str) -> Any:
-    """The value of a run in a column; None where it has none."""
     return view.values[column] if column in COLUMNS else view.metrics.get(column)
 
 
@@ -178,7 +177,6 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
 
 
 def unit_of(views: Iterable[RunView]) -> str:
-    """What the rows of these runs are called."""
     units = {view.run.unit for view in views}
     return units.pop() if len(units) == 1 else "rows"
 

@@ -48,7 +48,6 @@ class Column(NamedTuple):
 
 
 def text_column(heading: str, priority: int = 0) -> Column:
-    """A column of text, which is wrapped in a narrow terminal."""
     return Column(heading, priority, left=True, least=MIN_TEXT, overflow="wrap")
 
 
@@ -76,7 +75,6 @@ class Table:
 
     @classmethod
     def of_columns(cls, columns: Iterable[CellsOf]) -> Table:
-        """A list, which has no rule, by columns."""
         headings, cells = zip(*columns, strict=True)
         return cls(headings, [Section(list(zip(*cells, strict=True)))], ruled=False)
 
@@ -135,7 +133,6 @@ class Table:
         return grid
 
     def _marked(self, section: Section) -> list[list[Text]]:
-        """The cells of a section's rows, with the mark of the best."""
         rows = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in section.rows]
         if section.best is not None and self.best_column is not None:
             figure = rows[section.best][self.best_column]
@@ -264,7 +261,6 @@ class Output:
         return shown
 
     def text(self, lines: Iterable[Text]) -> str:
-        """What `print` would print, without the end of the last line."""
         with self.console.capture() as capture:
             self.print(lines)
         return capture.get().rstrip("\n")

@@ -198,7 +198,6 @@ def built_for_another_mpi(mpirun: tuple[str, str]) -> Iterator[Finding]:
 
 
 def _mpi4py(context: CheckContext) -> dict[str, Any]:
-    """`library` and `libmpi` of mpi4py, or `error`."""
     if not has_module("mpi4py"):
         return {"error": "not installed"}
     answer, completed = context.probe("mpi4py", limit_s=20)

@@ -140,7 +140,6 @@ def measure(name: str, options: AllreduceBenchOptions) -> dict[int, float]:
 
 
 def _record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object]:
-    """The content of `allreduce.json`: a table for `scale`."""
     rows = []
     for library, jobs in repeats.items():
         for size in sorted(set(options.sizes)):

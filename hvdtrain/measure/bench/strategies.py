@@ -71,7 +71,6 @@ class StrategyBenchOptions:
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers of replicas."""
         return sorted({int(number) for number in self.np.split(",")})
 
     @property
@@ -221,7 +220,6 @@ def is_finished(job: BenchJob, options: StrategyBenchOptions) -> bool:
 
 
 def command(job: BenchJob, options: StrategyBenchOptions) -> list[str]:
-    """The command line of a job: its launcher, and training."""
     row, python = job.row, sys.executable
     by_mpi = "mpi" in (row.strategy, row.controller)
     launcher = (mpirun_here if by_mpi else launched_here)(job.replicas) if row.over == "ranks" else []

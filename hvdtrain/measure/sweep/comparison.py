@@ -44,7 +44,6 @@ class Combination(NamedTuple):
 
     @property
     def hashes(self) -> list[str]:
-        """Of the weights, each once."""
         return list(dict.fromkeys(run.parameters for run in self.runs if run.parameters))
 
     @property

@@ -107,7 +107,6 @@ class SweepStudy:
 
     @property
     def frozen(self) -> list[FrozenTrial]:
-        """All trials of the study, in the order in which they came into it."""
         return self._study.get_trials(deepcopy=False)
 
     @property
@@ -153,7 +152,6 @@ class SweepStudy:
         }
 
     def _open(self) -> list[FrozenTrial]:
-        """Trials without a result that this process may run."""
         unfinished = [frozen for frozen in self.frozen if not frozen.state.is_finished()]
         if self._chosen is None:
             return unfinished

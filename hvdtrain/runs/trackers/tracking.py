@@ -116,7 +116,6 @@ class Delivery:
             self._calls("end", tracker.end, self._status)
 
     def _started(self) -> Tracker | None:
-        """The tracker; None if it cannot be started."""
         made: list[Tracker] = []
         if not self._calls("start", lambda: made.append(self._make())):
             return None

@@ -53,9 +53,8 @@ class _ChartKind(NamedTuple):
     """A chart that a report has if any of its rows has what it shows."""
 
     title: str
-    about: str
-    """What it shows, for the alternative text."""
     draw: Callable[[list[ReportRow]], Figure]
+    """Its docstring says what it shows, for the alternative text."""
     has: Callable[[ReportRow], object]
     """Whether a row has it."""
 
@@ -80,56 +79,27 @@ def _kinds(rows: list[ReportRow]) -> list[_ChartKind]:
     """All charts; that of scores for each metric that is one."""
     scores = list(dict.fromkeys(row.scored_by for row in rows if row.scored_by)) or [ACCURACY]
     return [
-        _ChartKind(
-            "Speed",
-            "Bars: rows per second, colored by framework, with whiskers from the minimum to the maximum of the runs",
-            draw_speed,
-            lambda row: row.images_per_s,
-        ),
-        _ChartKind(
-            "Scaling",
-            "Lines: rows per second over the number of replicas, with whiskers and the ideal line",
-            _draw_scaling,
-            lambda row: row.scaling and row.run.replicas > 1,
-        ),
+        _ChartKind("Speed", draw_speed, lambda row: row.images_per_s),
+        _ChartKind("Scaling", _draw_scaling, lambda row: row.scaling and row.run.replicas > 1),
         *map(_of_score, scores),
-        _ChartKind(
-            "Learning curves",
-            "Lines: training loss, test loss and metrics over epochs, a line for each run",
-            draw_curves,
-            lambda row: any(_has_curve(run.history) for run in row.runs),
-        ),
-        _ChartKind(
-            "Shares of a step",
-            "Stacked bars: the shares of a step for computing, communication and waiting for rows",
-            draw_shares,
-            lambda row: row.shares,
-        ),
-        _ChartKind(
-            "Time of each rank",
-            "Stacked bars for each rank of a run: the shares for computing, communication and waiting for rows",
-            draw_ranks,
-            has_ranks,
-        ),
+        _ChartKind("Learning curves", draw_curves, lambda row: any(_has_curve(run.history) for run in row.runs)),
+        _ChartKind("Shares of a step", draw_shares, lambda row: row.shares),
+        _ChartKind("Time of each rank", draw_ranks, has_ranks),
     ]
 
 
 def _of_score(name: str) -> _ChartKind:
     shown = printable(name)
-    return _ChartKind(
-        "Test loss" if name == LOSS else shown[:1].upper() + shown[1:],
-        f"Points: the {shown} after the last step, colored by framework, of accuracies with bars for the interval that "
-        "chance in the test rows gives, and whiskers from the minimum to the maximum of the runs",
-        draw_score,
-        lambda row: row.score and row.scored_by == name,
-    )
+    title = "Test loss" if name == LOSS else shown[:1].upper() + shown[1:]
+    return _ChartKind(title, draw_score, lambda row: row.score and row.scored_by == name)
 
 
 def _chart(kind: _ChartKind, figure: Figure, rows: list[ReportRow]) -> Chart:
     uri = f"data:image/svg+xml;base64,{base64.b64encode(plots.encode(figure, 'svg')).decode()}"
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
     names = "; ".join(row.label for row in rows)
-    alt = f"{kind.about}, for {count_of(len(rows), 'row')}: {names}. The tables have the figures."
+    about = " ".join((kind.draw.__doc__ or "").split()).rstrip(".")
+    alt = f"{about}, for {count_of(len(rows), 'row')}: {names}. The tables have the figures."
     return Chart(kind.title, alt, uri, width, height)
 
 
@@ -154,7 +124,7 @@ def _panels(runs: Iterable[RecordedRun]) -> list[str]:
 
 
 def draw_curves(rows: list[ReportRow]) -> Figure:
-    """A panel for each figure that was recorded; repetitions have the color of their row."""
+    """Lines: training loss, test loss and metrics over epochs, a line for each run in the color of its row."""
     from matplotlib.lines import Line2D
 
     handles, lines = [], []
@@ -190,7 +160,7 @@ def _draw_panel(axis: Axes, lines: list[tuple[RecordedRun, str, str]], name: str
 
 
 def _draw_scaling(rows: list[ReportRow]) -> Figure:
-    """One panel per base, which defines the ideal line; one line per strategy and kind of scaling."""
+    """Lines: rows per second over the number of replicas, with whiskers and the ideal line, in a panel per base."""
     panels: dict[str, dict[str, list[ReportRow]]] = {}
     bases: dict[str, ReportRow] = {}
     for row in rows:

@@ -56,7 +56,6 @@ def _order(row: ReportRow) -> tuple[Any, ...]:
 
 
 def _usual(runs: Iterable[RecordedRun]) -> dict[tuple[str | None, ...], str]:
-    """The value of each setting that most runs have."""
     counts: dict[tuple[str | None, ...], Counter[str]] = {}
     for run in runs:
         for name, value in run.settings.items():
@@ -214,7 +213,6 @@ def _deciding(run: RecordedRun) -> dict[str, str]:
 
 
 def bit_groups(runs: Iterable[RecordedRun]) -> list[BitGroup]:
-    """The groups of at least two runs with a hash."""
     groups: dict[tuple[Any, ...], list[RecordedRun]] = {}
     for run in runs:
         if run.options["shards"] and run.parameters and _has_one_setting(run):

@@ -204,7 +204,6 @@ def main_columns(rows: Sequence[ReportRow]) -> tuple[FigureColumn, ...]:
 
 
 def more_columns(rows: Sequence[ReportRow]) -> tuple[FigureColumn, ...]:
-    """The other figures."""
     return (
         SIZE,
         FigureColumn(f"{unit_of(rows)}/s per core", lambda row: _median(row.images_per_core_s, ",.0f")),

@@ -40,7 +40,6 @@ def wrapped(label: str, width: int, most: int = 4) -> str:
 
 
 def ends(spreads: Sequence[Spread]) -> list[list[float]]:
-    """Lengths of whiskers, downwards and upwards."""
     return [
         [spread.median - spread.low for spread in spreads],
         [spread.high - spread.median for spread in spreads],
@@ -77,6 +76,7 @@ def _framework_legend(figure: Figure, rows: Sequence[ReportRow]) -> None:
 
 
 def draw_speed(rows: list[ReportRow]) -> Figure:
+    """Bars: rows per second, colored by framework, with whiskers from the minimum to the maximum of the runs."""
     figure, axis = _lanes(rows)
     for lane, row in enumerate(rows):
         assert row.images_per_s
@@ -90,7 +90,9 @@ def draw_speed(rows: list[ReportRow]) -> Figure:
 
 
 def draw_score(rows: list[ReportRow]) -> Figure:
-    """Each median; of accuracies with the interval that chance gives, so that rows which it explains overlap."""
+    """Points: the score after the last step, colored by framework, of accuracies with bars for the interval that chance
+    in the test rows gives, and whiskers from the minimum to the maximum of the runs.
+    """
     figure, axis = _lanes(rows)
     for lane, row in enumerate(rows):
         assert row.score
@@ -135,6 +137,7 @@ def _stack(figure: Figure, axis: Axes, times: Sequence[StepSeconds], lanes: Sequ
 
 
 def draw_shares(rows: list[ReportRow]) -> Figure:
+    """Stacked bars: the shares of a step for computing, communication and waiting for rows."""
     figure, axis = _lanes(rows)
     _stack(figure, axis, [row.shares for row in rows if row.shares], range(len(rows)))
     figure.supxlabel("share of a step's time", fontsize=9)
@@ -146,7 +149,7 @@ def has_ranks(row: ReportRow) -> bool:
 
 
 def draw_ranks(rows: list[ReportRow]) -> Figure:
-    """Stacked bars, one for each rank, below the name of their run; the runs whose ranks differ most come first."""
+    """Stacked bars for each rank of a run: the shares for computing, communication and waiting for rows."""
     runs = [run for row in rows for run in row.runs if len(run.history.ranks) > 1]
     runs.sort(key=lambda run: -_difference(run.history.ranks))
     lanes: dict[float, tuple[int, StepSeconds]] = {}

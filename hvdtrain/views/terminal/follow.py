@@ -120,7 +120,6 @@ def _on_screen(views: Iterator[RunView], output: Output) -> RunView:
 
 
 def _in_lines(views: Iterator[RunView], output: Output) -> RunView:
-    """Print a line now and then until the end."""
     printed_at = float("-inf")
     state: tuple[str, int | None] = "", None
     for view in views:

@@ -142,7 +142,6 @@ def _findings(records: Sequence[Record], width: int | None) -> list[Text]:
 
 
 def _files(screen: Shown) -> dict[str, object]:
-    """Where the run and its other files are, by name."""
     folder = screen.view.folder
     files: dict[str, object] = {"folder": str(folder), "id": screen.view.values["id"]}
     if ranks := STACKS.ranks(folder):

@@ -81,7 +81,6 @@ def screen_lines(shown: Shown, width: int, height: int) -> list[Text]:
 
 
 def cut(lines: Iterable[Text], width: int) -> list[Text]:
-    """The lines, each in at most that many columns."""
     shortened = [line.copy() for line in lines]
     for line in shortened:
         line.truncate(width, overflow="ellipsis")
@@ -161,7 +160,6 @@ def change_lines(changes: Changes, most: int) -> list[Text]:
 
 
 def message_lines(messages: Sequence[LogMessage]) -> list[Text]:
-    """Messages, a line each."""
     lines = []
     for message in messages:
         who = f"rank{'s' * (len(message.ranks) > 1)} {format_ranks(message.ranks)}"

@@ -172,7 +172,6 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
 
 
 def _options(run: ListedRun) -> dict[str, Any]:
-    """Options, versions and host of a run, as pairs of texts."""
     recorded = RecordedRun(run.folder)
     parts = {"options": details.options, "versions": details.versions, "host": details.host}
     return {
@@ -182,7 +181,6 @@ def _options(run: ListedRun) -> dict[str, Any]:
 
 
 def _lines(run: ListedRun, files: RankFiles) -> dict[str, Any]:
-    """What a rank of the request wrote to one of its files."""
     text = request.args.get("rank", "")
     rank = int(text) if text.isascii() and text.isdigit() and len(text) < 7 else -1
     lines = files.lines(run.folder, rank)

@@ -70,7 +70,6 @@ class Listing:
         self._next_s = 0.0
 
     def values(self) -> dict[str, Any]:
-        """All runs, and the names of those that are left out."""
         with self._lock:
             self._read()
             return {
@@ -158,7 +157,6 @@ class CurveStore:
         self._lock = threading.Lock()
 
     def curves(self, folder: Path) -> dict[str, Any]:
-        """The curves of a run by their names, and what happened to its ranks."""
         with self._lock:
             reader = self._readers.pop(folder, None) or MetricsReader(folder / NAME)
             if reader.read().error:  # what was read before is gone
