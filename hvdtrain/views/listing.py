@@ -155,7 +155,7 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
     table = Table.of_columns(
         [
             (Column("name", left=True, least=LEAST_NAME, overflow="wrap"), [view.name for view in views]),
-            column("when", 8, lambda view: view.started[:begun], MINUTE),
+            column("when", 8, lambda view: view.values["started"][:begun], MINUTE),
             column("state", 1, state_text, 10),
             column("framework", 9, lambda view: view.values["framework"], 9),
             column("strategy", 7, lambda view: view.run.strategy, 8),

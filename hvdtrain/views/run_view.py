@@ -64,11 +64,6 @@ class RunView:
         return shown(self.folder.name or self.folder.resolve().name)
 
     @property
-    def started(self) -> str:
-        """Date and time, `2026-05-01 14:03:11`."""
-        return self.run.started.replace("T", " ")[:19]
-
-    @property
     def last_step(self) -> int | None:
         return self.run.config.count("steps") or None
 
@@ -93,11 +88,6 @@ class RunView:
         """Of the newest evaluation; of a finished run, of that by which it is compared."""
         chosen = self.run.chosen if self._result else Record()
         return _first(chosen.number("loss"), self.run.evaluated.number("loss"))
-
-    @property
-    def test_loss(self) -> float | None:
-        """Of the newest evaluation of test data."""
-        return _first(self._result.number("loss"), self.run.last_records["test"].number("loss"))
 
     @property
     def loss_name(self) -> str:
@@ -135,14 +125,16 @@ class RunView:
     @functools.cached_property
     def values(self) -> dict[str, Any]:
         """As `--json`, filters and the web page have it."""
-        options = self.run.recorded
+        options, tested = self.run.recorded, self.run.last_records["test"]
         return {
             "name": self.name, "folder": printable(str(self.folder)), "id": self.run.config.text("id"),
-            "started": self.started, "state": self.state.name, "reason": self.state.reason, "rank": self.state.rank,
+            "started": self.run.started.replace("T", " ")[:19],
+            "state": self.state.name, "reason": self.state.reason, "rank": self.state.rank,
             "framework": options.text("framework"), "strategy": self.run.strategy, "model": options.text("model"),
             "data": self.run.data, "ranks": self.size, "ranks_now": self.size_now, "step": self.step,
             "last_step": self.last_step, "epoch": self.train.number("epoch"), "loss": self.loss,
-            "accuracy": self.metrics.get(ACCURACY), "test_loss": self.test_loss, "metrics": self.metrics,
+            "accuracy": self.metrics.get(ACCURACY), "metrics": self.metrics,
+            "test_loss": _first(self._result.number("loss"), tested.number("loss")),
             "validation_loss": self.evaluated_loss if self.run.part == "validation" else None,
             "evaluated": self.run.part,
             "score": self.score and self.score.value, "scored_by": self.score.name if self.score else "",

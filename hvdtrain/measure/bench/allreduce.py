@@ -21,7 +21,7 @@ from hvdtrain.config.validity import check_ranges
 from hvdtrain.doctor import subprocesses
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
-from hvdtrain.measure.bench.strategies import AS_SHIPPED, JOB_TIMEOUT_S, environment, launched_here
+from hvdtrain.measure.bench.strategies import AS_SHIPPED, JOB_TIMEOUT_S, beginning_with, environment, launched_here
 from hvdtrain.system import stacks
 from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import to_json
@@ -77,16 +77,14 @@ class AllreduceBenchOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        for prefix in self.libraries:
-            if not any(name.startswith(prefix) for name in LIBRARIES):
-                raise UserError(f"--libraries {prefix!r}: no such library", f"choose from {', '.join(LIBRARIES)}")
+        _ = self.chosen
         for size in self.sizes:
             if size < 4 or size % 4:
                 raise UserError(f"--sizes {size}: float32 takes 4 bytes", "give multiples of 4")
 
     @property
     def chosen(self) -> list[str]:
-        return [name for name in LIBRARIES if name.startswith(self.libraries or ("",))]
+        return beginning_with(self.libraries, [*LIBRARIES], "--libraries")
 
 
 def run(options: AllreduceBenchOptions) -> str:

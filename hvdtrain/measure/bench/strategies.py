@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -161,13 +162,8 @@ def choose(rows: list[BenchRow], wanted: tuple[str, ...]) -> list[BenchRow]:
 
     Raises UserError for a name that matches no row.
     """
-    for prefix in wanted:
-        if not any(_matches(row, prefix) for row in rows):
-            names = [row.name for row in rows]
-            raise UserError(
-                f"--rows {prefix}: no such strategy{did_you_mean(prefix, names)}", f"choose from {', '.join(names)}"
-            )
-    chosen = [row for row in rows if not wanted or any(_matches(row, prefix) for prefix in wanted)]
+    names = beginning_with(wanted, [row.name for row in rows], "--rows")
+    chosen = [row for row in rows if row.name in names]
     frameworks = {row.framework for row in chosen}
     return [row for row in rows if row in chosen or (row.framework in frameworks and row.name.endswith("/single"))]
 
@@ -178,8 +174,13 @@ def with_shards(rows: list[BenchRow], shards: int) -> list[BenchRow]:
     return [row._replace(problem=reason) if shards and not row.sums_shards and not row.problem else row for row in rows]
 
 
-def _matches(row: BenchRow, prefix: str) -> bool:
-    return row.name == prefix or row.name.startswith((f"{prefix.rstrip('/')}/", f"{prefix}-"))
+def beginning_with(wanted: Sequence[str], names: Sequence[str], option: str) -> list[str]:
+    """The names that begin with one of `wanted`, or all. Raises UserError for one that is the beginning of none."""
+    for prefix in wanted:
+        if not any(name.startswith(prefix) for name in names):
+            hint = did_you_mean(prefix, names)
+            raise UserError(f"{option} {prefix}: none has that name{hint}", f"choose from {', '.join(names)}")
+    return [name for name in names if name.startswith(tuple(wanted) or "")]
 
 
 def plan(rows: list[BenchRow], options: StrategyBenchOptions) -> list[BenchJob]:

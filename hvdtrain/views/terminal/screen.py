@@ -90,9 +90,9 @@ def cut(lines: Iterable[Text], width: int) -> list[Text]:
 def title_lines(view: RunView, width: int) -> list[Text]:
     color = "yellow" if view.state.name == "training" and view.state.reason else STYLES.get(view.state.name, "")
     reason = textwrap.wrap(view.state.reason, max(width - 2, 10), max_lines=REASON_LINES, placeholder=" ...")
-    framework, model, data = (view.values[name] for name in ("framework", "model", "data"))
+    framework, model, data, started = (view.values[name] for name in ("framework", "model", "data", "started"))
     target = f"{model} on {data}" if model and data else model
-    facts = [framework, view.run.strategy, _ranks_of(view), target, view.started and f"since {view.started}"]
+    facts = [framework, view.run.strategy, _ranks_of(view), target, started and f"since {started}"]
     return [
         Text.assemble((f"● {view.state.name}", f"bold {color}".strip()), f"  {view.name}"),
         *(Text(f"  {line}", color) for line in reason),
