@@ -89,17 +89,16 @@ def output_format(output: str) -> Format:
 
 def _check_output(kind: Format, output: Path, force: bool) -> None:
     """Raise UserError, before any work, if the output is there already or cannot be written."""
-    if not output.parent.is_dir():
-        raise UserError(f"{output}: there is no folder {output.parent}", "create it, or give another output")
-    if not os.access(output.parent, os.W_OK | os.X_OK):
-        raise UserError(f"{output}: the folder {output.parent} is not writable", "give another output")
-    if not os.path.lexists(output):
-        return
-    folder = kind == "saved_model"
-    if folder != output.is_dir() or (folder and not (output / "saved_model.pb").is_file()):
-        raise UserError(f"{output}: is there already, and is not {NAMES[kind]}", "give another output")
-    if not force:
-        raise UserError(f"{output}: is there already", "give another output, or replace it with --force")
+    parent, exists, folder = output.parent, os.path.lexists(output), kind == "saved_model"
+    is_other = folder != output.is_dir() or (folder and not (output / "saved_model.pb").is_file())
+    problems = {
+        f"there is no folder {parent}": not parent.is_dir(),
+        f"the folder {parent} is not writable": not os.access(parent, os.W_OK | os.X_OK),
+        f"is there already, and is not {NAMES[kind]}": exists and is_other,
+        "is there already; --force would replace it": exists and not force,
+    }
+    for problem in (problem for problem, is_so in problems.items() if is_so):
+        raise UserError(f"{output}: {problem}", "give another output")
 
 
 def _model(path: Path, saved: Checkpoint) -> Model:

@@ -110,21 +110,15 @@ class Address(NamedTuple):
 
     def listen(self) -> socket.socket:
         """A socket that is bound to it. Raises UserError if the port is taken, or the host is none of this machine."""
+        reason, remedy = "no host of that name", REMEDY
         try:
-            addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        except (OSError, UnicodeError):
-            raise UserError(f"--serve {printable(str(self))}: no host of that name", REMEDY) from None
-        family, kind, protocol, _, address = addresses[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            bound.bind(address)
-            bound.listen()  # without it, two sockets with SO_REUSEADDR may have the same port
-        except OSError as error:
-            bound.close()
-            remedy = "choose another port, or 0 for a free one; an address must be one of this machine's"
-            raise UserError(f"--serve {printable(str(self))}: {error.strerror}", remedy) from None
-        return bound
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            return socket.create_server(found[0][4], family=found[0][0])
+        except (OSError, UnicodeError) as error:
+            if isinstance(error, OSError) and not isinstance(error, socket.gaierror):
+                reason = os.strerror(error.errno or 0)
+                remedy = "choose another port, or 0 for a free one; an address must be one of this machine's"
+        raise UserError(f"--serve {printable(str(self))}: {reason}", remedy)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -135,7 +135,7 @@ def test_what_is_there_already_stays_without_force(tmp_path, capsys):
     run, file, folder = save(tmp_path / "run"), tmp_path / "model.onnx", tmp_path / "saved"
     file.write_text("mine")
     (folder / "mine").mkdir(parents=True)
-    assert "is there already; give another output, or replace it with --force" in error_of(capsys, run, file)
+    assert "is there already; --force would replace it" in error_of(capsys, run, file)
     assert file.read_text() == "mine"
     for output in (folder, tmp_path / "mine.pt2"):  # a folder that is not a SavedModel, and one where a file belongs
         (tmp_path / "mine.pt2").mkdir(exist_ok=True)
