@@ -12,7 +12,7 @@ from rich.text import Text
 from hvdtrain.errors import UserError
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
-from hvdtrain.views.differences import difference_lines, differences
+from hvdtrain.views.details import difference_lines, differences
 from hvdtrain.views.run_view import chosen_run, read_runs
 from hvdtrain.views.table import Output
 

@@ -11,13 +11,12 @@ from support.run_folders import write_beat, write_changes, write_finished, write
 from hvdtrain.__main__ import main
 from hvdtrain.runs.metrics import Curve
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.views.differences import difference_lines, differences
+from hvdtrain.views.details import difference_lines, differences
 from hvdtrain.views.run_view import RunFollower, read_runs
 from hvdtrain.views.table import ASCII, Output
-from hvdtrain.views.terminal.chart import ChartLine, chart
 from hvdtrain.views.terminal.follow import _on_screen
 from hvdtrain.views.terminal.page import page_lines
-from hvdtrain.views.terminal.screen import Shown, screen_lines
+from hvdtrain.views.terminal.screen import ChartLine, Shown, chart, screen_lines
 
 
 def training_run(folder, ranks, slow=None):
