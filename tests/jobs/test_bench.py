@@ -132,21 +132,6 @@ def test_invalid_options(benchmark, options, error):
     assert status == 2 and error in errors
 
 
-@pytest.mark.matrix
-@NEEDS_TORCH
-def test_shards_give_one_hash_for_all_ranks_and_strategies(tmp_path):
-    options = ("--rows", "torch/ring", "torch/manual", "--np", "1,2", "--shards", "4", "--steps", "20",
-               "--repeats", "1", "--batch-size", "32", "--set", "data=synthetic", "--output", "bench")  # fmt: skip
-    status, output = run([*BENCH, *options], tmp_path)
-    assert status == 0, output
-    assert "torch/manual was not run: " in output
-    names = {"torch-single-np1-r0", "torch-ring-np1-r0", "torch-ring-np2-r0"}
-    hashes = {name: json.loads((tmp_path / "bench" / name / "result.json").read_text())["parameters"] for name in names}
-    assert set(results(tmp_path)) == names and len(set(hashes.values())) == 1
-    (row,) = {row["parameters"] for row in table(tmp_path / "bench" / "report")}
-    assert row in hashes.values() and f"in all 3 runs with --shards 4 (hash {row})" in output
-
-
 @NEEDS_TORCH
 def test_failed_job_is_reported_and_others_run(benchmark, tmp_path):
     """--strategy manual has fewer rows than devices; strategy single runs."""

@@ -101,9 +101,3 @@ def test_mpirun_that_hangs(tmp_path, monkeypatch):
     context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 1)
     findings = run_check(check_mpi, context) + run_check(CHECKS[0], context)
     assert findings and time.monotonic() < context.deadline + HANGS_S / 2
-
-
-def test_messages_of_probes_in_a_launcher_s_output():
-    """After a rank's label, several on one line, and one that is truncated."""
-    text = '[1]<stdout>:@doctor {"a": 1}@doctor {"b": {"c": 2}}\n\nother\n@doctor {"d": '
-    assert subprocesses.read_messages(text) == [{"a": 1}, {"b": {"c": 2}}]

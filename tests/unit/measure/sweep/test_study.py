@@ -117,16 +117,6 @@ def test_an_interrupted_search_draws_what_an_undisturbed_one_draws(tmp_path, sam
     assert len(finish(opened(tmp_path / "a", **{**search, "trials": 16}))) == 2
 
 
-def test_a_trial_without_a_result_stays_open(tmp_path):
-    search = opened(tmp_path, trials=6)
-    (first, second) = (proposal for proposal, _ in zip(search.proposals(), range(2), strict=False))
-    train(tmp_path, second.trials[0], 2.0)
-    search.ended(second)
-    search.ended(first)
-    assert search.left() == 5
-    assert next(opened(tmp_path, trials=6).proposals()).trials == first.trials
-
-
 def test_the_value_is_the_median_over_seeds_and_a_run_that_diverged_is_the_worst(tmp_path):
     """The best is the least perplexity."""
     search = opened(tmp_path, seeds=3, trials=14)
