@@ -21,7 +21,7 @@ from hvdtrain.runs.timeline import (
     summary,
     trace,
 )
-from hvdtrain.system.phases import BACKWARD, GRADIENTS
+from hvdtrain.system.phases import BACKWARD, FIT, GRADIENTS
 
 
 def job(*by_rank, steps=10):
@@ -144,3 +144,28 @@ def test_ranks_find_the_difference_of_their_clocks(monkeypatch):
     measured = first.offsets[1]
     assert 0 < measured.error_ns < 100_000_000
     assert abs(measured.ns - 5_000_000_000) <= measured.error_ns
+
+
+def renamed(ranks, old, new):
+    return [
+        rank._replace(
+            steps=[
+                one._replace(parts=[part._replace(name=new if part.name == old else part.name) for part in one.parts])
+                for one in rank.steps
+            ]
+        )
+        for rank in ranks
+    ]
+
+
+def test_strategies_that_combine_gradients_elsewhere():
+    late = renamed(job({"forward": 6, "gradients": 0}, {"forward": 2, "gradients": 4}), "gradients", BACKWARD.name)
+    assert "rank 0 on host0 was the last to begin backward in 10 of 10 steps" in summary(late)[1]
+    fit = renamed(job({"data": 5, "forward": 1, "backward": 1, "gradients": 2}, {}), "forward", FIT.name)
+    fit = [rank._replace(steps=[one._replace(parts=[p for p in one.parts if p.name in ("data", FIT.name)]) for one in
+                                rank.steps]) for rank in fit]  # fmt: skip
+    assert "rank 0 on host0 was the last to begin fit in 10 of 10 steps" in summary(fit)[1]
+
+
+def test_same_clock_has_no_offset():
+    assert offset(RoundTimes("a", [1], [2]), RoundTimes("a", [5], [9])) == Offset(0, 0)

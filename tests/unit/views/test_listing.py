@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from rich.console import Console
 from support.run_folders import write_beat, write_finished, write_log, write_records, write_run, write_task_run
 
 from hvdtrain.__main__ import main
@@ -10,6 +11,7 @@ from hvdtrain.runs.search import find_runs
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.listing import run_lines
 from hvdtrain.views.run_view import read_runs
+from hvdtrain.views.table import Output
 
 LONG = "fashion-mnist-torch-horovod-np2-20260502-101010"
 
@@ -143,3 +145,18 @@ def test_runs_of_tasks_have_their_metrics_and_no_data_set(tmp_path, capsys):
     main(["show", str(tmp_path / "large")])
     page = capsys.readouterr().out
     assert "lm.py:Task" in page and "digits" not in page and "perplexity  test" in page
+
+
+@pytest.mark.parametrize(("lines", "shown"), [(10, 6), (4, 1), (100, 20)])
+def test_of_many_runs_a_terminal_shows_the_first(tmp_path, monkeypatch, capsys, lines, shown):
+    for number in range(20):
+        write_run(tmp_path / f"run-{number:02}", started=f"2026-05-01T10:00:{number:02}+0000")
+    terminal = Console(force_terminal=True, color_system=None, width=80, height=lines)
+    monkeypatch.setattr(Output, "is_terminal", True)
+    monkeypatch.setattr(Output, "console", terminal, raising=False)
+    monkeypatch.setattr(Output, "__init__", lambda self: None)
+    main(["runs", str(tmp_path)])
+    output = capsys.readouterr().out
+    names = [line.split()[0] for line in output.splitlines() if line.startswith("run-")]
+    assert names == [f"run-{number:02}" for number in range(19, 19 - shown, -1)]
+    assert (f"{20 - shown} more in a pipe" in output) == (shown < 20)

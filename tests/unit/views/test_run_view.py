@@ -207,3 +207,24 @@ def test_a_replacement_that_has_not_joined_is_not_waited_for(tmp_path):
     write_beat(tmp_path / "run", 2, number=2, age_s=-5.0, step=0, pid=7, idle_s=30.0)
     view = RunFollower(tmp_path / "run").look()
     assert view.ranks[2].remark.startswith("starts") and view.state.name == "training" and view.size_now == 3
+
+
+def test_ranks_of_an_attempt_with_more_ranks_do_not_count(tmp_path):
+    folder = write_run(tmp_path / "run", ranks=2)
+    for rank in range(3):
+        write_beat(folder, rank, age_s=60.0 * (rank == 2))
+    view = RunFollower(folder).look()
+    assert [one.rank for one in view.ranks] == [0, 1]
+    assert view.state.name == "training"
+
+
+def test_ranks_beyond_the_first_ones_are_shown(tmp_path):
+    folder = write_run(tmp_path / "run", ranks=2)
+    for rank in range(3):
+        write_beat(folder, rank)
+    record = {"kind": "members", "step": 9, "time": 2e9, "number": 2, "ranks": [0, 1, 2], "joined": [2]}
+    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    view = RunFollower(folder).look()
+    assert [rank.rank for rank in view.ranks] == [0, 1, 2] and view.ranks_text == "3/2"
+    (folder / "metrics.jsonl").write_text(json.dumps({**record, "time": 1e9}) + "\n")
+    assert RunFollower(folder).look().ranks_text == "2", "the record is of an earlier job"

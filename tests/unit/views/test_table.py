@@ -1,6 +1,10 @@
 """Tables as text, in terminals and in Markdown."""
 
+import os
+import pty
 import re
+import subprocess
+import sys
 
 import pytest
 from rich.cells import cell_len
@@ -60,3 +64,24 @@ def test_the_cells_of_a_list_are_cut():
         "b             faile…",
     ]
     assert table.lines(None)[0].plain.split() == ["name", "state", "empty", "step"]
+
+
+SHOW = f"from {__name__} import TABLE; print(TABLE.terminal())"
+
+
+def shown(environment):
+    """What a terminal of 70 columns gets."""
+    master, terminal = pty.openpty()
+    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    variables |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TERM": "xterm", **environment}
+    subprocess.run([sys.executable, "-c", SHOW], stdout=terminal, env={"COLUMNS": "70", **variables}, check=True)
+    os.close(terminal)
+    with open(master, "rb", buffering=0) as file:
+        return file.read(1 << 16).decode(errors="replace")
+
+
+def test_what_a_terminal_can_show():
+    """The best row is bold where there are colors; a terminal without Unicode gets ASCII."""
+    assert re.search(r"\x1b\[1m[^\n]*\* 4,444", shown({}))
+    text = shown({"PYTHONIOENCODING": "ascii:backslashreplace", "NO_COLOR": "1"})
+    assert "-" * 60 in text and "\\u2500" not in text and "\x1b" not in text

@@ -9,7 +9,7 @@ from support.doctor import doctor, script
 from support.jobs import BIN
 from support.made_up_packages import BUILT, horovod_record
 
-from hvdtrain.doctor.checks.horovod import built_for_another_mpi, check_allreduce, check_horovod, check_mpi
+from hvdtrain.doctor.checks.horovod import built_for_another_mpi, check_allreduce, check_horovod, check_mpi, identify
 from hvdtrain.doctor.checks.variables import check_variables
 from hvdtrain.doctor.context import CheckContext
 from hvdtrain.system.rank_info import RankInfo
@@ -127,3 +127,14 @@ def test_unknown_invalid_and_contradictory_variables(launcher, variables, status
     size = 1 if launcher == "none" else 2
     (finding,) = check_variables(CheckContext(RankInfo(launcher, 0, size, 0), size, time.monotonic() + 60))
     assert finding.status == status and text in finding.text and remedy in finding.remedy
+
+
+def test_identify_mpi():
+    for text, name in (
+        ("mpirun (Open MPI) 4.1.8", ("Open MPI", "4.1.8")),
+        ("Open MPI v4.1.4, package: Debian", ("Open MPI", "4.1.4")),
+        ("HYDRA build details:\n    Version:      4.0.2\n", ("MPICH", "4.0.2")),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build", ("Intel MPI", "2021.11")),
+        ("what", ("an unknown MPI", "")),
+    ):
+        assert identify(text) == name

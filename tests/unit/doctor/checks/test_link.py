@@ -9,6 +9,7 @@ from hvdtrain.doctor.checks.job import (
     ClockSamples,
     LinkTimes,
     clock_offset,
+    differences,
     judge,
 )
 from hvdtrain.doctor.connected_job import wrong_size
@@ -87,3 +88,8 @@ def test_remedy_depends_on_the_launcher():
         ("launch srun", True, "Horovod with Gloo"),
     ):
         assert remedy in wrong_size(by, 2, 1, gloo).remedy
+
+
+def test_differences_between_ranks():
+    assert differences([{"a": "1"}, {"a": "1"}]) == {}
+    assert differences([{"a": "1"}, {}, {"a": "1"}]) == {"a": "1 (rank 0, 2), none (rank 1)"}

@@ -128,3 +128,20 @@ def test_the_documentation_shows_every_row():
     for row in PUBLISHED["published_rows"]():
         figures = f"{row.published:.0%} | {row.predicted:.0%} | {row.error:+.1%} | {row.held_out_error:+.1%} |"
         assert f"| {row.system} | {row.what} | {row.ranks} | {figures}" in page
+
+
+def test_surplus_ranks_cost_two_more_messages():
+    time = {p: sum(recursive_doubling(1000, one_rank_per_host(p))) for p in (4, 5)}
+    assert time[5] - time[4] == pytest.approx(2 * LINK.latency_s + 1000 * 2 * LINK.byte_s)
+
+
+def test_ranks_of_a_host_share_its_link_in_an_exchange():
+    """4 of 16 ranks on a host: 12/16 of each rank's vector go to other hosts, over one link, and so does the sum."""
+    _, transfer_s = exchange(16_000, Cluster(16, 4, Link(0, 1e-8), Link(0, 0)))
+    assert transfer_s == pytest.approx(2 * 4 * 12_000 * 1e-8)
+
+
+def test_no_constant_is_negative():
+    """A table whose times fall with the size."""
+    found = fit([(2, 8, 1e-3), (2, 1 << 20, 1e-4), (4, 8, 1e-5)], STRATEGIES["ring"])
+    assert min(found.latency_s, found.byte_s, found.call_s) >= 0

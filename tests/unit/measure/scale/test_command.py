@@ -193,3 +193,24 @@ def test_invalid_tables_are_named(in_folder, capsys, change, error):
     status = status_of(run_of(in_folder / "run", strategy="ring", ranks=1), "--allreduce", "table.json")
     assert status == 2 * bool(change)  # nothing else is wrong with it
     assert error in capsys.readouterr().err
+
+
+EXTREME = ["1e-320", "1e-9", "1e15", "1e300"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", EXTREME)
+def test_any_number_is_used_or_refused(in_folder, value):
+    times = {"compute_s": [float(value), 0.4], "communicate_s": [0.3, float(value)], "data_s": [0.1, float(value)]}
+    run_of(in_folder / "speed", [float(value)] * 20, images_per_s=float(value))
+    run_of(in_folder / "speeds", [1000.0] * 5 + [float(value)] * 5 + [10.0] * 9, strategy="ring", ranks=1)
+    run_of(in_folder / "times", ranks=2, strategy="ring", times=times)
+    for name in ("speed", "speeds", "times"):
+        assert status_of(name, *BY_HAND) in (0, 2)
+    for link in (f"{value}/1", f"50/{value}", f"{value}/{value}"):
+        assert status_of("speeds", "--link", link) == (0 if value in ("1e-9", "1e15") else 2)
+    number = float(value)
+    tables = [{8: number, 1 << 20: 1e-3}, {8: 1e-5, 1 << 20: number}, {8: number, 1 << 20: number}]
+    for table in tables:
+        write_table(in_folder / "table.json", 2, 2, table)
+        assert status_of("speeds", "--allreduce", "table.json") in (0, 2)

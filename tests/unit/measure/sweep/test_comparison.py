@@ -12,6 +12,7 @@ from hvdtrain.cli import sweep
 from hvdtrain.measure.sweep.comparison import SweepResults
 from hvdtrain.measure.sweep.study import SweepStudy
 from hvdtrain.measure.sweep.trials import SweepOptions, Trial, plan
+from hvdtrain.system.run_end import RunEnd
 
 COMMAND = ["train", "--data", "a b"]
 
@@ -118,3 +119,33 @@ def test_the_table_shows_trials_of_others_and_why_they_failed(tmp_path, capsys, 
     with pytest.raises(SystemExit) as ended:
         sweep.main(["--table", "--output", str(tmp_path / "lr=0.1,seed=0")])
     assert (ended.value.code, "holds no sweep" in capsys.readouterr().err) == (2, True)
+
+
+def test_hashes_of_a_combination_are_those_of_its_seeds(tmp_path):
+    trials = plan({"lr": [0.1, 0.2, 0.3], "ranks": [1]}, 2)
+    for trial in trials:
+        if trial.options["lr"] < 0.3:
+            parameters = f"{trial.options['lr']}-{trial.seed if trial.options['lr'] == 0.1 else 'same'}"
+            write(tmp_path, trial, trial.options["lr"], parameters=parameters)
+    found = SweepResults([*trials, Trial({"lr": 0.2}, 0)], tmp_path)
+    rows = list(csv.DictReader(io.StringIO(found.csv())))[:3]
+    assert [row["parameters"] for row in rows] == ["0.2-same", "0.1-0 0.1-1", ""]
+    text = found.markdown(COMMAND, {})
+    assert "| 0.2-same |" in text and "| 2 hashes |" in text
+
+
+def test_trials_that_ended_early_are_last(tmp_path):
+    trials = plan({"lr": [0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0]}, 1)
+    for number, trial in enumerate(trials):
+        write_task_run(tmp_path / trial.name, {"perplexity": 9.0 - number}, score="min:perplexity")
+        if number >= 6:
+            (tmp_path / trial.name / "result.json").unlink()
+            RunEnd("pruned", 75).write(tmp_path / trial.name)
+    found = SweepResults(trials, tmp_path)
+    assert [one.options["lr"] for one in found.rows] == ["0.2", "0.1", "0.05", "0.02", "0.01", "0.001", "0.5", "1.0"]
+    assert [one.cells([])[1] for one in found.rows] == ["1"] * 6 + ["pruned"] * 2
+    page = found.markdown(COMMAND, {})
+    assert "| 0.5 | pruned | – | – | – | – |" in page and "2 of 8 combinations ended early (pruned)." in page
+    rows = list(csv.DictReader(io.StringIO(found.csv())))
+    assert [row["pruned"] for row in rows] == ["0"] * 6 + ["1"] * 2
+    assert "pruned" in SweepResults(trials[6:], tmp_path).terminal()

@@ -187,3 +187,21 @@ def test_without_optuna_it_is_one_line(tmp_path, monkeypatch, capsys):
     error = capsys.readouterr().err
     assert (ended.value.code, error.count("\n")) == (2, 1)
     assert error == "hvdtrain: a sweep needs optuna; pip install 'hvdtrain[sweep]'\n"
+
+
+def test_values_are_recorded_as_they_are(tmp_path):
+    given = ("nesterov=true,false", "lr=0.1,1e-05", "groups=auto,2", "arg.width=3.0, a b", "data=a/b,\u00e9")
+    study = grid(tmp_path, *given)
+    assert study.trials == plan(parse_settings(study.options, COMMAND), 1)
+    read = SweepStudy(SweepOptions(output=tmp_path), [], {})
+    assert (read.trials, read.command) == (study.trials, COMMAND)
+
+
+def test_a_trial_without_a_result_stays_open(tmp_path):
+    search = opened(tmp_path, trials=6)
+    (first, second) = (proposal for proposal, _ in zip(search.proposals(), range(2), strict=False))
+    train(tmp_path, second.trials[0], 2.0)
+    search.ended(second)
+    search.ended(first)
+    assert search.left() == 5
+    assert next(opened(tmp_path, trials=6).proposals()).trials == first.trials

@@ -185,3 +185,15 @@ def test_what_a_tracker_raises_is_logged_once(caplog, raises_in, lost):
     first = f"tracker own: {where} raised SystemExit: bad \\x1b[31m value ({lost}); training continues"
     counted = [] if raises_in == "end" else ["tracker own lacks up to 7 record(s) of this run"]
     assert messages(caplog) == [first, *counted]
+
+
+def test_end_waits_for_all_trackers_together(tmp_path, monkeypatch, tracker):
+    released, until, join = threading.Event(), set(), Delivery.join
+    tracker.fail = lambda name: released.wait() if name == "log" else None
+    monkeypatch.setattr(Delivery, "join", lambda self, deadline: (until.add(deadline), join(self, deadline)))
+    monkeypatch.setattr(tracking, "END_S", 0.3)
+    followed, began = Tracking(["one", "two", "three"], tmp_path, CONTENT, 0), time.monotonic()
+    with followed.until_end():
+        followed.log({"kind": "train", "step": 1})
+    assert time.monotonic() - began >= 0.3 and len(until) == 1
+    released.set()

@@ -57,3 +57,12 @@ def test_ranks_of_the_run_with_a_straggler_come_first(tmp_path):
     computing, _, communicating, _ = ([bar.get_width() for bar in container] for container in axis.containers)
     assert computing[:4] == pytest.approx([1 / 2.15, 1 / 2.15, 2 / 2.15, 1 / 2.15])
     assert communicating[2] == min(communicating[:4])
+
+
+def test_of_many_ranks_the_extremes_are_drawn(tmp_path):
+    for number in range(9):
+        make_run(tmp_path / str(number), ranks=64, seed=number, strategy="ring", metrics=learning(ranks=64, slow=50))
+    figure = lanes.draw_ranks(rows(tmp_path))
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(labels) == lanes.MAX_LANES and labels.count("rank 50") == 5
+    assert "the 5 of 9 runs" in figure.get_supxlabel() and "the 8 ranks with" in figure.get_supxlabel()

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import signal
 import socket
 import time
 from pathlib import Path
@@ -255,3 +256,16 @@ def test_a_slow_client_is_disconnected_however_active_it_is(runs):
                     client.shutdown(socket.SHUT_WR) if more is None else client.sendall(more)
                 if is_closed(client):
                     del slow[name]
+
+
+def test_several_folders(runs, tmp_path):
+    make_run(tmp_path / "other" / "runs" / "finished", 3, FINISHED)
+    with serving(runs.parent, str(runs), str(tmp_path / "other" / "runs"), str(runs / "failed")) as server:
+        found = names(server.json("runs"))
+        mine, other = f"{runs.parent.name}/runs", "other/runs"
+        assert {f"{mine}/finished", f"{other}/finished", "failed/failed"} <= found
+        assert server.json("run", run=f"{other}/finished")["run"]["name"] == f"{other}/finished"
+        assert server.json("run", run="live")["run"]["name"] == f"{mine}/live"
+        assert server.get("/api/run?run=finished")[0] == 404
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0, "Ctrl-C ends it"
