@@ -82,24 +82,24 @@ def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
     """
     for launcher, names in VARIABLES.items():
         rank, size, local_rank = (environment.get(name) for name in names)
-        if rank is not None and size is not None:
-            try:
-                by = f"{LAUNCH} {environment.get(LAUNCHER, 'local')}" if launcher == LAUNCH else launcher
-                info = RankInfo(by, int(rank), int(size), int(local_rank or 0))
-                if not 0 <= info.rank < info.size or info.local_rank < 0:
-                    raise ValueError
-                if launcher == "srun" and info.size > 1 and _in_shell(environment):
-                    raise UserError(
-                        f"srun --pty started this shell as one of {size} tasks, none of which is this program",
-                        f"start it by srun itself, or here by: python -m hvdtrain launch local -n {size} -- ...",
-                    )
-                return info
-            except ValueError:
-                raise UserError(
-                    f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} "
-                    "must be integers with 0 <= rank < size",
-                    f"unset them, or start with {launcher}",
-                ) from None
+        if rank is None or size is None:
+            continue
+        try:
+            by = f"{LAUNCH} {environment.get(LAUNCHER, 'local')}" if launcher == LAUNCH else launcher
+            info = RankInfo(by, int(rank), int(size), int(local_rank or 0))
+        except ValueError:
+            info = RankInfo(launcher, 0, 0, 0)
+        if not 0 <= info.rank < info.size or info.local_rank < 0:
+            raise UserError(
+                f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} must be integers with 0 <= rank < size",
+                f"unset them, or start with {launcher}",
+            )
+        if launcher == "srun" and info.size > 1 and _in_shell(environment):
+            raise UserError(
+                f"srun --pty started this shell as one of {size} tasks, none of which is this program",
+                f"start it by srun itself, or here by: python -m hvdtrain launch local -n {size} -- ...",
+            )
+        return info
     if environment.get(TF_CONFIG):
         tasks = cluster(environment)
         # TF_CONFIG has no local rank: each worker of a host is given its own visible GPUs.
@@ -150,11 +150,6 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     return address, int(port) + 1
 
 
-def cluster(environment: Mapping[str, str] = os.environ) -> TrainingTasks:
-    """TensorFlow's processes, by TF_CONFIG. Raises UserError if it is invalid, or this process does not train."""
-    return parse_tf_config(environment[TF_CONFIG])
-
-
 def token(environment: Mapping[str, str] = os.environ) -> str:
     """The per-job secret by which ranks authenticate each other; empty where the launcher set none.
 
@@ -191,10 +186,10 @@ def host_name(environment: Mapping[str, str] = os.environ) -> str:
 TRAINING_TASKS = ("chief", "worker")
 """Tasks that train, in the order of their ranks: TensorFlow's strategies also count the chief first."""
 MAX_TASKS = 1 << 16
-CLUSTER_REMEDY = (
-    'write {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, or unset it'
+TASKS_REMEDY = (
+    'write {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, or unset it: the tasks '
+    "of hvdtrain are chief and worker only, as it evaluates after each epoch, and has no servers"
 )
-TASK_REMEDY = "start hvdtrain for the tasks chief and worker only; it evaluates after each epoch, and has no servers"
 
 
 class TrainingTasks(NamedTuple):
@@ -205,22 +200,23 @@ class TrainingTasks(NamedTuple):
     rank: int
 
 
-def parse_tf_config(text: str) -> TrainingTasks:
-    """The cluster of a TF_CONFIG. Raises UserError if it is invalid, or this process is an evaluator or a server."""
+def cluster(environment: Mapping[str, str] = os.environ) -> TrainingTasks:
+    """TensorFlow's processes, by TF_CONFIG.
+
+    Raises UserError if it is invalid, or this process is an evaluator or a server.
+    """
     try:
-        config = json.loads(text)
+        config = json.loads(environment[TF_CONFIG])
         tasks, kind, index = config["cluster"], config["task"]["type"], config["task"]["index"]
         if not isinstance(tasks, dict) or not all(isinstance(tasks.get(name, []), list) for name in TRAINING_TASKS):
             raise ValueError("cluster does not list tasks")
         if kind not in TRAINING_TASKS and isinstance(kind, str) and kind:
-            raise UserError(f"TF_CONFIG: this process is the task {kind!r}, which does not train", TASK_REMEDY)
+            raise ValueError(f"this process is the task {kind!r}, which does not train")
         if tasks.get("ps"):
-            raise UserError("TF_CONFIG names parameter servers, which no strategy of hvdtrain uses", TASK_REMEDY)
+            raise ValueError("it names parameter servers, which no strategy uses")
         listed = {name: [_address(worker) for worker in tasks.get(name, [])] for name in TRAINING_TASKS}
-        if len(listed["chief"]) > 1:
-            raise ValueError("more than one chief")
-        if sum(map(len, listed.values())) > MAX_TASKS:
-            raise ValueError(f"more than {MAX_TASKS} tasks")
+        if len(listed["chief"]) > 1 or sum(map(len, listed.values())) > MAX_TASKS:
+            raise ValueError(f"more than one chief, or more than {MAX_TASKS} tasks")
         position = int(index) if re.fullmatch(r"[0-9]{1,9}", str(index)) else -1
         if not 0 <= position < len(listed[kind]):
             raise ValueError(f"task.index is not the index of a {kind}")
@@ -229,12 +225,12 @@ def parse_tf_config(text: str) -> TrainingTasks:
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = f"TF_CONFIG is not what MultiWorkerMirroredStrategy expects ({error})"
-        raise UserError(reason, CLUSTER_REMEDY) from None
+        raise UserError(reason, TASKS_REMEDY) from None
 
 
 def _address(task: Any) -> tuple[str, int]:
     host, _, port = task.rpartition(":") if isinstance(task, str) else ("", "", "")
-    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
+    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < MAX_PORT:
         raise ValueError("a task is not host:port")
     return host, int(port)
 
@@ -248,22 +244,25 @@ SLURM_REMEDY = "start with srun or sbatch, and leave SLURM_* variables unchanged
 def slurm_hosts(nodes: str) -> list[str]:
     """The hosts of Slurm's node list: node01, node02, node07 and other for `node[01-02,07],other`.
 
-    Raises UserError if the list is not as Slurm writes it.
+    Raises UserError if the list is not as Slurm writes it, or is one of too many hosts.
     """
     names = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
-    if ",".join(names) != nodes or not names or "[]" in nodes:
-        raise UserError(f"the node list {nodes!r} is not as Slurm writes it, such as node[01-04,07]", SLURM_REMEDY)
-    hosts = _limited((host for name in names for host in _expanded(name)), nodes)
-    if not all(map(HOST_NAME.fullmatch, hosts)):
-        raise UserError(f"the node list {nodes!r:.80} holds what is not the name of a host", SLURM_REMEDY)
+    try:
+        if ",".join(names) != nodes or not names or "[]" in nodes:
+            raise ValueError("is not as Slurm writes it, such as node[01-04,07]")
+        hosts = _limited(host for name in names for host in _expanded(name))
+        if not all(map(HOST_NAME.fullmatch, hosts)):
+            raise ValueError("holds what is not the name of a host")
+    except ValueError as problem:
+        raise UserError(f"the node list {nodes!r:.80} {problem}", SLURM_REMEDY) from None
     return hosts
 
 
-def _limited(names: Iterable[str], nodes: str) -> list[str]:
-    """All names, unless there are too many: a short list may expand to more than fit into memory. Raises UserError."""
+def _limited(names: Iterable[str]) -> list[str]:
+    """All names. Raises ValueError if there are too many: a short list may expand to more than fit into memory."""
     limited = list(itertools.islice(names, MAX_HOSTS + 1))
     if len(limited) > MAX_HOSTS:
-        raise UserError(f"the node list {nodes!r:.80} names more than {MAX_HOSTS} hosts", SLURM_REMEDY)
+        raise ValueError(f"names more than {MAX_HOSTS} hosts")
     return limited
 
 
@@ -272,10 +271,10 @@ def _expanded(name: str) -> list[str]:
     hosts = [""]
     for plain, ranges in re.findall(r"([^\[]*)(?:\[([^\]]*)\])?", name):
         if len(hosts[0]) + len(plain) > MAX_NAME:  # checked before the names are multiplied
-            raise UserError(f"the node list {name!r:.80} holds a name that is too long for a host", SLURM_REMEDY)
+            raise ValueError("holds a name that is too long for a host")
         parts = ranges.split(",") if ranges else []
-        choices = _limited((number for part in parts for number in _numbers(part)), name) or [""]
-        hosts = _limited((f"{host}{plain}{choice}" for host in hosts for choice in choices), name)
+        choices = _limited(number for part in parts for number in _numbers(part)) or [""]
+        hosts = _limited(f"{host}{plain}{choice}" for host in hosts for choice in choices)
     return hosts
 
 
@@ -284,7 +283,7 @@ def _numbers(part: str) -> list[str]:
     match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if not match or not first <= last < first + MAX_HOSTS:
-        raise UserError(f"the range {part!r} of the node list is not as Slurm writes it, such as 01-04", SLURM_REMEDY)
+        raise ValueError(f"is not as Slurm writes it: {part!r} is no range such as 01-04")
     return [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
 
 
@@ -293,9 +292,7 @@ def slurm_tasks_per_node(text: str) -> list[int]:
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,5})\))?", part)
-        if not match:
-            raise UserError(f"tasks per node {text!r} are not as Slurm writes them, such as 2(x3),1", SLURM_REMEDY)
-        counts += [int(match[1])] * int(match[2] or 1)
-        if len(counts) > MAX_HOSTS:
-            raise UserError(f"tasks per node {text!r:.80} are for more than {MAX_HOSTS} hosts", SLURM_REMEDY)
+        counts += [int(match[1])] * int(match[2] or 1) if match else []
+        if not match or len(counts) > MAX_HOSTS:
+            raise UserError(f"tasks per node {text!r:.80} are not as Slurm writes them, such as 2(x3),1", SLURM_REMEDY)
     return counts
