@@ -55,6 +55,17 @@ class DataFigures(NamedTuple):
         return texts
 
 
+class EpochInterval(NamedTuple):
+    """The steps of a logging interval, over all ranks."""
+
+    steps: int
+    loss: float
+    """Mean, nats; NaN where none was finite."""
+    lr: float
+    """Of the last step."""
+    images_per_s: float
+
+
 SPIKE_FACTOR, SPIKE_NATS = 3.0, 0.5
 """A loss is a spike if it exceeds this multiple of the recent median, and the median by this much."""
 SPIKE_HISTORY, SPIKE_MIN = 20, 5
@@ -98,7 +109,9 @@ class Reporter(Observer):
         self._last_interval: dict[str, Any] = {}
         """The last record of a logging step."""
         self._spikes = SpikeDetector()
-        self._epoch = EpochFigures(at.step)
+        self._epoch: list[EpochInterval] = []
+        """Those since the last evaluation."""
+        self._step = at.step
         self._metrics: list[str] = []
         self._slow_ranks = SlowRanks(run.group)
         self._has_warned_of_score = run.runtime.score == AUTO
@@ -171,7 +184,8 @@ class Reporter(Observer):
     def _report(self, at: Position, interval: LoggedInterval, speed: dict[str, float]) -> None:
         run, step, loss, logged = self._run, at.step, interval.loss, dict(interval.logged)
         lr, images_per_s = run.learning_rate(max(step - 1, 0)), speed["images_per_s"]
-        self._epoch.add(step, loss, lr, images_per_s)
+        self._epoch.append(EpochInterval(step - self._step, loss, lr, images_per_s))
+        self._step = step
         values: dict[str, Any] = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
         values |= {LOGGED: logged} if logged else {}
         epoch = step / run.steps_per_epoch
@@ -210,8 +224,8 @@ class Reporter(Observer):
         name = f"{at.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{at.epoch}/{epochs}"
         test = [] if scores.loss is None else [f"{evaluation.part} loss {scores.loss:.4f}"]
         test += [f"{evaluation.part} {metric}" for metric in self._metrics]
-        train = self._epoch.texts(self._run.target.unit)
-        self._epoch = EpochFigures(step)
+        train = epoch_texts(self._epoch, self._run.target.unit)
+        self._epoch = []
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data.texts()])}")
 
     def _check_score(self, scores: Scores) -> None:
@@ -247,35 +261,15 @@ class Reporter(Observer):
             self._writer = None
 
 
-class EpochFigures:
-    """What was measured since the last evaluation, over all ranks.
-
-    step: number of steps done when it begins.
-    """
-
-    def __init__(self, step: int) -> None:
-        self._first = self._last = step
-        self._finite = 0
-        """Number of steps in intervals with a mean loss."""
-        self._loss = self._seconds_per_image = self._lr = 0.0
-
-    def add(self, step: int, loss: float, lr: float, images_per_s: float) -> None:
-        """The steps up to `step` since the last call: mean loss (nats), learning rate of the last one, and speed."""
-        steps, self._last = step - self._last, step
-        if math.isfinite(loss):
-            self._loss += steps * loss
-            self._finite += steps
-        self._seconds_per_image += steps / images_per_s
-        self._lr = lr
-
-    def texts(self, unit: str) -> list[str]:
-        """Mean training loss, last learning rate and mean speed in rows, called `unit`; nothing without steps."""
-        steps = self._last - self._first
-        if steps == 0:
-            return []
-        speed = f"{steps / self._seconds_per_image:,.0f} {unit}/s"
-        loss = self._loss / self._finite if self._finite else math.nan
-        return [f"train loss {loss:.4f}", f"lr {self._lr:.3g}", speed]
+def epoch_texts(intervals: list[EpochInterval], unit: str) -> list[str]:
+    """Mean training loss, last learning rate and mean speed in rows, called `unit`; nothing without steps."""
+    if not intervals:
+        return []
+    finite = [interval for interval in intervals if math.isfinite(interval.loss)]
+    steps, total = sum(one.steps for one in finite), sum(one.steps * one.loss for one in finite)
+    speed = sum(one.steps for one in intervals) / sum(one.steps / one.images_per_s for one in intervals)
+    loss = total / steps if steps else math.nan
+    return [f"train loss {loss:.4f}", f"lr {intervals[-1].lr:.3g}", f"{speed:,.0f} {unit}/s"]
 
 
 def _members(pause: Pause) -> dict[str, Any]:
