@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from hvdtrain.collectives.audits import AuditVerdict, ShardHashes, ShardsDiffer, judge
 from hvdtrain.collectives.surviving import rank_of, ranks_of
-from hvdtrain.errors import TrainingError, WrongBits
+from hvdtrain.errors import WrongBits
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Audit, Batch
 from hvdtrain.runs.console import log
@@ -60,17 +60,6 @@ class Auditor(Observer):
         what = f"shard {difference.shard} of step {difference.at}"
         log.warning("ranks %d and %d computed different bits for %s; each rank computes it again", owner, by, what)
         return self._batches.only(difference.at, at.epoch, Audit(difference.shard, difference.by))
-
-    def settle(self, at: Position, difference: ShardsDiffer) -> NoReturn:
-        """Find out who was wrong, and stop, or go on without that rank; call it on every rank.
-
-        Raises WrongBits, or RanksChanged when the job goes on without it.
-        """
-        try:
-            self._run.learner.train_step(self.again(at, difference))
-        except ShardHashes as hashes:
-            self.decide(at, difference, hashes)
-        raise TrainingError("a step that only computes a shard again was an update")  # never: no learner does that
 
     def decide(self, at: Position, difference: ShardsDiffer, hashes: ShardHashes) -> NoReturn:
         """Stop the job, or go on without the rank that was wrong, after all have computed the shard again."""

@@ -1,4 +1,4 @@
-"""Who computes how many shards (`--balance`), by the time that a shard took each rank.
+"""Who computes how many shards (`--balance`), by the time that a shard took each rank: they move at logging steps.
 
 Which rank computes a shard has no influence on the bits. In a step all wait for the rank that takes longest for its
 shards, so a rank that takes twice as long for each should have half as many. All ranks know the times of all from the
@@ -8,14 +8,20 @@ logging steps, and so each decides by itself, and they decide the same.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from hvdtrain.collectives.surviving import by_rank, ranks_of
 from hvdtrain.datasets.sharding import Assignment
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
+from hvdtrain.training.observer import Observer, Pause
+from hvdtrain.training.ranks import LoggedInterval
+from hvdtrain.training.reporting import Reporter
+from hvdtrain.training.run import RunContext
 
 PART_S = 1.0
 """The time of shards is measured over parts of so many seconds: within less, chance decides."""
@@ -28,19 +34,12 @@ NOISES = 4.0
 ranks whose parts vary by up to 30 % keep their shards."""
 
 
-class Move(NamedTuple):
-    """A shard, and the ranks that computed it and will compute it, by position."""
-
-    shard: int
-    giver: int
-    receiver: int
-
-
 class Rebalancing(NamedTuple):
     """Another assignment, what is different in it, and the times that led to it."""
 
     assignment: Assignment
-    moves: list[Move]
+    moves: list[tuple[int, int, int]]
+    """Shards, and the ranks that computed each and will compute it, by position."""
     shard_s: list[float]
     """What a shard takes each rank."""
     before_s: float
@@ -66,21 +65,17 @@ def balanced(counts: Sequence[int], shard_s: Sequence[float]) -> list[int]:
         numbers[receiver] += 1
 
 
-def moves_to(assignment: Assignment, counts: Sequence[int]) -> list[Move]:
-    """The shards that move so that each rank has so many: the last ones of those that give."""
+def moved(assignment: Assignment, counts: Sequence[int]) -> tuple[Assignment, list[tuple[int, int, int]]]:
+    """The assignment with so many shards for each rank, and the moves to it: of the last shards of those that give."""
     pairs = list(zip(assignment.by_rank, counts, strict=True))
-    given = [(shard, giver) for giver, (shards, count) in enumerate(pairs) for shard in shards[count:]]
-    places = [rank for rank, (shards, count) in enumerate(pairs) for _ in range(count - len(shards))]
-    return [Move(shard, giver, receiver) for (shard, giver), receiver in zip(given, places, strict=True)]
-
-
-def moved(assignment: Assignment, moves: Sequence[Move]) -> Assignment:
-    """The assignment after these moves."""
-    by_rank = [set(shards) for shards in assignment.by_rank]
-    for shard, giver, receiver in moves:
-        by_rank[giver].remove(shard)
-        by_rank[receiver].add(shard)
-    return Assignment(tuple(tuple(sorted(shards)) for shards in by_rank))
+    given = iter([(shard, giver) for giver, (shards, count) in enumerate(pairs) for shard in shards[count:]])
+    after, moves = [list(shards[:count]) for shards, count in pairs], []
+    for receiver, (shards, count) in enumerate(pairs):
+        for _ in range(count - len(shards)):
+            shard, giver = next(given)
+            after[receiver].append(shard)
+            moves.append((shard, giver, receiver))
+    return Assignment(tuple(tuple(sorted(shards)) for shards in after)), moves
 
 
 class Balancer:
@@ -124,15 +119,12 @@ class Balancer:
         windows = (list(self._parts)[-length:] for length in self._lengths if length <= len(self._parts))
         change = next(filter(None, (better(self.assignment, window) for window in windows)), None)
         if change:
-            self._change_to(change.assignment)
+            received = np.array(change.assignment.counts) - counts
+            is_reversed = bool((received * self._last_change < 0).any())
+            self._lengths = (self._lengths[1:] or self._lengths) if is_reversed else LENGTHS
+            self._last_change = received
+            self._begin(change.assignment)
         return change
-
-    def _change_to(self, assignment: Assignment) -> None:
-        change = np.array(assignment.counts) - self.assignment.counts
-        is_reversed = bool((change * self._last_change < 0).any())
-        self._lengths = (self._lengths[1:] or self._lengths) if is_reversed else LENGTHS
-        self._last_change = change
-        self._begin(assignment)
 
 
 def better(assignment: Assignment, window: Sequence[np.ndarray]) -> Rebalancing | None:
@@ -144,8 +136,7 @@ def better(assignment: Assignment, window: Sequence[np.ndarray]) -> Rebalancing 
     gain = 1 - after_s / before_s
     if gain < max(MIN_GAIN, NOISES * _noise(rows, shard_s)):
         return None
-    moves = moves_to(assignment, after.tolist())
-    return Rebalancing(moved(assignment, moves), moves, shard_s.tolist(), before_s, after_s)
+    return Rebalancing(*moved(assignment, after.tolist()), shard_s.tolist(), before_s, after_s)
 
 
 def _noise(rows: np.ndarray, shard_s: np.ndarray) -> float:
@@ -153,3 +144,67 @@ def _noise(rows: np.ndarray, shard_s: np.ndarray) -> float:
     squares = math.fsum(((rows / shard_s - 1) ** 2).ravel())  # in no processor's own order: all ranks decide the same
     of_part = np.sqrt(squares / rows.size * len(rows) / (len(rows) - 1))
     return float(of_part * np.sqrt(2 * np.pi / 2 / len(rows)))  # of a median, sqrt(pi / 2) times that of a mean
+
+
+class Balancing(Observer):
+    """Moves shards from slow ranks to fast ones: the step after a logging step has them. Every rank decides the same.
+
+    It comes after `reporter`, which looks at an interval with the shards that ranks had in it.
+    """
+
+    def __init__(self, run: RunContext, reporter: Reporter) -> None:
+        self._run, self._reporter = run, reporter
+        self._step = 0
+        """The step of the last logging step."""
+        self._balancer = Balancer(run.assignment)
+
+    def started(self, at: Position) -> None:
+        """The first interval begins here."""
+        self._step = at.step
+
+    def renewed(self, at: Position, pause: Pause) -> None:
+        """All ranks begin anew, as those that join know no times."""
+        self._run.assign(None)
+        self._balancer = Balancer(self._run.assignment)
+
+    def joined(self, at: Position, interval: LoggedInterval) -> None:
+        """Move shards if the times of the last logging steps say so."""
+        run, steps = self._run, at.step - self._step
+        self._step = at.step
+        if not run.config.shards > run.group.size > 1 or run.runtime.balance == "off" or steps <= 0:
+            return
+        if change := self._balancer.add(steps, interval.times):
+            run.assign(change.assignment)
+            self._report(at, change)
+
+    def _report(self, at: Position, change: Rebalancing) -> None:
+        group, why = self._run.group, explained(change, ranks_of(self._run.group))
+        counts, ranks = by_rank(group, change.assignment.counts), ranks_of(group)
+        moves = [[shard, ranks[giver], ranks[receiver]] for shard, giver, receiver in change.moves]
+        givers, receivers = (_listed({move[place] for move in moves}) for place in (1, 2))
+        self._reporter.show(
+            f"{len(moves)} shard(s) move from rank {givers} to {receivers}: {why}; the ranks now have "
+            f"{', '.join(map(str, change.assignment.counts))}"
+        )
+        self._reporter.record("shards", at, counts=counts, moved=moves, why=why)
+
+
+def explained(change: Rebalancing, ranks: Sequence[int]) -> str:
+    """Why shards move, for people: of the ranks that give and get most, what a shard takes each.
+
+    ranks: those that train, by position.
+    """
+    giver, receiver = (Counter(move[place] for move in change.moves).most_common(1)[0][0] for place in (1, 2))
+    return (
+        f"a shard takes rank {ranks[giver]} {_ms(change.shard_s[giver])} and rank {ranks[receiver]} "
+        f"{_ms(change.shard_s[receiver])}, "
+        f"and the slowest rank {_ms(change.after_s)} for those of a step instead of {_ms(change.before_s)}"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"
+
+
+def _listed(ranks: set[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))

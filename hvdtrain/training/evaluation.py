@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,11 @@ class Scores(NamedTuple):
     """Rows that were read."""
     by_class: np.ndarray | None = None
     """int64 (classes, 2): the rows of each class, and how many of them were right; None for a task."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"loss": self.loss, "metrics": self.metrics, "rows": self.rows}
 
     def per_class(self) -> list[float]:
         """Accuracy of each class, NaN for a class without test images; empty for a task."""

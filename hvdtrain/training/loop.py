@@ -4,44 +4,53 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from hvdtrain.collectives.audits import ShardsDiffer
-from hvdtrain.collectives.surviving import leave_if_agreed
+from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
+from hvdtrain.collectives.surviving import RanksChanged, leave_if_agreed
 from hvdtrain.config.score import Score, score_of
+from hvdtrain.errors import Stopped
 from hvdtrain.interfaces.learner import Position, StepLoss
 from hvdtrain.interfaces.reading import Batch, EvaluatedPart
 from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, evaluate
-from hvdtrain.training.observer import Observer, Pause
+from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import IntervalCollector
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.saver import Saver
+from hvdtrain.training.state import Start
+from hvdtrain.training.survival import Survivors
+
+MakeSteps = Callable[[Iterator[Batch], int], Iterable[Any]]
+"""Makes so many steps with these batches, and calls `TrainingLoop.after_step` after each. What it yields is for the
+script that makes them."""
 
 
 class TrainingLoop:
     """Synchronous data-parallel training: each rank trains on its rows of every global batch, and all stay equal.
 
-    A script with its own loop takes the batches of `epochs`, and calls `after_step` for each. observers: only watch.
-    Ranks that change interrupt all of it by RanksChanged; it goes on at `at` when it is called again.
+    The steps are made by the learner, or by a script with a loop of its own. start: where it begins. observers: only
+    watch. take_over: see `Survivors`.
     """
 
     def __init__(
         self,
         run: RunContext,
-        at: Position,
+        start: Start,
         batches: Batches,
         ranks: IntervalCollector,
         saver: Saver,
         auditor: Auditor,
         observers: list[Observer],
+        take_over: Callable[[Position], None],
     ) -> None:
-        self.at, self._run, self._batches, self._ranks = at, run, batches, ranks
+        self.at, self._run, self._batches, self._ranks = start.position, run, batches, ranks
         self._saver, self._auditor, self._observers = saver, auditor, [*observers, auditor]
-        self.is_settled = True
+        self._survivors = Survivors(run, ranks, take_over)
+        self._is_settled = start.is_settled
         """Whether all that was due after the last step is done."""
         self._evaluation: Evaluation | None = None
         """That of an epoch whose end has begun."""
@@ -50,29 +59,71 @@ class TrainingLoop:
         """Announce to this observer as well what follows."""
         self._observers.append(observer)
 
-    def train(self) -> None:
-        """Train to the last step. Raises TrainingError if training fails, Stopped if a rank was asked to stop."""
-        for batches in self.epochs():
-            try:
-                if steps := self._epoch_end - self.at.step:
-                    self._run.learner.fit(batches, steps, self.after_step)
-            except ShardsDiffer as difference:
-                self._auditor.settle(self.at, difference)
+    def train(self, at_end: Callable[[], None] = lambda: None) -> None:
+        """Let the learner train to the last step; see `run`."""
 
-    def epochs(self) -> Iterator[Iterator[Batch]]:
-        """This rank's batches of each epoch: of what is left of it, and up to the last step."""
+        def make_steps(batches: Iterator[Batch], steps: int) -> tuple[()]:
+            self._run.learner.fit(batches, steps, self.after_step)
+            return ()
+
+        for _ in self.run(make_steps, at_end):
+            pass
+
+    def run(
+        self, make_steps: MakeSteps, at_end: Callable[[], None], at_epoch_end: Callable[[], Iterable[Any]] = tuple
+    ) -> Iterator[Any]:
+        """Train to the last step, or until a script has left its loop; what `make_steps` yields.
+
+        at_end: called then. at_epoch_end: called before an epoch is evaluated and saved. All of it is done together
+        with the other ranks, and goes on at the furthest step after each change of them.
+        Raises TrainingError if training fails, Stopped if a rank was asked to stop.
+        """
+        while True:
+            try:
+                yield from self._to_the_end(make_steps, at_epoch_end)
+                self._announce(Observer.ended)
+                return at_end()
+            except RanksChanged as change:
+                self._renew(change)
+            except Stopped:
+                self._announce(Observer.ended)
+                raise
+
+    def _to_the_end(self, make_steps: MakeSteps, at_epoch_end: Callable[[], Iterable[Any]]) -> Iterator[Any]:
         self._batches.prepare()
         self._announce(Observer.started)
-        if not self.is_settled and self._ends_epoch:
-            self._epoch_end = self.at.step
-            yield iter(())  # of an epoch of which only the end is left
-            self.end_epoch()
-        self.settle()
+        if not self._is_settled:  # ranks have changed before all of them had done what was due after the last step
+            if self._ends_epoch:
+                yield from at_epoch_end()
+                self._end_epoch()
+            else:
+                self._do_what_is_due()
         while not self._run.is_over(self.at):
-            self._epoch_end = min((self.at.epoch + 1) * self._run.steps_per_epoch, self._run.last_step)
-            self._announce(Observer.epoch_started)
-            yield self._batches.of_epoch(self.at, self._epoch_end - self.at.step)
-            self.end_epoch()
+            if not phases.is_leaving:
+                yield from self._steps_of_epoch(make_steps)
+            if self.at.rows_in_epoch or not self._is_settled:
+                yield from at_epoch_end()
+                self._end_epoch()
+            if phases.is_leaving:
+                return
+
+    def _steps_of_epoch(self, make_steps: MakeSteps) -> Iterator[Any]:
+        """The steps of an epoch that are left, up to the last one of the run."""
+        self._epoch_end = min((self.at.epoch + 1) * self._run.steps_per_epoch, self._run.last_step)
+        self._announce(Observer.epoch_started)
+        steps = self._epoch_end - self.at.step
+        try:
+            yield from make_steps(self._batches.of_epoch(self.at, steps), steps)
+        except ShardsDiffer as difference:
+            yield from self._compute_again(make_steps, difference)
+
+    def _compute_again(self, make_steps: MakeSteps, difference: ShardsDiffer) -> Iterator[Any]:
+        """A step that only computes the shard again of which two ranks have different bits; it says who was wrong."""
+        try:
+            yield from make_steps(iter([self._auditor.again(self.at, difference)]), 1)
+        except ShardHashes as hashes:
+            self._auditor.decide(self.at, difference, hashes)
+        raise difference  # the script has left its loop
 
     def after_step(self, loss: StepLoss) -> None:
         """Count a step, with what `train_step` returned; join the ranks, compare them and save when that is due.
@@ -81,7 +132,7 @@ class TrainingLoop:
         """
         phases.begin(LOOP)
         self._ranks.add(self.at.step, loss)
-        self.at, self.is_settled = self.at.after_step(self._run.samples), False
+        self.at, self._is_settled = self.at.after_step(self._run.samples), False
         is_sync_point = self._run.sync_points.has(self.at.step)
         if is_sync_point:
             self._combine()
@@ -90,11 +141,6 @@ class TrainingLoop:
             (self._do_what_is_due if is_sync_point else self._end_step)()
         phases.begin(phases.between)
 
-    def settle(self) -> None:
-        """Do what is due after the last step, where the ranks have changed before all of them had done it."""
-        if not self.is_settled:
-            (self.end_epoch if self._ends_epoch else self._do_what_is_due)()
-
     @property
     def _ends_epoch(self) -> bool:
         """Whether the last step was that of an epoch, or of the run."""
@@ -102,7 +148,7 @@ class TrainingLoop:
 
     def _end_step(self) -> None:
         """All that was due after the step is done."""
-        self.is_settled = True
+        self._is_settled = True
         self._announce(Observer.step_ended)
         if not phases.is_leaving:  # else new ranks would begin a loop that the others have left
             leave_if_agreed(self._run.group)
@@ -120,8 +166,8 @@ class TrainingLoop:
             self._save()
         self._end_step()
 
-    def end_epoch(self) -> None:
-        """After the steps of an epoch, of which the run's last may be a part: join the ranks, evaluate and save."""
+    def _end_epoch(self) -> None:
+        """After the steps of an epoch, or of the part of one that ends the run: join the ranks, evaluate and save."""
         # What --patience counts must not depend on whether a run was stopped here, so it then stops with a score.
         stops_with_score = self._evaluation or self._run.config.patience
         if not self._evaluation:
@@ -163,9 +209,11 @@ class TrainingLoop:
         if self.at.step == (self.at.epoch + 1) * self._run.steps_per_epoch:
             self.at = dataclasses.replace(self.at, epoch=self.at.epoch + 1, rows_in_epoch=0)
 
-    def renewed(self, at: Position, is_settled: bool, pause: Pause) -> None:
-        """The ranks have changed, and go on here; call it on every rank."""
-        self.at, self.is_settled, self._evaluation = at, is_settled, None
+    def _renew(self, change: RanksChanged) -> None:
+        """Go on with the ranks that train now; the step that was interrupted is done again."""
+        self._ranks.logged.discard_step()
+        self._evaluation = None
+        self.at, self._is_settled, pause = self._survivors.renew(change, self.at, self._is_settled)
         self._announce(Observer.renewed, pause)
 
     def evaluate(self, part: EvaluatedPart, step: int | None = None) -> Evaluation:

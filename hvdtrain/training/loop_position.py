@@ -9,8 +9,7 @@ from hvdtrain.datasets.sharding import steps_per_epoch
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces.strategy import Group
-from hvdtrain.training.begin import AlreadyFinished
-from hvdtrain.training.start import StartedRun
+from hvdtrain.training.start import AlreadyFinished, StartedRun
 
 
 class LoopPosition:
@@ -62,8 +61,7 @@ class LoopPosition:
 
         The checkpoint that follows has it, so that a resumed run does not repeat it.
         """
-        running = self._running
-        return running.at.step + 1 == (running.at.epoch + 1) * running.run.steps_per_epoch
+        return self.steps + 1 == (self.epoch + 1) * self.steps_per_epoch
 
     @property
     def epochs(self) -> int:

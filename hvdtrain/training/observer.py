@@ -37,6 +37,7 @@ class Observer:
             evaluated
             saved
             step_ended
+        ended
     """
 
     def started(self, at: Position) -> None:
@@ -65,3 +66,6 @@ class Observer:
 
     def step_ended(self, at: Position) -> None:
         """The step has ended, with all that is due after it."""
+
+    def ended(self, at: Position) -> None:
+        """No more steps follow: all are done, or the job stops."""

@@ -25,7 +25,7 @@ from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import to_json
 from hvdtrain.tasks.registry import load_target
-from hvdtrain.training import arithmetic
+from hvdtrain.training import consistency
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.start import start_run
@@ -137,7 +137,6 @@ def replay(segment: Segment) -> HashComparison:
             comparison, group = HashComparison(started.run, segment), learner.group
             if reasons := _reasons(segment, started.run):
                 log.warning("different bits are to be expected: %s", "; ".join(reasons))
-            started.compile()
             started.training.watch_by(comparison)
             started.training.train()
             # Equal on all ranks, which then end in the same way; only rank 0 has read the run.
@@ -162,7 +161,7 @@ def _reasons(segment: Segment, run: RunContext) -> list[str]:
     bits, versions = record.table("arithmetic"), record.table("versions").texts()
     compared = {name: versions[name] for name in here["versions"] if name in versions}
     recorded = {**bits.values, "variables": bits.table("variables").values, "versions": compared}
-    reasons = arithmetic.changes(recorded, here)
+    reasons = consistency.changes(recorded, here)
     before = record.table("config").text("strategy"), record.count("ranks")
     if not run.config.shards and before != (run.config.strategy, run.group.size):
         reasons.append(f"without --shards, {before[0]} on {before[1]} rank(s) has other bits")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from collections.abc import Iterable
@@ -11,19 +12,20 @@ import numpy as np
 
 from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.config.score import score_of
+from hvdtrain.errors import HvdtrainError
+from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.interfaces.reading import EvaluatedPart
-from hvdtrain.runs import record
+from hvdtrain.runs import checkpoints, record
 from hvdtrain.runs.console import log
-from hvdtrain.system import rank_info
+from hvdtrain.system import checkpoint_folder, rank_info
 from hvdtrain.system.arithmetic import threads_by_variables
-from hvdtrain.system.checkpoint_folder import BEST
+from hvdtrain.system.checkpoint_folder import BEST, Entry
 from hvdtrain.system.phases import RESULT, phases
 from hvdtrain.system.text import printable
-from hvdtrain.training.best import as_json, best_entry, test_best
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.start import StartedRun
-from hvdtrain.training.state import must_write
+from hvdtrain.training.state import broadcast_checkpoint, must_write
 
 
 def finish(started: StartedRun) -> None:
@@ -32,7 +34,6 @@ def finish(started: StartedRun) -> None:
     Raises TrainingError if ranks differ or the result cannot be written.
     """
     run, reporter = started.run, started.reporter
-    started.end_steps()
     evaluated: EvaluatedPart = run.dataset.evaluated
     last = reporter.evaluations.get(evaluated) or started.training.evaluate(evaluated)
     tested = last if evaluated == "test" else started.training.evaluate("test")
@@ -40,8 +41,8 @@ def finish(started: StartedRun) -> None:
     phases.begin(RESULT)
     parameters = run.check_same_weights(started.training.at.step, "after the last step")
     log.info("rank %d ends with parameters %s", rank_of(run.group), parameters)
-    scores = {"validation": as_json(last.scores), "test": as_json(tested.scores)} if evaluated != "test" else {}
-    chosen = {"validation": scores.get("validation"), "best": test_best(started, scores) if scores else None}
+    scores = {"validation": last.scores.record, "test": tested.scores.record} if evaluated != "test" else {}
+    chosen = {"validation": scores.get("validation"), "best": _test_best(started, scores) if scores else None}
     content = {**_content(started, tested.scores, parameters), **chosen}
     if run.is_rank_0:
         _store(run, content)
@@ -107,7 +108,7 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
         "compile_s": compile_s,
         "epoch_s": step_s * run.steps_per_epoch,
         "global_batch": run.global_batch,
-        "best_checkpoint": best.path.name if run.is_rank_0 and (best := best_entry(run)) else None,
+        "best_checkpoint": best.path.name if (best := _best_entry(run)) else None,
         "early_stop": _early_stop(started),
         "outside_share": throughput.outside_share,
         "data_wait_share": wait_share,
@@ -121,6 +122,50 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
         "per_class_accuracy": dict(zip(run.dataset.classes, scores.per_class(), strict=False)),
         "confusion": None if scores.confusion is None else scores.confusion.tolist(),
     }
+
+
+def _best_entry(run: RunContext) -> Entry | None:
+    """On rank 0, the checkpoint with the best score; None if there is none."""
+    with contextlib.suppress(OSError):
+        best = checkpoint_folder.best_first(checkpoint_folder.entries(run.folder / "checkpoints"))
+        return best[0] if best and run.is_rank_0 else None
+    return None
+
+
+def _test_best(started: StartedRun, last: dict[str, Any]) -> dict[str, Any] | None:
+    """The scores of the best checkpoint, by which a run with validation data is compared; call it on every rank.
+
+    last: those of the last weights, which the learner has before and after. None if there is no such checkpoint, or it
+    cannot be read.
+    """
+    run, training = started.run, started.training
+    entry = _best_entry(run)
+    name, step = run.group.broadcast((entry.path.name, entry.step) if entry else ("", -1))
+    if not name:
+        return None
+    if step == training.at.step:
+        return {"checkpoint": name, "step": step, **last}
+    best = broadcast_checkpoint(run.group, _read(entry) if entry else None)
+    if best is None:
+        return None
+    weights = {name: array.copy() for name, array in run.learner.weights().items()}
+    averages = run.learner.averages()
+    try:
+        run.learner.load(best.weights)
+        run.learner.load_averages(best.averages)
+        validated, tested = (training.evaluate(part, step).scores for part in ("validation", "test"))
+    finally:  # also where ranks have changed, which end the run with these weights again
+        run.learner.load(weights)
+        run.learner.load_averages(averages)
+    return {"checkpoint": name, "step": step, "validation": validated.record, "test": tested.record}
+
+
+def _read(entry: Entry) -> Checkpoint | None:
+    try:
+        return checkpoints.load(entry.path)
+    except (HvdtrainError, OSError) as error:
+        log.warning("the best checkpoint is not tested: %s", error)
+        return None
 
 
 def _store(run: RunContext, content: dict[str, Any]) -> None:

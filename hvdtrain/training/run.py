@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.config import validity
+from hvdtrain.config.option import key
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.schedule import Schedule
 from hvdtrain.config.score import Score
-from hvdtrain.config.sources import to_record
+from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.streams import stream_of
 from hvdtrain.interfaces.learner import AVERAGE, Checkpoint, Learner, Position
@@ -22,15 +24,16 @@ from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
+from hvdtrain.system.text import to_json
 from hvdtrain.tasks.target import Target
-from hvdtrain.training import arithmetic, consistency
+from hvdtrain.training import consistency
 from hvdtrain.training.local_steps import LocalSteps, SyncPoints
 
 ONE_CYCLE_START, ONE_CYCLE_END = 25.0, 1e4
 """By what the one-cycle schedule divides the peak for its first rate, and that for its last one: PyTorch's defaults."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RunContext:
     """Options, learner, data and folder of a run, which do not change while it trains; and who computes which shards.
 
@@ -42,16 +45,15 @@ class RunContext:
     target: Target
     learner: Learner
     dataset: Dataset
-    folder: Path
+    folder: Path = Path()
+    """Set where the run begins."""
     lock: RunLock = field(default_factory=RunLock)
     """The lock of the folder, which rank 0 holds."""
     not_finite_at_first: dict[str, np.ndarray] = field(default_factory=dict)
     """Where this rank's weights were not finite before the first step, from `consistency.not_finite`."""
-    local_steps: LocalSteps | None = None
-    """With --sync-every above 1."""
-    _assigned: list[sharding.Assignment] = field(default_factory=list)
-    """The assignment since shards moved; none for the one that a job begins with."""
-    _identical_after: list[int] = field(default_factory=list)
+    _assigned: sharding.Assignment | None = None
+    """The assignment since shards moved; None for the one that a job begins with."""
+    _identical_after: int | None = None
     """The last step after which the ranks had the same weights, as far as they were compared."""
 
     def __post_init__(self) -> None:
@@ -69,6 +71,14 @@ class RunContext:
         """The options that decide the results, as JSON values."""
         ignored = self.target.ignored_options
         return {name: value for name, value in to_record(self.config).items() if name not in ignored}
+
+    @property
+    def shared_values(self) -> dict[str, Any]:
+        """What must be the same on all ranks, as JSON values by names for messages."""
+        recorded = {**to_record(self.config), **to_record(self.runtime)}
+        options = {f"--{key(name)}": value for name, value in recorded.items() if not FACTS[name].per_rank}
+        layers = hashlib.sha256(to_json(self.target.record()).encode()).hexdigest()[:16]
+        return {**options, "layers": layers, "data": self.dataset.fingerprint}
 
     @property
     def is_rank_0(self) -> bool:
@@ -103,9 +113,8 @@ class RunContext:
     @property
     def assignment(self) -> sharding.Assignment:
         """Which parts of a global batch each rank computes now; the same on every rank."""
-        for assigned in self._assigned:
-            if len(assigned.by_rank) == self.group.size:
-                return assigned
+        if self._assigned and len(self._assigned.by_rank) == self.group.size:
+            return self._assigned
         return sharding.Assignment.contiguous(self.group.size, self.config.shards)
 
     def assign(self, assignment: sharding.Assignment | None) -> None:
@@ -113,12 +122,17 @@ class RunContext:
 
         assignment: None for the one that a job of so many ranks begins with.
         """
-        self._assigned[:] = [assignment] if assignment else []
+        self._assigned = assignment
 
     @functools.cached_property
     def last_step(self) -> int:
         """Number of steps in the run."""
         return last_step(self.config, self.samples, self.group.size)
+
+    @functools.cached_property
+    def local_steps(self) -> LocalSteps | None:
+        """With --sync-every above 1."""
+        return LocalSteps(self.learner) if self.config.sync_every > 1 else None
 
     @functools.cached_property
     def sync_points(self) -> SyncPoints:
@@ -147,7 +161,7 @@ class RunContext:
     @functools.cached_property
     def arithmetic(self) -> dict[str, Any]:
         """What decides the bits on this rank besides options and data, as JSON values."""
-        return arithmetic.record(self.config, self.learner)
+        return consistency.arithmetic_record(self.config, self.learner)
 
     def check_same_weights(self, step: int, when: str = "", weights: Weights | None = None) -> str:
         """The checksum, after so many steps, of the weights that must be identical on all ranks; call it on every rank.
@@ -158,9 +172,9 @@ class RunContext:
         """
         weights = self.learner.weights() if weights is None else weights  # waits for the last update
         common = {name: value for name, value in weights.items() if name not in self.learner.local_weights}
-        last = self._identical_after[-1] if self._identical_after else None
-        parameters = consistency.check_same_weights(self.group, common, when or f"after step {step}", last)
-        self._identical_after[:] = [step]
+        when = when or f"after step {step}"
+        parameters = consistency.check_same_weights(self.group, common, when, self._identical_after)
+        self._identical_after = step
         return parameters
 
     def learning_rate(self, step: int) -> float:

@@ -1,50 +1,65 @@
-"""A run that is ready for its first step: started with the ranks that exist now, or resumed."""
+"""A run that is ready for its first step: all ranks start or resume it together, or a rank joins others that train."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.surviving import SurvivingGroup, rank_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
-from hvdtrain.errors import Stopped
 from hvdtrain.interfaces.learner import Learner, Position
 from hvdtrain.interfaces.reading import Dataset
-from hvdtrain.runs import metrics
+from hvdtrain.runs import metrics, record
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.metrics import MetricsReader
-from hvdtrain.system import checkpoint_folder, rank_info
+from hvdtrain.system import agent_pipe, checkpoint_folder, rank_info
+from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.files import read_json
 from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.text import printable
 from hvdtrain.tasks.target import Target
+from hvdtrain.training import consistency
 from hvdtrain.training.audit import Auditor
-from hvdtrain.training.balancing import Balancing
+from hvdtrain.training.balance import Balancing
 from hvdtrain.training.batches import Batches
-from hvdtrain.training.begin import Findings, begin, begin_or_join, start_tracking, write_records
-from hvdtrain.training.local_steps import LocalSteps
 from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import IntervalCollector, StopRequest
 from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.saver import Saver
-from hvdtrain.training.state import Start, open_log
-from hvdtrain.training.survival import Survivors
+from hvdtrain.training.state import Start, must_write, open_log, resume
+from hvdtrain.training.survival import Agreement, Standing, agree, receive, together
 from hvdtrain.training.timing import StepTimer, Throughput
 from hvdtrain.training.trial import try_out
-from hvdtrain.training.watchdog import Watchdog
+from hvdtrain.training.watchdog import MIN_LIMIT_S, Watchdog
 
 if TYPE_CHECKING:
-    from hvdtrain.training.tracing import Tracing
+    from hvdtrain.runs.trackers.tracking import Tracking
+
+Findings = list[dict[str, Any]]
+"""What the doctor's checks found on this host: `status`, `text`, `remedy` and more of each."""
+
+
+class AlreadyFinished(Exception):
+    """A run to resume has its last step and its result: there is nothing to do, and its folder stays as it is.
+
+    at: its last position. Its weights are in the learner.
+    """
+
+    def __init__(self, run: RunContext, at: Position) -> None:
+        super().__init__(run, at)
+        self.run, self.at = run, at
 
 
 def check_trackers(runtime: RuntimeOptions) -> None:
@@ -58,55 +73,57 @@ def check_trackers(runtime: RuntimeOptions) -> None:
 class StartedRun:
     """A run that is ready for its first step: the loop, and all who watch it.
 
-    start: where it begins. track: called on rank 0 with each record of metrics. reader: of the run's data.
-    examine_host: see `train`.
+    start: where it begins. tracking: hands its records to trackers. reader: of the run's data. examine_host: see
+    `train`. stack: of what ends with the run.
     """
 
     def __init__(
         self,
         run: RunContext,
         start: Start,
-        track: Callable[[dict[str, Any]], None],
+        tracking: Tracking | None,
         reader: Reader,
         examine_host: Callable[[], Findings],
+        stack: contextlib.ExitStack,
     ) -> None:
         timer, at = StepTimer(run.group), start.position
         phases.start_run(run.learner.between_steps, timer.on_step_time)
         self.run, self.batches, self.throughput = run, Batches(run, reader), Throughput()
-        self._examine_host = examine_host
+        self._examine_host, self._stack = examine_host, stack
         if run.is_over(at):  # the process that made the steps has ended before it wrote their result
             self.throughput.recall(MetricsReader(run.folder / metrics.NAME).read().of_kind("train"), run.global_batch)
-        self.stop = StopRequest(run.folder, run.group)
-        self.watchdog = Watchdog(run.folder, run.group, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
-        self.reporter = Reporter(run, at, track, self.batches, self.throughput)
-        observers: list[Observer] = [self.watchdog, self.reporter, self.throughput, Balancing(run, self.reporter)]
-        self.tracing: Tracing | None = None
+        stop = StopRequest(run.folder, run.group)
+        watchdog = Watchdog(run.folder, run.group, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
+        self.reporter = Reporter(run, at, self._track_by(tracking), self.batches, self.throughput)
+        observers: list[Observer] = [watchdog, self.reporter, self.throughput, Balancing(run, self.reporter)]
         if run.runtime.timeline:
             from hvdtrain.training.tracing import Tracing
 
-            self.tracing = Tracing(run, self.reporter.show)
-            observers.append(self.tracing)
-        ranks = IntervalCollector(run, self.batches, timer.take, self.stop)
-        self.logged = ranks.logged
-        self.auditor = Auditor(run, self.batches, self.reporter)
-        ranks.losses = start.losses
+            observers.append(Tracing(run, self.reporter.show))
+        ranks = IntervalCollector(run, self.batches, timer.take, stop)
+        self.log, ranks.losses = ranks.logged.add, start.losses
         survives = isinstance(run.group, SurvivingGroup)
         first = checkpoint_folder.next_number(run.folder / "checkpoints") if survives else None
-        saver = Saver(run, start.parent, first)
-        self.training = TrainingLoop(run, at, self.batches, ranks, saver, self.auditor, observers)
-        self.training.is_settled = start.is_settled
-        self.survivors = Survivors(run, self.training, ranks, self._take_over)
-        self.stack = contextlib.ExitStack()
-        """What ends with the run."""
+        saver, auditor = Saver(run, start.parent, first), Auditor(run, self.batches, self.reporter)
+        self.training = TrainingLoop(run, start, self.batches, ranks, saver, auditor, observers, self._take_over)
         self.compile_s = 0.0
         """Seconds that this rank took to compile its step."""
+        for ends in (stop, watchdog, contextlib.closing(self.reporter), recorded_end(run)):
+            stack.enter_context(ends)
 
     @property
     def at(self) -> Position:
         """Where training is."""
         return self.training.at
 
-    def _take_over(self) -> None:
+    def _track_by(self, tracking: Tracking | None) -> Callable[[dict[str, Any]], None]:
+        """What is called on rank 0 with each record of metrics."""
+        if not tracking:
+            return lambda record: None
+        self._stack.enter_context(tracking.until_end())
+        return tracking.log
+
+    def _take_over(self, at: Position) -> None:
         """On a new rank 0: have the run's folder, its console and its trackers, as the one that is lost had them."""
         run = self.run
         if not run.is_rank_0 or run.lock.is_held:
@@ -115,24 +132,18 @@ class StartedRun:
         open_log(run.folder, run.group, run.runtime)
         tracking = None
         if not (run.folder / "config.json").exists():  # it was lost before it had written that
-            tracking = write_records(run, self.at, self._examine_host)
+            tracking = write_records(run, at, self._examine_host)
         elif run.runtime.tracker:
             with contextlib.suppress(OSError, ValueError):  # config.json of a folder that does not respond
-                tracking = start_tracking(run, read_json(run.folder / "config.json"), self.at)
-        if tracking:
-            self.stack.enter_context(tracking.until_end())
-            self.reporter.track = tracking.log
+                tracking = start_tracking(run, read_json(run.folder / "config.json"), at)
+        self.reporter.track = self._track_by(tracking)
 
-    def end_steps(self) -> None:
-        """No more steps follow: the timeline is written, if there is one."""
-        if self.tracing:
-            self.tracing.ended()
-
-    def compile(self) -> None:
-        """Compile the learner's step, if --compile asks for it, before any of it is timed.
+    def introduce(self) -> None:
+        """Say what is trained, and compile the learner's step, if --compile asks for it, before any of it is timed.
 
         A rank that cannot compile logs why, and trains uncompiled. No rank waits for the others here.
         """
+        self.reporter.introduce()
         run = self.run
         if not run.config.compile:
             return
@@ -161,32 +172,143 @@ def start_run(
     replays: see `resume`. Raises what `train` raises, and AlreadyFinished.
     """
     reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
-    with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as reading:
-        local_steps = LocalSteps(learner) if config.sync_every > 1 else None
-        run = RunContext(config, runtime, target, learner, dataset, Path(), lock, local_steps=local_steps)
+    with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as stack:
+        run = RunContext(config, runtime, target, learner, dataset, lock=lock)
         try_out(run)
         learner.set_length(config.epochs * run.steps_per_epoch, config.epochs)
-        if isinstance(learner.group, SurvivingGroup):
-            reading.enter_context(reader)  # before the others wait for this rank
-            run, start, tracking = begin_or_join(run, learner.group, reader, examine_host)
+        stack.enter_context(reader)  # before other ranks wait for this one
+        start, tracking = _begin_or_join(run, reader, examine_host, replays)
+        started = StartedRun(run, start, tracking, reader, examine_host, stack)
+        started.introduce()
+        yield started
+
+
+Begun = tuple[Start, "Tracking | None"]
+
+
+def _begin_or_join(run: RunContext, reader: Reader, examine_host: Callable[[], Findings], replays: bool) -> Begun:
+    """Start or resume a run together with the other ranks, or join those that train it already."""
+    group = run.group
+    if not isinstance(group, SurvivingGroup):
+        return _begin(run, examine_host, replays)
+    if group.is_replacement:
+        _warm_up(run, reader)
+    group.join(max(run.runtime.hang_timeout, MIN_LIMIT_S))
+
+    def begin_or_join() -> Begun:
+        agreement = agree(group, Standing())
+        if agreement.root >= 0:
+            begun = _join(run, agreement, examine_host)
         else:
-            run, start, tracking = begin(run, examine_host, replays)
-            reading.enter_context(reader)
-        started = StartedRun(run, start, tracking.log if tracking else lambda record: None, reader, examine_host)
-        with (
-            tracking.until_end() if tracking else contextlib.nullcontext(),
-            started.stack,
-            started.stop,
-            started.watchdog,
-            contextlib.closing(started.reporter),
-            recorded_end(run),
-        ):
-            started.reporter.introduce()
-            try:
-                yield started
-            except Stopped:
-                started.end_steps()
-                raise
+            run.learner.load(broadcast_arrays(group, run.learner.weights()))
+            begun = _begin(run, examine_host, replays)
+        group.trains()
+        return begun
+
+    return together(group, begin_or_join)[0]
+
+
+def _begin(run: RunContext, examine_host: Callable[[], Findings], replays: bool) -> Begun:
+    """Start or resume a run together with the other ranks. run: without a folder."""
+    consistency.check_same_options(run.group, run.shared_values)
+    if run.config.shards:
+        consistency.check_same_arithmetic(run.group, run.arithmetic)
+    start = resume(run, replays)
+    run.folder = start.folder
+    if start.is_finished:
+        _leave_as_it_is(run, start.position)
+    if run.local_steps:
+        run.local_steps.begin(start.position.step)
+    if run.is_rank_0:
+        checkpoint = str(start.parent.path) if start.parent else ""
+        agent_pipe.send(OpenedRun(str(run.folder), run.runtime.auto_resume, checkpoint))
+    return start, _start_records(run, start.position, examine_host)
+
+
+def _join(run: RunContext, agreement: Agreement, examine_host: Callable[[], Findings]) -> Begun:
+    """Go on with the others, who train already, from their state."""
+    group, given = run.group, receive(run, agreement.root)
+    run.folder = given.folder
+    open_log(run.folder, group, run.runtime)
+    log.info("rank %d joins %d others at step %d", rank_of(group), group.size - 1, agreement.step)
+    run.not_finite_at_first.update(consistency.not_finite(run.learner.weights()))
+    tracking = None
+    if run.is_rank_0:  # it was cut off from the others while they began
+        tracking = write_records(run, given.state.position, examine_host)
+    start = Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled)
+    return start, tracking
+
+
+def _warm_up(run: RunContext, reader: Reader) -> None:
+    """Make a step alone, before the others wait for this rank: frameworks need longer for the first one."""
+    learner, at = run.learner, Position(global_batch=run.global_batch, seed=run.config.seed)
+    if run.target.kind == "script":  # whose loop makes the steps
+        return
+    weights = {name: array.copy() for name, array in learner.weights().items()}
+    state = learner.optimizer_state()
+    before = state._replace(arrays={name: array.copy() for name, array in state.arrays.items()})
+    for batch in Batches(run, reader).of_epoch(at, 1):
+        learner.train_step(batch)
+    learner.load(weights)
+    learner.load_optimizer_state(before)
+    learner.load_averages({})
+    learner.skipped = 0
+
+
+def _leave_as_it_is(run: RunContext, at: Position) -> NoReturn:
+    """Say that there is nothing to do, end the communication with the other ranks, and raise AlreadyFinished."""
+    options = "--patience" if at.has_waited(run.config.patience) else "--epochs or --max-steps"
+    if run.is_rank_0 and not run.runtime.quiet:
+        print(
+            f"nothing to do: {printable(f'{run.folder}')} has finished, at step {at.step} of {run.last_step}; "
+            f"to train further, raise {options}",
+            file=sys.stderr,
+            flush=True,
+        )
+    run.group.close()
+    raise AlreadyFinished(run, at)
+
+
+def _start_records(run: RunContext, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
+    """Compare the ranks' weights, and begin to write what the run records; returns who hands it to trackers."""
+    weights = run.learner.weights()
+    run.not_finite_at_first.update(consistency.not_finite(weights))
+    parameters = run.check_same_weights(position.step, "before the first step", weights)
+    log.info("rank %d of %d starts with parameters %s", rank_of(run.group), run.group.size, parameters)
+    if run.config.shards:
+        consistency.warn_of_processors(run.group, run.arithmetic)
+    return write_records(run, position, examine_host) if run.is_rank_0 else None
+
+
+def write_records(run: RunContext, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
+    """On rank 0: write what the run records before its first step; returns who hands it to trackers."""
+    with must_write("the record of this run", run.folder):
+        return start_tracking(run, _write_record(run, examine_host), position)
+
+
+def start_tracking(run: RunContext, content: dict[str, Any], position: Position) -> Tracking | None:
+    """Who hands what the run records to its trackers, if there are some. content: of `config.json`."""
+    if not run.runtime.tracker:
+        return None
+    from hvdtrain.runs.trackers.tracking import Tracking
+
+    return Tracking(run.runtime.tracker, run.folder, content, position.step)
+
+
+def _write_record(run: RunContext, examine_host: Callable[[], Findings]) -> dict[str, Any]:
+    """Write what is known before the first step; the content of `config.json`."""
+    target = run.target.record()
+    bits = {name: value for name, value in run.arithmetic.items() if name not in consistency.ELSEWHERE}
+    data = run.dataset.fingerprint[: record.FINGERPRINT_DIGITS]
+    written = record.write_options(
+        run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step, bits, data
+    )
+    findings = examine_host()
+    record.write_json(run.folder / "doctor.json", {"findings": findings})
+    for finding in findings:
+        if finding["status"] == "fail":
+            log.warning("%s; %s", finding["text"], finding["remedy"])
+    return written
 
 
 @contextlib.contextmanager

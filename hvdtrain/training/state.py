@@ -29,7 +29,7 @@ from hvdtrain.runs.lock import RunLock
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.tasks.target import Target
-from hvdtrain.training import arithmetic, starting_weights
+from hvdtrain.training import consistency, starting_weights
 from hvdtrain.training.rank_states import drops_states, for_ranks, local_state
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.starting_weights import StartingWeights
@@ -57,7 +57,7 @@ def resume(run: RunContext, replays: bool = False) -> Start:
     """Where the run starts; loads the state to resume, if there is one, into the learner.
 
     run: without a folder. replays: whether other arithmetic than the checkpoint's is allowed, see
-    `arithmetic.check_resumed`. Call it on every rank; rank 0 acquires the lock of the folder. Raises UserError, on all
+    `consistency.check_resumed`. Call it on every rank; rank 0 acquires the lock of the folder. Raises UserError, on all
     ranks, if another job holds it, if there is no usable checkpoint, or it does not match the options.
     """
     config, learner, group = run.config, run.learner, run.group
@@ -83,7 +83,7 @@ def resume(run: RunContext, replays: bool = False) -> Start:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
     parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
     if not replays and (config.shards or saved.arithmetic):
-        arithmetic.check_resumed(config, run.arithmetic, path, saved)
+        consistency.check_resumed(config, run.arithmetic, path, saved)
     restore(run, path, saved)
     if local_saved and drops_states(local_saved, learner):
         ranks = 1 + len(local_saved.other_ranks)

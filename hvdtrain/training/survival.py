@@ -12,22 +12,23 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from hvdtrain.collectives.arrays import broadcast_from
-from hvdtrain.collectives.surviving import RanksChanged, RanksJoin, SurvivingGroup, rank_of
+from hvdtrain.collectives.surviving import RanksChange, RanksChanged, RanksJoin, SurvivingGroup, rank_of
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces.learner import Checkpoint
+from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.agent_pipe import Excluded
 from hvdtrain.system.phases import RENEWING, phases
-from hvdtrain.training import arithmetic, consistency
-from hvdtrain.training.loop import TrainingLoop
+from hvdtrain.training import consistency
 from hvdtrain.training.observer import Pause
 from hvdtrain.training.ranks import IntervalCollector
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import broadcast_checkpoint, restore
+
+T = TypeVar("T")
 
 
 class Standing(NamedTuple):
@@ -70,7 +71,7 @@ class Handover(NamedTuple):
     folder: Path
     """The run's."""
     options: dict[str, Any]
-    """See `consistency.shared_values`."""
+    """See `RunContext.shared_values`."""
     skipped: int
     """See `Learner.skipped`."""
     losses: list[Any]
@@ -85,62 +86,68 @@ def hand_over(group: Group, given: Handover | None, root: int) -> Handover:
     return Handover(state, folder, options, skipped, losses)
 
 
+def together(
+    group: SurvivingGroup, work: Callable[[], T], change: RanksChanged | None = None
+) -> tuple[T, RanksChange | None]:
+    """What `work` returns, which is done with the other ranks, and again whenever they change; and all such changes.
+
+    change: one that has come before.
+    """
+    changes: RanksChange | None = None
+    while True:
+        if change:
+            renewed = group.renew(change)
+            changes = changes.then(renewed) if changes else renewed
+        try:
+            return work(), changes
+        except RanksChanged as another:
+            change = another
+
+
 class Survivors:
     """Goes on with the ranks that are left, or have joined, whenever they change.
 
-    take_over: called on each rank after a change; the new rank 0 takes over what the lost one had.
+    take_over: called on each rank after a change, with its position; the new rank 0 takes over what the lost one had.
     """
 
-    def __init__(
-        self, run: RunContext, training: TrainingLoop, ranks: IntervalCollector, take_over: Callable[[], None]
-    ) -> None:
-        self._run, self._training, self._ranks, self._take_over = run, training, ranks, take_over
+    def __init__(self, run: RunContext, ranks: IntervalCollector, take_over: Callable[[Position], None]) -> None:
+        self._run, self._ranks, self._take_over = run, ranks, take_over
         if isinstance(run.group, SurvivingGroup):
             run.group.connect_limit_s = math.inf  # from now on the watchdog notices ranks that do not come
 
-    def do(self, work: Callable[[], None]) -> None:
-        """Do this together with the other ranks, and again after each change of them."""
-        while True:
-            try:
-                return work()
-            except RanksChanged as change:
-                self.renew(change)
+    def renew(self, change: RanksChanged, at: Position, is_settled: bool) -> tuple[Position, bool, Pause]:
+        """Where the ranks that train now go on: at the furthest step of all, and whether all that was due then is done.
 
-    def renew(self, change: RanksChanged) -> None:
-        """Go on with the ranks that train now, from the furthest step of all."""
-        group, began, before = self._run.group, time.monotonic(), self._training.at.step
+        at, is_settled: of this rank.
+        """
+        group, began, before = self._run.group, time.monotonic(), at.step
         assert isinstance(group, SurvivingGroup)
-        in_step = self._training.is_settled and not isinstance(change, RanksJoin) and before < self._run.last_step
+        in_step = is_settled and not isinstance(change, RanksJoin) and before < self._run.last_step
         phases.begin(RENEWING)
-        changed = group.renew(change)
-        while True:
-            try:
-                is_settled = self._agree(group)
-                break
-            except RanksChanged as another:
-                changed = changed.then(group.renew(another))
+        self._at, self._is_settled = at, is_settled
+        is_settled, changes = together(group, self._agree, change)
+        assert changes
         group.trains()
-        self._take_over()
-        at = self._training.at
-        pause = Pause(changed, time.monotonic() - began, int(in_step and at.step == before))
-        self._training.renewed(at, is_settled, pause)
+        at = self._at
+        self._take_over(at)
+        return at, is_settled, Pause(changes, time.monotonic() - began, int(in_step and at.step == before))
 
-    def _agree(self, group: SurvivingGroup) -> bool:
+    def _agree(self) -> bool:
         """Get the furthest state, or give it; whether all that was due after its step is done."""
-        run, training = self._run, self._training
-        agreement = agree(group, Standing(training.at.step, training.is_settled))
+        run, group = self._run, self._run.group
+        agreement = agree(group, Standing(self._at.step, self._is_settled))
         if not agreement.is_shared:
             handover = hand_over(group, self._given() if group.rank == agreement.root else None, agreement.root)
-            if training.at.step < agreement.step:
+            if self._at.step < agreement.step:
                 restore(run, run.folder, handover.state)
                 run.learner.skipped, self._ranks.losses = handover.skipped, handover.losses
-                training.at, training.is_settled = handover.state.position, False
+                self._at, self._is_settled = handover.state.position, False
         return agreement.is_settled
 
     def _given(self) -> Handover:
         run = self._run
-        state = run.checkpoint(self._training.at, run.learner.weights())
-        return Handover(state, run.folder, _shared_values(run), run.learner.skipped, self._ranks.losses)
+        state = run.checkpoint(self._at, run.learner.weights())
+        return Handover(state, run.folder, run.shared_values, run.learner.skipped, self._ranks.losses)
 
 
 def receive(run: RunContext, root: int) -> Handover:
@@ -149,19 +156,15 @@ def receive(run: RunContext, root: int) -> Handover:
     Raises TrainingError if its options, data or arithmetic are not theirs; they go on without it, and without its host.
     """
     given = hand_over(run.group, None, root)
-    rank, local = rank_of(run.group), _shared_values(run)
+    rank, local = rank_of(run.group), run.shared_values
     for name, value in given.options.items():
         if local.get(name) != value:
             _refuse(rank, f"has {name} {local.get(name)}, and the others have {value}")
-    for difference in arithmetic.changes(given.state.arithmetic, run.arithmetic):
+    for difference in consistency.changes(given.state.arithmetic, run.arithmetic):
         _refuse(rank, f"would compute other bits: {difference} on the others")
     restore(run, given.folder, given.state)
     run.learner.skipped = given.skipped
     return given
-
-
-def _shared_values(run: RunContext) -> dict[str, Any]:
-    return consistency.shared_values(run.config, run.runtime, run.target, run.dataset.fingerprint)
 
 
 def _refuse(rank: int, reason: str) -> NoReturn:

@@ -56,8 +56,8 @@ class Tracing(Observer):
         phases.stop_recording()
         self._done = -1
 
-    def ended(self) -> None:
-        """Write what was recorded: no more steps follow."""
+    def ended(self, at: Position) -> None:
+        """Write what was recorded."""
         if phases.is_recording:
             self._finish()
         elif self.steps:

@@ -11,8 +11,7 @@ from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import result
-from hvdtrain.training.begin import AlreadyFinished, Findings
-from hvdtrain.training.start import check_trackers, start_run
+from hvdtrain.training.start import AlreadyFinished, Findings, check_trackers, start_run
 
 
 def train(
@@ -31,14 +30,9 @@ def train(
 
     learner = build_learner(config, target, target.initial_weights(config), runtime)
 
-    def to_the_end() -> None:
-        started.training.train()
-        result.finish(started)
-
     try:
         with start_run(config, runtime, target, learner, dataset, examine_host) as started:
-            started.compile()
-            started.survivors.do(to_the_end)
+            started.training.train(lambda: result.finish(started))
     except AlreadyFinished as finished:
         return finished.run.folder
     return started.run.folder

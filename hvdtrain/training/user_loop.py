@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
+import inspect
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
 
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.surviving import RanksChanged
@@ -20,10 +22,29 @@ from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
 from hvdtrain.training import result
-from hvdtrain.training.begin import AlreadyFinished, Findings
 from hvdtrain.training.loop_position import LoopPosition
-from hvdtrain.training.nested import EPOCH_END, EpochEnd, by_epoch
-from hvdtrain.training.start import StartedRun, check_trackers, start_run
+from hvdtrain.training.start import AlreadyFinished, Findings, check_trackers, start_run
+
+
+class EpochEnd:
+    """Stands in the stream of batches after the last one of an epoch, for a script of two nested loops."""
+
+
+EPOCH_END: Final = EpochEnd()
+Arrays = tuple[Any, ...]
+
+
+@dataclass
+class Turn:
+    """A turn of a script's loop: a batch, or with --shards one of its shards, and what `step` made of it."""
+
+    is_first: bool
+    """Whether it begins the step."""
+    ends_step: bool
+    loss: StepLoss | None = None
+    """None until the step, or its part, is made."""
+    change: RanksChanged | ShardsDiffer | ShardHashes | None = None
+    """Why it was no update: raised when the script asks for the next batch, or leaves."""
 
 
 class UserLoop(LoopPosition):
@@ -46,21 +67,13 @@ class UserLoop(LoopPosition):
         self._learner = build_user_learner(config, self._script, runtime)
         self._stack = contextlib.ExitStack()
         self._started = self._finished = None
-        self._is_set_up = self._has_steps = self._is_complete = False
-        self._loss: StepLoss | None = None
-        """Of the present step; None until `step` was called in it."""
-        self._is_counted = False
-        """Whether the step of the present batch was counted already, as at the end of an epoch."""
-        self._is_stepped, self._ends_step = False, True
-        """Whether `step` was called for the present batch, and whether that completes the step."""
-        self._change: RanksChanged | ShardsDiffer | ShardHashes | None = None
-        """Why the step of the present batch was no update, until the script asks for the next one."""
-        self._is_saveable = False
-        """Whether the optimizer's state after a step is known to be one that a checkpoint can have."""
+        self._stream: Iterator[Arrays | EpochEnd] = iter(())
+        """The rest of the run: the batches that the script gets."""
+        self._turn: Turn | None = None
+        """The present one; None before the first, and after the loop."""
+        self._is_set_up = self._has_steps = False
         self._resumed_schedules: dict[str, int] = {}
         """Steps of each schedule of a run that is resumed in the middle of an epoch, until the first step."""
-        self._difference: ShardsDiffer | None = None
-        """What an audit has found in the present step, which is no update then."""
         self._lr = 0.0
         """Learning rate of the last call of `step`."""
 
@@ -72,8 +85,10 @@ class UserLoop(LoopPosition):
             self._stack.__exit__(kind, error, trace)
             return
         with self._stack:
-            if self._started and self._has_steps and not self._is_complete:
-                self._leave(self._started)
+            if self._turn and (self._has_steps or self._turn.loss is not None):  # the script has left the loop
+                phases.is_leaving = True
+                for _ in self._stream:
+                    pass
 
     def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
         """The model and the optimizer to use from then on: on the device, with rank 0's weights, for all ranks.
@@ -81,8 +96,7 @@ class UserLoop(LoopPosition):
         unused_parameters: whether parameters may get no gradient in a step, which DistributedDataParallel must know.
         Raises UserError if they do not fit together.
         """
-        if self._is_set_up:
-            raise UserError("setup() is called twice", "join the models in one module, and train it with one optimizer")
+        _check_time("setup", not self._is_set_up, "call it once: join the models in one module, with one optimizer")
         wrapped = self._learner.setup(model, optimizer, unused_parameters)
         self._is_set_up = True
         return wrapped
@@ -92,39 +106,45 @@ class UserLoop(LoopPosition):
 
         Each has state_dict() and load_state_dict(). Call it before `batches`. Raises UserError otherwise.
         """
-        if self._started or not self._is_set_up:
-            raise UserError("register() is called at the wrong time", "call it after setup() and before batches()")
+        is_time = self._is_set_up and not self._started
+        _check_time("register", is_time, "call it after setup() and before batches()")
         self._learner.register(states)
 
     def batches(
         self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None, validation: Any = None
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[Arrays]:
         """The batches of this rank, in all epochs: a tuple of arrays each, on the device. Call `step` after each.
 
         train, test, validation: rows, as a task's data() returns them (docs/own.md). evaluate: called with the arrays
         of test or validation rows, in evaluation mode, returns the loss of each row, or that and a dict of metrics of
         each row.
-        Raises UserError for what is none of this, and what `train` raises.
+        Raises UserError if the rows or evaluate are invalid, and what `train` raises.
         """
-        stream = self._begin(False, train, test, evaluate, validation)
-        return (batch for batch in stream if not isinstance(batch, EpochEnd))
+        self._begin("batches", tuple, train, test, evaluate, validation)
+        return (batch for batch in self._stream if not isinstance(batch, EpochEnd))
 
     def each_epoch(
         self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None, validation: Any = None
-    ) -> Iterator[Iterator[tuple[Any, ...]]]:
+    ) -> Iterator[Iterator[Arrays]]:
         """For two nested loops: the batches of each epoch, by `batches`, of a resumed one those that are left.
 
         What the script does after the batches of an epoch, such as a schedule's step(), is done once for each epoch:
         after its evaluation (`scores`), and before the checkpoint.
         """
-        return by_epoch(self._begin(True, train, test, evaluate, validation))
+        self._begin("each_epoch", self._end_of_epoch, train, test, evaluate, validation)
+        return _by_epoch(self._stream)
 
     def _begin(
-        self, is_nested: bool, train: Any, test: Any, evaluate: Callable[..., Any] | None, validation: Any
-    ) -> Iterator[tuple[Any, ...] | EpochEnd]:
-        if self._started or self._finished or not self._is_set_up:
-            name = "each_epoch" if is_nested else "batches"
-            raise UserError(f"{name}() is called at the wrong time", "call it once, after setup()")
+        self,
+        name: str,
+        at_epoch_end: Callable[[], Iterable[EpochEnd]],
+        train: Any,
+        test: Any,
+        evaluate: Callable[..., Any] | None,
+        validation: Any,
+    ) -> None:
+        is_time = self._is_set_up and not (self._started or self._finished)
+        _check_time(name, is_time, "call it once, after setup()")
         has_rows = test is not None or validation is not None or Division.by(self._config).validation > 0
         if has_rows != (evaluate is not None):
             problem = "rows to evaluate, but no evaluate" if has_rows else "evaluate, but no rows for it"
@@ -135,72 +155,65 @@ class UserLoop(LoopPosition):
         dataset = self._script.load(train, test, validation, self._config)
         starting = start_run(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
         try:
-            self._started = self._stack.enter_context(starting)
+            started = self._started = self._stack.enter_context(starting)
         except AlreadyFinished as finished:  # the script goes on after its loop
             self._finished = finished
-            return iter(())
-        at = self._started.at
-        if at.epoch and at.rows_in_epoch:  # resumed in the middle of an epoch
+            return
+        if started.at.epoch and started.at.rows_in_epoch:  # resumed in the middle of an epoch
             self._resumed_schedules = self._learner.schedule_steps()
-        return self._batches(self._started, is_nested)
+        self._stream = started.training.run(self._make_steps, self._finish, at_epoch_end)
 
-    def _batches(self, started: StartedRun, is_nested: bool) -> Iterator[tuple[Any, ...] | EpochEnd]:
-        while not self._is_complete:
-            try:
-                for batches in started.training.epochs():
-                    for batch in batches:
-                        try:
-                            yield from self._parts(batch)
-                        except ShardsDiffer as difference:
-                            yield from self._compute_again(started, difference)
-                        self._count_step(started)
-                    if is_nested:
-                        yield from self._end_of_epoch(started)
-                self._finish(started)
-            except RanksChanged as change:
-                self._difference = None  # the step is done again
-                started.logged.discard_step()
-                started.survivors.renew(change)
+    def _make_steps(self, batches: Iterator[Batch], _: int) -> Iterator[Arrays]:
+        """The arrays of each batch, and the steps that the script makes with them; see `MakeSteps`."""
+        assert self._started
+        for batch in batches:
+            turn = yield from self._turns(batch)
+            if turn.loss is not None:
+                self._started.training.after_step(turn.loss)
+            if phases.is_leaving:
+                return
 
-    def _end_of_epoch(self, started: StartedRun) -> Iterator[EpochEnd]:
-        """Let the script do what it does at the end of an epoch, once: not where the ranks have changed after it.
-
-        Not either at the end of a run that --max-steps ends before: a resumed one goes on in the middle of the epoch.
-        """
-        training, learner = started.training, self._learner
-        training.evaluate_epoch()
-        if not training.at.rows_in_epoch and learner.ended_epochs != training.at.epoch:
-            learner.ended_epochs = training.at.epoch
-            yield EPOCH_END
-
-    def _compute_again(self, started: StartedRun, difference: ShardsDiffer) -> Iterator[tuple[Any, ...]]:
-        """One more turn of the loop, with the shard of which two ranks computed different bits."""
-        auditor, at = started.auditor, started.training.at
-        self._difference = difference
-        try:
-            yield from self._parts(auditor.again(at, difference))
-        except ShardHashes as hashes:
-            self._difference = None
-            auditor.decide(at, difference, hashes)
-
-    def _parts(self, batch: Batch) -> Iterator[tuple[Any, ...]]:
-        """The arrays of the batch, or of each of its shards."""
+    def _turns(self, batch: Batch) -> Generator[Arrays, None, Turn]:
+        """The arrays of the batch, or of each of its shards; the last turn, without a loss if the script leaves."""
         parts: tuple[Batch, ...] = (batch,)
-        self._loss = None
         if batch.shards is not None:
             parts = batch.shards
             self._learner.begin_shards(batch)
         for number, part in enumerate(parts, 1):
-            self._is_stepped, self._is_counted, self._ends_step = False, False, number == len(parts)
+            turn = self._turn = Turn(number == 1, number == len(parts))
             arrays = self._learner.prepare(part)
             phases.begin(SCRIPT_FORWARD)
             yield arrays
-            if self._change:
-                change, self._change = self._change, None
-                raise change
-            if not self._is_stepped:
+            if turn.change:
+                raise turn.change
+            is_made = turn.loss is not None
+            if phases.is_leaving:
+                if (is_made or not turn.is_first) and not (is_made and turn.ends_step):
+                    problem = f"the script left its loop between two shards of step {batch.step}"
+                    raise UserError(problem, "leave it only where run.step() returns True")
+                break
+            if not is_made:
                 problem = f"step() was not called for the batch of step {batch.step}"
                 raise UserError(problem, "call it for each batch, on every rank")
+        return turn
+
+    def _end_of_epoch(self) -> Iterator[EpochEnd]:
+        """Let the script do what it does at the end of an epoch, once: not where the ranks have changed after it.
+
+        Not either at the end of a run that --max-steps ends before: a resumed one goes on in the middle of the epoch.
+        """
+        assert self._started
+        training, learner = self._started.training, self._learner
+        training.evaluate_epoch()
+        at = training.at
+        if not (at.rows_in_epoch or phases.is_leaving) and learner.ended_epochs != at.epoch:
+            learner.ended_epochs = at.epoch
+            yield EPOCH_END
+
+    def _finish(self) -> None:
+        assert self._started
+        result.finish(self._started)
+        self._turn = None
 
     def log(self, **values: Any) -> None:
         """Record figures of the script's own at the next logging step: numbers, or tensors of one value.
@@ -208,9 +221,9 @@ class UserLoop(LoopPosition):
         Each is averaged over the steps since the last logging step, and over the ranks that have logged it. It does not
         wait for other ranks, so that each may log what it has. Raises UserError for what is no number.
         """
-        if not self._started or self._is_complete:
-            raise UserError("log() is called outside the loop", "call it for a batch, before or after step()")
-        self._started.logged.add(values)
+        _check_time("log", self._turn is not None, "call it for a batch, before or after step()")
+        assert self._started
+        self._started.log(values)
 
     def step(self, losses: Any) -> bool:
         """Train on the losses of the batch's rows, (n,): backward, gradients over all ranks, and update.
@@ -219,32 +232,33 @@ class UserLoop(LoopPosition):
         call what runs once a step, such as a schedule's step(). Raises UserError if they are not a value for each row,
         or if it is the second call for a batch.
         """
-        if self._is_stepped or not self._started:
-            raise UserError("step() is called twice, or before the first batch", "call it once for each batch")
+        turn = self._turn
+        _check_time("step", turn is not None and turn.loss is None and not turn.change, "call it once for each batch")
+        assert turn
         lr = self._learner.learning_rate
-        if self._loss is not None and lr != self._lr:
+        if not turn.is_first and lr != self._lr:
             raise UserError(
                 f"step(): the learning rate changed from {self._lr:g} to {lr:g} between two shards of a step",
                 "call the schedule's step() only where run.step() returns True",
             )
         self._lr = lr
         if self._resumed_schedules:
-            self._check_schedules(self._started.training.at.epoch)
+            self._check_schedules()
         try:
-            self._loss = self._learner.step(losses, self._ends_step)
+            turn.loss = self._learner.step(losses, turn.ends_step)
         except (RanksChanged, ShardsDiffer, ShardHashes) as change:  # no update: the step is done again, or ended
-            self._change, self._is_stepped = change, True
+            turn.change = change
             return False
-        self._is_stepped = self._has_steps = True
-        if self._ends_step and not self._is_saveable:
+        if turn.ends_step and not self._has_steps:
             self._learner.optimizer_state()  # raises now what would end the run at its first checkpoint
-            self._is_saveable = True
+            self._has_steps = True
         phases.begin(SCRIPT)
-        return self._ends_step
+        return turn.ends_step
 
-    def _check_schedules(self, epoch: int) -> None:
+    def _check_schedules(self) -> None:
         """Raise UserError if the script repeats the step that a schedule made at the beginning of a resumed epoch."""
-        now, resumed, self._resumed_schedules = self._learner.schedule_steps(), self._resumed_schedules, {}
+        epoch, now = self.epoch, self._learner.schedule_steps()
+        resumed, self._resumed_schedules = self._resumed_schedules, {}
         for name, steps in resumed.items():
             if steps in (epoch, epoch + 1) and now[name] > steps:
                 raise UserError(
@@ -253,38 +267,33 @@ class UserLoop(LoopPosition):
                     "call its step() after the last step of each epoch: if run.step(losses) and run.ends_epoch",
                 )
 
-    def _count_step(self, started: StartedRun) -> None:
-        assert self._loss is not None
-        self._is_counted = True
-        started.training.after_step(self._loss)
 
-    def _leave(self, started: StartedRun) -> None:
-        """The script has left the loop before its end."""
-        phases.is_leaving = True
-        if isinstance(self._change, ShardsDiffer):
-            raise self._change
-        if self._difference:
-            raise self._difference
-        training = started.training
+def _check_time(call: str, is_time: bool, remedy: str) -> None:
+    if not is_time:
+        raise UserError(f"{call}() is called at the wrong time", remedy)
 
-        def to_the_end() -> None:
-            training.settle()
-            if training.at.rows_in_epoch:  # else the epoch before has just ended
-                training.end_epoch()
-            self._finish(started)
 
-        if isinstance(self._change, RanksChanged):  # the last step was no update
-            started.survivors.renew(self._change)
-        elif self._is_stepped and self._ends_step and not self._is_counted:
-            try:
-                self._count_step(started)
-            except RanksChanged as change:
-                started.survivors.renew(change)
-        elif self._loss is not None and not self._ends_step:
-            problem = f"the script left its loop between two shards of step {training.at.step}"
-            raise UserError(problem, "leave it only where run.step() returns True")
-        started.survivors.do(to_the_end)
+def _by_epoch(stream: Iterator[Arrays | EpochEnd]) -> Iterator[Iterator[Arrays]]:
+    """The batches of each epoch, of a stream of all.
 
-    def _finish(self, started: StartedRun) -> None:
-        result.finish(started)
-        self._is_complete = True
+    The stream goes on from the end of an epoch when the next epoch is asked for, so what the script does in between
+    comes before that. Raises UserError if the script leaves the batches of an epoch and goes on.
+    """
+    for first in stream:
+        batches = _until_end(first, stream)
+        yield batches
+        if inspect.getgeneratorstate(batches) != inspect.GEN_CLOSED:
+            raise UserError(
+                "the script left the batches of an epoch before its end, and asks for the next epoch",
+                "take all batches of each epoch, or leave both loops",
+            )
+
+
+def _until_end(first: Arrays | EpochEnd, stream: Iterator[Arrays | EpochEnd]) -> Generator[Arrays, None, None]:
+    if isinstance(first, EpochEnd):  # all of its steps were done before ranks changed
+        return
+    yield first
+    for batch in stream:
+        if isinstance(batch, EpochEnd):
+            return
+        yield batch

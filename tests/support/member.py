@@ -19,7 +19,7 @@ import numpy as np
 
 from hvdtrain.collectives import ring, surviving
 from hvdtrain.collectives.arrays import broadcast_from
-from hvdtrain.collectives.surviving import RanksChange, RanksChanged, SurvivingGroup, leave_if_agreed
+from hvdtrain.collectives.surviving import RanksChanged, SurvivingGroup, leave_if_agreed
 from hvdtrain.errors import Stopped
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.system import agent_pipe, processes
@@ -28,7 +28,7 @@ from hvdtrain.system.rank_info import LAUNCH, VARIABLES
 from hvdtrain.system.run_end import Failure
 from hvdtrain.training import heartbeats, watchdog
 from hvdtrain.training.observer import Pause
-from hvdtrain.training.survival import Standing, agree
+from hvdtrain.training.survival import Standing, agree, together
 from hvdtrain.training.timing import StepTimer
 from hvdtrain.training.watchdog import Watchdog
 
@@ -100,12 +100,7 @@ class Member:
         group = self._group = SurvivingGroup(ring.connect)
         self.note("ready")
         group.join(HANG_S)
-        while True:
-            try:
-                self._agree()
-                break
-            except RanksChanged as change:
-                group.renew(change)
+        together(group, self._agree)
         self._step = max(self._step, 0)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._request)
@@ -140,13 +135,8 @@ class Member:
 
     def _renew(self, change: RanksChanged) -> None:
         phases.begin(RENEWING)
-        changed: RanksChange = self._group.renew(change)
-        while True:
-            try:
-                self._agree()
-                break
-            except RanksChanged as another:
-                changed = changed.then(self._group.renew(another))
+        _, changed = together(self._group, self._agree, change)
+        assert changed
         self._dog.renewed(Position(step=self._step), Pause(changed, 0.0, 0))
         self._dog._compiling = False  # else a rank that is stuck in its first step would not hang
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import re
+from unittest import mock
 
 import pytest
 from support.fake_learner import FakeLearner
@@ -16,8 +17,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.tasks.target import NetworkTarget
-from hvdtrain.training import arithmetic
-from hvdtrain.training.consistency import check_same_options
+from hvdtrain.training import consistency
+from hvdtrain.training.run import RunContext
 
 SHARDED = Config(framework="torch", shards=4)
 LOCAL = {
@@ -41,7 +42,7 @@ class Ranks:
 
     def gather(self, value):
         if isinstance(value, dict):
-            return [value, dict(arithmetic._values(self._other))]
+            return [value, dict(consistency._values(self._other))]
         return ["node1", "node2"] if value != LOCAL["processor"] else [value, self._other["processor"]]
 
 
@@ -66,28 +67,28 @@ def saved(framework="torch", **changed):
 )
 def test_a_difference_between_ranks_and_at_a_resume(changed, option):
     with pytest.raises(UserError) as raised:
-        arithmetic.check_same_on_ranks(Ranks(**changed), LOCAL)
+        consistency.check_same_arithmetic(Ranks(**changed), LOCAL)
     assert (raised.value.option, raised.value.rank) == (option, 1)
     assert "node1" in raised.value.reason and "node2" in raised.value.reason and raised.value.remedy
     with pytest.raises(UserError) as raised:
-        arithmetic.check_resumed(SHARDED, LOCAL, "runs/a", saved(**changed))
+        consistency.check_resumed(SHARDED, LOCAL, "runs/a", saved(**changed))
     assert raised.value.option == option and "--shards 0" in raised.value.remedy
 
 
 @pytest.fixture
 def warnings(caplog, monkeypatch):
     """What is logged so far, each message once: a test before may have given the logger another handler."""
-    monkeypatch.setattr(arithmetic.log, "propagate", True)
-    with caplog.at_level(logging.WARNING, arithmetic.log.name):
+    monkeypatch.setattr(consistency.log, "propagate", True)
+    with caplog.at_level(logging.WARNING, consistency.log.name):
         yield lambda: {record.getMessage() for record in caplog.records}
 
 
 def test_other_processors_are_a_warning(warnings):
-    arithmetic.check_same_on_ranks(Ranks(processor="another model"), LOCAL)
-    arithmetic.warn_of_processors(Ranks(), LOCAL)
+    consistency.check_same_arithmetic(Ranks(processor="another model"), LOCAL)
+    consistency.warn_of_processors(Ranks(), LOCAL)
     assert not warnings()
-    arithmetic.warn_of_processors(Ranks(processor="Xeon of tomorrow"), LOCAL)
-    arithmetic.check_resumed(SHARDED, LOCAL, "runs/a", saved(processor="Xeon of yesterday"))
+    consistency.warn_of_processors(Ranks(processor="Xeon of tomorrow"), LOCAL)
+    consistency.check_resumed(SHARDED, LOCAL, "runs/a", saved(processor="Xeon of yesterday"))
     assert len(warnings()) == 2
 
 
@@ -103,12 +104,12 @@ def test_other_processors_are_a_warning(warnings):
     ],
 )
 def test_what_a_resume_may_change(warnings, config, checkpoint, count):
-    arithmetic.check_resumed(config, LOCAL, "runs/a", checkpoint)
+    consistency.check_resumed(config, LOCAL, "runs/a", checkpoint)
     assert len(warnings()) == count
 
 
 def test_the_record_of_this_process():
-    found = arithmetic.record(Config(framework="torch", shards=4, isa="avx2"), FakeLearner())
+    found = consistency.arithmetic_record(Config(framework="torch", shards=4, isa="avx2"), FakeLearner())
     assert set(found) == set(LOCAL)
     assert (found["shards"], found["instruction_set"], found["device"]) == (4, "avx2", "cpu")
     assert found["threads"] >= 1 and "numpy" in found["versions"]
@@ -145,7 +146,9 @@ class WithOther:
 
 
 def compare(group, network=LENET, data="data"):
-    check_same_options(group, Config(), RuntimeOptions(), NetworkTarget(network), data)
+    run = mock.Mock(config=Config(), runtime=RuntimeOptions(), target=NetworkTarget(network))
+    run.dataset.fingerprint = data
+    consistency.check_same_options(group, RunContext.shared_values.fget(run))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,8 +13,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs.step_times import StepSeconds
-from hvdtrain.training.balance import LENGTHS, Balancer, balanced, moved, moves_to
-from hvdtrain.training.balancing import Balancing
+from hvdtrain.training.balance import LENGTHS, Balancer, Balancing, balanced, moved
 from hvdtrain.training.ranks import LoggedInterval
 
 STEPS = 10
@@ -68,8 +67,8 @@ def test_moves_lead_to_these_numbers(counts, data):
     shards = iter(data.draw(st.permutations(range(sum(counts)))))
     before = Assignment(tuple(tuple(sorted(itertools.islice(shards, count))) for count in counts))
     after = data.draw(st.permutations(counts))
-    moves = moves_to(before, after)
-    assert moved(before, moves).counts == after
+    assignment, moves = moved(before, after)
+    assert assignment.counts == after
     assert len(moves) == sum(max(old - new, 0) for old, new in zip(counts, after, strict=True))
     assert all(shard in before.by_rank[giver] for shard, giver, _ in moves)
 

@@ -189,7 +189,7 @@ def test_all_ranks_refuse_what_only_rank_0_reads(tmp_path):
         learner = FakeLearner()
         learner.group = OneOfTwo(rank, said)
         with pytest.raises(UserError, match="exists") as raised:
-            resume(RunContext(Config(), options, NetworkTarget(NETWORK), learner, numbered(8), Path()))
+            resume(RunContext(Config(), options, NetworkTarget(NETWORK), learner, numbered(8)))
         reasons.append(raised.value.args)
     assert reasons[0] == reasons[1] and decode(encode(said[0])) == said[0]
 

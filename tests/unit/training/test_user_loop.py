@@ -22,7 +22,7 @@ from hvdtrain.errors import HvdtrainError, NotFiniteError, UserError
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.metrics import MetricsReader
 from hvdtrain.system.phases import phases
-from hvdtrain.training import survival
+from hvdtrain.training.loop import TrainingLoop
 
 ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.int64)
 """Three steps an epoch."""
@@ -357,7 +357,7 @@ def stepping(step):
         (lambda run: run.setup(*made(nn.LazyLinear(2))), "weight has no values yet"),
         (lambda run: run.setup(*horovods()), "the optimizer is Horovod's DistributedOptimizer"),
         (lambda run: run.setup(*made(parts()[0], torch.optim.LBFGS)), "the step() of LBFGS does not have"),
-        (lambda run: (run.setup(*parts()), run.setup(*parts())), "setup() is called twice"),
+        (lambda run: (run.setup(*parts()), run.setup(*parts())), "setup() is called at the wrong time"),
         (lambda run: (run.setup(*parts()), run.register(x=3)), "x has no state_dict()"),
         (lambda run: (run.setup(*parts()), run.register(optimizer=parts()[1])), "optimizer is there already"),
         (lambda run: (run.setup(*parts()), run.register(x=of_other_optimizer())), "x belongs to another optimizer"),
@@ -366,7 +366,7 @@ def stepping(step):
         (lambda run: (run.setup(*parts()), run.batches(ROWS, ROWS)), "got rows to evaluate, but no evaluate"),
         (lambda run: (run.setup(*parts()), run.batches((ROWS[0], ROWS[1][:3]))), "arrays of length 3, 30"),
         (lambda run: run.epoch, "the run has not begun"),
-        (lambda run: run.step(torch.zeros(3)), "step() is called twice, or before the first batch"),
+        (lambda run: run.step(torch.zeros(3)), "step() is called at the wrong time"),
         (leave_an_epoch, "left the batches of an epoch"),
         (evaluating(lambda found: found.sum()), "evaluate(): got a tensor of shape (), not a value for each of 30"),
         (evaluating(lambda found: (found, [found])), "evaluate() returned metrics of type list"),
@@ -379,7 +379,7 @@ def stepping(step):
         (stepping(lambda run, found: run.log(x=found[0] * 1j)), "log(): x is a tensor of shape ()"),
         (stepping(lambda run, found: (run.log(**MANY), run.step(found))), "51 names of figures"),
         (stepping(lambda run, found: None), "step() was not called for the batch of step 0"),
-        (stepping(lambda run, found: (run.step(found), run.step(found))), "step() is called twice"),
+        (stepping(lambda run, found: (run.step(found), run.step(found))), "step() is called at the wrong time"),
         (stepping(lambda run, found: run.step(found * float("nan"))), "rank 0: loss is not finite at step 0"),
     ],
 )
@@ -695,7 +695,7 @@ def test_workers_that_cannot_be_are_a_warning(start, attributes, workers, warns)
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_loop_left_after_a_step_that_was_no_update_does_not_count_it(shards, start, monkeypatch):
     renewed = []
-    monkeypatch.setattr(survival.Survivors, "renew", lambda survivors, change: renewed.append(change))
+    monkeypatch.setattr(TrainingLoop, "_renew", lambda loop, change: renewed.append(change))
     combine = ShardSums.combine
 
     def cut_off(sums):
@@ -708,9 +708,9 @@ def test_a_loop_left_after_a_step_that_was_no_update_does_not_count_it(shards, s
         model, _ = run.setup(*parts())
         counted = 0
         for batch in run.batches(ROWS):
-            counted += run.step(losses(model, batch)) or run._change is not None
+            counted += run.step(losses(model, batch)) or run._turn.change is not None
             if counted == 3:
-                assert run._change is not None
+                assert run._turn.change is not None
                 break
     assert len(renewed) == 1
     assert result(run)["steps"] == 2
