@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ ONE_CYCLE_START, ONE_CYCLE_END = 25.0, 1e4
 """By what the one-cycle schedule divides the peak for its first rate, and that for its last one: PyTorch's defaults."""
 
 
+Findings = list[dict[str, Any]]
+"""What the doctor's checks found on this host: `status`, `text`, `remedy` and more of each."""
+
+
 @dataclass(eq=False)
 class RunContext:
     """Options, learner, data and folder of a run, which do not change while it trains; and who computes which shards.
@@ -45,6 +50,8 @@ class RunContext:
     target: Target
     learner: Learner
     dataset: Dataset
+    examine_host: Callable[[], Findings] = list
+    """See `train`."""
     folder: Path = Path()
     """Set where the run begins."""
     lock: RunLock = field(default_factory=RunLock)

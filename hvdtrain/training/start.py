@@ -7,7 +7,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -36,19 +36,13 @@ from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import IntervalCollector, StopRequest
 from hvdtrain.training.reporting import Reporter
-from hvdtrain.training.run import RunContext
+from hvdtrain.training.run import Findings, RunContext
 from hvdtrain.training.saver import Saver
 from hvdtrain.training.state import Start, must_write, open_log, resume
 from hvdtrain.training.survival import Agreement, Standing, agree, receive, together
 from hvdtrain.training.timing import StepTimer, Throughput
 from hvdtrain.training.trial import try_out
 from hvdtrain.training.watchdog import MIN_LIMIT_S, Watchdog
-
-if TYPE_CHECKING:
-    from hvdtrain.runs.trackers.tracking import Tracking
-
-Findings = list[dict[str, Any]]
-"""What the doctor's checks found on this host: `status`, `text`, `remedy` and more of each."""
 
 
 class AlreadyFinished(Exception):
@@ -73,28 +67,19 @@ def check_trackers(runtime: RuntimeOptions) -> None:
 class StartedRun:
     """A run that is ready for its first step: the loop, and all who watch it.
 
-    start: where it begins. tracking: hands its records to trackers. reader: of the run's data. examine_host: see
-    `train`. stack: of what ends with the run.
+    start: where it begins. reader: of the run's data. stack: of what ends with the run.
     """
 
-    def __init__(
-        self,
-        run: RunContext,
-        start: Start,
-        tracking: Tracking | None,
-        reader: Reader,
-        examine_host: Callable[[], Findings],
-        stack: contextlib.ExitStack,
-    ) -> None:
+    def __init__(self, run: RunContext, start: Start, reader: Reader, stack: contextlib.ExitStack) -> None:
         timer, at = StepTimer(run.group), start.position
         phases.start_run(run.learner.between_steps, timer.on_step_time)
         self.run, self.batches, self.throughput = run, Batches(run, reader), Throughput()
-        self._examine_host, self._stack = examine_host, stack
+        self._stack = stack
         if run.is_over(at):  # the process that made the steps has ended before it wrote their result
             self.throughput.recall(MetricsReader(run.folder / metrics.NAME).read().of_kind("train"), run.global_batch)
         stop = StopRequest(run.folder, run.group)
         watchdog = Watchdog(run.folder, run.group, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
-        self.reporter = Reporter(run, at, self._track_by(tracking), self.batches, self.throughput)
+        self.reporter = Reporter(run, at, self._record(at), self.batches, self.throughput)
         observers: list[Observer] = [watchdog, self.reporter, self.throughput, Balancing(run, self.reporter)]
         if run.runtime.timeline:
             from hvdtrain.training.tracing import Tracing
@@ -116,27 +101,34 @@ class StartedRun:
         """Where training is."""
         return self.training.at
 
-    def _track_by(self, tracking: Tracking | None) -> Callable[[dict[str, Any]], None]:
-        """What is called on rank 0 with each record of metrics."""
-        if not tracking:
+    def _record(self, at: Position, is_recorded: bool = False) -> Callable[[dict[str, Any]], None]:
+        """On rank 0, write what is known before the first step, and hand it to trackers, if there are some.
+
+        is_recorded: whether another rank 0 has written it. Returns what is called with each record of metrics.
+        """
+        run, content = self.run, None
+        if is_recorded:
+            with contextlib.suppress(OSError, ValueError):  # of a folder that does not respond
+                content = read_json(run.folder / "config.json")
+        elif run.is_rank_0:
+            with must_write("the record of this run", run.folder):
+                content = write_record(run)
+        if not (content and run.runtime.tracker):
             return lambda record: None
+        from hvdtrain.runs.trackers.tracking import Tracking
+
+        tracking = Tracking(run.runtime.tracker, run.folder, content, at.step)
         self._stack.enter_context(tracking.until_end())
         return tracking.log
 
     def _take_over(self, at: Position) -> None:
         """On a new rank 0: have the run's folder, its console and its trackers, as the one that is lost had them."""
         run = self.run
-        if not run.is_rank_0 or run.lock.is_held:
-            return
-        run.lock.acquire(run.folder)
-        open_log(run.folder, run.group, run.runtime)
-        tracking = None
-        if not (run.folder / "config.json").exists():  # it was lost before it had written that
-            tracking = write_records(run, at, self._examine_host)
-        elif run.runtime.tracker:
-            with contextlib.suppress(OSError, ValueError):  # config.json of a folder that does not respond
-                tracking = start_tracking(run, read_json(run.folder / "config.json"), at)
-        self.reporter.track = self._track_by(tracking)
+        if run.is_rank_0 and not run.lock.is_held:
+            run.lock.acquire(run.folder)
+            open_log(run.folder, run.group, run.runtime)
+            # It may have been lost before it had written that.
+            self.reporter.track = self._record(at, (run.folder / "config.json").exists())
 
     def introduce(self) -> None:
         """Say what is trained, and compile the learner's step, if --compile asks for it, before any of it is timed.
@@ -173,42 +165,38 @@ def start_run(
     """
     reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
     with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as stack:
-        run = RunContext(config, runtime, target, learner, dataset, lock=lock)
+        run = RunContext(config, runtime, target, learner, dataset, examine_host, lock=lock)
         try_out(run)
         learner.set_length(config.epochs * run.steps_per_epoch, config.epochs)
         stack.enter_context(reader)  # before other ranks wait for this one
-        start, tracking = _begin_or_join(run, reader, examine_host, replays)
-        started = StartedRun(run, start, tracking, reader, examine_host, stack)
+        started = StartedRun(run, _begin_or_join(run, reader, replays), reader, stack)
         started.introduce()
         yield started
 
 
-Begun = tuple[Start, "Tracking | None"]
-
-
-def _begin_or_join(run: RunContext, reader: Reader, examine_host: Callable[[], Findings], replays: bool) -> Begun:
+def _begin_or_join(run: RunContext, reader: Reader, replays: bool) -> Start:
     """Start or resume a run together with the other ranks, or join those that train it already."""
     group = run.group
     if not isinstance(group, SurvivingGroup):
-        return _begin(run, examine_host, replays)
+        return _begin(run, replays)
     if group.is_replacement:
         _warm_up(run, reader)
     group.join(max(run.runtime.hang_timeout, MIN_LIMIT_S))
 
-    def begin_or_join() -> Begun:
+    def begin_or_join() -> Start:
         agreement = agree(group, Standing())
         if agreement.root >= 0:
-            begun = _join(run, agreement, examine_host)
+            start = _join(run, agreement)
         else:
             run.learner.load(broadcast_arrays(group, run.learner.weights()))
-            begun = _begin(run, examine_host, replays)
+            start = _begin(run, replays)
         group.trains()
-        return begun
+        return start
 
     return together(group, begin_or_join)[0]
 
 
-def _begin(run: RunContext, examine_host: Callable[[], Findings], replays: bool) -> Begun:
+def _begin(run: RunContext, replays: bool) -> Start:
     """Start or resume a run together with the other ranks. run: without a folder."""
     consistency.check_same_options(run.group, run.shared_values)
     if run.config.shards:
@@ -222,21 +210,23 @@ def _begin(run: RunContext, examine_host: Callable[[], Findings], replays: bool)
     if run.is_rank_0:
         checkpoint = str(start.parent.path) if start.parent else ""
         agent_pipe.send(OpenedRun(str(run.folder), run.runtime.auto_resume, checkpoint))
-    return start, _start_records(run, start.position, examine_host)
+    weights = run.learner.weights()
+    run.not_finite_at_first.update(consistency.not_finite(weights))
+    parameters = run.check_same_weights(start.position.step, "before the first step", weights)
+    log.info("rank %d of %d starts with parameters %s", rank_of(run.group), run.group.size, parameters)
+    if run.config.shards:
+        consistency.warn_of_processors(run.group, run.arithmetic)
+    return start
 
 
-def _join(run: RunContext, agreement: Agreement, examine_host: Callable[[], Findings]) -> Begun:
+def _join(run: RunContext, agreement: Agreement) -> Start:
     """Go on with the others, who train already, from their state."""
     group, given = run.group, receive(run, agreement.root)
     run.folder = given.folder
     open_log(run.folder, group, run.runtime)
     log.info("rank %d joins %d others at step %d", rank_of(group), group.size - 1, agreement.step)
     run.not_finite_at_first.update(consistency.not_finite(run.learner.weights()))
-    tracking = None
-    if run.is_rank_0:  # it was cut off from the others while they began
-        tracking = write_records(run, given.state.position, examine_host)
-    start = Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled)
-    return start, tracking
+    return Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled)
 
 
 def _warm_up(run: RunContext, reader: Reader) -> None:
@@ -269,33 +259,7 @@ def _leave_as_it_is(run: RunContext, at: Position) -> NoReturn:
     raise AlreadyFinished(run, at)
 
 
-def _start_records(run: RunContext, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
-    """Compare the ranks' weights, and begin to write what the run records; returns who hands it to trackers."""
-    weights = run.learner.weights()
-    run.not_finite_at_first.update(consistency.not_finite(weights))
-    parameters = run.check_same_weights(position.step, "before the first step", weights)
-    log.info("rank %d of %d starts with parameters %s", rank_of(run.group), run.group.size, parameters)
-    if run.config.shards:
-        consistency.warn_of_processors(run.group, run.arithmetic)
-    return write_records(run, position, examine_host) if run.is_rank_0 else None
-
-
-def write_records(run: RunContext, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
-    """On rank 0: write what the run records before its first step; returns who hands it to trackers."""
-    with must_write("the record of this run", run.folder):
-        return start_tracking(run, _write_record(run, examine_host), position)
-
-
-def start_tracking(run: RunContext, content: dict[str, Any], position: Position) -> Tracking | None:
-    """Who hands what the run records to its trackers, if there are some. content: of `config.json`."""
-    if not run.runtime.tracker:
-        return None
-    from hvdtrain.runs.trackers.tracking import Tracking
-
-    return Tracking(run.runtime.tracker, run.folder, content, position.step)
-
-
-def _write_record(run: RunContext, examine_host: Callable[[], Findings]) -> dict[str, Any]:
+def write_record(run: RunContext) -> dict[str, Any]:
     """Write what is known before the first step; the content of `config.json`."""
     target = run.target.record()
     bits = {name: value for name, value in run.arithmetic.items() if name not in consistency.ELSEWHERE}
@@ -303,7 +267,7 @@ def _write_record(run: RunContext, examine_host: Callable[[], Findings]) -> dict
     written = record.write_options(
         run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step, bits, data
     )
-    findings = examine_host()
+    findings = run.examine_host()
     record.write_json(run.folder / "doctor.json", {"findings": findings})
     for finding in findings:
         if finding["status"] == "fail":

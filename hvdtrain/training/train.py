@@ -11,7 +11,8 @@ from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import result
-from hvdtrain.training.start import AlreadyFinished, Findings, check_trackers, start_run
+from hvdtrain.training.run import Findings
+from hvdtrain.training.start import AlreadyFinished, check_trackers, start_run
 
 
 def train(

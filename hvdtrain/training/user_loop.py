@@ -23,7 +23,8 @@ from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
 from hvdtrain.training import result
 from hvdtrain.training.loop_position import LoopPosition
-from hvdtrain.training.start import AlreadyFinished, Findings, check_trackers, start_run
+from hvdtrain.training.run import Findings
+from hvdtrain.training.start import AlreadyFinished, check_trackers, start_run
 
 
 class EpochEnd:

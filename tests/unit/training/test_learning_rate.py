@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -81,7 +80,7 @@ def test_onecycle_is_that_of_pytorch(rise, steps):
 def test_a_run_that_ends_in_its_warm_up_says_so(rows, options, warns):
     config = Config(**{"batch_size": 10, "strategy": "single", **options})
     learner = mock.Mock(learning_rate=None, devices=1, group=mock.Mock(size=1, rank=0))
-    run = RunContext(config, RuntimeOptions(), mock.Mock(unit="rows"), learner, mock.Mock(train=range(rows)), Path())
+    run = RunContext(config, RuntimeOptions(), mock.Mock(unit="rows"), learner, mock.Mock(train=range(rows)))
     assert bool(run.schedule_problem) == warns
     assert (max(map(run.learning_rate, range(run.last_step))) < 0.999 * config.lr) == warns
     learner.learning_rate = 0.1  # of a script's own loop
