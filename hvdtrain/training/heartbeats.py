@@ -76,21 +76,16 @@ class Observation(NamedTuple):
 
     @property
     def culprit(self) -> tuple[int | None, str]:
-        """The rank for which the others wait, and its host; None if none is known."""
-        culprits = self.culprits
+        """The first rank for which the others wait, and its host; None if none is known."""
+        culprits = self.awaited(())
         return (culprits[0], self.beats[culprits[0]].host) if culprits else (None, "")
-
-    @property
-    def culprits(self) -> list[int]:
-        """The ranks for which the others wait; empty if none is known."""
-        return sorted(self.silent) or [beat.rank for beat in self.busy]
 
     def awaited(self, ranks: Sequence[int]) -> list[int]:
         """Of these ranks those for which the others wait. One without a heartbeat never came: it counts before those
         that are a step behind, which wait for it as well.
         """
         missing = [rank for rank in ranks if rank not in self.beats]
-        return sorted(self.silent) or missing or self.culprits
+        return sorted(self.silent) or missing or [beat.rank for beat in self.busy]
 
     def works(self, within_s: float) -> bool:
         """Whether a rank that runs made progress in the last `within_s` seconds."""

@@ -10,13 +10,11 @@ import pytest
 from support.rank_threads import on_all_ranks
 
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
-from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.errors import TrainingError, WrongBits
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position, ShardLoss
 from hvdtrain.runs.step_times import StepSeconds, to_record
 from hvdtrain.training import consistency
 from hvdtrain.training.audit import Auditor
-from hvdtrain.training.heartbeats import Heartbeat, Observation
 from hvdtrain.training.ranks import IntervalCollector, Losses, RankStep, join, losses_of_rank, losses_of_shards
 from hvdtrain.training.survival import Agreement, Handover, Standing, agree, hand_over
 
@@ -71,28 +69,23 @@ def test_the_rank_is_named_whose_weights_differ_from_those_of_most_ranks(values,
         (([1.0, 1.0], [1.0, NAN], [NAN, 1.0]), 1.0, RankStep(2, 8, 2)),
         (([1.0, 1.0], [INF, NAN], [NAN, 1.0]), 1.0, RankStep(1, 8, 1)),
         (([NAN], [1.0]), 1.0, RankStep(0, 8, 0)),
+        (([NAN], [NAN]), NAN, RankStep(0, 8, 0)),
+        (([], []), NAN, None),
     ],
 )
 def test_mean_leaves_out_what_is_not_finite_of_which_the_first_is_named(losses, mean, not_finite):
     interval = joined(*losses)
-    assert (interval.loss, interval.not_finite, interval.stopping_rank) == (mean, not_finite, None)
+    np.testing.assert_equal((interval.loss, interval.not_finite, interval.stopping_rank), (mean, not_finite, None))
 
 
-def test_no_finite_loss_and_step_0_of_rank_0():
-    assert np.isnan(joined([NAN], [NAN]).loss) and np.isnan(joined([], []).loss)
-    assert join(SingleProcess(), losses_of_rank(0, [(0, NAN)])).not_finite == RankStep(0, 0, 0)
-
-
-def test_times_of_all_ranks_travel_with_the_losses_and_have_a_number_each_in_records():
+def test_what_travels_with_the_losses():
+    """Times of all ranks; rank 0 decides on checkpoints, and the first rank that was asked stops."""
     times = [StepSeconds(1.23456, 0.5, 0.0), StepSeconds(0.000123456, 0.25, 12.5)]
     taken = joined([1.0], [3.0], times=times).times
     assert taken == times
     assert to_record(taken) == {"compute_s": [1.235, 0.0001235], "communicate_s": [0.5, 0.25], "data_s": [0.0, 12.5]}
     unknown = [times[0], times[1]._replace(communicate=None)]
     assert [time.communicate for time in joined([1.0], [3.0], times=unknown).times] == [None, None]
-
-
-def test_rank_0_decides_on_checkpoints_and_the_first_rank_that_was_asked_stops():
     assert [joined([1.0], [1.0], due=due).checkpoint_due for due in ({0}, {1})] == [True, False]
     assert [joined([1.0], [1.0], [1.0], stop=stop).stopping_rank for stop in ({1, 2}, {0})] == [1, 0]
 
@@ -156,28 +149,14 @@ def ranks_of(*numbers):
 
 
 def test_losses_stay_until_the_next_step_as_ranks_that_change_join_them_again():
-    ranks = ranks_of(0, 1)
+    ranks, other = ranks_of(0, 1), ranks_of(0, 1)
     ranks.add(0, [ShardLoss(0, 0, 0.5), ShardLoss(1, 1, 0.25)])
     ranks.add(1, [ShardLoss(0, 0, 0.75)])
     assert ranks.losses == [False, [(0, [(0, 0, 0.5), (1, 1, 0.25)]), (1, [(0, 0, 0.75)])]]
-    ranks._is_joined = True
-    other = ranks_of(0, 1)
-    other.losses = ranks.losses
-    assert other.losses == ranks.losses
-    for one in (ranks, other):
-        one.add(2, [ShardLoss(0, 1, 1.0)])
-        assert one.losses == [False, [(2, [(0, 1, 1.0)])]]
-
-
-def test_a_rank_that_never_came_is_awaited_before_those_that_are_behind():
-    def beat(rank, step):
-        return Heartbeat(rank, 100 + rank, "node", step, "change of ranks", True, 40.0, 5)
-
-    beats = {0: beat(0, 7), 1: beat(1, 6)}
-    assert Observation(beats, frozenset()).awaited([0, 1, 2]) == [2]
-    assert Observation(beats, frozenset()).awaited([0, 1]) == [1]
-    assert Observation(beats, frozenset({0})).awaited([0, 1, 2]) == [0]
-    assert Observation({0: beat(0, 7), 1: beat(1, 7)}, frozenset()).awaited([0, 1]) == []
+    other.losses = [True, ranks.losses[1]]
+    assert other.losses == [True, ranks.losses[1]]
+    other.add(2, [ShardLoss(0, 1, 1.0)])
+    assert other.losses == [False, [(2, [(0, 1, 1.0)])]]
 
 
 def test_no_rank_ends_before_rank_0_has_recorded_that_bits_were_wrong():

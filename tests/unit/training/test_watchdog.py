@@ -188,17 +188,17 @@ FOLDER = "no heartbeat file of rank 2: the run's folder may not be on a shared d
 
 
 @pytest.mark.parametrize(
-    ("seen", "size", "expected"),
+    ("seen", "size", "awaited", "expected"),
     [
-        (observed(beat(0), beat(1), silent=[1]), 2, "no heartbeat of rank 1 (process 11 on host1, step 7): it is"),
-        (observed(beat(0), beat(1)), 3, FOLDER),
-        (observed(beat(0), beat(1, doing="x.py:3 in f")), 2, "rank 1 (process 11 on host1) is at x.py:3 in f, step 7"),
-        (observed(beat(0, step=8), beat(1, step=7), beat(2, step=8)), 3, "rank 1 (process 11 on host1) is at step"),
-        (observed(beat(0), beat(1)), 2, "no step for 40 s: all ranks are at step, step 7"),
+        (observed(beat(0), beat(1), silent=[1]), 3, [1], "no heartbeat of rank 1 (process 11 on host1, step 7): it is"),
+        (observed(beat(0), beat(1, step=6)), 3, [2], FOLDER),  # before one that is a step behind, and waits for it
+        (observed(beat(0), beat(1, doing="x:3 in f")), 2, [1], "rank 1 (process 11 on host1) is at x:3 in f, step 7"),
+        (observed(beat(0, step=8), beat(1), beat(2, step=8)), 3, [1], "rank 1 (process 11 on host1) is at step"),
+        (observed(beat(0), beat(1)), 2, [], "no step for 40 s: all ranks are at step, step 7"),
     ],
 )
-def test_explanation_of_a_hang(seen, size, expected):
-    assert expected in explain(seen, range(size), 40.0)
+def test_explanation_of_a_hang(seen, size, awaited, expected):
+    assert seen.awaited(range(size)) == awaited and expected in explain(seen, range(size), 40.0)
     assert not seen.works(within_s=15.0)
 
 
