@@ -330,7 +330,7 @@ class Checkpoint:
     init: str = ""
     """How the weights were initialized."""
     arithmetic: dict[str, Any] = field(default_factory=dict)
-    """With --shards, what decided the bits besides options and data: `training.arithmetic.record`."""
+    """With --shards, what decided the bits besides options and data: `consistency.arithmetic_record`."""
     other_ranks: tuple[Weights, ...] = ()
     """The optimizer's arrays of ranks 1, 2, ... where each rank has its own (`Learner.state_by_rank`), else empty."""
     score_choice: str = ""

@@ -47,6 +47,12 @@ class Turn:
     change: RanksChanged | ShardsDiffer | ShardHashes | None = None
     """Why it was no update: raised when the script asks for the next batch, or leaves."""
 
+    @property
+    def is_within_step(self) -> bool:
+        """Whether a part of the step is made, but not all of it."""
+        is_made = self.loss is not None
+        return not self.ends_step if is_made else not self.is_first
+
 
 class UserLoop(LoopPosition):
     """A run whose loop is a script's: the script asks for batches, and gives back the losses of their rows.
@@ -86,7 +92,7 @@ class UserLoop(LoopPosition):
             self._stack.__exit__(kind, error, trace)
             return
         with self._stack:
-            if self._turn and (self._has_steps or self._turn.loss is not None):  # the script has left the loop
+            if self._turn and (self._has_steps or self._turn.is_within_step):  # the script has left the loop
                 phases.is_leaving = True
                 for _ in self._stream:
                     pass
@@ -187,13 +193,12 @@ class UserLoop(LoopPosition):
             yield arrays
             if turn.change:
                 raise turn.change
-            is_made = turn.loss is not None
             if phases.is_leaving:
-                if (is_made or not turn.is_first) and not (is_made and turn.ends_step):
+                if turn.is_within_step:
                     problem = f"the script left its loop between two shards of step {batch.step}"
                     raise UserError(problem, "leave it only where run.step() returns True")
                 break
-            if not is_made:
+            if turn.loss is None:
                 problem = f"step() was not called for the batch of step {batch.step}"
                 raise UserError(problem, "call it for each batch, on every rank")
         return turn

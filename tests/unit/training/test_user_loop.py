@@ -185,6 +185,18 @@ def test_a_loop_left_without_a_step_has_no_result_and_between_epochs_saves_once(
     assert (run.folder / "result.json").exists() == bool(saved)
 
 
+@pytest.mark.parametrize("steps_shard", [True, False])
+def test_a_loop_left_between_two_shards_is_an_error(steps_shard, start):
+    with pytest.raises(UserError, match="left its loop between two shards of step 0"), start(shards=2) as run:
+        model, _ = run.setup(*parts())
+        for number, batch in enumerate(run.batches(ROWS)):
+            if number and not steps_shard:
+                break
+            run.step(losses(model, batch))
+            if steps_shard:
+                break
+
+
 class Making(nn.Sequential):
     """Makes a buffer when it is called."""
 
