@@ -57,7 +57,7 @@ def proof(token: str, challenge: str, role: str) -> str:
 
 KEY_FOLDER = "/tmp"
 KEY_CHARACTERS = 64
-KEY_REMEDY = f"set {rank_info.TOKEN_FILE} to a file of mode 600 that holds a random text"
+KEY_REMEDY = f"remove it, or set {rank_info.TOKEN_FILE} to a file of mode 600 that holds a random text"
 
 
 def token_of_one_host(
@@ -95,15 +95,15 @@ def _key() -> str:
             draft.unlink()
         _require_private(path)
         key = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        if len(key) != KEY_CHARACTERS:
+            raise ValueError("it is damaged")
+    except (OSError, ValueError) as error:
         raise UserError(f"{path}, by which ranks recognize each other, cannot be used ({error})", KEY_REMEDY) from None
-    if len(key) != KEY_CHARACTERS:
-        raise UserError(f"{path}, by which ranks recognize each other, is damaged", f"remove it, or {KEY_REMEDY}")
     return key
 
 
 def _require_private(path: Path) -> None:
-    """Raise UserError if another user owns a file or folder, or can access it."""
+    """Raise ValueError if another user owns a file or folder, or can access it."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise UserError(f"{path}: users other than its owner can access it", f"remove it, or {KEY_REMEDY}")
+        raise ValueError(f"users other than its owner can access {path.name}")

@@ -18,6 +18,7 @@ from hvdtrain.collectives.surviving import by_rank, ranks_of
 from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
+from hvdtrain.system.text import format_ranks
 from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import LoggedInterval
 from hvdtrain.training.reporting import Reporter
@@ -181,7 +182,7 @@ class Balancing(Observer):
         group, why = self._run.group, explained(change, ranks_of(self._run.group))
         counts, ranks = by_rank(group, change.assignment.counts), ranks_of(group)
         moves = [[shard, ranks[giver], ranks[receiver]] for shard, giver, receiver in change.moves]
-        givers, receivers = (_listed({move[place] for move in moves}) for place in (1, 2))
+        givers, receivers = (format_ranks({move[place] for move in moves}) for place in (1, 2))
         self._reporter.show(
             f"{len(moves)} shard(s) move from rank {givers} to {receivers}: {why}; the ranks now have "
             f"{', '.join(map(str, change.assignment.counts))}"
@@ -204,7 +205,3 @@ def explained(change: Rebalancing, ranks: Sequence[int]) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms"
-
-
-def _listed(ranks: set[int]) -> str:
-    return ", ".join(map(str, sorted(ranks)))

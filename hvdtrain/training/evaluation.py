@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from hvdtrain.system import rank_info
 from hvdtrain.system.phases import EVALUATION, EVALUATION_DATA, phases
 from hvdtrain.training.averages import averaged
 from hvdtrain.training.batches import Batches
+from hvdtrain.training.logged import total
 from hvdtrain.training.ranks import sum_arrays
 from hvdtrain.training.run import RunContext
 
@@ -159,7 +159,7 @@ class Sums:
         if not rows:
             raise UserError(f"no row of the {part} data can be read", "see the ranks' logs for each row")
         names = sorted(set().union(*(values for _, values in gathered)))
-        means = {name: _total(values.get(name, []) for _, values in gathered) / rows for name in names}
+        means = {name: total([value for _, of in gathered for value in of.get(name, ())]) / rows for name in names}
         loss = means.pop(LOSS)
         return Scores(loss, means, confusion, rows, by_class)
 
@@ -188,12 +188,6 @@ def _say_renamed(folder: str, name: str, recorded: str) -> None:
 def _joined_counts(group: Group, counts: np.ndarray) -> np.ndarray | None:
     """The sums over all ranks as int64; None for no counts."""
     return np.rint(sum_arrays(group, counts)[0]).astype(np.int64) if counts.size else None
-
-
-def _total(values: Iterable[list[float]]) -> float:
-    """The sum, rounded once, so that neither the order nor the ranks have an influence; it may be NaN or infinite."""
-    flat = list(itertools.chain.from_iterable(values))
-    return math.fsum(flat) if all(map(math.isfinite, flat)) else float(np.sum(flat))
 
 
 def _compare_ranks(run: RunContext, seconds: float) -> list[float]:

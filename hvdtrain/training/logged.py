@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hvdtrain.errors import UserError
@@ -61,12 +61,12 @@ class Logged:
         for of_rank in group.gather(local):
             for name, values in of_rank.items():
                 joined.setdefault(name, []).extend(values)
-        return {name: _mean(values) for name, values in sorted(joined.items())}
+        return {name: total(values) / len(values) for name, values in sorted(joined.items())}
 
 
-def _mean(values: list[float]) -> float:
-    total = math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
-    return total / len(values)
+def total(values: Sequence[float]) -> float:
+    """The sum, rounded once, so that neither the order nor the ranks have an influence; it may be NaN or infinite."""
+    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
 
 
 def _checked_name(name: str) -> str:

@@ -98,6 +98,6 @@ def test_a_key_of_another_user_is_not_used(monkeypatch, tmp_path, what):
             (folder / "key").write_text("")
         case _:
             folder.symlink_to(folder.rename(tmp_path / "elsewhere"))
-    with pytest.raises(UserError, match=r"other than its owner can access it|is damaged") as caught:
+    with pytest.raises(UserError, match=r"other than its owner can access|is damaged") as caught:
         credentials.token_of_one_host(TWO, HERE)
     assert "HVDTRAIN_TOKEN_FILE" in caught.value.remedy

@@ -177,7 +177,7 @@ def test_shards_that_move_are_recorded_and_shown(first):
     assert reporter.records == [
         {"kind": "shards", "step": first + 60, "counts": [5, 5, 2], "moved": [[10, 2, 0], [11, 2, 1]], "why": why}
     ]
-    assert reporter.shown == [f"2 shard(s) move from rank 2 to 0, 1: {why}; the ranks now have 5, 5, 2"]
+    assert reporter.shown == [f"2 shard(s) move from rank 2 to 0-1: {why}; the ranks now have 5, 5, 2"]
     assert run.assignment.by_rank == ((0, 1, 2, 3, 10), (4, 5, 6, 7, 11), (8, 9))
 
 
