@@ -13,7 +13,7 @@ from hvdtrain.collectives.surviving import RanksChange, SurvivingGroup, by_rank,
 from hvdtrain.config.score import AUTO, LOSS, score_of
 from hvdtrain.frameworks import arithmetic
 from hvdtrain.interfaces.learner import Position
-from hvdtrain.interfaces.reading import EvaluatedPart
+from hvdtrain.interfaces.reading import EvaluatedPart, Part
 from hvdtrain.runs.console import Display, log, log_to_file
 from hvdtrain.runs.metrics import LOGGED, MetricsWriter
 from hvdtrain.runs.step_times import to_record
@@ -30,29 +30,21 @@ MIN_WAIT_SHARE = 0.05
 """Share of the training time in which steps wait for data, from which on it is shown."""
 
 
-class DataFigures(NamedTuple):
-    """How reading went since the last evaluation, and how many rows were bad so far."""
+def data_texts(wait_shares: dict[int, float], workers: int | None, bad: dict[Part, int]) -> list[str]:
+    """What is worth showing of how reading went since the last evaluation.
 
-    wait_shares: dict[int, float]
-    """Share of the training time in which steps of each rank waited for data, by rank."""
-    workers: int | None
-    """None where the rank can only read by itself."""
-    train: int = 0
-    validation: int = 0
-    test: int = 0
-
-    def texts(self) -> list[str]:
-        """What is worth showing."""
-        rank = max(self.wait_shares, key=self.wait_shares.__getitem__)
-        worst, texts = self.wait_shares[rank], []
-        if worst >= MIN_WAIT_SHARE:
-            advice = f"raise --workers, now {self.workers}"
-            advice = "the rank reads these rows itself" if self.workers is None else advice
-            texts.append(f"rank {rank} waited for data {worst:.0%} of the time ({advice})")
-        if self.train or self.validation or self.test:
-            others = f"{self.validation} of validation" if self.validation else f"{self.test} of test"
-            texts.append(f"skipped {self.train} bad train row(s) and {others} (see logs)")
-        return texts
+    wait_shares: the share of the training time in which steps of each rank waited for data, by rank. workers: None
+    where the rank can only read by itself. bad: numbers of bad rows so far.
+    """
+    rank = max(wait_shares, key=wait_shares.__getitem__)
+    worst, texts = wait_shares[rank], []
+    if worst >= MIN_WAIT_SHARE:
+        advice = "the rank reads these rows itself" if workers is None else f"raise --workers, now {workers}"
+        texts.append(f"rank {rank} waited for data {worst:.0%} of the time ({advice})")
+    if any(bad.values()):
+        others = f"{bad['validation']} of validation" if bad["validation"] else f"{bad['test']} of test"
+        texts.append(f"skipped {bad['train']} bad train row(s) and {others} (see logs)")
+    return texts
 
 
 class EpochInterval(NamedTuple):
@@ -213,9 +205,8 @@ class Reporter(Observer):
         step, group, scores = at.step, self._run.group, evaluation.scores
         wait_shares = dict(zip(ranks_of(group), group.gather(self._throughput.take_wait_share()), strict=True))
         reader = self._batches.reader
-        data = DataFigures(
-            wait_shares, reader.workers if reader.reads_ahead else None, **self._batches.bad_rows.count(group)
-        )
+        workers = reader.workers if reader.reads_ahead else None
+        data = data_texts(wait_shares, workers, self._batches.bad_rows.count(group))
         self._metrics = [f"{name} {value:.4f}" for name, value in scores.metrics.items()]
         if self._writer:
             self._writer.write("ranks", step, evaluation_s=by_rank(group, evaluation.seconds))
@@ -226,7 +217,7 @@ class Reporter(Observer):
         test += [f"{evaluation.part} {metric}" for metric in self._metrics]
         train = epoch_texts(self._epoch, self._run.target.unit)
         self._epoch = []
-        self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data.texts()])}")
+        self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data])}")
 
     def _check_score(self, scores: Scores) -> None:
         """Warn, once, if the metric that --score names is not measured."""

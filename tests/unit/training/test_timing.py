@@ -22,7 +22,7 @@ from hvdtrain.system import phases as phases_module
 from hvdtrain.system.phases import CHECKPOINT, DATA, FORWARD, GRADIENTS, JOINING, LOGGING, LOOP, phases
 from hvdtrain.training import batches, saver, timing
 from hvdtrain.training.batches import BadRows
-from hvdtrain.training.reporting import DataFigures, SpikeDetector
+from hvdtrain.training.reporting import SpikeDetector, data_texts
 from hvdtrain.training.saver import Saver
 from hvdtrain.training.timing import SlowRanks, StepTimer, Throughput
 from hvdtrain.training.train import train
@@ -190,11 +190,13 @@ def test_slow_ranks_are_named(caplog, intervals, expected, shown):
 
 
 def test_only_what_matters_is_shown() -> None:
-    assert DataFigures({0: 0.01, 1: 0.04}, 2).texts() == []
+    none = {"train": 0, "validation": 0, "test": 0}
+    assert data_texts({0: 0.01, 1: 0.04}, 2, none) == []
     waited = "rank 3 waited for data 34% of the time (raise --workers, now 2)"
-    assert DataFigures({0: 0.1, 3: 0.34}, 2).texts() == [waited]
-    assert "--workers" not in DataFigures({0: 0.1, 1: 0.34}, None).texts()[0]
-    assert DataFigures({0: 0.0}, 0, train=2).texts() == ["skipped 2 bad train row(s) and 0 of test (see logs)"]
+    assert data_texts({0: 0.1, 3: 0.34}, 2, none) == [waited]
+    assert "--workers" not in data_texts({0: 0.1, 1: 0.34}, None, none)[0]
+    skipped = data_texts({0: 0.0}, 0, {**none, "train": 2})
+    assert skipped == ["skipped 2 bad train row(s) and 0 of test (see logs)"]
 
 
 def test_wait_is_a_share_of_the_time_in_steps() -> None:
