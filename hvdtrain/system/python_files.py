@@ -45,14 +45,14 @@ def load_object(reference: str, option: str) -> Any:
     """
     file, _, name = reference.rpartition(":")
     path = from_start(os.path.expanduser(file))
-    if not path.is_file():
-        raise UserError(f"{option}: there is no file {file}", "give FILE.py:NAME")
-    module = _load(path, option)
-    try:
-        return getattr(module, name)
-    except AttributeError:
+    problem = f"there is no file {file}"
+    if path.is_file():
+        module = _load(path, option)
+        if hasattr(module, name):
+            return getattr(module, name)
         public = [known for known in vars(module) if not known.startswith("_")]
-        raise UserError(f"{option}: {file} has no {name}{did_you_mean(name, public)}", "give FILE.py:NAME") from None
+        problem = f"{file} has no {name}{did_you_mean(name, public)}"
+    raise UserError(f"{option}: {problem}", "give FILE.py:NAME")
 
 
 def _load(path: Path, option: str) -> ModuleType:

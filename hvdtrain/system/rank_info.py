@@ -160,10 +160,11 @@ def token(environment: Mapping[str, str] = os.environ) -> str:
         return environment.get(TOKEN, "")
     try:
         if os.stat(path).st_mode & 0o077:
-            raise UserError(f"{TOKEN_FILE}={path}: users other than its owner can access it", f"chmod 600 {path}")
+            raise PermissionError("users other than its owner can access it")
         return Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{TOKEN_FILE}={path}: it cannot be read ({error})", "write a random text into it") from None
+        remedy = f"write a random text into it, and chmod 600 {path}"
+        raise UserError(f"{TOKEN_FILE}={path}: it cannot be used ({error})", remedy) from None
 
 
 def start_timeout_s(environment: Mapping[str, str] = os.environ) -> float:

@@ -27,8 +27,8 @@ class Logged:
         """Whether all ranks have joined these: they stay until the next step, as ranks that change join them again."""
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Add figures by name. Raises UserError for what is no number, and no name."""
-        self._present += [(_checked_name(name), _held(name, value)) for name, value in values.items()]
+        """Add figures by name. Raises UserError if a value is not a number, or a name is invalid."""
+        self._present += [(name, _held(name, value)) for name, value in values.items()]
 
     def end_step(self) -> None:
         """The present step is done."""
@@ -69,20 +69,18 @@ def total(values: Sequence[float]) -> float:
     return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
 
 
-def _checked_name(name: str) -> str:
-    if not (name and name.isprintable() and len(name) <= MAX_NAME):
-        remedy = f"give one of 1 to {MAX_NAME} printable characters"
-        raise UserError(f"log(): {name[:MAX_NAME]!r} is not a name of a figure", remedy)
-    return name
-
-
 def _held(name: str, value: Any) -> Any:
     """The value as it is now, which the script may change later: a number, or a tensor that is read later."""
-    if isinstance(value, numbers.Real):
+    is_name = 0 < len(name) <= MAX_NAME and name.isprintable()
+    if is_name and isinstance(value, numbers.Real):
         return float(value)
     size = value.numel() if hasattr(value, "numel") else getattr(value, "size", None)
-    if size != 1 or "complex" in str(getattr(value, "dtype", "")):
+    if not is_name or size != 1 or "complex" in str(getattr(value, "dtype", "")):
         given = f"a tensor of shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
-        raise UserError(f"log(): {name} is {given}", "give a number, or a tensor with one real value, such as a mean")
+        problem = f"{name} is {given}" if is_name else f"{name[:MAX_NAME]!r} is not a name of a figure"
+        remedy = (
+            f"give numbers, or tensors with one real value, such as a mean, by 1 to {MAX_NAME} printable characters"
+        )
+        raise UserError(f"log(): {problem}", remedy)
     value = value.detach() if hasattr(value, "detach") else value
     return value.clone() if hasattr(value, "clone") else value.copy()

@@ -51,7 +51,7 @@ def _arrays(path: Path, config: Config) -> Weights:
     if path.is_dir() or (not os.path.lexists(path) and not path.suffix):
         return checkpoints.newest(path)[1].evaluated
     if is_pickled and config.framework != "torch":
-        raise _unreadable(path, f"it is a state dict of PyTorch, and --framework is {config.framework}")
+        raise _unusable(path, f"it is a state dict of PyTorch, and --framework is {config.framework}")
     try:
         if not is_pickled and config.framework != "torch":
             return load_file(path)
@@ -59,12 +59,15 @@ def _arrays(path: Path, config: Config) -> Weights:
 
         return load_state_dict(path) if is_pickled else load_safetensors(path)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _unreadable(path, " ".join(str(error).split())[:200]) from None
+        raise _unusable(path, " ".join(str(error).split())[:200]) from None
 
 
-def _unreadable(path: Path, problem: str) -> UserError:
-    remedy = "give a .safetensors file, a state dict of PyTorch (.pt, .pth), a run, RUN/best or a checkpoint"
-    return UserError(f"--weights {path}: {problem}", remedy, option="weights")
+def _unusable(source: Path | str, problem: str) -> UserError:
+    remedy = (
+        "give a .safetensors file, a state dict of PyTorch (.pt, .pth), a run, RUN/best or a checkpoint, with names "
+        "and shapes of this model: only its last layer may differ"
+    )
+    return UserError(f"--weights {source}: {problem}", remedy, option="weights")
 
 
 def matched(given: Mapping[str, np.ndarray], current: Weights, source: str) -> StartingWeights:
@@ -79,14 +82,10 @@ def matched(given: Mapping[str, np.ndarray], current: Weights, source: str) -> S
     for name in other:
         if _layer(name) != last:
             shapes = f"{taken[name].dtype}{list(taken[name].shape)} there, and {list(current[name].shape)} in the model"
-            problem = f"--weights {source}: {printable(name)} is {shapes}"
-            raise UserError(problem, "give weights of this model: only its last layer may differ", option="weights")
+            raise _unusable(source, f"{printable(name)} is {shapes}")
         del taken[name]
     if not taken:
-        names = f"it has {_listed(given)}, and the model {_listed(current)}"
-        raise UserError(
-            f"--weights {source}: no name fits ({names})", "rename the arrays in the file", option="weights"
-        )
+        raise _unusable(source, f"no name fits (it has {_listed(given)}, and the model {_listed(current)})")
     missing, unexpected = current.keys() - given.keys(), given.keys() - current.keys()
     notes = [f"{len(taken)} of the model's {len(current)} arrays are from there"]
     notes += [f"{len(other)} of its last layer have another shape ({_listed(other)})"] * bool(other)

@@ -60,12 +60,12 @@ def test_ranks_on_a_network_need_a_token(monkeypatch, tmp_path):
     file.write_text("a secret\n")
     file.chmod(0o644)
     monkeypatch.setenv("HVDTRAIN_TOKEN_FILE", str(file))
-    with pytest.raises(UserError, match="users other than its owner can access it; chmod 600"):
+    with pytest.raises(UserError, match=r"users other than its owner can access it.*chmod 600"):
         start()
     file.chmod(0o600)
     assert rank_info.token() == "a secret"
     file.unlink()
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be used"):
         start()
 
 
