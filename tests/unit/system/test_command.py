@@ -107,7 +107,7 @@ RESERVED = {32, 33}
 """The C library keeps them for itself; they have no name."""
 
 
-def test_each_signal_has_a_name_as_in_bash():
+def test_each_end_by_a_signal_is_described_with_its_name_in_bash():
     listed = subprocess.run(["bash", "-c", "kill -l"], capture_output=True, text=True, check=True).stdout
     words = listed.replace(")", "").split()
     names = dict(zip(map(int, words[::2]), words[1::2], strict=True))
@@ -118,9 +118,6 @@ def test_each_signal_has_a_name_as_in_bash():
             ours = f"SIGRTMAX-{signal.SIGRTMAX - signal.SIGRTMIN - int(ours.partition('+')[2])}"
         assert ours == name
     assert len({signal_name(number) for number in NUMBERS}) == 64
-
-
-def test_each_end_by_a_signal_is_described():
     for number in NUMBERS:
         assert signal_name(number) in describe_status(-number)
         assert signal_name(number) in Completed(-number, "", "", 1).reason() or number == signal.SIGALRM

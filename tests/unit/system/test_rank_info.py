@@ -192,15 +192,12 @@ def test_ranks_share_the_cores_of_a_host(tmp_path, kind, allowed, expected):
     assert {ranks: shares(found, ranks) for ranks in expected} == expected
 
 
-def test_nodes_whose_threads_alternate(tmp_path):
+def test_nodes_whose_threads_alternate_and_a_kernel_without_them(tmp_path):
     machine(tmp_path, nodes=2, cores_per_node=2, siblings=1)
     for node, threads in enumerate(("0,2", "1,3")):
         (tmp_path / f"node/node{node}/cpulist").write_text(threads)
     assert shares(resources.read_cores(range(4), tmp_path), 2) == ["0,2", "1,3"]
-
-
-def test_a_kernel_that_tells_nothing(tmp_path):
-    assert resources.read_cores({3, 1}, tmp_path) == [Core(0, (1,)), Core(0, (3,))]
+    assert resources.read_cores({3, 1}, tmp_path / "none") == [Core(0, (1,)), Core(0, (3,))], "it tells nothing"
 
 
 BIND = """
@@ -228,7 +225,7 @@ def bound_rank(how, rank, **variables):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_a_process_and_its_threads_are_bound():
+def test_a_process_and_its_threads_are_bound_unless_it_is_already():
     first, second = (bound_rank("all", rank).split() for rank in "01")
     if first[3] == "none":
         pytest.skip("a launcher, a CPU quota or taskset limits this process")
@@ -236,8 +233,4 @@ def test_a_process_and_its_threads_are_bound():
     assert first[3] != second[3]
     assert first[2].isdecimal()
     assert bound_rank("all", "0", OMP_NUM_THREADS="7").split()[2] == "7"
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_a_process_that_is_bound_already_stays_there():
     assert bound_rank("first", "0").split() == ["1", "1", "None", "none"]

@@ -7,7 +7,6 @@ import re
 from unittest import mock
 
 import pytest
-from support.fake_learner import FakeLearner
 from support.jobs import ROOT
 from support.networks import CIFAR_LENET, LENET
 
@@ -106,13 +105,6 @@ def test_other_processors_are_a_warning(warnings):
 def test_what_a_resume_may_change(warnings, config, checkpoint, count):
     consistency.check_resumed(config, LOCAL, "runs/a", checkpoint)
     assert len(warnings()) == count
-
-
-def test_the_record_of_this_process():
-    found = consistency.arithmetic_record(Config(framework="torch", shards=4, isa="avx2"), FakeLearner())
-    assert set(found) == set(LOCAL)
-    assert (found["shards"], found["instruction_set"], found["device"]) == (4, "avx2", "cpu")
-    assert found["threads"] >= 1 and "numpy" in found["versions"]
 
 
 def test_a_checkpoint_keeps_it(tmp_path):

@@ -94,12 +94,10 @@ def test_options_are_those_of_the_session_that_trained_the_steps(tmp_path):
     assert (second.config.lr, second.config.strategy) == (0.1, "mpi")
     with pytest.raises(UserError, match=r"--lr 0\.05"):
         choose(folder, 10, 30)
-
-
-def test_sessions_that_only_distribute_otherwise_are_one(tmp_path):
-    folder = make(tmp_path / "run", began=1000, max_steps=20, strategy="ring")
+    folder = make(tmp_path / "distributed", began=1000, max_steps=20, strategy="ring")
     resume(folder, 1021, strategy="mpi")
-    assert choose(folder, 0, 30).config.strategy == "mpi"
+    assert choose(folder, 0, 30).config.strategy == "mpi", "sessions that only distribute otherwise are one"
+    assert choose(folder, 0, 30, "single").config.strategy == "single"
 
 
 def test_a_run_that_continued_another_has_no_beginning(tmp_path):
