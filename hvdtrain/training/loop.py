@@ -13,7 +13,7 @@ from hvdtrain.config.score import Score, score_of
 from hvdtrain.errors import Stopped
 from hvdtrain.interfaces.learner import Position, StepLoss
 from hvdtrain.interfaces.reading import Batch, EvaluatedPart
-from hvdtrain.system.phases import LOOP, phases
+from hvdtrain.system.phases import JOINING, LOOP, phases
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, evaluate
@@ -160,8 +160,7 @@ class TrainingLoop:
             saving |= self._join()
         if logging:
             self._ranks.stop_if_asked(self.at, self._save)
-        if self._is_due(every.check_sync):
-            self._ranks.check_same_weights(self.at.step)
+        self._check_sync()
         if saving:
             self._save()
         self._end_step()
@@ -203,11 +202,16 @@ class TrainingLoop:
     def _join_epoch(self) -> None:
         self._combine()  # where a script has left its loop
         self._join()
-        # An epoch of local steps may have no other sync point.
-        if self._run.local_steps and self._is_due(self._run.runtime.check_sync):
-            self._ranks.check_same_weights(self.at.step)
+        if self._run.local_steps:  # of which an epoch may have no other sync point
+            self._check_sync()
         if self.at.step == (self.at.epoch + 1) * self._run.steps_per_epoch:
             self.at = dataclasses.replace(self.at, epoch=self.at.epoch + 1, rows_in_epoch=0)
+
+    def _check_sync(self) -> None:
+        """Compare the parameters of all ranks, if that is due (`--check-sync`)."""
+        if self._is_due(self._run.runtime.check_sync):
+            phases.begin(JOINING)
+            self._run.check_same_weights(self.at.step)
 
     def _renew(self, change: RanksChanged) -> None:
         """Go on with the ranks that train now; the step that was interrupted is done again."""

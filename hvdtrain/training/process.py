@@ -217,7 +217,9 @@ def read_options(framework: Framework | None, program: str, argv: list[str]) -> 
         return config, as_launched(runtime)
     if _is_rank_0():
         with output_errors():
-            _print(printed)
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(encoding="utf-8")  # as TOML files are
+            print(printed, end="")
     end(rank_info.detect().rank, None, 0)
 
 
@@ -236,12 +238,6 @@ def as_launched(runtime: RuntimeOptions) -> RuntimeOptions:
 
 def _is_rank_0() -> bool:
     return rank_info.detect().rank == 0
-
-
-def _print(text: str) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # as TOML files are
-    print(text, end="")
 
 
 def strategy_list(framework: Framework) -> str:

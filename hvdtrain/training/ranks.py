@@ -155,11 +155,6 @@ class IntervalCollector:
             raise NotFiniteError(text, remedy, rank=bad.rank, step=bad.step)
         log.warning("%s; %d step(s) skipped so far", text, self._run.learner.skipped)
 
-    def check_same_weights(self, step: int) -> None:
-        """Compare the parameters of all ranks (`--check-sync`). Raises TrainingError if they differ."""
-        phases.begin(JOINING)
-        self._run.check_same_weights(step)
-
     def stop_if_asked(self, at: Position, save: Callable[[], None]) -> None:
         """If a rank was asked to stop: save, and raise Stopped on all ranks."""
         if self._stopping_rank is not None:
