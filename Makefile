@@ -139,7 +139,7 @@ docs-pictures: setup ## Draw the pictures of docs/ again (needs graphviz and chr
 	@dot -Tsvg docs/architecture.dot -o docs/architecture.svg
 
 .PHONY: docs-options
-docs-options: setup ## Write the tables of options and exit statuses into docs/reference.md
+docs-options: setup ## Write the tables of options, rules and exit statuses into docs/reference.md and docs/strategies.md
 	@$(ACTIVE) python docs/options.py
 
 .PHONY: docs-guarantees

@@ -1,7 +1,7 @@
-"""Write the tables of options and exit statuses of reference.md from their definitions, between its markers.
+"""Write tables of options, rules and exit statuses into pages, from their definitions, between markers.
 
-python docs/options.py            write the page (make docs-options)
-python docs/options.py --check    only say whether the page is up to date, by exit status 1 if it is not
+python docs/options.py            write the pages (make docs-options)
+python docs/options.py --check    only say whether they are up to date, by exit status 1 if they are not
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hvdtrain.cli import launch_options
-from hvdtrain.config.option import key
+from hvdtrain.config.option import choices, key
 from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.sources import FACTS
+from hvdtrain.config.rules import DEFAULT, GIVEN, RULES, Rule, Values, of_user_code
+from hvdtrain.config.sources import FACTS, KINDS
 from hvdtrain.errors import EXIT_STATUSES
 from hvdtrain.jobs.launchers import LAUNCHERS
 
-PAGE = Path(__file__).parent / "reference.md"
+PAGES = {"reference.md": ("results", "runtime", "launch", "statuses"), "strategies.md": ("rules",)}
+"""The tables of each page."""
 BLOCK = re.compile(r"(<!-- (\w+)[^>]*-->\n).*?(<!-- end -->)", re.S)
 """What this program writes: between a marker with the name of a table, and one that ends it."""
 
@@ -79,7 +81,78 @@ def launch_table() -> str:
     return table(("option", "of", "meaning"), named)
 
 
+FACTS_OF_RULES = {
+    "lr_overflows": "a learning rate that grows beyond float32",
+    "sums_shards": "strategy that sums shards (`single`, `horovod`, `ring`, `mpi`, PyTorch's `ddp`)",
+    "many_devices": "strategy for several devices",
+    "batch_size": "a smaller `--batch-size`",
+    "survives": "`launch --survive`",
+    "can_survive": "strategy that can go on (`horovod`, `ring`)",
+    "ranks": "more ranks",
+    "named": "name of the run",
+    "restarts": "`launch --restarts`",
+    "is_in_array": "`launch sbatch --array`",
+    "gradients": "fewer gradients",
+    "is_code": "a task or a script",
+    "has_tasks": "strategy that trains one",
+    "takes_optimizer": "strategy or framework that takes it",
+    "optimizer_method": "a task's `optimizer()`",
+    "schedule_method": "a task's `schedule()`",
+    "script": "a script with a loop of its own",
+    "untested": "shares of a test part",
+    "is_other": "the name or the run of another program",
+    "full_batches": "full batch (`--remainder drop`)",
+    "step_rows": "fewer rows in a step",
+    "device_rows": "fewer rows on a device",
+    "evaluated": "rows to evaluate",
+}
+"""With what rules hold that is no option."""
+WORDS = {"script": "the script", "unit": "rows", "model": "the network"}
+WORDS |= {method: method.removesuffix("_method") for method in ("optimizer_method", "schedule_method")}
+"""What stands for facts in reasons; N for those that are numbers."""
+
+
+def written_values(name: str, values: Iterable[object], is_inverse: bool = False) -> str:
+    """Some values of an option, as a command line has them."""
+    listed = "|".join(str(value) for value in values if value is not None)
+    return f"`--{key(name)}` other than `{listed}`" if is_inverse else f"`{f'--{key(name)} {listed}'.strip()}`"
+
+
+def condition(name: str, values: Values) -> str:
+    """With which values of an option, or fact, a rule holds."""
+    about = FACTS_OF_RULES.get(name, f"`--{key(name)}`")
+    if values == DEFAULT:
+        return f"no {about}"
+    if name in FACTS_OF_RULES or values == GIVEN:
+        return about
+    return written_values(name, values.listed, values.is_inverse)
+
+
+def refused(rule: Rule) -> str:
+    """The option of a rule, and the values that it excludes."""
+    if rule.allowed == GIVEN:
+        return f"no `--{key(rule.option)}`"
+    default = getattr(Config, rule.option, None) or getattr(RuntimeOptions, rule.option, None)
+    if rule.allowed == DEFAULT:
+        return written_values(rule.option, (one for one in choices(KINDS[rule.option]) if one != default))
+    return written_values(rule.option, rule.allowed.listed, bool(rule.allowed.listed) and not rule.allowed.is_inverse)
+
+
+def rules_table() -> str:
+    """What does not go together, and why; what has the same condition is in one row."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for rule in (*RULES, *of_user_code(Config)):
+        given = " and ".join(condition(name, values) for name, values in rule.when.items())
+        why = re.sub(r"\{(\w+)\}", lambda match: WORDS.get(match[1], "N"), rule.why)
+        rows.setdefault(given, {}).setdefault(why, []).append(refused(rule))
+    cells = {
+        given: "; ".join(f"{', '.join(of)}: {why}" for why, of in reasons.items()) for given, reasons in rows.items()
+    }
+    return table(("with", "not"), list(cells.items()))
+
+
 TABLES = {
+    "rules": rules_table,
     "results": lambda: training_options(Config),
     "runtime": lambda: training_options(RuntimeOptions) + free_options(),
     "launch": launch_table,
@@ -88,15 +161,16 @@ TABLES = {
 
 
 def main(arguments: list[str]) -> None:
-    text = PAGE.read_text()
-    missing = TABLES.keys() - {match[2] for match in BLOCK.finditer(text)}
-    if missing:
-        sys.exit(f"{PAGE.name} has no marker <!-- {min(missing)} -->")
-    generated = BLOCK.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}{match[3]}", text)
-    if "--check" not in arguments:
-        PAGE.write_text(generated)
-    elif generated != text:
-        sys.exit(f"{PAGE.name} has other options than the code; run: make docs-options")
+    for name, tables in PAGES.items():
+        page = Path(__file__).with_name(name)
+        text = page.read_text()
+        if missing := {*tables} - {match[2] for match in BLOCK.finditer(text)}:
+            sys.exit(f"{name} has no marker <!-- {min(missing)} -->")
+        generated = BLOCK.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}{match[3]}", text)
+        if "--check" not in arguments:
+            page.write_text(generated)
+        elif generated != text:
+            sys.exit(f"{name} has other tables than the code; run: make docs-options")
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from hosts import Hosts, Speed, hosts
+from hvdtrain.config.validity import check_ranges
 from jobs import Jobs
 from report import Report
 from rows import ROWS, TASKS, Row, Task, choose, write_data
 
 from hvdtrain.config.option import invalid, option
 from hvdtrain.config.option_parser import read_arguments
-from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import MissingPackage, TrainingError, UserError
 from hvdtrain.runs.json_lines import decoded
 from hvdtrain.system.command import exit_status

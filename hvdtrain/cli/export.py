@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from hvdtrain import __version__
-from hvdtrain.config.option import option, positional
+from hvdtrain.config.option import as_options, option, positional
 from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
-from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.export import (
     Comparison,
@@ -46,7 +45,7 @@ class ExportOptions:
     """Replace the file or SavedModel that is there already."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        as_options(self)
 
 
 PROGRAM = "python -m hvdtrain export"

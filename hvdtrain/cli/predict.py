@@ -8,10 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from hvdtrain.config.option import option, positional
+from hvdtrain.config.option import as_options, option, positional
 from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
-from hvdtrain.config.validity import check_ranges
 from hvdtrain.datasets.formats.image_files import read_image
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.frameworks.trained import recorded_framework
@@ -42,7 +41,7 @@ class PredictOptions:
     """Number of classes to print for each image."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        as_options(self)
 
 
 PROGRAM = "python -m hvdtrain predict"

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hvdtrain.collectives.mean import count
-from hvdtrain.config.compression import FP16, parse_method
-from hvdtrain.config.option import invalid, option, positional
+from hvdtrain.config.forms import FP16, parse_method
+from hvdtrain.config.option import as_options, invalid, option, positional
 from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
-from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.measure.scale.allreduce import STRATEGIES, Link
 from hvdtrain.measure.scale.measured import fit_tables, is_quantity, read_runs, read_table
@@ -54,7 +53,7 @@ class ScaleOptions:
     """Folder for scale.md and scale.json."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        as_options(self)
         if not self.ranks:
             raise UserError("--ranks: no number is given", "give some, such as 1 8 64")
         if not self.allreduce and not self.link:
@@ -101,7 +100,11 @@ def _models(options: ScaleOptions) -> tuple[list[StepModel], list[str]]:
     network = _given_link(options.link) if options.link else fit_tables(between, allreduce)
     notes = [f"the allreduce is that of {allreduce.library}{', as in the run' * bool(work.strategy)}", *work.notes]
     notes += ["links between hosts are as fast as those measured in one host"] * (network is None)
-    methods = [parse_method(text) for text in options.compression or (work.compression,)]
+    texts = options.compression or (work.compression,)
+    try:
+        methods = list(map(parse_method, texts))
+    except ValueError as error:
+        raise invalid("compression", " ".join(texts), str(error), "give methods of --compression") from None
     if any(method.name == FP16 for method in methods) and not (allreduce.agrees and work.sync_every == 1):
         raise invalid("compression", FP16, "Horovod's own, for gradients of each step", "use int8")
     links = [link for link in (network, local) if link]

@@ -10,7 +10,7 @@ from hvdtrain.collectives.horovod import BYTES
 from hvdtrain.collectives.mean import PackedMean, PlainMean, count
 from hvdtrain.collectives.packing import packing_of
 from hvdtrain.collectives.powersgd import LowRankMean, is_low_rank
-from hvdtrain.config.compression import NONE, PACKED, POWERSGD, Method, parse_method
+from hvdtrain.config.forms import NONE, PACKED, POWERSGD, Method, parse_method
 from hvdtrain.config.options import Config
 from hvdtrain.interfaces.strategy import AllreduceGroup, Mean, Shapes
 

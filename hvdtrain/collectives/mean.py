@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from hvdtrain.collectives.packing import packing_of
-from hvdtrain.config.compression import Method
+from hvdtrain.config.forms import Method
 from hvdtrain.interfaces.strategy import AllreduceGroup, Shapes
 from hvdtrain.networks.description import Weights
 

@@ -89,5 +89,5 @@ def _blocks(count: int) -> int:
 
 
 def packing_of(name: str, random: np.random.BitGenerator) -> Packing:
-    """The packing of a method among `config.compression.PACKED`. random: see `Int8`."""
+    """The packing of a method among `config.forms.PACKED`. random: see `Int8`."""
     return Int8(random) if name == "int8" else BFloat16()

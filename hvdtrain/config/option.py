@@ -12,7 +12,7 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -54,20 +54,13 @@ class Option:
     """The value must be larger than this."""
     maximum: float | None = None
     below: float = NUMBER_LIMIT
-    over_horovod: bool = False
-    """Whether only strategies over Horovod have it."""
-    unsupported: Mapping[str, tuple[tuple[Any, ...], str]] = dataclasses.field(default_factory=dict)
-    """By framework: the values that it supports if these are not all, and why."""
     resume: Resume = Resume.FROM_HERE
     per_rank: bool = False
     """Whether ranks may have different values. They compare all other options, as these decide which collectives a rank
     calls: with different values, ranks would wait for each other for ever."""
-    by_script: bool = False
-    """Whether a script with a training loop of its own decides it instead; the record of its runs leaves it out."""
-    decided_by: str = ""
-    """The method of a task that decides it instead, where the task has that: `optimizer` or `schedule`."""
-    of_network: bool = False
-    """Whether only networks as data have it; the record of a task leaves it out, as the task decides it."""
+    decided_by: Literal["", "script", "task", "optimizer", "schedule"] = ""
+    """The user's code that decides it instead, so that records leave it out: a script with a training loop of its own;
+    a task, and scripts; or the method of a task, where it has that, and scripts."""
     affects_speed: bool = False
     """Whether it decides how long a step takes, so that only runs with the same value compare in speed."""
     only_distributes: bool = False
@@ -77,7 +70,9 @@ class Option:
     in_sweep: str = ""
     """If a sweep gives it to each trial itself: what to do instead."""
     parse: Callable[[Any], Any] | None = None
-    """Of an option whose text has a form of its own: what reads it. Raises UserError."""
+    """Of an option whose text has a form of its own: what reads it. Raises ValueError."""
+    form: str = ""
+    """That form, as messages have it."""
     is_path: bool = False
     """Whether its text is a path of this host, as those of type `Path` always are."""
     is_positional: bool = False
@@ -101,6 +96,17 @@ class Option:
             return f"must be {self.maximum} or less"
         if not value < self.below:
             return f"must be below {self.below}" if self.below < NUMBER_LIMIT else "is too large"
+        return ""
+
+    def text_problem(self, value: Any) -> str:
+        """Why a text, or one of several, is not of the option's form; empty if it is."""
+        texts = value if isinstance(value, tuple) else (value,)
+        if not all(text and text == text.strip() for text in texts):
+            return "is empty, or has spaces around it"
+        try:
+            self.parse(value)  # type: ignore[misc]
+        except ValueError as error:
+            return str(error)
         return ""
 
 
@@ -167,26 +173,6 @@ def invalid(name: str, value: Any, problem: str, remedy: str = "") -> UserError:
     return UserError(f"--{key(name)} {value}: {problem}", remedy, option=name)
 
 
-def numbers(
-    kind: Any, name: str, text: str, given: Sequence[str], fields: Sequence[str], remedy: str
-) -> dict[str, Any]:
-    """The numbers in an option's text, as fields of a dataclass; without those that are left out or empty.
-
-    name: of the option. fields: of the dataclass, in the order of the text. Raises UserError.
-    """
-    if len(given) > len(fields):
-        raise invalid(name, text, "has too many values", remedy)
-    values = {field: value for field, value in zip(fields, given, strict=False) if value}
-    for field, value in values.items():
-        try:
-            values[field] = from_text(value, types(kind)[field])
-        except ValueError:
-            raise invalid(name, text, f"{value[:SHOWN_CHARACTERS]!r} is no value of {field.upper()}", remedy) from None
-        if problem := facts(kind)[field].problem(values[field]):
-            raise invalid(name, text, f"{field.upper()} {problem}", remedy)
-    return values
-
-
 def convert(value: Any, kind: Any) -> Any:
     """A value of JSON or TOML as one of an option of this type. Raises ValueError if it is of another type.
 
@@ -216,16 +202,24 @@ def _path(kind: type, value: Any) -> Path:
 def as_options(options: Any) -> None:
     """Give paths, texts and lists of a dataclass of options their types, where a program gave texts and numbers.
 
-    Raises UserError for other values.
+    Raises UserError for values of other types, out of their range, or of another form.
     """
     for name, about in facts(type(options)).items():
         kind, value = types(options.__class__)[name], getattr(options, name)
-        is_text = about.parse or kind == tuple[str, ...]
-        if is_text or (Path in alternatives(kind) and isinstance(value, str)):
+        if about.parse or kind == tuple[str, ...] or (Path in alternatives(kind) and isinstance(value, str)):
             try:
-                object.__setattr__(options, name, convert(value, kind))
+                value = convert(value, kind)
             except ValueError:
                 raise not_accepted(name, f"{key(name)} = {value!r:.{SHOWN_CHARACTERS}}", value, kind) from None
+            object.__setattr__(options, name, value)
+        items = value if isinstance(value, tuple) else (value,)
+        problem, remedy = next(filter(None, map(about.problem, items)), ""), "give another number"
+        if texts := choices(kind):
+            remedy += f", or {', '.join(texts)}"
+        if about.parse and value != getattr(type(options), name):
+            problem, remedy = about.text_problem(value), f"give {about.form}"
+        if problem:
+            raise invalid(name, " ".join(map(str, items)), problem, remedy)
 
 
 def from_text(text: str, kind: Any) -> Any:

@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hvdtrain.config import validity
-from hvdtrain.config.betas import Betas
-from hvdtrain.config.compression import FP16, NONE, parse_method
-from hvdtrain.config.image_size import parse_image_size
-from hvdtrain.config.intervals import Intervals
+from hvdtrain.config import rules
+from hvdtrain.config.forms import (
+    FP16,
+    MAX_RANGE,
+    MAX_RANK,
+    NONE,
+    Betas,
+    Intervals,
+    Schedule,
+    Split,
+    StepRange,
+    parse_image_size,
+    parse_method,
+)
 from hvdtrain.config.option import Resume, as_options, option, without_removed
-from hvdtrain.config.schedule import Schedule
+from hvdtrain.config.rules import OVER_HOROVOD
 from hvdtrain.config.score import AUTO, check_choice
-from hvdtrain.config.split import Split
-from hvdtrain.config.step_range import StepRange
-from hvdtrain.config.strategy_names import OVER_HOROVOD
 from hvdtrain.system import removed
+from hvdtrain.system.rank_info import RUN_NAME
 from hvdtrain.system.start_folder import from_start
 
 Framework = Literal["mxnet", "torch", "tensorflow"]
 AUTO_RESUME = Path("auto")
 """The value of --resume that finds the run by its name."""
+MAX_LR_EXPONENT = 30
+"""Learning rates are at most 10 to this power, so that float32 holds them."""
 MAX_WORKERS = 256
 """More threads or processes of one rank are a mistake."""
 MAX_SHARDS = 4096
 """A batch of more shards would have a row or two in each."""
 MAX_THREADS = 1024
 """More threads of one rank are a mistake."""
-UNFROZEN = dict.fromkeys(("mxnet", "tensorflow"), (((),), "parameters are frozen in PyTorch only"))
-UNCOMPILED = {
-    "mxnet": ((False,), "torch.compile belongs to PyTorch; MXNet's graphs are always compiled"),
-    "tensorflow": ((False,), "torch.compile belongs to PyTorch; TensorFlow's step is always compiled"),
-}
-"""Why --compile has no meaning in a framework."""
+# The forms of texts.
+IMAGE_SIZE = "HEIGHTxWIDTH, or 1xHEIGHTxWIDTH for gray and 3x... for color"
+SPLIT = "TRAIN/VALIDATION/TEST, such as 0.8/0.1/0.1, or for data with a test part TRAIN/VALIDATION, such as 0.9/0.1"
+SCHEDULE = "constant, step:FACTOR:EPOCHS, cosine, polynomial:POWER or onecycle:SHARE"
+COMPRESSION = f"none, fp16, bf16, int8, or powersgd:R with a rank R from 1 to {MAX_RANK}, such as 2"
+INTERVALS = "steps, such as 100, or seconds, such as 60s"
+SCORE = "max:NAME or min:NAME with the name of a metric, such as min:perplexity, or min:loss"
+STEPS = f"two numbers of steps, such as 100:110, of at most {MAX_RANGE} steps"
 
 # The options' groups in --help.
 MODEL = "network and framework"
@@ -56,7 +69,7 @@ class Config:
     # The texts below the options are their --help.
 
     recipe: Literal["digits", "book", "fashion", "resnet20"] = option(
-        "digits", MODEL, by_script=True, only_distributes=True
+        "digits", MODEL, decided_by="script", only_distributes=True
     )
     """Named set of defaults; options given in addition override it."""
     framework: Framework = option("torch", MODEL, resume=Resume.STATE, only_distributes=True)
@@ -66,30 +79,28 @@ class Config:
     available here."""
     model: str = option("lenet", MODEL, resume=Resume.NETWORK, affects_speed=True)
     """Network: lenet, cifar_lenet, mlp, resnet20, NETWORK.toml, or FILE.py:NAME; or a task, FILE.py:CLASS."""
-    arg: tuple[str, ...] = option((), MODEL, is_repeated=True, resume=Resume.NETWORK, by_script=True)
+    arg: tuple[str, ...] = option((), MODEL, is_repeated=True, resume=Resume.NETWORK, decided_by="script")
     """NAME=VALUE for an argument of the task's class; may be given several times."""
-    data: str = option("digits", DATA, resume=Resume.SAME, by_script=True, of_network=True, affects_speed=True)
+    data: str = option("digits", DATA, resume=Resume.SAME, decided_by="task", affects_speed=True)
     """digits, fashion-mnist, mnist, cifar10, synthetic, or your own: a folder, a file, or FILE.py:NAME."""
-    image_size: str = option("", DATA, resume=Resume.DATA, by_script=True, of_network=True, parse=parse_image_size)
+    image_size: str = option("", DATA, resume=Resume.DATA, decided_by="task", parse=parse_image_size, form=IMAGE_SIZE)
     """Size HEIGHTxWIDTH, or shape CHANNELSxHEIGHTxWIDTH, to which image files are resized; by default their own."""
-    label: str = option("", DATA, resume=Resume.DATA, by_script=True, of_network=True)
+    label: str = option("", DATA, resume=Resume.DATA, decided_by="task")
     """Column of labels in a table; by default the one that is called label, labels, target, class or y."""
-    columns: str = option("", DATA, resume=Resume.DATA, by_script=True, of_network=True)
+    columns: str = option("", DATA, resume=Resume.DATA, decided_by="task")
     """Columns of a table that the network gets, as A,B,C; by default all others that hold numbers, or images."""
-    split: str = option("", DATA, resume=Resume.DATA, parse=Split.parse)
+    split: str = option("", DATA, resume=Resume.DATA, parse=Split.parse, form=SPLIT)
     """Shares TRAIN/VALIDATION/TEST of the rows, by --seed and class; TRAIN/VALIDATION for data with a test part, and
     TRAIN for a training and a test part. By validation rows the best weights are chosen, and test data is used once, at
     the end."""
     on_bad_row: Literal["stop", "skip"] = option("stop", DATA)
     """If a row of the data cannot be read: stop the job, or give the row weight zero."""
-    init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, by_script=True, of_network=True)
+    init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, decided_by="task")
     """Initial weights: N(0, 0.01^2), Glorot's uniform distribution, or He's normal one; biases are zero."""
-    weights: str = option("", MODEL, by_script=True, is_path=True)
+    weights: str = option("", MODEL, decided_by="script", is_path=True)
     """Weights to begin with, by names: a .safetensors file, a state dict of PyTorch (.pt, .pth), a run, RUN/best or a
     checkpoint."""
-    freeze: tuple[str, ...] = option(
-        (), MODEL, is_repeated=True, by_script=True, affects_speed=True, unsupported=UNFROZEN
-    )
+    freeze: tuple[str, ...] = option((), MODEL, is_repeated=True, decided_by="script", affects_speed=True)
     """Pattern of names of parameters that are not trained, such as `conv1.*` (PyTorch); may be given several times."""
     seed: int = option(0, MODEL, minimum=0, resume=Resume.SAME, in_sweep="use --seeds N for the seeds 0 to N-1")
     """Random seed of the initial weights and the order of samples."""
@@ -102,42 +113,41 @@ class Config:
     remainder: Literal["drop", "pad", "exact"] = option("pad", DATA, resume=Resume.POSITION, affects_speed=True)
     """Incomplete last batch of an epoch: drop it, pad it with rows of weight zero, or use it as it is."""
     optimizer: Literal["sgd", "adam", "adamw"] = option(
-        "sgd", OPTIMIZER, resume=Resume.STATE, by_script=True, decided_by="optimizer", affects_speed=True
+        "sgd", OPTIMIZER, resume=Resume.STATE, decided_by="optimizer", affects_speed=True
     )
     """Optimizer; adamw is adam with decoupled weight decay."""
-    lr: float = option(0.05, OPTIMIZER, above=0, by_script=True, decided_by="optimizer")
+    lr: float = option(0.05, OPTIMIZER, above=0, decided_by="optimizer")
     """Peak learning rate."""
-    momentum: float = option(
-        0.9, OPTIMIZER, minimum=0, below=1, resume=Resume.STATE, by_script=True, decided_by="optimizer"
-    )
+    momentum: float = option(0.9, OPTIMIZER, minimum=0, below=1, resume=Resume.STATE, decided_by="optimizer")
     """Momentum of sgd."""
-    nesterov: bool = option(False, OPTIMIZER, by_script=True, decided_by="optimizer")
+    nesterov: bool = option(False, OPTIMIZER, decided_by="optimizer")
     """Use Nesterov momentum."""
-    betas: str = option("0.9:0.999", OPTIMIZER, by_script=True, decided_by="optimizer", parse=Betas.parse)
+    betas: str = option(
+        "0.9:0.999", OPTIMIZER, decided_by="optimizer", parse=Betas.parse, form="BETA1:BETA2, such as 0.9:0.999"
+    )
     """Decay rates BETA1:BETA2 of the mean of gradients, and of squared gradients, in adam and adamw."""
-    epsilon: float = option(1e-8, OPTIMIZER, above=0, by_script=True, decided_by="optimizer")
+    epsilon: float = option(1e-8, OPTIMIZER, above=0, decided_by="optimizer")
     """What adam and adamw add to the root of the mean of squares, which they divide by."""
-    weight_decay: float = option(0.0, OPTIMIZER, minimum=0, by_script=True, decided_by="optimizer")
+    weight_decay: float = option(0.0, OPTIMIZER, minimum=0, decided_by="optimizer")
     """L2 penalty: adds weight_decay * parameter to the gradient; adamw subtracts lr times that from the parameter."""
-    no_decay: tuple[str, ...] = option((), OPTIMIZER, is_repeated=True, by_script=True, decided_by="optimizer")
+    no_decay: tuple[str, ...] = option((), OPTIMIZER, is_repeated=True, decided_by="optimizer")
     """Pattern of the names of parameters without weight decay, such as `*.bias`; may be given several times."""
-    schedule: str = option("cosine", OPTIMIZER, by_script=True, decided_by="schedule", parse=Schedule.parse)
+    schedule: str = option("cosine", OPTIMIZER, decided_by="schedule", parse=Schedule.parse, form=SCHEDULE)
     """Learning rate after the warm-up: constant, step:FACTOR:EPOCHS (left out: 0.1, 5), cosine, polynomial:POWER (left
     out: 1), or onecycle:SHARE of the run in which it rises (left out: 0.3)."""
-    warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, by_script=True, decided_by="schedule")
+    warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, decided_by="schedule")
     """Length of the linear learning rate warm-up, in epochs; onecycle has its rise instead."""
-    batch_norm: Literal["local", "sync"] = option("local", MODEL, by_script=True, of_network=True)
+    batch_norm: Literal["local", "sync"] = option("local", MODEL, decided_by="task")
     """Rows by whose mean and variance batch normalization trains: each rank's own, or those of all ranks."""
     precision: Literal["fp32", "bf16", "fp16"] = option(
         "fp32",
         MODEL,
         resume=Resume.STATE,
-        by_script=True,
+        decided_by="script",
         affects_speed=True,
-        unsupported={"mxnet": (("fp32", "bf16"), "MXNet 1.9 has no fp16 matrix product on the CPU")},
     )
     """Precision of forward and backward passes; weights and updates are always fp32."""
-    compile: bool = option(False, MODEL, by_script=True, affects_speed=True, unsupported=UNCOMPILED)
+    compile: bool = option(False, MODEL, decided_by="script", affects_speed=True)
     """Compile the network by torch.compile before training (PyTorch); without a C++ compiler, train uncompiled."""
     clip_norm: float = option(0.0, OPTIMIZER, minimum=0, affects_speed=True)
     """Maximum norm of the averaged gradient; 0 disables clipping."""
@@ -145,14 +155,15 @@ class Config:
         1,
         OPTIMIZER,
         above=0,
-        by_script=True,
+        decided_by="script",
         affects_speed=True,
-        unsupported={"mxnet": ((1,), "Horovod for MXNet has no backward_passes_per_step")},
     )
     """Backward passes per step, each on a part of the rank's rows (gradient accumulation)."""
-    compression: str = option("none", GRADIENTS, affects_speed=True, only_distributes=True, parse=parse_method)
+    compression: str = option(
+        "none", GRADIENTS, affects_speed=True, only_distributes=True, parse=parse_method, form=COMPRESSION
+    )
     """How ranks send gradients: none, bf16, fp16, int8, or powersgd:R, of rank R."""
-    groups: int | Literal["auto"] = option("auto", GRADIENTS, above=0, over_horovod=True, only_distributes=True)
+    groups: int | Literal["auto"] = option("auto", GRADIENTS, above=0, only_distributes=True)
     """Messages in which Horovod sends the gradients; auto chooses by the size of the network."""
     sync_every: int = option(1, LOCAL_STEPS, minimum=1, affects_speed=True)
     """Steps that each rank makes on its own rows until ranks average what these have changed in the weights; 1 averages
@@ -163,7 +174,9 @@ class Config:
     """Threads that compute an operation in each rank; 0 is 1 with --shards, else what OMP_NUM_THREADS says."""
     isa: Literal["auto", "avx2", "avx512"] = option("auto", BITS, affects_speed=True)
     """Instruction set that all libraries use at most; auto is the best one of the host."""
-    ema: float = option(0.0, OPTIMIZER, minimum=0, below=1, resume=Resume.STATE, by_script=True, affects_speed=True)
+    ema: float = option(
+        0.0, OPTIMIZER, minimum=0, below=1, resume=Resume.STATE, decided_by="script", affects_speed=True
+    )
     """Decay of a moving average of the weights, which is evaluated and exported instead of them; 0 has none."""
     on_nan: Literal["stop", "skip"] = option("stop", OPTIMIZER, affects_speed=True)
     """If a loss or gradient is not finite: stop the job, or skip the step on all ranks."""
@@ -177,7 +190,11 @@ class Config:
         # A resumed run gets the settings of its record and, from the same command line, once more.
         for name in ("arg", "no_decay", "freeze"):
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
-        validity.check_config(self)
+        schedule = Schedule.parse(self.schedule)
+        changes = self.epochs // schedule.epochs if schedule.kind == "step" else 0
+        overflows = math.log10(self.lr) + changes * math.log10(schedule.factor) > MAX_LR_EXPONENT
+        # A run that is resumed gets its framework and its options one after the other.
+        rules.check(self, framework=None, lr_overflows=overflows)
 
     @property
     def resized(self) -> tuple[int | None, int, int] | None:
@@ -223,12 +240,12 @@ class RuntimeOptions:
     """Devices per process, for strategies that use several; 0 for all its GPUs, or two virtual CPU devices."""
     workers: int | Literal["auto"] = option("auto", DATA, minimum=0, maximum=MAX_WORKERS, per_rank=True)
     """Threads or processes that read rows ahead; auto chooses by the data and the cores of the rank, 0 reads none."""
-    checkpoint_every: tuple[str, ...] = option(("60s",), RUN, is_repeated=True, parse=Intervals.parse)
+    checkpoint_every: tuple[str, ...] = option(("60s",), RUN, is_repeated=True, parse=Intervals.parse, form=INTERVALS)
     """Steps (100) or seconds (60s) between checkpoints, in addition to those at the end of each epoch; may be given
     twice. By time they are written at the next logging step, and within 1 % of the time; 0s for none by time."""
     keep: int = option(3, RUN, minimum=1, per_rank=True)
     """Number of newest checkpoints to keep, in addition to the best."""
-    score: str = option(AUTO, RUN, parse=check_choice)
+    score: str = option(AUTO, RUN, parse=check_choice, form=SCORE)
     """Figure of evaluations that says which checkpoint is the best: max:METRIC, min:METRIC or min:loss; auto takes the
     metric accuracy if there is one, else the lowest loss."""
     hang_timeout: float = option(0.0, WATCH, minimum=0, per_rank=True)
@@ -244,7 +261,7 @@ class RuntimeOptions:
     launch --survive)."""
     log_every: int = option(20, WATCH, minimum=1)
     """Steps between logging steps, which record loss and speed and check for stop requests."""
-    timeline: str = option("", WATCH, parse=StepRange.parse)
+    timeline: str = option("", WATCH, parse=StepRange.parse, form=STEPS)
     """Steps FIRST:LAST, such as 100:110, of which to record what each rank did and waited for, in one file."""
     tracker: tuple[str, ...] = option((), WATCH, is_repeated=True, per_rank=True)
     """Where records also go: tensorboard, mlflow, wandb, prometheus, or a package's; may be given several times."""
@@ -258,7 +275,7 @@ class RuntimeOptions:
         object.__setattr__(self, "tracker", tuple(dict.fromkeys(self.tracker)))
         object.__setattr__(self, "runs", from_start(self.runs))
         object.__setattr__(self, "resume", (self.resumed and from_start(self.resumed)) or self.resume)
-        validity.check_runtime(self)
+        rules.check(self, named=bool(self.name or os.environ.get(RUN_NAME)))
 
     @property
     def auto_resume(self) -> bool:

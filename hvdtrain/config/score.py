@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hvdtrain.config.option import invalid
-
 AUTO = "auto"
 ACCURACY, LOSS = "accuracy", "loss"
 CHOICE = re.compile(r"(min|max):(.+)", re.DOTALL)
@@ -40,10 +38,9 @@ class Score(NamedTuple):
 
 
 def check_choice(text: str) -> None:
-    """Raise UserError for what is no value of --score."""
+    """Raise ValueError for what is no value of --score."""
     if text != AUTO and not CHOICE.fullmatch(text):
-        remedy = "give max:NAME or min:NAME with the name of a metric, such as min:perplexity, or min:loss"
-        raise invalid("score", text, "does not say whether the greatest or the least value is the best", remedy)
+        raise ValueError("does not say whether the greatest or the least value is the best")
 
 
 def score_of(loss: float | None, metrics: Mapping[str, float], choice: str = "", part: str = "test") -> Score | None:

@@ -32,7 +32,7 @@ PROGRAM = (
     "--model FILE.py:CLASS."
 )
 SCRIPT = "Train with data parallelism by the loop of this script."
-NOT_FOR_SCRIPTS = {"model", *(name for name, about in FACTS.items() if about.by_script)}
+NOT_FOR_SCRIPTS = {"model", *(name for name, about in FACTS.items() if about.decided_by)}
 """Options that a script with a loop of its own rejects."""
 REMEDY = "give a folder under runs/, or one of its checkpoints"
 Options = Config | RuntimeOptions

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hvdtrain.config.forms import Split
 from hvdtrain.config.options import Config
-from hvdtrain.config.split import Split
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.datasets.splitting import classes_of, divide, split_rows, subset
 from hvdtrain.datasets.streams import stream_of

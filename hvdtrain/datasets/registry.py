@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdtrain.config.split import Split
+from hvdtrain.config.forms import Split
 from hvdtrain.datasets.built_in import PUBLISHED, digits, load_published, synthetic
 from hvdtrain.datasets.division import Division, labels_of
 from hvdtrain.datasets.formats.reading import ImageSize

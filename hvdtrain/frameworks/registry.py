@@ -15,8 +15,8 @@ from hvdtrain.collectives.groups import MPIGroup, single_process
 from hvdtrain.collectives.horovod_membership import MembershipGroup
 from hvdtrain.collectives.limits import limited_start
 from hvdtrain.collectives.surviving import Connect, SurvivingGroup
-from hvdtrain.config import validity
-from hvdtrain.config.compression import NONE
+from hvdtrain.config import rules
+from hvdtrain.config.forms import NONE
 from hvdtrain.config.option import invalid
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
@@ -104,6 +104,12 @@ class StrategyEntry(Generic[AnyStrategy]):
         about = self.connection.summary if self.connection else (self.strategy.__doc__ or "").partition("\n")[0]
         places = "ranks" if self.over == "ranks" else "the devices of one process"
         return f"{about.removesuffix('.')} {self.store}, over {places}." if self.store else about
+
+    @property
+    def facts(self) -> dict[str, bool]:
+        """What rules need to know about it."""
+        names = ("sums_shards", "many_devices", "takes_optimizer")
+        return {"has_tasks": self.has_tasks, **{name: getattr(self.strategy, name) for name in names}}
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -220,10 +226,10 @@ def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOp
     settle(config, runtime)
     if surviving.is_requested():
         return _start_surviving(entry, config, runtime)
-    validity.check_not_surviving(runtime)
+    rules.check(runtime, survives=False)
     with limited_start():
         strategy = entry.start(config, runtime)
-    validity.check_shards(config, strategy.group.size)
+    rules.check(config, ranks=strategy.group.size)
     if config.sync_every > 1:
         return _of_local_steps(config, runtime, strategy.group)
     if not (strategy.mean or config.by_horovod or config.compression == NONE):
@@ -249,8 +255,7 @@ def _start_surviving(entry: StrategyEntry[AnyStrategy], config: Config, runtime:
 
     Raises UserError for what cannot survive.
     """
-    validity.check_surviving(config, bool(entry.connect))
-    validity.check_shards(config, rank_info.detect().size)
+    rules.check(config, survives=True, can_survive=bool(entry.connect), ranks=rank_info.detect().size)
     assert entry.connect
     return _by_group(config).strategy(config, runtime, SurvivingGroup(entry.connect))
 
@@ -268,11 +273,6 @@ USER_LOOPS = {"torch": "TorchUserLearner", "mxnet": "MXNetUserLearner"}
 
 def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) -> UserLearner:
     """The learner for a script's own loop. Raises UserError if options do not allow it, or something is missing."""
-    if config.framework not in USER_LOOPS:
-        raise UserError(
-            f"--framework {config.framework}: a script with its own training loop needs {' or '.join(USER_LOOPS)}",
-            "write a task instead (docs/own.md)",
-        )
     _prepare(config, runtime)
     entry = check_request(config, script, runtime)
     strategy = _start(entry, config, runtime)
@@ -287,13 +287,10 @@ def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> St
 
     Raises UserError if the framework, or what the strategy requires, is missing or does not support an option.
     """
-    validity.check_framework(config)
+    rules.check(config)  # before a framework is imported
     entry = find_strategy(config)
     require(entry.requires, config.framework)
-    if not target.is_portable:
-        validity.check_task_strategy(config, entry.has_tasks)
-    validity.check_decided(config, entry.strategy, target.decided)
-    validity.check_strategy(config, runtime, entry.strategy, target.gradients)
+    rules.check(config, runtime, **target.facts, **entry.facts)
     return entry
 
 

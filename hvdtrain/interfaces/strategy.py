@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from hvdtrain.config.compression import Method
+from hvdtrain.config.forms import Method
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.networks.description import Weights
 
@@ -129,19 +129,6 @@ class Mean(Protocol):
         ...
 
 
-class Unsupported(NamedTuple):
-    """An option of which a framework or a strategy supports some values only."""
-
-    option: str
-    """Name of the field of `Config`."""
-    supported: tuple[Any, ...]
-    reason: str
-    """Why other values do not work, as the end of an error message."""
-
-
-DEVICES_NORMALIZE = Unsupported("batch_norm", ("local",), "each device of a process normalizes its own rows")
-
-
 class Strategy:
     """How the gradients of ranks or devices are combined.
 
@@ -153,8 +140,6 @@ class Strategy:
     """Modules that the strategy imports besides its framework."""
     conversions: ClassVar[tuple[Callable[[Any], Any], ...]] = ()
     """With Horovod: of a vector on the host to the framework, and back."""
-    unsupported: ClassVar[tuple[Unsupported, ...]] = ()
-    """Options that the strategy does not support in full."""
     takes_optimizer: ClassVar[bool] = False
     """Whether it trains with the optimizer that a task brings."""
     many_devices: ClassVar[bool] = False

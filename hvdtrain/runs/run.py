@@ -187,8 +187,9 @@ class RecordedRun:
 
     def _is_of_code(self, option: str) -> bool:
         """Whether a task or a script decides it instead."""
-        about = FACTS.get(option)
-        return self.is_user_code and about is not None and (option not in self.recorded.values or about.of_network)
+        if not self.is_user_code or option not in FACTS:
+            return False
+        return option not in self.recorded.values or FACTS[option].decided_by == "task"
 
     @functools.cached_property
     def identity(self) -> tuple[Any, ...]:

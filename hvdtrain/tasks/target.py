@@ -38,9 +38,9 @@ class Target:
         return ()
 
     @property
-    def decided(self) -> Mapping[str, str]:
-        """Those of them that a method of a task decides, and its name."""
-        return {}
+    def facts(self) -> dict[str, Any]:
+        """What rules need to know about it (`config.rules`)."""
+        return {"is_code": not self.is_portable, "gradients": self.gradients}
 
     @property
     def labels(self) -> LabelCheck | None:

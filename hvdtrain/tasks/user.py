@@ -72,15 +72,14 @@ class UserTask(Target):
 
     @property
     def ignored_options(self) -> Sequence[str]:
-        of_network = (name for name, about in facts(Config).items() if about.of_network)
-        return (*of_network, *self.decided)
+        by = {"task", *(by for by in ("optimizer", "schedule") if self.facts[f"{by}_method"])}
+        return [name for name, about in facts(Config).items() if about.decided_by in by]
 
     @property
-    def decided(self) -> Mapping[str, str]:
-        own = [method for method in ("optimizer", "schedule") if self.has(method)]
+    def facts(self) -> dict[str, Any]:
+        optimizer, schedule = (self.has(method) and method for method in ("optimizer", "schedule"))
         # The options of a schedule are for the optimizer of the options.
-        by = {"optimizer": own[:1], "schedule": own[-1:]} if "optimizer" in own else {"schedule": own}
-        return {name: by[about.decided_by][0] for name, about in facts(Config).items() if by.get(about.decided_by)}
+        return {**super().facts, "optimizer_method": optimizer, "schedule_method": schedule or optimizer}
 
     @functools.cached_property
     def labels(self) -> LabelCheck:
@@ -332,7 +331,11 @@ class Script(Target):
 
     @property
     def ignored_options(self) -> Sequence[str]:
-        return [name for name, about in facts(Config).items() if about.by_script]
+        return [name for name, about in facts(Config).items() if about.decided_by]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts, "script": self.name}
 
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": {}}

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hvdtrain.collectives.limits import shut_down_horovod
-from hvdtrain.config import validity
+from hvdtrain.config import rules
 from hvdtrain.config.options import AUTO_RESUME, Config, Framework, RuntimeOptions
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, UserError
 from hvdtrain.system import agent_pipe, arithmetic, rank_info, resources, stacks
@@ -229,7 +229,8 @@ def as_launched(runtime: RuntimeOptions) -> RuntimeOptions:
     Raises UserError for options that contradict them.
     """
     name, request = os.environ.get(rank_info.RUN_NAME, ""), os.environ.get(rank_info.RESUME, "")
-    validity.check_launched(runtime, name, request)
+    is_in_array = bool(name and "SLURM_ARRAY_TASK_ID" in os.environ)
+    rules.check(runtime, restarts=request == "restarts", is_in_array=is_in_array)
     if runtime.resumed or not (runtime.name or name):  # a job that is queued again resumes what it resumed at first
         return runtime
     resume = AUTO_RESUME if request else runtime.resume

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.config import validity
+from hvdtrain.config import rules
+from hvdtrain.config.forms import Schedule
 from hvdtrain.config.option import key
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.schedule import Schedule
 from hvdtrain.config.score import Score
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.datasets import sharding
@@ -64,9 +64,17 @@ class RunContext:
     """The last step after which the ranks had the same weights, as far as they were compared."""
 
     def __post_init__(self) -> None:
-        validity.check_rows(self.config, self.samples, self.target.unit, self.group.size, self.learner.devices)
-        if self.config.patience:
-            validity.check_patience(self.config, len(self.dataset.parts[self.dataset.evaluated]))
+        config, samples = self.config, self.samples
+        batch = config.global_batch(self.group.size)
+        rules.check(
+            config,
+            unit=self.target.unit,
+            samples=samples,
+            full_batches=samples // batch if config.remainder == "drop" else samples,
+            step_rows=min(batch, samples),
+            device_rows=-(-min(batch, samples) // self.group.size // self.learner.devices),
+            evaluated=len(self.dataset.parts[self.dataset.evaluated]),
+        )
 
     @property
     def group(self) -> Group:

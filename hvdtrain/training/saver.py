@@ -6,7 +6,7 @@ import dataclasses
 import time
 
 from hvdtrain.collectives.arrays import gather_arrays
-from hvdtrain.config.intervals import Intervals
+from hvdtrain.config.forms import Intervals
 from hvdtrain.config.score import Score
 from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.networks.description import Weights

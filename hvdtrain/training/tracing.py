@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hvdtrain.collectives.surviving import ranks_of
-from hvdtrain.config.step_range import StepRange
+from hvdtrain.config.forms import StepRange
 from hvdtrain.frameworks.tracing import waiter
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs.console import log

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.surviving import RanksChanged
-from hvdtrain.config import validity
+from hvdtrain.config import rules
+from hvdtrain.config.forms import Split
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.division import Division
 from hvdtrain.errors import UserError
@@ -19,7 +20,6 @@ from hvdtrain.frameworks.registry import build_user_learner
 from hvdtrain.interfaces.learner import StepLoss
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
-from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
 from hvdtrain.training import result
 from hvdtrain.training.loop_position import LoopPosition
@@ -65,12 +65,12 @@ class UserLoop(LoopPosition):
         self, script: str, config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings]
     ) -> None:
         """script: its file's name. examine_host: see `train`. Raises UserError for options that cannot be."""
-        is_other_script = config.model != script and is_script(config.model)
-        validity.check_script(script, is_other_script, config, runtime)
+        self._script = Script(script)
+        untested, is_other = Split.parse(config.split).untested, config.model not in (Config.model, script)
+        rules.check(config, **self._script.facts, untested=untested, is_other=is_other)
         check_trackers(runtime)
         config = dataclasses.replace(config, model=script)
         self._config, self._runtime, self._examine_host = config, runtime, examine_host
-        self._script = Script(script)
         self._learner = build_user_learner(config, self._script, runtime)
         self._stack = contextlib.ExitStack()
         self._started = self._finished = None

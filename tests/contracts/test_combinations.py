@@ -14,7 +14,7 @@ from support.combinations import FEW_STEPS, REFERENCES, Case, network_of
 from support.jobs import ROOT, launcher, run
 from support.stack import FRAMEWORKS, INSTALLED, REFERENCE
 
-from hvdtrain.config.strategy_names import SINGLE
+from hvdtrain.config.rules import SINGLE
 from hvdtrain.networks.random_numbers import initial_weights
 
 TESTS = ROOT / "tests"

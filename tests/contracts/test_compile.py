@@ -9,8 +9,8 @@ import pytest
 from support.jobs import distance, newest, train, train_several
 from support.parity import EVERY_STEP, PLAIN, assert_same_training, reference
 
+from hvdtrain.config import rules
 from hvdtrain.config.options import Config
-from hvdtrain.config.validity import check_framework
 from hvdtrain.errors import UserError
 
 COMPILE = ("--compile", *PLAIN, *EVERY_STEP)
@@ -62,4 +62,4 @@ def test_resumes_bit_for_bit_with_partial_batches(tmp_path, precision):
 @pytest.mark.parametrize("framework", ["mxnet", "tensorflow"])
 def test_other_frameworks_refuse_it_in_one_line(framework):
     with pytest.raises(UserError, match=r"--compile True: torch\.compile belongs to PyTorch"):
-        check_framework(Config(framework=framework, compile=True))
+        rules.check(Config(framework=framework, compile=True))

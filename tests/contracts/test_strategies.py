@@ -10,7 +10,7 @@ from support.jobs import distance, finish, real_data_folder, start
 from support.parity import EVERY_STEP, PLAIN, after, assert_same_training, one_process, reference
 from support.shared_runs import RANKED, SharedRun, over_ranks, resumed, trains
 
-from hvdtrain.config.strategy_names import SINGLE
+from hvdtrain.config.rules import SINGLE
 from hvdtrain.frameworks.registry import KVSTORES
 from hvdtrain.runs import metrics
 from hvdtrain.system.network import free_port

@@ -11,7 +11,7 @@ import sys
 from typing import Any, get_args, get_type_hints
 
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.strategy_names import OVER_HOROVOD
+from hvdtrain.config.rules import OVER_HOROVOD
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import check_request, list_strategies
 from hvdtrain.networks.description import ShapedNetwork

@@ -38,7 +38,6 @@ from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces.learner import Evaluated
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
@@ -123,9 +122,8 @@ class MXNetNetworkObjective(MXNetObjective):
         self._over_ranks: NormalizationOverRanks | None = None
         if network.batch_norms and config.batch_norm == "sync":
             if len(contexts) > 1:
-                raise UserError(
-                    f"--batch-norm sync: {DEVICES_NORMALIZE.reason}", "leave it at local, or use --devices 1"
-                )
+                problem = "--batch-norm sync: each device of a process normalizes its own rows"
+                raise UserError(problem, "leave it at local, or use --devices 1")
             self._over_ranks = self.block.normalize = NormalizationOverRanks(strategy.group, self.statistics)
         else:
             self._loss.hybridize(static_alloc=True, static_shape=True)

@@ -10,7 +10,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from hvdtrain.config.betas import Betas
+from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.interfaces.learner import OptimizerState

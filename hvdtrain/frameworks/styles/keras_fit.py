@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, SupportsFloat
+from typing import Any, SupportsFloat
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +26,6 @@ from hvdtrain.frameworks.tensorflow.strategies import (
     TensorFlowStrategy,
 )
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FIT
 from hvdtrain.tasks.target import NetworkTarget
@@ -36,14 +35,6 @@ class KerasStrategy(TensorFlowStrategy):
     """What Keras' learner calls; by default gradients are not combined."""
 
     sums_shards = False
-    unsupported: ClassVar[tuple[Unsupported, ...]] = (
-        Unsupported("optimizer", ("sgd",), "the epsilon of Keras' Adam differs from that of the other frameworks"),
-        Unsupported("ema", (0.0,), "Keras' fit averages no weights here"),
-        Unsupported("precision", ("fp32",), "Keras' fit has no loss scale"),
-        Unsupported("accumulate", (1,), "Keras' fit processes a batch in one pass"),
-        Unsupported("clip_norm", (0.0,), "Keras clips before gradients are combined"),
-        Unsupported("on_nan", ("stop",), "Keras' fit cannot skip a step"),
-    )
     summed_ranks = 1
     """Number of ranks whose gradients are summed instead of averaged."""
 
@@ -95,8 +86,6 @@ class KerasDistributed(KerasStrategy, TensorFlowDistributed):
 
 class KerasMirrored(KerasDistributed, TensorFlowMirrored):
     """MirroredStrategy and model.fit: a replica on each device of one process."""
-
-    unsupported: ClassVar[tuple[Unsupported, ...]] = (*KerasStrategy.unsupported, DEVICES_NORMALIZE)
 
 
 class KerasMultiWorker(KerasDistributed, TensorFlowMultiWorker):

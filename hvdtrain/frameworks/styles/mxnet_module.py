@@ -9,7 +9,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, SupportsFloat
+from typing import Any, SupportsFloat
 
 import mxnet as mx
 
@@ -30,7 +30,6 @@ from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetStrategy, allreduce_groups
 from hvdtrain.interfaces.learner import OptimizerState
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.interfaces.strategy import Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FIT, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import NetworkTarget
@@ -40,13 +39,6 @@ class ModuleStrategy(MXNetStrategy):
     """What Module's learner calls; by default gradients are not combined."""
 
     sums_shards = False
-    unsupported: ClassVar[tuple[Unsupported, ...]] = (
-        Unsupported("batch_norm", ("local",), "Module's graph has no collectives"),
-        Unsupported("ema", (0.0,), "Module's fit averages no weights"),
-        Unsupported("precision", ("fp32",), "Module's graph is plain fp32"),
-        Unsupported("clip_norm", (0.0,), "Module reduces and updates in one call"),
-        Unsupported("on_nan", ("stop",), "Module's fit cannot skip a step"),
-    )
     kvstore: str | None = None
     """The argument `kvstore` of Module's `init_optimizer` and `fit`."""
 
@@ -62,11 +54,6 @@ class ModuleStrategy(MXNetStrategy):
 
 class ModuleHorovod(ModuleStrategy, MXNetHorovod):
     """Horovod's allreduce before each update of Module.fit, of groups of gradients."""
-
-    unsupported = (
-        *ModuleStrategy.unsupported,
-        Unsupported("compression", ("none",), "Module's allreduce does not compress"),
-    )
 
     def wrap_optimizer(
         self, optimizer: mx.optimizer.Optimizer, parameters: dict[str, mx.nd.NDArray]

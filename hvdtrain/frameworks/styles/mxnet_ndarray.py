@@ -7,8 +7,6 @@ first device, copy the sum back to all devices, and make the same update on each
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
@@ -24,7 +22,7 @@ from hvdtrain.frameworks.mxnet.network import Forward, cross_entropy, scale_pixe
 from hvdtrain.frameworks.mxnet.strategies import CONVERSIONS, allreduce_groups
 from hvdtrain.interfaces.learner import OptimizerState
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, Strategy, Unsupported
+from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.networks.description import STATISTICS, Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import NetworkTarget
@@ -34,14 +32,6 @@ Arrays = dict[str, nd.NDArray]
 
 class NDArrayStrategy(Strategy):
     """What the hand-written step calls; by default gradients are not combined."""
-
-    unsupported: ClassVar[tuple[Unsupported, ...]] = (
-        Unsupported("optimizer", ("sgd",), "the hand-written update is SGD"),
-        Unsupported("ema", (0.0,), "the hand-written step averages no weights"),
-        Unsupported("precision", ("fp32",), "the hand-written step is plain fp32"),
-        Unsupported("clip_norm", (0.0,), "the hand-written update does not clip"),
-        Unsupported("on_nan", ("stop",), "the hand-written update cannot skip a step"),
-    )
 
     def broadcast(self, params: Arrays) -> None:
         """Broadcast parameters from rank 0, in place."""
@@ -54,7 +44,6 @@ class NDArrayManual(NDArrayStrategy):
     """Hand-written allreduce and SGD over several devices of one process (GPUs, or parts of the CPU)."""
 
     many_devices = True
-    unsupported = (*NDArrayStrategy.unsupported, DEVICES_NORMALIZE)
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         gpus = mx.context.num_gpus() if runtime.device != "cpu" else 0
@@ -69,10 +58,6 @@ class NDArrayHorovod(NDArrayStrategy):
     """Horovod's allreduce, called for each group of gradients by hand."""
 
     requires = ("horovod.mxnet",)
-    unsupported = (
-        *NDArrayStrategy.unsupported,
-        Unsupported("compression", ("none",), "the hand-written allreduce does not compress"),
-    )
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         import horovod.mxnet as hvd

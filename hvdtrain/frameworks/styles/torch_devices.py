@@ -28,7 +28,7 @@ from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating
 from hvdtrain.frameworks.torch.strategies import TorchStrategy, Wrapper
 from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, Strategy, Unsupported
+from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
@@ -105,10 +105,6 @@ class CPUReplicas(Wrapper):
 class TorchDataParallel(TorchStrategy):
     """torch.nn.DataParallel: scatters each batch over the GPUs of one process, or over parts of the CPU."""
 
-    unsupported = (
-        Unsupported("compile", (False,), "DataParallel copies the network to threads in each step"),
-        DEVICES_NORMALIZE,
-    )
     many_devices = True
     sums_shards = False
 
@@ -131,16 +127,6 @@ class TorchDataParallel(TorchStrategy):
 class TorchManual(Strategy):
     """Hand-written allreduce and SGD over several devices of one process (GPUs, or parts of the CPU)."""
 
-    unsupported = (
-        Unsupported("optimizer", ("sgd",), "the hand-written update is SGD"),
-        Unsupported("ema", (0.0,), "the hand-written step averages no weights"),
-        Unsupported("precision", ("fp32",), "the hand-written step is plain fp32"),
-        Unsupported("compile", (False,), "the hand-written step has a network for each device"),
-        Unsupported("accumulate", (1,), "the hand-written step processes a batch in one pass"),
-        Unsupported("clip_norm", (0.0,), "the hand-written update does not clip"),
-        Unsupported("on_nan", ("stop",), "the hand-written update cannot skip a step"),
-        DEVICES_NORMALIZE,
-    )
     many_devices = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:

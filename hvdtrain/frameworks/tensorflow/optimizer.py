@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvdtrain.config.betas import Betas
+from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import scale_of_rows
 from hvdtrain.frameworks.decay import without_decay

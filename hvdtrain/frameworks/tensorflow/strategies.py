@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,17 +19,16 @@ from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import BLOCKING_PREFIX, HorovodGroup, gradient_groups
 from hvdtrain.collectives.mean import shape_of
-from hvdtrain.config.compression import NONE
+from hvdtrain.config.forms import NONE
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
-from hvdtrain.interfaces.strategy import DEVICES_NORMALIZE, AllreduceGroup, Group, Mean, Shapes, Strategy, Unsupported
+from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Shapes, Strategy
 from hvdtrain.system import rank_info
 from hvdtrain.system.rank_info import TF_CONFIG
 
-NO_AVERAGES = Unsupported("ema", (0.0,), "a tf.distribute.Strategy does not assign variables where a step is skipped")
 Step = Any
 """A `tf.function` step(*rows, lr): trains on one device, and returns its loss."""
 
@@ -120,7 +119,6 @@ class TensorFlowDistributed(TensorFlowStrategy):
     """A `tf.distribute.Strategy`: a replica on each device of each rank."""
 
     sums_shards = False
-    unsupported: ClassVar[tuple[Unsupported, ...]] = (NO_AVERAGES,)
 
     def __init__(
         self, config: Config, runtime: RuntimeOptions, group: Group, devices: int, distribution: tf.distribute.Strategy
@@ -160,7 +158,6 @@ class TensorFlowMirrored(TensorFlowDistributed):
     """tf.distribute.MirroredStrategy: a replica on each GPU of one process, or on logical CPU devices."""
 
     many_devices = True
-    unsupported: ClassVar[tuple[Unsupported, ...]] = (NO_AVERAGES, DEVICES_NORMALIZE)
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         group = single_process(config.strategy)

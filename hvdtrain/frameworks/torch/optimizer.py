@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.config.betas import Betas
+from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.frameworks.torch.network import SAVED, host_array, laid_out_as

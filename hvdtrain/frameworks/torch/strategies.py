@@ -30,7 +30,7 @@ from hvdtrain.frameworks.torch.network import (
     trained_parameters,
     unlisted_buffers,
 )
-from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy, Unsupported
+from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy
 
 SENT_BY_HOROVOD = (torch.float16, torch.float32, torch.float64)
 """Types whose tensors Horovod broadcasts as they are: in messages of so many elements, and not bytes."""
@@ -192,7 +192,6 @@ class Distributed(Wrapper, nn.parallel.DistributedDataParallel):
 class TorchDDP(TorchStrategy):
     """torch.nn.parallel.DistributedDataParallel: allreduces buckets of gradients while backward runs."""
 
-    unsupported = (Unsupported("accumulate", (1,), "DistributedDataParallel reduces gradients in each backward pass"),)
     needs_all_gradients = True
     group: TorchDistributedGroup
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from hvdtrain.config.option import option
-from hvdtrain.config.validity import check_ranges
+from hvdtrain.config.option import as_options, option
 from hvdtrain.doctor import subprocesses
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
@@ -76,7 +75,7 @@ class AllreduceBenchOptions:
     """Folder for the results."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        as_options(self)
         _ = self.chosen
         for size in self.sizes:
             if size < 4 or size % 4:

@@ -16,11 +16,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple, get_args
 
-from hvdtrain.config.option import arguments, as_json, facts, invalid, key, option
+from hvdtrain.config.option import arguments, as_json, as_options, facts, invalid, key, option
 from hvdtrain.config.options import MAX_SHARDS, Config, Framework
+from hvdtrain.config.rules import OVER_HOROVOD, SHARDED
 from hvdtrain.config.sources import check_recorded, find, from_text
-from hvdtrain.config.strategy_names import OVER_HOROVOD
-from hvdtrain.config.validity import SHARDED, check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.jobs.series import JobSeries, SeriesJob
@@ -63,7 +62,7 @@ class StrategyBenchOptions:
     """Folder for the jobs' run folders and the report; finished jobs in it are not run again."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        as_options(self)
         if not all(number.isdecimal() and int(number) for number in self.np.split(",")):
             raise UserError(f"--np {self.np} is invalid", "give positive integers, for example 1,2,4")
         if self.shards and self.sizes[-1] > self.shards:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from hvdtrain.collectives.mean import shape_of
-from hvdtrain.config.compression import NONE
+from hvdtrain.config.forms import NONE
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.strategy import Shapes
 from hvdtrain.measure.scale.allreduce import STRATEGIES, Allreduce, Cluster, Link

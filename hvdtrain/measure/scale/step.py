@@ -13,7 +13,7 @@ import numpy as np
 from hvdtrain.collectives.compression import make_mean, traffic
 from hvdtrain.collectives.groups import Exchanging, SingleProcess
 from hvdtrain.collectives.mean import count
-from hvdtrain.config.compression import FP16, NONE, Method
+from hvdtrain.config.forms import FP16, NONE, Method
 from hvdtrain.config.options import Config
 from hvdtrain.interfaces.strategy import Shapes
 from hvdtrain.measure.scale.allreduce import Allreduce, Cluster, Link

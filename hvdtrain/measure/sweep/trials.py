@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from hvdtrain.config import sources
 from hvdtrain.config.option import arguments, key, option
 from hvdtrain.config.options import AUTO_RESUME
-from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.jobs.series import SWEEP
 from hvdtrain.system.run_end import RunEnd
@@ -212,7 +211,7 @@ class SweepOptions:
     """Print the command line of each trial, and start nothing."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        as_options(self)
         if self.trials is None:
             for name in ("sampler", "pruner"):
                 if getattr(self, name) != getattr(SweepOptions, name):

@@ -11,8 +11,8 @@ import numpy as np
 
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
+from hvdtrain.config.rules import SINGLE, style_of
 from hvdtrain.config.sources import FACTS
-from hvdtrain.config.strategy_names import SINGLE, style_of
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from hvdtrain.config.rules import SINGLE
 from hvdtrain.config.score import ACCURACY
-from hvdtrain.config.strategy_names import SINGLE
 from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.step_times import slow_ranks

@@ -50,7 +50,7 @@ def test_options_of_a_resumed_run_are_below_those_of_the_file(write, tmp_path):
 
 
 INVALID = [
-    ("momentum = 0\nnesterov = true", "--nesterov True: requires momentum"),
+    ("momentum = 0\nnesterov = true", "--nesterov with --momentum 0.0: it requires momentum"),
     ('lr = "0.1"', 'lr = "0.1" is not valid; give a number'),
     ("lr = -1", "--lr -1.0: must be above 0"),
     ('groups = "x"', 'groups = "x" is not valid; give an integer or "auto"'),

@@ -3,13 +3,10 @@
 import pytest
 from support.options import parse
 
-from hvdtrain.config.betas import Betas
-from hvdtrain.config.intervals import Intervals
+from hvdtrain.config.forms import Betas, Intervals, Schedule, Split
+from hvdtrain.config.option import types
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.schedule import Schedule
-from hvdtrain.config.split import Split
-from hvdtrain.config.strategy_names import OVER_HOROVOD, style_of
-from hvdtrain.config.validity import check_script
+from hvdtrain.config.rules import OVER_HOROVOD, style_of
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed
 
@@ -49,35 +46,42 @@ def test_what_a_text_means(kind, text, expected):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"schedule": "cosin"}, "--schedule cosin: no such schedule (did you mean cosine?); use constant, "),
-        ({"schedule": ""}, "--schedule '': is empty, or has spaces around it"),
-        ({"schedule": "cosine:1"}, "--schedule cosine:1: has too many values; use cosine"),
-        ({"schedule": "step:0"}, "--schedule step:0: FACTOR must be above 0; use step:FACTOR:EPOCHS"),
-        ({"schedule": "step:1:0.5"}, "--schedule step:1:0.5: '0.5' is no value of EPOCHS"),
-        ({"schedule": "polynomial:inf"}, "--schedule polynomial:inf: 'inf' is no value of POWER"),
-        ({"schedule": "onecycle:1"}, "--schedule onecycle:1: SHARE must be below 1"),
-        ({"betas": "1:0.9"}, "--betas 1:0.9: BETA1 must be below 1; give BETA1:BETA2"),
-        ({"betas": "0.9:0.9:0.9"}, "--betas 0.9:0.9:0.9: has too many values"),
-        ({"checkpoint_every": ("10m",)}, "--checkpoint-every 10m: '10m' is no value of STEPS; give steps, such as 100"),
-        ({"checkpoint_every": ("1", "-1s")}, "--checkpoint-every -1s: SECONDS must be 0 or more"),
-        ({"split": "80 %"}, "--split 80 %: is not a list of shares; give TRAIN/VALIDATION/TEST"),
-        ({"split": "0.8/0.1"}, "--split 0.8/0.1: the sum of its shares is 0.9, and not 1"),
-        ({"split": "1"}, "--split 1: a part has no rows"),
-        ({"split": "1/0"}, "--split 1/0: a part has no rows"),
-        ({"split": "0.5/0.5/0/0"}, "--split 0.5/0.5/0/0: has too many shares"),
-        ({"split": "1e9999999"}, "--split 1e9999999: is not a list of shares"),
-        ({"split": (0.8, 0.2)}, "split = (0.8, 0.2) is not valid"),
-        ({"betas": (0.9, 0.999)}, "betas = (0.9, 0.999) is not valid"),
-        ({"schedule": "step\n"}, "--schedule 'step\\n': is empty, or has spaces around it"),
-        ({"checkpoint_every": ("s",)}, "--checkpoint-every 's': has no number"),
-        ({"image_size": "8"}, "--image-size 8: is not an image size"),
+        ({"schedule": "cosin"}, "no such schedule (did you mean cosine?); give constant, step:FACTOR:EPOCHS, cosine"),
+        ({"schedule": "cosine:1"}, "has too many values; give constant"),
+        ({"schedule": "step:0"}, "FACTOR must be above 0; give"),
+        ({"schedule": "step:1:0.5"}, "'0.5' is no value of EPOCHS"),
+        ({"schedule": "polynomial:inf"}, "'inf' is no value of POWER"),
+        ({"schedule": "onecycle:1"}, "SHARE must be below 1"),
+        ({"schedule": "step\n"}, "is empty, or has spaces around it"),
+        ({"betas": "1:0.9"}, "BETA1 must be below 1; give BETA1:BETA2"),
+        ({"betas": "0.9:0.9:0.9"}, "has too many values"),
+        ({"checkpoint_every": ("10m",)}, "'10m' is no value of STEPS; give steps, such as 100, or seconds"),
+        ({"checkpoint_every": ("1", "-1s")}, "SECONDS must be 0 or more"),
+        ({"checkpoint_every": ("s",)}, "has no number"),
+        *(({"split": text}, "is not a list of one to three shares") for text in ("80 %", "0.5/0.5/0/0", "1e9999999")),
+        ({"split": "0.8/0.1"}, "the sum of its shares is 0.9, and not 1, or a part has no rows; give TRAIN/"),
+        *(({"split": text}, "the sum of its shares is 1, and not 1, or a part has no rows") for text in ("1", "1/0")),
+        ({"image_size": "8"}, "is not an image size; give HEIGHTxWIDTH"),
+        *(({"score": text}, "does not say whether") for text in ("accuracy", "max", "min:", "best:f1")),
+        *(({"timeline": text}, "is not FIRST:LAST") for text in ("5", "a:b", ":5", "١:٥", "1:" + "9" * 5000)),
+        ({"timeline": "7:7"}, "has 0 steps; give two numbers"),
+        ({"timeline": "0:1001"}, "has 1001 steps"),
+        ({"compression": "zip"}, "not a method of compression; give none, fp16"),
+        ({"compression": "powersgd:257"}, "R is above 256"),
     ],
 )
 def test_texts_of_another_form(options, error):
-    kind = RuntimeOptions if "checkpoint_every" in options else Config
+    name = next(iter(options))
     with pytest.raises(UserError) as caught:
-        kind(**options)
-    assert str(caught.value).startswith(error) and caught.value.option == next(iter(options))
+        (Config if name in types(Config) else RuntimeOptions)(**options)
+    assert f": {error}" in str(caught.value) and caught.value.option == name
+    assert str(caught.value).startswith(f"--{name.replace('_', '-')} ")
+
+
+def test_pairs_of_numbers_are_no_texts():
+    for name in ("split", "betas"):
+        with pytest.raises(UserError, match=rf"{name} = \(0.9, 0.1\) is not valid"):
+            Config(**{name: (0.9, 0.1)})
 
 
 def test_programs_and_files_may_give_numbers_and_single_values(tmp_path):
@@ -114,27 +118,3 @@ def test_an_option_that_went_says_what_to_use(tmp_path, option):
 def test_names_of_strategies_have_their_style():
     styles = [style_of(name) for name in (*OVER_HOROVOD, "module-kvstore-dist", "manual")]
     assert styles == ["", "keras-fit", "module", "ndarray", "module", ""]
-
-
-def test_a_script_takes_validation_rows_by_the_option_and_no_test_rows():
-    check_script("loop.py", False, Config(split="0.9/0.1"), RuntimeOptions())
-    with pytest.raises(UserError, match=r"--split 0.8: loop.py has test rows of its own, or none; give TRAIN/VALIDAT"):
-        check_script("loop.py", False, Config(split="0.8"), RuntimeOptions())
-
-
-@pytest.mark.parametrize(
-    ("strategy", "compression", "error"),
-    [
-        ("keras-fit", "fp16", ""),
-        ("keras-fit", "int8", "--compression int8: --strategy keras-fit does not compress"),
-        ("ring", "fp16", "--compression fp16: only --strategy horovod has it"),
-        ("manual", "fp16", "--compression fp16: --strategy manual does not compress"),
-    ],
-)
-def test_compression_of_styles(strategy, compression, error):
-    try:
-        Config(framework="tensorflow", strategy=strategy, compression=compression)
-    except UserError as raised:
-        assert error and str(raised).startswith(error)
-    else:
-        assert not error

@@ -10,7 +10,7 @@ from support.networks import LENET
 
 from hvdtrain.collectives.compression import make_mean, traffic
 from hvdtrain.collectives.mean import count, shape_of
-from hvdtrain.config.compression import Method, parse_method
+from hvdtrain.config.forms import Method, parse_method
 from hvdtrain.config.options import Config
 from hvdtrain.measure.scale import step as module
 from hvdtrain.measure.scale.allreduce import STRATEGIES, Cluster, Link, ring

@@ -82,7 +82,7 @@ INVALID = [
     (["--set", "lr=1,x", *TRAIN], "--set lr=1,x: lr = x is not valid; give a number"),
     (["--set", "lr=1", "--set", "lr=2", *TRAIN], "--set lr=2: lr has values already"),
     (["--set", "seed=1,2", *TRAIN], "--set seed=1,2: a sweep sets --seed itself; use --seeds N"),
-    (["--set", "momentum=0.5,0", *TRAIN, "--nesterov"], "--nesterov True: requires momentum"),
+    (["--set", "momentum=0.5,0", *TRAIN, "--nesterov"], "--nesterov with --momentum 0.0: it requires"),
     (["--set", "width=8", *TASK], "no option 'width'; hvdtrain train --help lists all; for an argument of the task w"),
     (["--set", "lrr=0.1", *TASK], "no option 'lrr' (did you mean lr?); hvdtrain train --help lists all; for an arg"),
     (["--set", "arg=width=8,depth=2", *TASK], "names no argument; for an argument of the task write --set"),

@@ -1,0 +1,300 @@
+"""Which options go together, and with which strategies, targets, jobs and data: a table, and the check of it.
+
+What an option decides alone (its range and its form) it says where it is defined. docs/options.py prints the table
+into docs/strategies.md. `Config` and `RuntimeOptions` are checked when they are made, and import this module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from hvdtrain.config.option import facts, invalid, key
+from hvdtrain.errors import UserError
+
+STYLES = ("keras-fit", "module", "ndarray")
+"""Programming styles other than a framework's usual one. The name alone is a strategy over Horovod."""
+OVER_HOROVOD = ("horovod", *STYLES)
+SINGLE = ("single", *(f"{style}-single" for style in STYLES))
+
+
+def style_of(strategy: str) -> str:
+    """The programming style of a strategy; empty for the framework's usual one."""
+    return next((style for style in STYLES if f"{strategy}-".startswith(f"{style}-")), "")
+
+
+@dataclass(frozen=True)
+class Values:
+    """Some values of an option or a fact.
+
+    listed: a text is a pattern, and None the default: of a fact, what counts as false. is_inverse: all but those.
+    compare: instead, those that compare so with the value of `other`.
+    """
+
+    listed: tuple[Any, ...] = ()
+    is_inverse: bool = False
+    compare: Callable[[Any, Any], bool] | None = None
+    other: str = ""
+
+    def have(self, value: Any, default: Any, known: Mapping[str, Any]) -> bool:
+        """Whether this value is one of them. known: all options and facts by name."""
+        if self.compare:
+            return self.compare(value, known[self.other])
+        return self.is_inverse != any(
+            fnmatchcase(str(value), one) if isinstance(one, str) else value == (default if one is None else one)
+            for one in self.listed
+        )
+
+
+def only(*listed: Any) -> Values:
+    return Values(listed)
+
+
+def but(*listed: Any) -> Values:
+    return Values(listed, is_inverse=True)
+
+
+def above(name: str) -> Values:
+    return Values(compare=operator.gt, other=name)
+
+
+def below(name: str) -> Values:
+    return Values(compare=operator.lt, other=name)
+
+
+DEFAULT, GIVEN, NONE = only(None), but(None), only()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Values of an option that cannot be with some values of others, or with facts about strategy, target, job or data.
+
+    option: the one at fault. when: the others' values by name. why: the end of a sentence, which may name options and
+    facts in braces. instead: what to do, where that is not plain. allowed: the values that the option may have then.
+    """
+
+    option: str
+    when: Mapping[str, Values]
+    why: str
+    instead: str = ""
+    allowed: Values = DEFAULT
+
+    def is_broken(self, known: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
+        """Whether options break it; False where something that it needs is not known."""
+        needed = {self.option, *self.when, *(values.other for values in self.when.values() if values.other)}
+        if not needed <= known.keys() or self.allowed.have(known[self.option], defaults[self.option], known):
+            return False
+        return all(values.have(known[name], defaults.get(name, False), known) for name, values in self.when.items())
+
+    def error(self, known: Mapping[str, Any], defaults: Mapping[str, Any]) -> UserError:
+        """The error of the option's value."""
+        others = [name for name in self.when if name in defaults]
+        given = " and ".join(f"--{key(name)} {_text(known[name])}".rstrip() for name in others)
+        value = f"{_text(known[self.option])} with {given}" if given else _text(known[self.option])
+        allowed = " or ".join(str(defaults[self.option] if one is None else one) for one in self.allowed.listed)
+        use = "leave it out" if allowed in ("", "False", "()") else f"use {allowed}"
+        change = [f"{'leave out' if self.when[name] == GIVEN else 'change'} --{key(name)}" for name in others]
+        remedy = self.instead.format_map(known) or ", or ".join([use, *change])
+        return invalid(self.option, value.lstrip(), self.why.format_map(known), remedy)
+
+
+def _text(value: Any) -> str:
+    """A value as on a command line."""
+    return "" if value is True else " ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
+
+
+def check(*options: Any, **more: Any) -> None:
+    """Raise UserError for the first rule that is broken. options: Config, RuntimeOptions. more: facts by name.
+
+    Rules for which something is not known, such as a fact that is None, are left to a later call.
+    """
+    known = {field.name: getattr(one, field.name) for one in options for field in dataclasses.fields(one)} | more
+    known = {name: value for name, value in known.items() if value is not None or name not in more}
+    defaults = {field.name: field.default for one in options for field in dataclasses.fields(one)}
+    for rule in (*RULES, *(rule for one in options for rule in of_user_code(type(one)))):
+        if rule.is_broken(known, defaults):
+            raise rule.error(known, defaults)
+
+
+def of_user_code(kind: type) -> Iterator[Rule]:
+    """The rules about the options of a dataclass that a script, or a method of a task, decides instead."""
+    for name, about in facts(kind).items():
+        if about.decided_by:
+            remedy = SCRIPT_REMEDIES.get(name, "leave it out, and change the script")
+            yield Rule(name, {"script": GIVEN}, "{script} decides it by itself", remedy)
+        if about.decided_by in ("optimizer", "schedule"):
+            method = f"{about.decided_by}_method"
+            yield Rule(name, {method: GIVEN}, f"the task's {{{method}}}() decides it", "leave it out")
+
+
+SCRIPT_REMEDIES = {
+    "accumulate": "use --shards N, with which the loop gets each batch in N parts, or a smaller --batch-size",
+    "precision": "leave it out, and compute in torch.autocast",
+    "weights": "leave it out, and load them into the model before setup()",
+    "freeze": "leave it out, and call requires_grad_(False) before setup()",
+}
+"""What to do instead of an option that a script with a loop of its own decides, where that is not plain."""
+
+
+def _together(when: Mapping[str, Values], **options: str | tuple[str, Values]) -> Iterator[Rule]:
+    """Rules with one condition. options: those at fault: why, and the allowed values if they are not the default."""
+    for name, about in options.items():
+        why, allowed = (about, DEFAULT) if isinstance(about, str) else about
+        yield Rule(name, when, why, allowed=allowed)
+
+
+def _strategy(*patterns: str) -> dict[str, Values]:
+    return {"strategy": only(*patterns)}
+
+
+SHARDED = "--strategy single, horovod, ring, mpi or (PyTorch) ddp"
+COMPRESSING = ("horovod", "ring", "mpi", "ddp")
+FP32, SCALED, PACKED = only("fp32"), only("fp32", "bf16"), only("bf16", "int8", "powersgd:*")
+UNNAMED, NO_POWERSGD = only(None, "auto"), but("powersgd:*")
+SCRIPT, UPDATES = {"script": GIVEN}, {"schedule_method": GIVEN, "takes_optimizer": DEFAULT}
+# What to do instead.
+BF16 = "use bf16, which sends as many bytes"
+SGD = "use --optimizer sgd and a --momentum above 0, or --no-nesterov"
+LESS_SCALED = "use --precision bf16 or fp32, or --compression int8"
+OTHER = "use another strategy (--strategy help lists them)"
+SURVIVING = "use --strategy horovod or ring, or launch without --survive"
+NEW_RUN = "leave it out, or start a new run"
+WRITE_TASK = "write a task instead (docs/own.md)"
+PAD = "give a smaller one, or use --remainder pad"
+ROWS = "give at most {step_rows}, or a larger --batch-size"
+EVALUATE = "give run.batches() test or validation rows, and evaluate"
+RULES: tuple[Rule, ...] = (
+    Rule("schedule", {"lr_overflows": GIVEN}, "the learning rate would exceed 10^30", "give a smaller one", NONE),
+    Rule("nesterov", {"momentum": only(0)}, "it requires momentum", SGD),
+    Rule("nesterov", {"optimizer": but("sgd")}, "it requires momentum", SGD),
+    Rule("batch_norm", {"accumulate": GIVEN}, "the parts of a step are normalized one by one"),
+    Rule("freeze", {"groups": GIVEN}, "the number of gradients is not fixed"),
+    *_together(
+        {"shards": GIVEN},
+        batch_scope="batch and learning rate would depend on the number of ranks",
+        batch_norm="each shard normalizes its own rows",
+        precision=("no loss scale may depend on when gradients overflow", SCALED),
+        accumulate="shards are the parts of a step already",
+        compile="a host without a C++ compiler would train uncompiled, and so other bits than the others",
+        compression="gradients are sent as float64",
+        groups="all gradients are one message",
+    ),
+    *_together(
+        {"sync_every": GIVEN},
+        shards="the optimizer's state of a rank would belong to its shards",
+        on_nan="ranks would skip different steps",
+        precision=("each rank would have a loss scale of its own", SCALED),
+        batch_norm="ranks exchange nothing within a step",
+        ema="each rank would average weights of its own",
+        groups="all weights are one message",
+        compression=("it is Horovod's own, for gradients, and ranks send weights", but("fp16")),
+    ),
+    # How gradients are sent.
+    Rule("groups", {"strategy": but(*OVER_HOROVOD)}, "only --strategy horovod has this option"),
+    Rule("groups", {"compression": PACKED}, "all gradients are sent at once"),
+    Rule("compression", {"strategy": but(*COMPRESSING, *STYLES)}, "it does not compress"),
+    Rule("compression", _strategy("module", "ndarray"), "its allreduce does not compress"),
+    Rule("compression", _strategy("keras-fit"), "it has Horovod's own only", allowed=only("none", "fp16")),
+    Rule("compression", _strategy("ring", "mpi", "ddp"), "only --strategy horovod has it", BF16, but("fp16")),
+    Rule(
+        "compression", {"precision": only("fp16")}, "what it owes has a changing loss scale", LESS_SCALED, NO_POWERSGD
+    ),
+    # What frameworks lack.
+    *_together({"framework": but("torch")}, freeze="it is in PyTorch only", compile="torch.compile belongs to PyTorch"),
+    *_together(
+        {"framework": only("mxnet")},
+        precision=("MXNet 1.9 has no fp16 matrix product on the CPU", SCALED),
+        accumulate="Horovod for MXNet has no backward_passes_per_step",
+    ),
+    *_together(
+        {"framework": only("mxnet"), "precision": only("bf16")}, isa=("MXNet's bf16 needs AVX-512", but("avx2"))
+    ),
+    # What strategies lack.
+    *_together(
+        _strategy("ndarray*", "manual"),
+        optimizer="the hand-written update is SGD",
+        ema="the hand-written step averages no weights",
+        precision=("the hand-written step is plain fp32", FP32),
+        clip_norm="the hand-written update does not clip",
+        on_nan="the hand-written update cannot skip a step",
+    ),
+    *_together(
+        _strategy("manual"),
+        compile="the hand-written step has a network for each device",
+        accumulate="the hand-written step processes a batch in one pass",
+        freeze="the number of gradients is not fixed",
+    ),
+    *_together(
+        _strategy("module*"),
+        batch_norm="Module's graph has no collectives",
+        ema="Module's fit averages no weights",
+        precision=("Module's graph is plain fp32", FP32),
+        clip_norm="Module reduces and updates in one call",
+        on_nan="Module's fit cannot skip a step",
+    ),
+    *_together(
+        _strategy("keras-fit*"),
+        optimizer="the epsilon of Keras' Adam differs from that of the other frameworks",
+        ema="Keras' fit averages no weights here",
+        precision=("Keras' fit has no loss scale", FP32),
+        accumulate="Keras' fit processes a batch in one pass",
+        clip_norm="Keras clips before gradients are combined",
+        on_nan="Keras' fit cannot skip a step",
+    ),
+    *_together(
+        _strategy("mirrored", "multiworker"),
+        ema="a tf.distribute.Strategy does not assign variables where a step is skipped",
+    ),
+    *_together(_strategy("ddp"), accumulate="DistributedDataParallel reduces gradients in each backward pass"),
+    *_together(_strategy("dataparallel"), compile="DataParallel copies the network to threads in each step"),
+    *_together(
+        _strategy("dataparallel", "manual", "mirrored", "keras-fit-mirrored"),
+        batch_norm="each device of a process normalizes its own rows",
+    ),
+    Rule("shards", {"sums_shards": DEFAULT}, "the strategy sums no gradients of shards exactly", f"use {SHARDED}"),
+    Rule("sync_every", {"sums_shards": DEFAULT}, "the strategy has no steps of single ranks", f"use {SHARDED}"),
+    Rule("devices", {"many_devices": DEFAULT}, "the strategy uses one device per process", OTHER, only(0, 1)),
+    Rule("devices", {"batch_size": below("devices")}, "each device needs a row"),
+    # The job.
+    Rule("audit", {"shards": DEFAULT}, "only a shard has the same bits on every rank", "give --shards as well"),
+    Rule("audit", _strategy("single"), "one process has no other rank to compare with"),
+    Rule("on_wrong_bits", {"audit": DEFAULT}, "wrong bits are found by audits", "give --audit as well"),
+    Rule("on_wrong_bits", {"survives": DEFAULT}, "this job ends when a rank is lost", "use hvdtrain launch --survive"),
+    *_together(
+        {"survives": GIVEN},
+        sync_every="with launch --survive, the steps that a lost rank made by itself would be lost",
+        shards=("with launch --survive, other ranks must be able to compute what a lost one computed", GIVEN),
+    ),
+    Rule(
+        "strategy", {"survives": GIVEN, "can_survive": DEFAULT}, "its ranks cannot be connected again", SURVIVING, NONE
+    ),
+    Rule("shards", {"ranks": above("shards")}, "{ranks} ranks were started, and each needs a shard", "give more"),
+    Rule("resume", {"named": DEFAULT}, "it finds the run by its name", "give the run a --name", but("auto")),
+    Rule("resume", {"restarts": GIVEN}, "--restarts resumes from the run's own folder", "leave it out", UNNAMED),
+    Rule(
+        "name", {"is_in_array": GIVEN, "resume": UNNAMED}, "all tasks of --array would train this run", "leave it out"
+    ),
+    # The target and the data.
+    Rule(
+        "groups",
+        {"gradients": below("groups")},
+        "{model} has {gradients} gradients",
+        "give at most {gradients}, or auto",
+    ),
+    Rule("strategy", {"is_code": GIVEN, "has_tasks": DEFAULT}, "it trains networks as data only", OTHER, NONE),
+    Rule("strategy", UPDATES, "in {framework}, it updates without the task's {schedule_method}()", OTHER, NONE),
+    Rule(
+        "framework", SCRIPT, "a script with its own training loop needs torch or mxnet", WRITE_TASK, but("tensorflow")
+    ),
+    Rule("split", SCRIPT | {"untested": GIVEN}, "{script} has test rows of its own, or none", "give 0.9/0.1", NONE),
+    Rule("model", SCRIPT | {"is_other": GIVEN}, "{script} makes its model, and resumes its own runs", NEW_RUN, NONE),
+    Rule("batch_size", {"full_batches": DEFAULT}, "larger than the {samples} training {unit}", PAD, NONE),
+    Rule("shards", {"step_rows": below("shards")}, "a step has {step_rows} row(s), and each shard needs one", ROWS),
+    Rule("accumulate", {"device_rows": below("accumulate")}, "a step has {device_rows} row(s) on each device"),
+    Rule("patience", {"evaluated": DEFAULT}, "the script evaluates nothing, so it has no score", EVALUATE),
+)
+"""Of the rules that are broken, the first one is the error."""
