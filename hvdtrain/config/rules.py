@@ -255,6 +255,8 @@ RULES: tuple[Rule, ...] = (
         _strategy("dataparallel", "manual", "mirrored", "keras-fit-mirrored"),
         batch_norm="each device of a process normalizes its own rows",
     ),
+    Rule("strategy", {"is_code": GIVEN, "has_tasks": DEFAULT}, "it trains networks as data only", OTHER, NONE),
+    Rule("strategy", UPDATES, "in {framework}, it updates without the task's {schedule_method}()", OTHER, NONE),
     Rule("shards", {"sums_shards": DEFAULT}, "the strategy sums no gradients of shards exactly", f"use {SHARDED}"),
     Rule("sync_every", {"sums_shards": DEFAULT}, "the strategy has no steps of single ranks", f"use {SHARDED}"),
     Rule("devices", {"many_devices": DEFAULT}, "the strategy uses one device per process", OTHER, only(0, 1)),
@@ -285,8 +287,6 @@ RULES: tuple[Rule, ...] = (
         "{model} has {gradients} gradients",
         "give at most {gradients}, or auto",
     ),
-    Rule("strategy", {"is_code": GIVEN, "has_tasks": DEFAULT}, "it trains networks as data only", OTHER, NONE),
-    Rule("strategy", UPDATES, "in {framework}, it updates without the task's {schedule_method}()", OTHER, NONE),
     Rule(
         "framework", SCRIPT, "a script with its own training loop needs torch or mxnet", WRITE_TASK, but("tensorflow")
     ),

@@ -73,7 +73,7 @@ class RunContext:
             full_batches=samples // batch if config.remainder == "drop" else samples,
             step_rows=min(batch, samples),
             device_rows=-(-min(batch, samples) // self.group.size // self.learner.devices),
-            evaluated=len(self.dataset.parts[self.dataset.evaluated]),
+            evaluated=len(self.dataset.parts[self.dataset.evaluated]) if config.patience else None,
         )
 
     @property

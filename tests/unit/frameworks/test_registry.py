@@ -50,7 +50,7 @@ def test_the_list_says_why_a_strategy_cannot_run(monkeypatch):
         ("mxnet", {"strategy": "kvstore"}, "--strategy kvstore: mxnet has no such strategy (did you mean"),
         ("torch", {"strategy": "ddp", "devices": 2}, "--devices 2: the strategy uses one device per process"),
         ("torch", {"strategy": "manual", "shards": 4}, "--shards 4: the strategy sums no gradients of shards exactly"),
-        ("torch", {"groups": 9}, "--groups 9: mlp has 6 gradients"),
+        ("torch", {"groups": 9}, "--groups 9: lenet has 4 gradients"),
         ("mxnet", {"accumulate": 2}, "--accumulate 2 with --framework mxnet: Horovod for MXNet has no"),
     ],
 )
