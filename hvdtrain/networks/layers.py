@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
 
 Shape = tuple[int, ...]
 """(channels, height, width) of an image, or (features,), without the number of rows."""
@@ -21,11 +22,20 @@ CLASSES: Literal["classes"] = "classes"
 """As `outputs` of a dense layer: the number of the data's classes."""
 LARGEST = 1 << 31
 """Number of values in an array of a layer, at most: MXNet counts them in 32 bits."""
+Positive = Annotated[int, msgspec.Meta(ge=1, lt=LARGEST)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=LARGEST)]
+Finite = Annotated[float, msgspec.Meta(gt=-1e38, lt=1e38)]
 
 
 def text(shape: Shape) -> str:
     """A shape as messages have it: 3x32x32."""
     return "x".join(map(str, shape))
+
+
+def problem_of_value(error: msgspec.ValidationError) -> str:
+    """Which value of a layer is at fault: `stride: Expected `int`, got `float``."""
+    problem, _, name = str(error).partition(" - at `$.")
+    return f"{name.strip('`')}{': ' * bool(name)}{problem}"
 
 
 class Layer:
@@ -37,16 +47,14 @@ class Layer:
     """How the name of a layer begins that has none; empty for those that get no name."""
     axes: ClassVar[int | None] = None
     """Of its input: 3 for images, 1 for features, None for either."""
-    minima: ClassVar[Mapping[str, int]] = {}
-    """The smallest valid value of each of its integers."""
     name: str
 
     def value_problem(self) -> str:
         """Which value of the layer itself cannot work; empty if all can."""
-        for name, minimum in self.minima.items():
-            value = getattr(self, name)
-            if not minimum <= value < LARGEST:
-                return f"{name} is {value}, not at least {minimum}"
+        try:
+            msgspec.convert(vars(self), type(self))
+        except msgspec.ValidationError as error:
+            return problem_of_value(error)
         return ""
 
     def problem(self, shape: Shape) -> str:
@@ -111,12 +119,11 @@ class Conv(WindowLayer):
     """
 
     kind = prefix = "conv"
-    minima: ClassVar = {"outputs": 1, "kernel": 1, "stride": 1, "padding": 0, "groups": 1}
-    outputs: int
-    kernel: int
-    stride: int = 1
-    padding: int = 0
-    groups: int = 1
+    outputs: Positive
+    kernel: Positive
+    stride: Positive = 1
+    padding: Count = 0
+    groups: Positive = 1
     bias: bool = True
     name: str = ""
     inputs: int = 0
@@ -153,7 +160,7 @@ class Dense(Layer):
 
     kind = prefix = "dense"
     axes = 1
-    outputs: int | Literal["classes"]
+    outputs: Positive | Literal["classes"]
     bias: bool = True
     name: str = ""
     inputs: int = 0
@@ -162,11 +169,6 @@ class Dense(Layer):
     def shape(self) -> Shape:
         """Of the weight."""
         return (int(self.outputs), self.inputs)
-
-    def value_problem(self) -> str:
-        if self.outputs == CLASSES or 1 <= self.outputs < LARGEST:
-            return ""
-        return f"outputs is {self.outputs}, not at least 1"
 
     def on_input(self, shape: Shape, classes: int, name: str) -> Dense:
         outputs = classes if self.outputs == CLASSES else self.outputs
@@ -190,16 +192,11 @@ class BatchNorm(Layer):
     """
 
     kind, prefix = "batch_norm", "norm"
-    momentum: float = 0.1
-    epsilon: float = 1e-5
-    initial: float = 1.0
+    momentum: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
+    epsilon: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-5
+    initial: Finite = 1.0
     name: str = ""
     inputs: int = 0
-
-    def value_problem(self) -> str:
-        if not (0 < self.momentum <= 1 and 0 < self.epsilon < 1):
-            return f"momentum {self.momentum} must be above 0, at most 1, and epsilon {self.epsilon} between 0 and 1"
-        return "" if math.isfinite(self.initial) else f"initial is {self.initial}, not a finite number"
 
     def on_input(self, shape: Shape, classes: int, name: str) -> BatchNorm:
         return dataclasses.replace(self, name=name, inputs=shape[0])
@@ -216,12 +213,9 @@ class Dropout(Layer):
     """
 
     kind = prefix = "dropout"
-    rate: float
+    rate: Annotated[float, msgspec.Meta(ge=0, lt=1)]
     name: str = ""
     shape: Shape = ()
-
-    def value_problem(self) -> str:
-        return "" if 0 <= self.rate < 1 else f"rate is {self.rate}, not at least 0 and below 1"
 
     def on_input(self, shape: Shape, classes: int, name: str) -> Dropout:
         return dataclasses.replace(self, name=name, shape=shape)
@@ -236,11 +230,10 @@ class Pool(WindowLayer):
     """
 
     kind = "pool"
-    minima: ClassVar = {"size": 1, "stride": 0, "padding": 0}
     reduction: Literal["average", "max"]
-    size: int
-    stride: int = 0
-    padding: int = 0
+    size: Positive
+    stride: Count = 0
+    padding: Count = 0
 
     @property
     def step(self) -> int:
@@ -252,11 +245,9 @@ class Pool(WindowLayer):
         return self.size, self.step
 
     def value_problem(self) -> str:
-        if self.reduction not in ("average", "max"):
-            return f"reduction is {self.reduction!r}, not average or max"
-        if self.padding * 2 > self.size:
-            return f"padding {self.padding} is more than half of size {self.size}"
-        return super().value_problem()
+        if problem := super().value_problem():
+            return problem
+        return f"padding {self.padding} is more than half of size {self.size}" * (self.padding * 2 > self.size)
 
 
 @dataclass(frozen=True)
@@ -282,10 +273,7 @@ class LeakyRelu(Activation):
     """x where it is positive, else slope * x."""
 
     kind = "leaky_relu"
-    slope: float = 0.01
-
-    def value_problem(self) -> str:
-        return "" if math.isfinite(self.slope) else f"slope is {self.slope}, not a finite number"
+    slope: Finite = 0.01
 
 
 @dataclass(frozen=True)
@@ -317,6 +305,9 @@ class Residual(Layer):
     kind = "residual"
     body: tuple[Layer, ...]
     shortcut: tuple[Layer, ...] = ()
+
+    def value_problem(self) -> str:
+        return ""
 
     def output(self, shape: Shape) -> Shape:
         return functools.reduce(lambda before, layer: layer.output(before), self.body, shape)

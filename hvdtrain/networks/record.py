@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from hvdtrain.networks.description import Network, ShapedNetwork
-from hvdtrain.networks.layers import LARGEST, LAYERS, Layer, Residual
+from hvdtrain.networks.layers import LARGEST, LAYERS, Layer, Residual, problem_of_value
 from hvdtrain.system.text import did_you_mean
 
 KINDS: dict[str, type[Layer]] = {layer.kind: layer for layer in LAYERS}
@@ -90,9 +90,6 @@ def _layer(record: Any, where: str) -> Layer:
         raise ValueError(f"{where}: no type {record['type']!r:.60}{hint}; there are {', '.join(KINDS)}")
     where = f"{where} ({record['type']})"
     values, known = {name: value for name, value in record.items() if name != "type"}, _fields(kind)
-    for name, value in values.items():
-        if type(value) is int and abs(value) > LARGEST:
-            raise ValueError(f"{where}: {name!r:.60} is larger than {LARGEST}")
     for name in values.keys() - known.keys():
         has = f"; it has {', '.join(known)}" if known else ""
         raise ValueError(f"{where}: no value {name!r:.60}{did_you_mean(name, known)}{has}")
@@ -100,9 +97,8 @@ def _layer(record: Any, where: str) -> Layer:
         return Residual(*(_layers(values.get(name, []), f"{where}, {name}, ") for name in BRANCHES))
     try:
         msgspec.convert(values, kind)
-    except ValueError as error:  # "Expected `int`, got `float` - at `$.stride`"
-        problem, _, name = str(error).partition(" - at `$.")
-        raise ValueError(f"{where}: {name.strip('`')}{': ' * bool(name)}{problem}") from None
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{where}: {problem_of_value(error)}") from None
     return kind(**values)
 
 
