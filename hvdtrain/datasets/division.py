@@ -1,18 +1,45 @@
-"""The parts of the data that a run makes itself: test rows and validation rows, by --split."""
+"""The parts of the data that a run makes itself, by --split: rows to train on, to test with and to validate with."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import NamedTuple
 
 import numpy as np
 
 from hvdtrain.config.forms import Split
 from hvdtrain.config.options import Config
-from hvdtrain.datasets.rows import ArraySource
-from hvdtrain.datasets.splitting import classes_of, divide, split_rows, subset
+from hvdtrain.datasets.row_random import Draw
+from hvdtrain.datasets.rows import ArraySource, RowReader, Rows, read_rows
 from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Source
+
+STREAM = 3
+"""Separates the random numbers of a division from others of the same seed."""
+
+
+class Subset(RowReader):
+    """Some rows of a source, under new numbers from 0 on. Messages have their numbers in the source."""
+
+    def __init__(self, source: Source, rows: np.ndarray) -> None:
+        """rows: their numbers in the source, int64 (n,)."""
+        self._source, self._rows = source, rows
+        self.background: str = getattr(source, "background", "threads")
+        self.advice: tuple[str, ...] = getattr(source, "advice", ())
+        labels = getattr(source, "labels", None)
+        self.labels = labels[rows] if isinstance(labels, np.ndarray) else None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the source, and of the rows' numbers."""
+        return f"{self._source.fingerprint} {hashlib.sha256(self._rows.astype('<i8').tobytes()).hexdigest()}"
+
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        return read_rows(self._source, self._rows[rows], draw)
 
 
 class Division(NamedTuple):
@@ -36,28 +63,63 @@ class Division(NamedTuple):
         test: None where the data has no such part. name: of the data in messages. labels: of `train`, where they are
         known; else see `labels_of`. Raises UserError for parts that cannot be made, or that would have no row.
         """
-        if (self.split or self.validation) and stream_of(train):
-            reason = f"--split: {name} is a stream, whose rows cannot be chosen by number"
-            raise UserError(reason, "give the parts as streams of their own", option="split")
         is_whole = test is not None
-        trained, tested = divide(name, train, test, labels, self.split, self.seed)
+        problem = ""
+        if (self.split or self.validation) and stream_of(train):
+            problem = f"--split: {name} is a stream, whose rows cannot be chosen by number"
+        elif self.split and is_whole:
+            problem = f"--split: {name} has a test part"
+        elif not self.split and not is_whole:
+            problem = f"{name}: has no test part"
+        if problem:
+            remedy = "give --split 0.9/0.1 where there is a test part, else 0.8/0.1/0.1, or 0.8 for no validation rows"
+            raise UserError(problem, remedy, option="split")
+        if test is None:
+            if labels is None and isinstance(train, ArraySource) and train.arrays[-1].dtype.kind in "iu":
+                labels = train.arrays[-1]
+            train, test = self._parts(name, train, labels, self.split, round((1 - self.split) * len(train)))
         if not self.validation:
-            return trained, tested, None
-        known = labels if is_whole and labels is not None else labels_of(trained, labels_at)
-        trained, validated = self._without_validation(name, trained, known)
-        return trained, tested, validated
+            return train, test, None
+        known = labels if is_whole and labels is not None else labels_of(train, labels_at)
+        train, validated = self._parts(name, train, known, 1 - self.validation, round(self.validation * len(train)), 1)
+        return train, test, validated
 
-    def _without_validation(self, name: str, train: Source, labels: np.ndarray | None) -> tuple[Source, Source]:
-        """The training rows but a share of them, and that share as validation rows, by class."""
-        count, kept = len(train), round(self.validation * len(train))
-        if not 1 <= kept < count:
-            problem = f"--split: {kept} of the {count} training rows of {name} would be validation rows"
-            raise UserError(problem, "give shares that leave rows in both parts", option="split")
-        rows, validated = split_rows(classes_of(labels, kept), count, 1 - self.validation, self.seed)
-        return subset(train, rows), subset(train, validated)
+    def _parts(
+        self, name: str, source: Source, labels: np.ndarray | None, share: float, kept: int, least: int = 0
+    ) -> tuple[Source, Source]:
+        """A share of a source's rows, and the others, of which about `kept` were asked for, by class."""
+        count = len(source)
+        if count < 2 or not least <= kept <= count - least:
+            problem = f"--split: one of two parts of the {count} row(s) of {name} would be empty"
+            raise UserError(problem, "give shares that leave rows in both parts, or more rows", option="split")
+        # More labels than rows that are kept are numbers to predict: divided by these, each would get such a row.
+        if labels is not None and (labels.ndim != 1 or len(np.unique(labels)) > kept):
+            labels = None
+        first, second = split_rows(labels, count, share, self.seed)
+        return subset(source, first), subset(source, second)
 
 
 UNDIVIDED = Division(0.0, 0.0, 0)
+
+
+def split_rows(labels: np.ndarray | None, count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of about `share` of `count` rows, 2 or more, and those of the others: int64, each in order.
+
+    labels: of the rows, integers (n,), each class of which is divided by itself (a stratified split); None to divide
+    all rows at once. A class has at least one row in the first part, and if it has two or more also one in the second.
+    The result depends on the arguments alone.
+    """
+    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, STREAM])))
+    order = generator.permutation(count)
+    classes = np.zeros(count, np.int64) if labels is None else np.asarray(labels)
+    by_class = order[np.argsort(classes[order], kind="stable")]
+    is_first = np.zeros(count, bool)
+    for rows in np.split(by_class, np.flatnonzero(np.diff(classes[by_class])) + 1):
+        taken = min(max(round(share * len(rows)), 1), max(len(rows) - 1, 1))
+        is_first[rows[:taken]] = True
+    if is_first.all():  # each class has one row
+        is_first[order[min(max(round(share * count), 1), count - 1) :]] = False
+    return np.flatnonzero(is_first), np.flatnonzero(~is_first)
 
 
 def labels_of(source: Source, position: int) -> np.ndarray | None:
@@ -71,3 +133,12 @@ def labels_of(source: Source, position: int) -> np.ndarray | None:
         labels = getattr(source, "labels", None)
     is_known = isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "iub"
     return labels if is_known and labels is not None and len(labels) == len(source) else None
+
+
+def subset(source: Source, rows: np.ndarray) -> Source:
+    """These rows of a source, int64 (n,); of arrays in memory they are copied."""
+    if not isinstance(source, ArraySource):
+        return Subset(source, rows)
+    copied = ArraySource(*source[rows])
+    copied.advice, copied.are_pixels = source.advice, source.are_pixels
+    return copied

@@ -20,11 +20,11 @@ from hvdtrain.system.text import printable
 
 MAX_LISTED = 3
 """Of the names in a folder, in a message."""
-OWN_READER = "write a function that reads it, and give --data FILE.py:NAME (docs/data.md)"
 FORMATS = (
     f"train.npz and test.npz with images and labels, one .npz file with x_train, y_train, x_test and y_test, IDX files "
     f"named as MNIST's ({IDX_FILES[0]}), {NPY_FILES[0]} and so on, folders CLASS, or train/CLASS and test/CLASS, of "
-    f"images, or a table of numbers ({', '.join(TABLE_SUFFIXES)})"
+    f"images, a table of numbers ({', '.join(TABLE_SUFFIXES)}) or two that are called train and test; for other data, "
+    "write a function that reads it, and give --data FILE.py:NAME (docs/data.md)"
 )
 
 
@@ -76,7 +76,9 @@ def _format(name: str, path: Path) -> str:
         return "table"
     if any(map(_holds_images, path.iterdir())):
         return "classes"
-    raise _no_format(name, path, names)
+    shown = sorted(file for file in names if not file.startswith("."))
+    listed = printable(", ".join(shown[:MAX_LISTED])) + ", ..." * (len(shown) > MAX_LISTED)
+    raise UserError(f"{name}: holds no data of a known format ({listed or 'it is empty'})", f"give {FORMATS}")
 
 
 def _format_of_file(name: str, path: Path) -> str:
@@ -85,28 +87,8 @@ def _format_of_file(name: str, path: Path) -> str:
         return "table"
     if path.suffix != ".npz" and not zipfile.is_zipfile(path):
         kind = f"a {path.suffix} file" if path.suffix else "a file of another format"
-        raise UserError(f"{name}: is {printable(kind)}, which is not read", f"{OWN_READER}, or give {FORMATS}")
+        raise UserError(f"{name}: is {printable(kind)}, which is not read", f"give {FORMATS}")
     return "npz"
-
-
-def _no_format(name: str, path: Path, names: list[str]) -> UserError:
-    """The error of a folder that holds no data in any format."""
-    shown = sorted(file for file in names if not file.startswith("."))
-    archives = [file for file in shown if file.endswith(".npz")]
-    if len(archives) > 1:
-        remedy = "name them train.npz and test.npz, or give the path of one that has all arrays"
-        return UserError(f"{name}: holds {len(archives)} .npz files ({_listed(archives)})", remedy)
-    held = _listed(shown) or "it is empty"
-    if any(file.lower().endswith(SUFFIXES) for file in shown):
-        remedy = f"put the images of each class into a folder with its name, or {OWN_READER}"
-        return UserError(f"{name}: holds images ({held}), but nothing says of which class one is", remedy)
-    if len(tables := _tables(path)) > 1:
-        return UserError(f"{name}: holds {len(tables)} tables ({held})", "name two of them train and test, or give one")
-    return UserError(f"{name}: holds no data of a known format ({held})", f"give {FORMATS}; or {OWN_READER}")
-
-
-def _listed(names: list[str]) -> str:
-    return printable(", ".join(names[:MAX_LISTED])) + ", ..." * (len(names) > MAX_LISTED)
 
 
 def _tables(path: Path) -> list[Path]:

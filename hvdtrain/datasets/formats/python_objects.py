@@ -24,7 +24,7 @@ from hvdtrain.datasets.rows import (
     describe_forms,
     forms_of,
 )
-from hvdtrain.datasets.validation import MAX_CLASSES, names_or_numbers, valid_images, valid_labels
+from hvdtrain.datasets.validation import MAX_CLASSES, compact_labels, names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Source
 from hvdtrain.system.python_files import load_object
@@ -198,11 +198,10 @@ def _as_pairs(name: str, rows: Any, columns: Columns) -> Any:
             check_no_columns(name, columns)
         return rows
     labels = [columns.label] if columns.label else [column for column in names if column.lower() in LABEL_NAMES]
-    if len(labels) != 1 or labels[0] not in names:
-        raise UserError(f"{name}: which column is the label is not known ({', '.join(names)})", "name it by --label")
-    images = list(columns.inputs) or [column for column in names if column != labels[0]]
-    if len(images) != 1 or images[0] not in names:
-        raise UserError(f"{name}: which column is the image is not known ({', '.join(names)})", "name it by --columns")
+    images = list(columns.inputs) or [column for column in names if column not in labels]
+    if (len(labels), len(images)) != (1, 1) or not {*labels, *images} <= {*names}:
+        reason = f"{name}: which of its columns are image and label is not known ({', '.join(names)})"
+        raise UserError(reason, "name them by --columns and --label")
     return Pairs(rows, images[0], labels[0])
 
 
@@ -235,37 +234,22 @@ def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
     known = getattr(train, "classes", None) if given is None else given
     if known is None:
         labels = train[1] if _is_arrays(train) else getattr(train, "targets", None)
-        if labels is None:
-            raise UserError(f"{name}: the number of classes is not known", "return (train, test, classes)")
-        known = _largest_label(name, labels) + 1
+        with contextlib.suppress(ValueError):  # of lists in lists
+            known = None if labels is None else int(compact_labels(name, as_array(labels), None).max()) + 1
+    if known is None or (isinstance(known, int) and not 0 < known <= MAX_CLASSES):
+        problem = f"has {known} classes" if known is not None else "the number of classes is not known"
+        raise UserError(f"{name}: {problem}", f"return (train, test, classes), with at most {MAX_CLASSES:,}")
     if isinstance(known, int):
-        if not 0 < known <= MAX_CLASSES:
-            raise UserError(f"{name}: has {known} classes", f"give from 1 to {MAX_CLASSES:,}")
         return tuple(map(str, range(known)))
     return names_or_numbers(name, tuple(map(str, known)), np.zeros(1, np.int64))
 
 
-def _largest_label(name: str, labels: Any) -> int:
-    try:
-        array = as_array(labels)
-    except ValueError:  # of lists in lists
-        array = np.empty(0, object)
-    if array.dtype.kind not in "iu" or not array.size:
-        reason = f"{name}: the labels of all rows are {array.dtype} of shape {array.shape}, and not integers"
-        raise UserError(reason, "number the classes from 0 on")
-    return int(array.max())
-
-
 def _length(name: str, rows: Any) -> int:
-    lacks, length = [method for method in ("__len__", "__getitem__") if not hasattr(rows, method)], 0
-    try:
-        length = len(rows)
-    except TypeError:  # also of an iterable data set of PyTorch's
-        lacks = lacks or ["rows"]
-    if lacks:
-        reason = f"{name}: {type(rows).__name__} has no {' and no '.join(lacks)}"
-        iterable = ", so its rows have no numbers" if hasattr(rows, "__iter__") else ""
-        raise UserError(f"{reason}{iterable}", "give it __len__ and __getitem__")
+    length = 0
+    if hasattr(rows, "__getitem__"):
+        with contextlib.suppress(TypeError):  # of an iterable data set of PyTorch's
+            length = len(rows)
     if length < 1:
-        raise UserError(f"{name}: has no rows", "give it at least 1")
+        reason = f"{name}: {type(rows).__name__} has no rows that have numbers"
+        raise UserError(reason, "give it __len__, of at least 1, and __getitem__")
     return length

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdtrain.datasets.division import Division, labels_of
+from hvdtrain.datasets.division import Division, Subset, labels_of, split_rows, subset
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import ArraySource
-from hvdtrain.datasets.splitting import Subset, split_rows, subset
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.user import make_task
 
@@ -63,7 +62,7 @@ def test_a_subset_of_a_source_in_files_has_its_labels(tmp_path):
 
 @pytest.mark.parametrize("share", [0.001, 0.999])
 def test_a_share_that_leaves_a_part_empty_is_one_line(share):
-    with pytest.raises(UserError, match=r"--split: .* of the 100 training rows"):
+    with pytest.raises(UserError, match=r"--split: one of two parts of the 100 row\(s\) of t would be empty"):
         divide(share)
 
 

@@ -59,7 +59,7 @@ def test_one_npz_in_a_folder_or_by_its_path(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert load_dataset("~/anything.npz").fingerprint == by_folder.fingerprint
     save_npz(tmp_path, "second.npz", **arrays)
-    rejected(tmp_path, str(tmp_path), "holds 2 .npz files")
+    rejected(tmp_path, str(tmp_path), "holds no data of a known format (anything.npz, second.npz)")
 
 
 def test_own_idx(tmp_path):

@@ -119,14 +119,14 @@ def items(item):
         (items(()), "is tuple; return a tuple"),
         (items(ValueError("no")), "the training rows (row 0): cannot be read (ValueError: no)"),
         ({"x": X}, "the training rows are dict; return arrays of numbers of at most 64 bits, or an object"),
-        (3, "the training rows: int has no __len__ and no __getitem__; give it __len__ and __getitem__"),
+        (3, "the training rows: int has no rows that have numbers; give it __len__"),
         (type("Stream", (IterableDataset,), {"__iter__": iter})(), "how many rows Stream has is not known"),
         (DataLoader(tensors(), collate_fn=list), "a DataLoader with list, which hvdtrain does not call"),
         (
             DataLoader(tensors(), sampler=WeightedRandomSampler([1] * 12, 8)),
             "with WeightedRandomSampler, which decides",
         ),
-        (Rows(None, 0), "the training rows: has no rows; give it at least 1"),
+        (Rows(None, 0), "the training rows: Rows has no rows that have numbers"),
         (Wrong(), "(row 0): has arrays of shape (12, 4) and (12,) for 1 row number(s)"),
     ],
 )

@@ -51,7 +51,7 @@ def test_row_of_a_python_object_that_is_unlike_the_others(tmp_path, item, text):
     rejected(reference.replace("map_style", "data"), "train (row 3): ", text)
 
 
-@pytest.mark.parametrize(("targets", "text"), [(["a", "b"] * 5, "not integers"), ([[0], [1, 2]], "not integers")])
+@pytest.mark.parametrize(("targets", "text"), [(["a", "b"] * 5, "give integers"), ([[0], [1, 2]], "give integers")])
 def test_labels_that_are_no_integers_are_one_line(tmp_path, targets, text):
     (tmp_path / "rows.py").write_text(
         f"class Rows:\n    targets = {targets}\n    def __len__(self): return 10\n"

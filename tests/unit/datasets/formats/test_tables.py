@@ -98,7 +98,7 @@ def test_missing_values(tmp_path):
     [
         ("empty.csv", b"", "cannot be read as a table (Empty CSV file"),
         ("header.csv", b"a,label\n", "has no rows below its header"),
-        ("one.csv", b"a,label\n1,x\n", "1 row(s) cannot be divided"),
+        ("one.csv", b"a,label\n1,x\n", "of the 1 row(s) of"),
         ("twice.csv", b"a,a,label\n1,2,x\n", "two columns have the name a"),
         ("ragged.csv", b"a,label\n1,x\n2\n", "cannot be read as a table (CSV parse error"),
         ("two.csv", b"a,label,y\n1,x,z\n", "several columns may be the label (label, y)"),
@@ -203,9 +203,7 @@ def test_tables_of_images_are_for_a_function(tmp_path):
 def test_loose_photos_say_what_is_missing(tmp_path):
     for i in range(3):
         (tmp_path / f"{i}.jpg").touch()
-    rejected(
-        tmp_path, "holds images (0.jpg, 1.jpg, 2.jpg), but nothing says of which class", "put the images of each class"
-    )
+    rejected(tmp_path, "holds no data of a known format (0.jpg, 1.jpg, 2.jpg)", "folders CLASS")
 
 
 class HuggingFace:
@@ -237,10 +235,10 @@ def test_hugging_faces_data_sets(tmp_path, monkeypatch):
     data = load_dataset(f"{path}:one", split=0.5, **chosen)
     assert data.classes == ("a", "b") and data.train[np.arange(4)][0].shape == (4, 1, 4, 4)
     assert len(load_dataset(f"{path}:both", **chosen).test) == 8
-    rejected(f"{path}:one", "has no test part; give --split 0.8", **chosen)
-    rejected(f"{path}:one", "which column is the label is not known (img, fine_label, text)", split=0.5)
-    rejected(f"{path}:both", "which column is the image is not known", label="fine_label")
-    rejected(f"{path}:both", "has a test part; leave it out", split=0.5, **chosen)
+    rejected(f"{path}:one", "has no test part; give --split 0.9/0.1 where", **chosen)
+    rejected(f"{path}:one", "which of its columns are image and label is not known (img, fine_label, text)", split=0.5)
+    rejected(f"{path}:both", "which of its columns are image and label", label="fine_label")
+    rejected(f"{path}:both", "has a test part; give --split 0.9/0.1", split=0.5, **chosen)
 
 
 def test_streams_of_arrow_and_names_in_capitals(tmp_path):
