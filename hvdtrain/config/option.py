@@ -173,10 +173,11 @@ def invalid(name: str, value: Any, problem: str, remedy: str = "") -> UserError:
     return UserError(f"--{key(name)} {value}: {problem}", remedy, option=name)
 
 
-def convert(value: Any, kind: Any) -> Any:
+def convert(value: Any, kind: Any, strict: bool = True) -> Any:
     """A value of JSON or TOML as one of an option of this type. Raises ValueError if it is of another type.
 
-    An option that takes text also takes a number, and one that takes several texts a single one.
+    An option that takes text also takes a number, and one that takes several texts a single one. strict: whether texts
+    do not stand for numbers and truth values.
     """
     if kind is str:
         value = _number_as_text(value)
@@ -184,7 +185,7 @@ def convert(value: Any, kind: Any) -> Any:
         texts = (value,) if isinstance(value, str | int | float) else value
         value = list(map(_number_as_text, texts)) if isinstance(texts, list | tuple) else texts
     try:
-        return msgspec.convert(value, kind, dec_hook=_path)
+        return msgspec.convert(value, kind, strict=strict, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
 
@@ -224,18 +225,10 @@ def as_options(options: Any) -> None:
 
 def from_text(text: str, kind: Any) -> Any:
     """A value from a text such as one on a command line. Raises ValueError if it is of another type."""
-    value: Any = text
-    for number in (int, float):
-        if number in alternatives(kind):
-            try:
-                value = number(text)
-            except ValueError:
-                continue
-            if not math.isfinite(value):
-                raise ValueError(f"{text} is not finite")
-    if kind is bool:
-        value = {"true": True, "false": False}.get(text.lower(), text)
-    return convert(value, kind)
+    value = convert(text, kind, strict=False)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{text} is not finite")
+    return value
 
 
 def from_toml(name: str, value: Any, kind: Any, where: str) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,17 +72,8 @@ def read_options(path: Path) -> dict[str, Any]:
     another type. Whether the values make sense together is not checked here.
     """
     where = f"--config {path}"
-    try:
-        content = read_toml(from_start(path))
-    except OSError as error:
-        raise UserError(f"{where}: cannot be read ({error.strerror})", "give a TOML file with options") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{where}: its text is not UTF-8", "save it as UTF-8, which TOML requires") from None
-    except (ValueError, RecursionError) as error:
-        remedy = "write a line such as lr = 0.1 for each option, with quotes around text"
-        raise UserError(f"{where}: not TOML: {printable(str(error))}", remedy) from None
     options: dict[str, Any] = {}
-    for written, value in content.items():
+    for written, value in read_toml(from_start(path), where).items():
         if isinstance(value, dict):
             raise UserError(f"{where}: {written!r} is a table", "write all options at the top level, without [tables]")
         name = find(written, where)
@@ -94,16 +86,20 @@ def read_options(path: Path) -> dict[str, Any]:
 # The options of a recorded run.
 
 
+@contextlib.contextmanager
+def reading_record(where: str, remedy: str = REMEDY) -> Iterator[None]:
+    """Around what reads a run's config.json. Raises UserError, which begins with `where`, if it cannot be read."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"{where}: no valid config.json of a run there, or of another version ({error})"
+        raise UserError(reason, remedy, option="resume" if where.startswith("--resume") else "") from None
+
+
 def recorded(path: Path) -> Config:
     """The options of the run at `path`, its folder or a checkpoint in it. Raises UserError if they are not readable."""
-    try:
+    with reading_record(f"--resume {path}"):
         return from_record(read_json(run_folder(path) / "config.json")["config"])
-    except TypeError as error:
-        reason = f"--resume {path}: another version of hvdtrain wrote the options in its config.json ({error})"
-        raise UserError(reason, "resume it with that version", option="resume") from None
-    except (OSError, ValueError, KeyError, RecursionError) as error:
-        reason = f"--resume {path}: no valid config.json of a run there ({error})"
-        raise UserError(reason, REMEDY, option="resume") from None
 
 
 def run_folder(path: Path) -> Path:
@@ -116,12 +112,9 @@ def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:
 
     expected: those to compare, as JSON values by name, of both kinds. Options that the record lacks are not compared.
     """
-    try:
+    with reading_record(f"{folder}", "remove the folder, or give another --output"):
         record = read_json(folder / "config.json")
         options = {**record["config"], **record.get("runtime", {})}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        remedy = "remove the folder, or give another --output"
-        raise UserError(f"{folder}: no valid config.json of a run there ({error})", remedy) from None
     for name, value in expected.items():
         if options.get(name, value) != value:
             reason = f"{folder} was run with --{key(name)} {options[name]}, not {value}"

@@ -96,7 +96,7 @@ def find_network(model: str) -> Network:
     if model in NETWORKS:
         return NETWORKS[model]
     if model.endswith(".toml"):
-        return _from_toml(Path(os.path.expanduser(model)), f"--model {model}")
+        return _checked(read_toml(Path(os.path.expanduser(model)), f"--model {model}"), f"--model {model}")
     if is_reference(model):
         return _from_python(model, f"--model {model}")
     if is_script(model):
@@ -110,21 +110,9 @@ def find_network(model: str) -> Network:
 def _from_python(reference: str, option: str) -> Network:
     """The network as its record has it: with values of the right types, which Python does not check."""
     network = load_object(reference, option)
-    if not isinstance(network, Network):
-        raise UserError(f"{option}: is of type {type(network).__name__}", "give a hvdtrain.Network")
-    if not isinstance(network.layers, tuple | list):
-        raise UserError(f"{option}: its layers are of type {type(network.layers).__name__}", "give a tuple of layers")
+    if not isinstance(network, Network) or not isinstance(network.layers, tuple | list):
+        raise UserError(f"{option}: is {network!r:.60}", "give a hvdtrain.Network of a tuple of layers")
     return _checked(to_record(network), option)
-
-
-def _from_toml(path: Path, option: str) -> Network:
-    try:
-        content = read_toml(path)
-    except OSError as error:
-        raise UserError(f"{option}: cannot be read ({error.strerror})", "give a TOML file with a network") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{option}: is not valid TOML ({' '.join(str(error).split())})", "correct the file") from None
-    return _checked(content, option)
 
 
 def _checked(record: Any, option: str) -> Network:

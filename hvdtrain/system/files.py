@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.text import printable
 
 Result = TypeVar("Result")
 
@@ -177,19 +178,21 @@ def read_json(path: Path) -> Any:
     return json.loads(read_limited(path))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file from anywhere.
-
-    Raises OSError as `read_limited` does, ValueError or RecursionError if the content is not TOML; UnicodeDecodeError,
-    a ValueError, if it is not UTF-8.
-    """
+def read_toml(path: Path, where: str) -> dict[str, Any]:
+    """The content of a TOML file from anywhere. Raises UserError, which begins with `where`, if it cannot be read."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
 
-    content = read_limited(path, OPTIONS_BYTES).decode("utf-8-sig")
-    for number, line in enumerate(content.split("\n"), 1):
-        if line.count(".") > DOTS:
-            raise ValueError(f"line {number} has more than {DOTS} dots")
-    return tomllib.loads(content)
+    try:
+        content = read_limited(path, OPTIONS_BYTES).decode("utf-8-sig")
+        for number, line in enumerate(content.split("\n"), 1):
+            if line.count(".") > DOTS:
+                raise ValueError(f"line {number} has more than {DOTS} dots")
+        return tomllib.loads(content)
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+    except (ValueError, RecursionError) as error:
+        reason = f"is not TOML in UTF-8 ({' '.join(printable(str(error)).split())})"
+    raise UserError(f"{where}: {reason}", "give a TOML file, with lines such as lr = 0.1 and quotes around text")

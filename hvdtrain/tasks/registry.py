@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.sources import REMEDY, recorded, run_folder
+from hvdtrain.config.sources import reading_record, recorded, run_folder
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
@@ -117,8 +117,6 @@ def recorded_network(path: Path, model: str) -> Network | None:
 
     model: names it in messages. Raises UserError if the run's record has neither.
     """
-    try:
+    with reading_record(f"--resume {path}, for --model {model}"):
         record = read_json(run_folder(path) / "config.json")["network"]
         return None if "task" in record else from_record(record["description"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"--resume {path}: no valid network {model} in its config.json ({error})", REMEDY) from None
