@@ -117,6 +117,10 @@ class RowReader(abc.ABC):
 
     in_memory = False
     """Whether reading takes no time worth mentioning."""
+    background = "threads"
+    """How rows are best read ahead: `threads`, where reading leaves Python to others most of the time; `processes`."""
+    advice: tuple[str, ...] = ()
+    """What may be a mistake in the data."""
 
     @abc.abstractmethod
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
@@ -197,10 +201,6 @@ class CheckedRows(RowReader):
     time.
     """
 
-    background = "threads"
-    """How rows are best read ahead: `threads`, where reading leaves Python to others most of the time; `processes`."""
-    advice: tuple[str, ...] = ()
-    """What may be a mistake in the data."""
     other_shape = "give all rows the same shapes and types, or use --on-bad-row skip"
     """The remedy for a row that has another shape than the first."""
 

@@ -20,7 +20,7 @@ import numpy as np
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.division import UNDIVIDED, Division
-from hvdtrain.datasets.formats.python_objects import parts_of
+from hvdtrain.datasets.formats.python_objects import NoRows, load_parts, parts_of
 from hvdtrain.datasets.rows import Forms, describe_forms, forms_of
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces.reading import Dataset, Part, Source
@@ -28,7 +28,6 @@ from hvdtrain.system.start_folder import from_start
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks import methods
 from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
-from hvdtrain.tasks.sources import NoRows, load_parts
 from hvdtrain.tasks.target import TRIED_ROWS, Target
 
 T = TypeVar("T")
