@@ -23,8 +23,7 @@ from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.datasets.formats import in_memory
 from hvdtrain.datasets.formats.image_files import read_image
 from hvdtrain.datasets.formats.reading import wrap_errors
-from hvdtrain.datasets.paths import load_path
-from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.registry import load_dataset, load_path
 from hvdtrain.datasets.rows import LoadedSources
 from hvdtrain.errors import UserError
 

@@ -12,7 +12,15 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from hvdtrain.datasets.formats.reading import READABLE, ImageSize, Malformed, check_unchanged, fingerprint, wrap_errors
+from hvdtrain.datasets.formats.reading import (
+    IMAGE_SUFFIXES,
+    READABLE,
+    ImageSize,
+    Malformed,
+    check_unchanged,
+    fingerprint,
+    wrap_errors,
+)
 from hvdtrain.datasets.rows import CheckedRows, ImagesAndLabels, LoadedSources
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape, text
@@ -26,7 +34,6 @@ SIXTEEN_BIT_FORMATS = ("PNG", "PPM")
 GRAY = ("1", "L", "LA", "La", "I", *SIXTEEN_BITS)
 """Pillow's modes without color."""
 REMEDY = f"give one image of {', '.join(FORMATS)}"
-SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm")
 TEST_FOLDERS = ("test", "val")
 
 
@@ -104,7 +111,7 @@ class ImageFolder(CheckedRows):
         self.labels = np.repeat(np.arange(len(found), dtype=np.min_scalar_type(len(found))), counts)
         if ignored := sum(one.ignored for one in found):
             self.advice = (
-                f"{name}: {ignored} file(s) are ignored, whose names end with none of {', '.join(SUFFIXES)}",
+                f"{name}: {ignored} file(s) are ignored, whose names end with none of {', '.join(IMAGE_SUFFIXES)}",
             )
         size = text(resized[1:]) if resized else "HEIGHTxWIDTH"
         colors = f"1x{size} for gray or 3x{size} for color"
@@ -207,7 +214,7 @@ def _class_names(folder: Path) -> list[str]:
 def _scan(part: Path, label: str) -> ClassFolder:
     """The images of a class folder, without hidden files. Raises UserError if it holds a folder."""
     path, images, ignored = os.fsencode(part / label), [], 0
-    suffixes = tuple(map(str.encode, SUFFIXES))
+    suffixes = tuple(map(str.encode, IMAGE_SUFFIXES))
     with wrap_errors(part / label, READABLE), os.scandir(path) as entries:
         for entry in entries:
             if entry.name.startswith(b"."):

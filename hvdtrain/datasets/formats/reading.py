@@ -35,6 +35,7 @@ BLOCK = 4096
 """Bytes of a file that are read at one place for a fingerprint."""
 MAX_FILES, MAX_BLOCKS = 512, 1024
 """Files that a fingerprint looks into, and blocks that it reads of all of them together."""
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm")
 CHANGED = "leave the data as it is while a job trains on it, and resume with that of the run"
 READABLE = "check the path and its permissions"
 
