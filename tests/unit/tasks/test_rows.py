@@ -149,17 +149,10 @@ def test_a_row_of_another_shape_is_named_or_skipped():
         rows[np.array([8, 9])]
     with pytest.raises(RowError, match=r"rows \(row 5\): cannot be read \(OSError: gone\)"):
         rows[np.array([5])]
+    with pytest.raises(RowError, match=r"\(row 3\): is float32 \(4,\) and int64 \(\), the first row is float32 \(1,\)"):
+        made(Padded(), (X[:, :1], Y)).dataset.train[np.array([0, 3])]
     found = read_rows(made(Rows(odd), skip=True).dataset.train, np.array([5, 8, 9]))
     assert list(found.bad) == [0, 2] and np.array_equal(found.arrays[0], X[[8, 8, 8]])
-
-
-def test_a_row_of_a_source_that_is_of_another_shape_is_named():
-    source = made(Padded(), (X[:, :1], Y)).dataset.train
-    assert source[np.array([0, 0])][0].shape == (2, 1)
-    with pytest.raises(
-        RowError, match=r"rows \(row 3\): is float32 \(4,\) and int64 \(\), the first row is float32 \(1,\)"
-    ):
-        source[np.array([0, 3])]
 
 
 def drawn():
@@ -203,6 +196,10 @@ class Task:
         x, y = rows
         x += np.array([one.normal() for one in generators], np.float32)[:, None]
         return x, y
+
+
+CALLS = itertools.count()
+"""Numbers, of which two that follow each other are as good as equal as floats."""
 
 
 def augmented(augment=Task.augment, **methods):
@@ -360,18 +357,6 @@ def test_bad_rows_are_skipped_and_not_augmented():
     assert [(one.shape, one.dtype) for one in found.arrays] == [((2, 1, 2, 2), np.float64), ((2,), np.int64)]
 
 
-def test_shape_and_type_may_change():
-    train = augmented(
-        lambda self, rows, generators: (rows[0][:, 1:3].astype(np.float64), rows[1]), data=smaller
-    ).dataset
-    assert train.train[np.array([3])][0].tolist() == [[13, 14]]
-
-
-def smaller(self):
-    """Training rows of 4 numbers, test rows of 2."""
-    return (X, Y), (X[:, 1:3].astype(np.float64), Y)
-
-
 @pytest.mark.parametrize(
     ("augment", "text"),
     [
@@ -380,14 +365,9 @@ def smaller(self):
         (lambda self, rows, generators: (rows[0][1:], rows[1]), "returned an array of shape (3, 4) for 4 rows"),
         (lambda self, rows: rows, "failed (TypeError: "),
         (lambda self, rows, generators: (1 / 0,), "(ZeroDivisionError: division by zero); correct the task"),
-        (
-            lambda self, rows, generators: (rows[0] + np.random.rand(), rows[1]),
-            "returned other values when it was",
-        ),
-        (
-            lambda self, rows, generators: (rows[0].astype("f8"), rows[1]),
-            "; augment() returned float64 (4,) and int64",
-        ),
+        (lambda self, rows, generators: (rows[0] + np.random.rand(), rows[1]), "returned other values when it was"),
+        (lambda self, rows, generators: (rows[0], rows[1] + 10**9 + next(CALLS)), "returned other values when it was"),
+        (lambda self, rows, generators: (rows[0].astype("f8"), rows[1]), "; augment() returned float64 (4,) and int64"),
     ],
 )
 def test_mistakes_are_found_before_training(augment, text):
@@ -403,13 +383,12 @@ def test_a_row_that_depends_on_its_batch_is_a_warning():
     assert augmented().dataset.train.advice == ()
 
 
-def test_large_integers_that_differ_by_one_are_different():
-    calls = itertools.count()
-    with pytest.raises(UserError, match="returned other values when it was called again"):
-        augmented(lambda self, rows, generators: (rows[0], rows[1] + 10**9 + next(calls)))
-
-
-def test_rows_of_other_shapes_are_named():
+def test_shape_and_type_may_change_but_not_between_rows():
+    smaller = augmented(
+        lambda self, rows, generators: (rows[0][:, 1:3].astype(np.float64), rows[1]),
+        data=lambda self: ((X, Y), (X[:, 1:3].astype(np.float64), Y)),
+    )
+    assert smaller.dataset.train[np.array([3])][0].tolist() == [[13, 14]]
     task = augmented(lambda self, rows, generators: (rows[0][:, : 4 if rows[1][0] < 4 else 3], rows[1]))
     text = r"returned float32 \(3,\) and int64 \(\), but float32 \(4,\) and int64 \(\) for the first rows"
     with pytest.raises(UserError, match=text):
