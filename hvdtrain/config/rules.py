@@ -7,6 +7,7 @@ into docs/strategies.md. `Config` and `RuntimeOptions` are checked when they are
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -83,10 +84,14 @@ class Rule:
     instead: str = ""
     allowed: Values = DEFAULT
 
+    @functools.cached_property
+    def needed(self) -> set[str]:
+        """The options and facts that decide whether it is broken."""
+        return {self.option, *self.when, *(values.other for values in self.when.values() if values.other)}
+
     def is_broken(self, known: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
         """Whether options break it; False where something that it needs is not known."""
-        needed = {self.option, *self.when, *(values.other for values in self.when.values() if values.other)}
-        if not needed <= known.keys() or self.allowed.have(known[self.option], defaults[self.option], known):
+        if not self.needed <= known.keys() or self.allowed.have(known[self.option], defaults[self.option], known):
             return False
         return all(values.have(known[name], defaults.get(name, False), known) for name, values in self.when.items())
 
@@ -115,20 +120,23 @@ def check(*options: Any, **more: Any) -> None:
     known = {field.name: getattr(one, field.name) for one in options for field in dataclasses.fields(one)} | more
     known = {name: value for name, value in known.items() if value is not None or name not in more}
     defaults = {field.name: field.default for one in options for field in dataclasses.fields(one)}
-    for rule in (*RULES, *(rule for one in options for rule in of_user_code(type(one)))):
+    for rule in (*RULES, *(rule for one in options for rule in of_user_code(one.__class__))):
         if rule.is_broken(known, defaults):
             raise rule.error(known, defaults)
 
 
-def of_user_code(kind: type) -> Iterator[Rule]:
+@functools.cache
+def of_user_code(kind: type) -> tuple[Rule, ...]:
     """The rules about the options of a dataclass that a script, or a method of a task, decides instead."""
+    rules = []
     for name, about in facts(kind).items():
         if about.decided_by:
             remedy = SCRIPT_REMEDIES.get(name, "leave it out, and change the script")
-            yield Rule(name, {"script": GIVEN}, "{script} decides it by itself", remedy)
+            rules.append(Rule(name, {"script": GIVEN}, "{script} decides it by itself", remedy))
         if about.decided_by in ("optimizer", "schedule"):
             method = f"{about.decided_by}_method"
-            yield Rule(name, {method: GIVEN}, f"the task's {{{method}}}() decides it", "leave it out")
+            rules.append(Rule(name, {method: GIVEN}, f"the task's {{{method}}}() decides it", "leave it out"))
+    return tuple(rules)
 
 
 SCRIPT_REMEDIES = {
