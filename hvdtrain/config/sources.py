@@ -204,30 +204,24 @@ class CommandLine:
     def defaults(self) -> Config:
         """The defaults of options: those of the run to resume, or of the recipe."""
         given, resumed = self.values, self._resumed
-        if resumed and given.get("weights"):
-            reason = f"--weights: the run to resume has its own weights, those of {resumed}"
-            raise self._located(
-                UserError(reason, "leave out --weights, or begin a run without --resume", option="weights")
-            )
-        try:
+        with self._locating():
+            if resumed and given.get("weights"):
+                reason = f"--weights: the run to resume has its own weights, those of {resumed}"
+                raise UserError(reason, "leave out --weights, or begin a run without --resume", option="weights")
             config = recorded(resumed) if resumed else from_recipe(given.get("recipe", "digits"))
-        except UserError as error:
-            raise self._located(error) from None
         return dataclasses.replace(config, framework=self.framework) if self.framework else config
 
     def options(self) -> tuple[Config, RuntimeOptions]:
         """The options of training. Raises UserError for values that cannot work."""
         config, given = self.defaults(), self.values
-        try:
+        with self._locating():
             config = dataclasses.replace(config, **_of(Config, {**given, "arg": config.arg + given.get("arg", ())}))
             runtime = RuntimeOptions(**{**self._recorded_score(), **_of(RuntimeOptions, given)})
-        except UserError as error:
-            raise self._located(error) from None
-        if self.framework and config.framework != self.framework:
-            other = f"use python -m hvdtrain.{config.framework}_lenet"
-            reason = f"--framework {config.framework}: {self.program} trains in {self.framework}"
-            remedy = "leave it out" if is_script(self.program) else other
-            raise self._located(UserError(reason, remedy, option="framework"))
+            if self.framework and config.framework != self.framework:
+                other = f"use python -m hvdtrain.{config.framework}_lenet"
+                reason = f"--framework {config.framework}: {self.program} trains in {self.framework}"
+                remedy = "leave it out" if is_script(self.program) else other
+                raise UserError(reason, remedy, option="framework")
         return config, runtime
 
     @property
@@ -276,11 +270,15 @@ class CommandLine:
         origins |= dict.fromkeys(self.from_file, f"file {self.path}")
         return origins | dict.fromkeys(self.given.keys() & KINDS.keys(), "command line")
 
-    def _located(self, error: UserError) -> UserError:
-        """The error of an option, with the file where its value is from one."""
-        if error.option not in self.from_file or error.option in self.given:
-            return error
-        return UserError(f"--config {self.path}: {error.reason}", error.remedy, option=error.option)
+    @contextlib.contextmanager
+    def _locating(self) -> Iterator[None]:
+        """An error of an option whose value is from the file names the file."""
+        try:
+            yield
+        except UserError as error:
+            if error.option in self.from_file and error.option not in self.given:
+                error.reason = f"--config {self.path}: {error.reason}"
+            raise
 
 
 def training_parser(program: str, defaults: Config | None = None) -> OptionParser:
