@@ -9,10 +9,6 @@ import pytest
 from support.jobs import distance, newest, train, train_several
 from support.parity import EVERY_STEP, PLAIN, assert_same_training, reference
 
-from hvdtrain.config import rules
-from hvdtrain.config.options import Config
-from hvdtrain.errors import UserError
-
 COMPILE = ("--compile", *PLAIN, *EVERY_STEP)
 
 
@@ -57,9 +53,3 @@ def test_resumes_bit_for_bit_with_partial_batches(tmp_path, precision):
     folder = train_several(tmp_path, "torch", runs, by="alone", np=1)
     assert distance(newest(folder / "resumed").weights, newest(folder / "whole").weights) == 0
     assert compiled_seconds(folder / "whole") > 0
-
-
-@pytest.mark.parametrize("framework", ["mxnet", "tensorflow"])
-def test_other_frameworks_refuse_it_in_one_line(framework):
-    with pytest.raises(UserError, match=r"--compile True: torch\.compile belongs to PyTorch"):
-        rules.check(Config(framework=framework, compile=True))

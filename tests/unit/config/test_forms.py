@@ -47,6 +47,9 @@ def test_what_a_text_means(kind, text, expected):
     ("options", "error"),
     [
         ({"schedule": "cosin"}, "no such schedule (did you mean cosine?); give constant, step:FACTOR:EPOCHS, cosine"),
+        ({"lr": -1.0}, "must be above 0"),
+        ({"max_steps": 1 << 53}, "is too large"),
+        ({"momentum": 1.5}, "must be below 1"),
         ({"schedule": "cosine:1"}, "has too many values; give constant"),
         ({"schedule": "step:0"}, "FACTOR must be above 0; give"),
         ({"schedule": "step:1:0.5"}, "'0.5' is no value of EPOCHS"),

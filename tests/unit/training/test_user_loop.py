@@ -428,9 +428,9 @@ def test_sparse_gradients_are_trained_or_an_error_in_the_first_step(options, is_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": 0.1}, "--lr: "),
+        ({"lr": 0.1}, "--lr 0.1: "),
         ({"model": "mlp"}, "--model mlp: "),
-        ({"model": "other.py"}, "the run is of other.py, not of "),
+        ({"model": "other.py"}, "--model other.py: "),
         ({"framework": "tensorflow"}, "--framework tensorflow: a script with its own training loop needs torch or"),
         ({"strategy": "ddpp"}, "--strategy ddpp: "),
     ],
