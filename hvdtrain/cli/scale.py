@@ -12,6 +12,7 @@ from hvdtrain.collectives.mean import count
 from hvdtrain.config.forms import FP16, parse_method
 from hvdtrain.config.option import as_options, invalid, option, positional
 from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
+from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.measure.scale.allreduce import STRATEGIES, Link
 from hvdtrain.measure.scale.measured import fit_tables, is_quantity, read_runs, read_table
@@ -101,10 +102,7 @@ def _models(options: ScaleOptions) -> tuple[list[StepModel], list[str]]:
     notes = [f"the allreduce is that of {allreduce.library}{', as in the run' * bool(work.strategy)}", *work.notes]
     notes += ["links between hosts are as fast as those measured in one host"] * (network is None)
     texts = options.compression or (work.compression,)
-    try:
-        methods = list(map(parse_method, texts))
-    except ValueError as error:
-        raise invalid("compression", " ".join(texts), str(error), "give methods of --compression") from None
+    methods = [parse_method(Config(compression=text).compression) for text in texts]
     if any(method.name == FP16 for method in methods) and not (allreduce.agrees and work.sync_every == 1):
         raise invalid("compression", FP16, "Horovod's own, for gradients of each step", "use int8")
     links = [link for link in (network, local) if link]

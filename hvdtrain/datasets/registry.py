@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdtrain.config.forms import Split
+from hvdtrain.config.options import Config
 from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED, digits, find_file, load_published, synthetic
 from hvdtrain.datasets.division import Division, labels_of
 from hvdtrain.datasets.formats.in_memory import read_idx, read_npz
@@ -66,7 +66,8 @@ def load_dataset(
         if image_size:
             raise UserError(f"--image-size: {name} is not resized", "leave it out")
     labels = labels_of(loaded.train, 1)
-    train, test, validated = Division(*Split.parse(str(split)), seed).of(name, loaded.train, loaded.test, labels)
+    division = Division.by(Config(split=str(split), seed=seed))
+    train, test, validated = division.of(name, loaded.train, loaded.test, labels)
     if as_images:
         if not loaded.classes:
             reason = f"{name}: its labels are numbers with fractions, and a network as data tells classes apart"

@@ -120,6 +120,8 @@ def test_programs_load_data_and_may_name_it(tmp_path):
     for options, begin in (({}, "nowhere: no such folder"), ({"name": "--data nowhere"}, "--data nowhere: no such")):
         with pytest.raises(UserError, match=f"^{begin}"):
             hvdtrain.load_dataset("nowhere", **options)
+    with pytest.raises(UserError, match=r"^--split 80 %: is not a list of one to three shares"):
+        hvdtrain.load_dataset("digits", split="80 %")
 
 
 @pytest.mark.parametrize(
