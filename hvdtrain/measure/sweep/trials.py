@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hvdtrain.config import sources
-from hvdtrain.config.option import arguments, key, option
+from hvdtrain.config.option import arguments, as_options, key, option
 from hvdtrain.config.options import AUTO_RESUME
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.jobs.series import SWEEP
