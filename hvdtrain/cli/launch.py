@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.cli.launch_options import parser as parser
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import series
 from hvdtrain.jobs.hosts import Host, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.jobs.job import Job, RestartPolicy, Survival, check_job, check_policy, python_programs_first
 from hvdtrain.jobs.launchers import LAUNCHERS, build
@@ -36,7 +35,7 @@ def main(argv: list[str]) -> None:
 
 def batch(options: argparse.Namespace) -> int:
     """Write a batch script, and submit it; the exit status. Raises UserError."""
-    sweep = series.sweep_program(options.program)
+    sweep = sbatch.sweep_program(options.program)
     if sweep:
         from hvdtrain.cli import sweep_settings  # it imports the options of training
 

@@ -8,6 +8,8 @@ import os
 import threading
 from collections.abc import Callable
 
+import msgspec
+
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.agent_pipe import HEARD, Reached
 from hvdtrain.system.membership import Membership
@@ -36,8 +38,8 @@ class MembershipReader:
 
     def _read(self) -> None:
         for line in self._file:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                membership = Membership.from_record(json.loads(line))
+            with contextlib.suppress(ValueError, msgspec.ValidationError):
+                membership = msgspec.convert(json.loads(line), Membership, str_keys=True)
                 agent_pipe.send(Reached(HEARD, membership.number))
                 if membership.number <= self.newest:
                     continue

@@ -14,19 +14,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import os
+import secrets
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.jobs import gloo, hosts, protocol
-from hvdtrain.jobs.membership_pipe import MembershipPipe
-from hvdtrain.jobs.protocol import Channel, Closed, ProgramOutput
-from hvdtrain.system import agent_pipe, membership, network, rank_info, stacks
+from hvdtrain.jobs.program_pipes import MembershipPipe, ProgramOutput
+from hvdtrain.jobs.protocol import Channel, Closed
+from hvdtrain.system import agent_pipe, membership, rank_info, stacks
 from hvdtrain.system.network import PortReservation
 from hvdtrain.system.processes import (
     ProcessIdentity,
@@ -43,7 +46,7 @@ from hvdtrain.system.run_end import Failure
 
 GRACE_S = 2.0
 """When a job has failed: the time between SIGTERM and SIGKILL."""
-DRAIN_S = 1.0
+DRAIN_S, DRAIN_STEP_S = 1.0, 0.02
 """How long to read the output of a program that has ended: a process that it left behind may hold the pipe open."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 """Signals that go to the program."""
@@ -53,7 +56,7 @@ def main(argv: list[str]) -> int:
     """The program's exit status; 0 with a supervisor, which receives the status as a message."""
     options = parse(argv)
     if options.versions:
-        print(protocol.encode(stacks.versions_here()).decode(), end="")
+        print(json.dumps(stacks.versions_here()))
         return 0
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     try:
@@ -83,7 +86,7 @@ class Agent:
     def __init__(self, program: list[str], options: argparse.Namespace) -> None:
         self._program, self._options = program, options
         self._rank = rank_info.detect()
-        self._token = ""
+        self._token, self._key = "", secrets.token_hex(16)
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._said: agent_pipe.Receiver | None = None
@@ -103,49 +106,58 @@ class Agent:
             signal.signal(number, lambda *_: None)
         adopt_orphans()
         if protocol.SUPERVISOR not in os.environ:
-            return shell_status(self._run_program(self._standalone_environment()))
+            alone = gloo.standalone_variables(self._rank, self._options.interface) if self._options.gloo else {}
+            return shell_status(self._run_program({**os.environ, **alone}))
         hosts.receive_variables()  # now: their file is removed when all ranks have registered
         self._token = rank_info.token()
         # Before the connection: on a slow disk it takes a while. On one host versions cannot differ.
         local_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else stacks.versions_here()
-        self._channel = protocol.connect(self._token, self._options.start_timeout, self._options.survive)
-        environment = self._register(self._channel, local_versions)
-        if environment is not None:
-            self._run_and_report(self._channel, environment)
+        channel = self._channel = protocol.connect(self._token, self._options.start_timeout)
+        protocol.keep_alive(channel.connection, protocol.notice_s(self._options.survive))
+        if environment := self._register(channel, local_versions):
+            try:
+                self._run_program(environment)
+            except UserError as error:
+                self._send(protocol.CannotStart(Failure.of_exception(error).record()))
+            channel.close()
         return 0  # another status would only make the launcher end the job in its own way
 
     def _register(self, channel: Channel, local_versions: dict[str, str]) -> dict[str, str] | None:
         """Register this rank and wait for the others; the program's environment, or None if the job does not start."""
         # The address that connects to the supervisor: no other network can reach this port.
         address = channel.local_address
-        store = gloo.Store(address, ranks=self._rank.size) if self._runs_store else None
-        channel.send(
-            **self._rank._asdict(),
-            host=rank_info.host_name(),
-            place=ProcessIdentity.current().place,
-            pid=os.getpid(),
-            address=address,
+        # In a job that survives, the rendezvous server must not end with a rank.
+        runs_store = self._options.gloo and self._rank.rank == 0 and not self._options.survive
+        store = gloo.Store(address, ranks=self._rank.size) if runs_store else None
+        hello = protocol.Hello(
+            self._rank.rank,
+            self._rank.size,
+            self._rank.local_rank,
+            rank_info.host_name(),
+            ProcessIdentity.current().place,
+            address,
             port=self._reserve_ports(address) if self._rank.rank == 0 or self._options.survive else 0,
             store=store.port if store else 0,
             versions=local_versions,
+            key=self._key,
         )
         try:
+            channel.send(hello)
             answer = channel.receive()
         except Closed:
             return None
-        if "environment" not in answer:
+        if not isinstance(answer, protocol.StartProgram):
             return None
         # The token stays the one that this process has: it never crosses the network.
         environment = {
             **os.environ,
             **self._rank_variables(),
-            **answer["environment"],
+            **answer.environment,
             rank_info.TOKEN: self._token,
         }
         if self._options.gloo:
-            host, port = answer["store"]
-            layout = gloo.Layout(*answer["layout"]) if "layout" in answer else gloo.layout(self._rank, os.environ)
-            environment.update(gloo.environment(self._rank, layout, host, port, self._options.interface))
+            layout = gloo.Layout(*answer.layout) if answer.layout else gloo.layout(self._rank, os.environ)
+            environment.update(gloo.environment(self._rank, layout, *answer.store, self._options.interface))
         return environment
 
     def _reserve_ports(self, address: str) -> int:
@@ -160,31 +172,11 @@ class Agent:
         gloo_timeout = os.environ.get(rank_info.GLOO_TIMEOUT, str(math.ceil(seconds)))
         return {**identity, rank_info.START_TIMEOUT: f"{seconds:g}", rank_info.GLOO_TIMEOUT: gloo_timeout}
 
-    def _standalone_environment(self) -> dict[str, str]:
-        """The program's environment without a supervisor: from the launcher's variables."""
-        if not self._options.gloo:
-            return dict(os.environ)
-        address, port = rank_info.rendezvous()
-        store_port = port + 1  # above the ports on which rank 0 listens for other strategies
-        interface = self._options.interface
-        if self._runs_store:
-            gloo.Store(network.address_of(interface) if interface else "", store_port, self._rank.size)
-        layout = gloo.layout(self._rank, os.environ)
-        return {**os.environ, **gloo.environment(self._rank, layout, address, store_port, interface)}
-
-    @property
-    def _runs_store(self) -> bool:
-        """Whether the rendezvous server of Gloo's ranks runs here: where it may end with this rank, elsewhere."""
-        return self._options.gloo and self._rank.rank == 0 and not self._options.survive
-
-    def _run_and_report(self, channel: Channel, environment: dict[str, str]) -> None:
-        try:
-            last: protocol.Message = {"ended": self._run_program(environment)}
-        except UserError as error:
-            last = {"cannot_start": Failure.of_exception(error).record()}
-        with contextlib.suppress(Closed):
-            channel.send(**last)
-        channel.close()
+    def _send(self, message: protocol.Message) -> None:
+        """To the supervisor, if there is one and it has not ended."""
+        if self._channel:
+            with contextlib.suppress(Closed):
+                self._channel.send(message)
 
     def _run_program(self, environment: dict[str, str]) -> int:
         """Run the program to its end; its status as Popen has it."""
@@ -204,13 +196,14 @@ class Agent:
             for descriptor in inherited:
                 os.close(descriptor)
         status = self._run_until_end()
-        self._forward_said()
         self._said.close()
         return status
 
     def _start(self, environment: dict[str, str], *descriptors: int) -> None:
         """Start the program, which inherits these file descriptors. Raises UserError if that fails."""
-        output = subprocess.PIPE if self._channel and not self._options.on_terminal else None
+        forwarded = self._channel and not self._options.on_terminal
+        connection = self._output_connection() if forwarded else None
+        output = subprocess.PIPE if forwarded else None
         try:
             self._process = subprocess.Popen(
                 self._program,
@@ -223,6 +216,17 @@ class Agent:
             )
         except OSError as error:
             raise UserError(f"cannot start {self._program[0]} ({error.strerror})", start_remedy(error)) from None
+        if connection and self._process.stdout and self._process.stderr:
+            self._output = ProgramOutput({"stdout": self._process.stdout, "stderr": self._process.stderr}, connection)
+            self._output.start()
+
+    def _output_connection(self) -> socket.socket:
+        """Raises UserError if the supervisor cannot be reached any more."""
+        channel = protocol.connect(self._token, self._options.start_timeout)
+        with contextlib.suppress(Closed):
+            channel.send(protocol.OutputOf(self._key))
+            channel.receive()
+        return channel.connection
 
     def _run_until_end(self) -> int:
         assert self._process
@@ -232,45 +236,40 @@ class Agent:
                 selector.register(self._channel, selectors.EVENT_READ, self._on_message)
             if self._said:
                 selector.register(self._said, selectors.EVENT_READ, self._on_said)
-            pipes = {"stdout": self._process.stdout, "stderr": self._process.stderr}
-            self._output = ProgramOutput(self._channel, selector, {name: pipe for name, pipe in pipes.items() if pipe})
-            return self._serve_until_end(selector, self._output)
-
-    def _serve_until_end(self, selector: selectors.BaseSelector, output: ProgramOutput) -> int:
-        assert self._process
-        status, drained_s = None, 0.0
-        while True:
-            began, had_ended = time.monotonic(), status is not None
-            soon = self._usr1_pending or self._kill_at < float("inf") or had_ended
-            for key, _ in selector.select(0.1 if soon else 1.0):
-                if isinstance(key.data, str):
-                    output.forward(key.fileobj, key.data)
-                else:
-                    key.data(selector)
-            status = self._process.poll()
-            if status is None:
+            while (status := self._process.poll()) is None:
+                soon = self._usr1_pending or self._kill_at < float("inf")
+                self._serve(selector, 0.1 if soon else 1.0)
                 if self._usr1_pending:
                     self._signal(signal.SIGUSR1)
                 if time.monotonic() > self._kill_at:
                     self._signal_group(signal.SIGKILL)
-                continue
-            if not had_ended:
-                if self._said:
-                    self._forward_said()  # why it ended, before that it has
-                output.on_program_end(status)
-            drained_s += time.monotonic() - began if had_ended and not output.waits else 0.0
-            if output.ended or drained_s > DRAIN_S:
-                end_descendants()  # processes that it left behind
-                return status
+            self._forward_said()  # why it ended, before that it has
+            self._send(protocol.Ended(status))
+            self._drain(selector)
+        end_descendants()  # processes that it left behind
+        return status
+
+    @staticmethod
+    def _serve(selector: selectors.BaseSelector, wait_s: float) -> None:
+        for key, _ in selector.select(wait_s):
+            key.data(selector)
+
+    def _drain(self, selector: selectors.BaseSelector) -> None:
+        """Wait until what the program has printed is sent."""
+        drained_s = 0.0
+        while self._output and self._output.is_alive() and drained_s < DRAIN_S:
+            self._output.join(DRAIN_STEP_S)
+            drained_s += 0.0 if self._output.waits else DRAIN_STEP_S
+            self._serve(selector, 0.0)
+        if self._output:
+            self._output.close()
 
     def _on_signal(self, _: selectors.BaseSelector) -> None:
         """The launcher has sent a signal, or the program has ended."""
         assert self._process
         for number in os.read(self._wakeup_read, 64):
             if number in SIGNALS:
-                if self._channel:
-                    with contextlib.suppress(Closed):
-                        self._channel.send(asked=number)  # such as srun's tasks by scancel
+                self._send(protocol.Signal(number))
                 self._signal(number)
         reap_orphans(self._process.pid)
 
@@ -281,34 +280,34 @@ class Agent:
             selector.unregister(self._said)
 
     def _forward_said(self) -> None:
-        assert self._channel and self._said
-        for message in self._said.receive():
-            with contextlib.suppress(Closed):
-                self._channel.send(said=message)
+        for said in self._said.receive() if self._said else ():
+            self._send(protocol.Said(said))
 
     def _on_message(self, selector: selectors.BaseSelector) -> None:
         """The supervisor has sent a message, or has ended."""
         assert self._channel
         try:
             for message in self._channel.receive_available():
-                if "signal" in message:
-                    self._signal(message["signal"])
-                if "read" in message and self._output:
-                    self._output.on_read(int(message["read"]))
-                if "membership" in message and self._memberships:
-                    self._memberships.send(message["membership"], self._channel.supervisor_address, selector)
-                if "kill" in message:
-                    self._signal_group(signal.SIGKILL)
-                if "end" in message:
-                    self._end()
+                self._obey(message, selector)
         except Closed:
             selector.unregister(self._channel)
+            if self._output:
+                self._output.close()
             self._end()
+
+    def _obey(self, message: protocol.Message, selector: selectors.BaseSelector) -> None:
+        match message:
+            case protocol.Signal():
+                self._signal(message.number)
+            case protocol.NewMembership() if self._memberships and self._channel:
+                self._memberships.send(message.membership, self._channel.supervisor_address, selector)
+            case protocol.End():
+                if message.at_once:
+                    self._signal_group(signal.SIGKILL)
+                self._end()
 
     def _end(self) -> None:
         self._signal(signal.SIGTERM)
-        if self._output:
-            self._output.send_all()
         self._kill_at = min(self._kill_at, time.monotonic() + GRACE_S)
 
     def _signal(self, number: int) -> None:

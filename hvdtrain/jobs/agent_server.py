@@ -7,7 +7,6 @@ file descriptor gives up strangers first, so that idle or half-open connections 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import os
 import secrets
 import socket
@@ -16,7 +15,8 @@ from typing import Any
 
 from hvdtrain.jobs import protocol
 from hvdtrain.jobs.background import start_task
-from hvdtrain.jobs.job import Job
+from hvdtrain.jobs.job import Job, has_other_hosts
+from hvdtrain.jobs.protocol import Greeting
 from hvdtrain.system.credentials import proof
 from hvdtrain.system.network import address_of, interfaces
 
@@ -40,9 +40,8 @@ def listening(launcher: str, job: Job) -> tuple[str, list[str]]:
     known = interfaces()
     addresses = [interface.address for interface in known if not interface.virtual]
     addresses = addresses or [interface.address for interface in known]
-    on_other_hosts = bool(job.hosts) or "SLURM_JOB_ID" in os.environ or launcher == "srun"
     # Loopback comes last, and is left out for agents on other hosts, where it does not lead to this one.
-    return "", addresses + ([] if on_other_hosts and addresses else ["127.0.0.1"])
+    return "", addresses + ([] if addresses and has_other_hosts(launcher, job, os.environ) else ["127.0.0.1"])
 
 
 class AgentServer:
@@ -113,7 +112,7 @@ class AgentServer:
         """Whether the other side is an agent of this job, as far as it follows `protocol.authenticate` in time."""
         try:
             return await asyncio.wait_for(authenticate(reader, writer, self._token), PROOF_S)
-        except (ValueError, KeyError, TypeError, OSError, asyncio.TimeoutError):
+        except (ValueError, OSError, asyncio.TimeoutError):
             return False
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
@@ -124,10 +123,11 @@ class AgentServer:
 async def authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> bool:
     """The other side of `protocol.authenticate`; False for a caller that does not know the token.
 
-    Raises ValueError, KeyError, TypeError or OSError for a caller that does not follow the protocol.
+    Raises ValueError or OSError for a caller that sends no messages.
     """
     first, challenge = protocol.decode(await reader.readline()), secrets.token_hex(16)
-    answered = proof(token, str(first["challenge"]), "supervisor")
-    writer.write(protocol.encode({"challenge": challenge, "proof": answered}))
+    if not isinstance(first, Greeting):
+        return False
+    writer.write(protocol.encode(Greeting(challenge, proof(token, first.challenge, "supervisor"))))
     answer = protocol.decode(await reader.readline())
-    return hmac.compare_digest(protocol.to_bytes(str(answer["proof"])), proof(token, challenge, "rank").encode())
+    return isinstance(answer, Greeting) and protocol.is_proof(answer.proof, token, challenge, "rank")

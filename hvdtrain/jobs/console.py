@@ -25,6 +25,7 @@ STALLED_S = 10.0
 FLUSH_S = 3.0
 """When the job has ended: how long a reader may take nothing until the rest is lost."""
 CHUNK_BYTES = 4096
+WAIT_S = 0.02
 File = int | Path
 """A descriptor, or the path of a file that is opened when it is first written, and appended to."""
 
@@ -79,10 +80,10 @@ class Sink:
         """Seconds since something was written, or began to wait."""
         return time.monotonic() - self._moved_at
 
-    async def room(self) -> None:
-        """Wait until there is room, unless the reader has stopped."""
-        while self.full and self._idle_s < STALLED_S:
-            await asyncio.sleep(0.02)
+    @property
+    def waits(self) -> bool:
+        """Whether there is no room, and the reader has not stopped: what is to be written is to wait as well."""
+        return self.full and self._idle_s < STALLED_S
 
     def flush(self) -> None:
         """Wait until everything is written, unless the reader has stopped."""
@@ -187,14 +188,14 @@ class Console:
         self._files.close(file)
 
     @property
-    def full(self) -> bool:
-        """Whether more waits to be written than should."""
-        return any(sink.full for sink in self._sinks)
+    def waits(self) -> bool:
+        """See `Sink.waits`."""
+        return any(sink.waits for sink in self._sinks)
 
     async def room(self) -> None:
         """Wait until there is room for more, unless what reads it has stopped."""
-        for sink in self._sinks:
-            await sink.room()
+        while self.waits:
+            await asyncio.sleep(WAIT_S)
 
     @property
     def _sinks(self) -> tuple[Sink, ...]:

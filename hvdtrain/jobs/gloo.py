@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
+from hvdtrain.system.network import address_of
 
 
 class Layout(NamedTuple):
@@ -58,6 +60,18 @@ def layout(rank: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:
         raise UserError(reason, "start with srun, and leave SLURM_* variables unchanged")
     having = [index for index, count in enumerate(counts) if count > rank.local_rank]
     return Layout(counts[int(node)], having.index(int(node)), len(having))
+
+
+def standalone_variables(rank: rank_info.RankInfo, interface: str | None) -> dict[str, str]:
+    """Horovod's variables for a rank without a supervisor, from the launcher's; on rank 0 the server runs from now on.
+
+    Raises UserError if they are inconsistent, or its port cannot be opened.
+    """
+    address, port = rank_info.rendezvous()
+    store_port = port + 1  # above the ports on which rank 0 listens for other strategies
+    if rank.rank == 0:
+        Store(address_of(interface) if interface else "", store_port, rank.size)
+    return environment(rank, layout(rank, os.environ), address, store_port, interface)
 
 
 class Store:

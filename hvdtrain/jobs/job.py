@@ -204,12 +204,19 @@ OF_SHELL = re.compile(
 """Variables that say nothing about a job, and the place of this host's Open MPI."""
 
 
+def has_other_hosts(launcher: str, job: Job, environment: Mapping[str, str]) -> bool:
+    """Whether other hosts than this one take part in a job, or may do so later."""
+    if launcher == "local":
+        return False
+    if job.hosts:
+        return bool(other_hosts(job.hosts) or (job.survival and job.survival.hostfile))
+    return launcher == "srun" or "SLURM_JOB_ID" in environment
+
+
 def inherited(launcher: str, job: Job, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """The variables that ranks get as they get those of a shell, and the names of others: all, where no host but this
     one takes part."""
-    in_slurm = launcher == "srun" or "SLURM_JOB_ID" in environment
-    others = bool(other_hosts(job.hosts) or (job.survival and job.survival.hostfile)) if job.hosts else in_slurm
-    if launcher == "local" or not others:
+    if not has_other_hosts(launcher, job, environment):
         return dict(environment), []
     passed = passed_on(environment)
     return passed, sorted(name for name in {*environment} - {*passed, *job.environment} if not OF_SHELL.fullmatch(name))

@@ -135,9 +135,9 @@ class JobProcesses:
 
 
 def _files(launcher: str, job: Job) -> int:
-    """How many files the launcher opens: for each rank its connection, its --output-dir and the pipes of its agent."""
+    """How many files the launcher opens: for each rank its connections, its --output-dir and the pipes of its agent."""
     own_process = launcher == "local" or job.survival
-    return OWN_FILES + job.max_ranks * (1 + (2 if job.output_dir else 0) + (3 if own_process else 0))
+    return OWN_FILES + job.max_ranks * (2 + (2 if job.output_dir else 0) + (3 if own_process else 0))
 
 
 class LauncherProcess:

@@ -3,28 +3,34 @@
 Each side proves that it knows the job's token, which itself never crosses the network: whoever could send a rank its
 environment could run any code there.
 
-What a program prints is at most UNREAD_BYTES ahead of the supervisor. The rest waits in the pipes, and the program with
-it, until the supervisor has acknowledged some of them. So a slow console slows the program down instead of filling the
-launcher's memory. And for a launcher that is suspended, the kernel of its host has space for all that was sent, and
-acknowledges it: only a host that is lost leaves data without an acknowledgment by TCP (`keep_alive`).
+What a program prints has a connection of its own (`ProgramOutput`), which the supervisor reads no faster than it is
+shown: TCP holds up the agent then, and the full pipes hold up the program. The connection for messages is always read.
+So for a launcher that is suspended, the kernel of its host has space for all messages, and acknowledges them: only a
+host that is lost leaves data without an acknowledgment by TCP (`keep_alive`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import json
 import os
 import secrets
-import selectors
 import socket
+import struct
 import time
-from typing import IO, Any
+from collections.abc import Mapping
+from typing import Any, Union, cast
+
+import msgspec
 
 from hvdtrain.errors import UserError
+from hvdtrain.system import agent_pipe
+from hvdtrain.system.agent_pipe import Report
 from hvdtrain.system.credentials import proof
+from hvdtrain.system.membership import Membership
 from hvdtrain.system.network import NOTICE_S, notice_lost_hosts
 from hvdtrain.system.processes import RunningLimit
+from hvdtrain.system.run_end import Failure
 
 SUPERVISOR = "HVDTRAIN_SUPERVISOR"
 """Environment variable: the supervisor's addresses and port, as in 10.0.0.1,192.168.0.1:4711."""
@@ -37,31 +43,114 @@ UNREACHABLE_AFTER_S = 1.0
 """When a job ends, a host that acknowledges nothing for this long is not waited for."""
 SURVIVING_NOTICE_S = 5
 """In a job that survives lost ranks: how long after its last packet a host counts as lost."""
-Message = dict[str, Any]
 
 
-def encode(message: Message) -> bytes:
-    return json.dumps(message).encode() + b"\n"
+class Message(msgspec.Struct, tag=True, tag_field="message"):
+    """Base of all messages."""
+
+
+class Greeting(Message):
+    """A challenge to the other side, and the proof that answers its own."""
+
+    challenge: str = ""
+    proof: str = ""
+
+
+class Hello(Message):
+    """A rank registers."""
+
+    rank: int
+    size: int
+    local_rank: int
+    host: str
+    place: str
+    """Of the agent's process, see `ProcessIdentity`."""
+    address: str = ""
+    """Where the other ranks reach it."""
+    port: int = 0
+    """Of the ranks' rendezvous, where it has reserved one."""
+    store: int = 0
+    """The port of Gloo's rendezvous server, where it runs one."""
+    versions: dict[str, str] = {}
+    key: str = ""
+    """By which it says on another connection that it is the same agent."""
+
+
+class OutputOf(Message):
+    """The first message on the connection for an agent's output; it is answered by itself."""
+
+    key: str
+
+
+class StartProgram(Message):
+    """The agent is to start its program. store: Gloo's rendezvous server. layout: see `gloo.Layout`."""
+
+    environment: dict[str, str]
+    store: tuple[str, int]
+    layout: tuple[int, int, int] | None = None
+    """None where the launcher's variables tell it."""
+
+
+class Signal(Message):
+    """A signal for the program; from an agent, one that it got from the launcher, such as srun's tasks by scancel."""
+
+    number: int
+
+
+class NewMembership(Message):
+    """A membership for the program."""
+
+    membership: Membership
+
+
+class Said(Message):
+    """What the program says about itself, see `agent_pipe`."""
+
+    said: dict[str, Any]
+
+
+class Ended(Message):
+    """The program has ended, with this status as Popen has it; its output may still arrive."""
+
+    status: int
+
+
+class CannotStart(Message):
+    """The program could not be started: the record of the failure."""
+
+    failure: dict[str, Any]
+
+
+class End(Message):
+    """The agent is to end its program, and then itself."""
+
+    at_once: bool = False
+
+
+ANY: Any = Union[tuple(Message.__subclasses__())]  # noqa: UP007  (of a list)
+
+
+def encode(message: object) -> bytes:
+    return json.dumps(msgspec.to_builtins(message, str_keys=True)).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
     """A message that was received. Raises ValueError if the line is not a message."""
+    try:  # by json, as texts may have bytes that are not UTF-8
+        return cast("Message", msgspec.convert(json.loads(line), ANY, str_keys=True))
+    except (RecursionError, msgspec.ValidationError) as error:
+        raise ValueError(f"not a message ({type(error).__name__})") from None
+
+
+def parse(message: Mapping[str, Any]) -> Report:
+    """What a message of `agent_pipe` says. Raises ValueError for one of another form."""
+    (kind, values), *more = message.items() or [("", {})]
+    if kind == Failure.__name__ and not more:
+        return Failure.from_record(values)
     try:
-        message = json.loads(line)
-    except RecursionError:
-        raise ValueError("the message is nested too deeply") from None
-    if not isinstance(message, dict):
-        raise ValueError("a message is a JSON object")
-    return message
-
-
-def to_text(data: bytes) -> str:
-    """Any bytes as text that JSON can hold; `to_bytes` is the reverse."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def to_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+        return cast("Report", msgspec.convert(values, agent_pipe.KINDS[kind]))
+    except (KeyError, msgspec.ValidationError):
+        raise ValueError("not a message of a rank") from None
 
 
 def notice_s(survives: bool) -> int:
@@ -72,7 +161,7 @@ def notice_s(survives: bool) -> int:
 def keep_alive(connection: socket.socket, seconds: int) -> None:
     """Have the kernel close the connection within that time after the other host has become unreachable.
 
-    It would also close one whose other end does not read and has no more space for what is sent; agents send less.
+    It would also close one whose other end does not read and has no more space for what is sent.
     """
     notice_lost_hosts(connection, seconds)
     close_if_unacknowledged(connection, seconds - 1)
@@ -89,32 +178,29 @@ class Closed(Exception):
 
 
 class Channel:
-    """An agent's side of the connection. Its methods raise Closed where the supervisor has ended."""
+    """An agent's side of a connection. Its methods raise Closed where the supervisor has ended."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+        self.connection = connection
         self._rest = b""
 
     @property
     def local_address(self) -> str:
-        return str(self._connection.getsockname()[0])
+        return str(self.connection.getsockname()[0])
 
     @property
     def supervisor_address(self) -> str:
         """Where this host reaches the supervisor's."""
-        return str(self._connection.getpeername()[0])
+        return str(self.connection.getpeername()[0])
 
     def fileno(self) -> int:
-        return self._connection.fileno()
+        return self.connection.fileno()
 
-    def send(self, **message: Any) -> int:
-        """The size of the message in bytes, as the supervisor counts it."""
-        line = encode(message)
+    def send(self, message: Message) -> None:
         try:
-            self._connection.sendall(line)
+            self.connection.sendall(encode(message))
         except OSError:
             raise Closed from None
-        return len(line)
 
     def receive(self) -> Message:
         """Wait for the next message."""
@@ -138,7 +224,7 @@ class Channel:
 
     def _read(self) -> bytes:
         try:
-            received = self._connection.recv(1 << 16)
+            received = self.connection.recv(1 << 16)
         except OSError:
             raise Closed from None
         if not received or len(self._rest) > LINE_BYTES:
@@ -148,20 +234,19 @@ class Channel:
     def close(self) -> None:
         """Wait until the supervisor has read everything."""
         try:
-            self._connection.shutdown(socket.SHUT_WR)
-            self._connection.settimeout(ANSWER_TIMEOUT_S)
-            while self._connection.recv(1 << 16):
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(ANSWER_TIMEOUT_S)
+            while self.connection.recv(1 << 16):
                 pass
         except OSError:
             pass
-        self._connection.close()
+        self.connection.close()
 
 
-def connect(token: str, timeout_s: float, survives: bool = False) -> Channel:
+def connect(token: str, timeout_s: float) -> Channel:
     """Connect to the supervisor at one of its addresses, and authenticate both sides.
 
-    survives: whether the job goes on without this rank. Raises UserError if none of the addresses leads to it within
-    timeout_s seconds.
+    Raises UserError if none of the addresses leads to it within timeout_s seconds.
     """
     addresses, _, port = os.environ[SUPERVISOR].rpartition(":")
     errors = dict[str, Exception]()
@@ -170,8 +255,8 @@ def connect(token: str, timeout_s: float, survives: bool = False) -> Channel:
             for address in addresses.split(","):
                 try:
                     connection = socket.create_connection((address, int(port)), ANSWER_TIMEOUT_S)
-                    return authenticate(connection, token, survives)
-                except (OSError, ValueError, KeyError, Closed) as error:
+                    return authenticate(connection, token)
+                except (OSError, ValueError, Closed) as error:
                     errors[address] = error
             refused = all(isinstance(error, ConnectionRefusedError) for error in errors.values())
             if refused and limit.passed_s > REFUSED_S:
@@ -184,88 +269,30 @@ def connect(token: str, timeout_s: float, survives: bool = False) -> Channel:
     )
 
 
-def authenticate(connection: socket.socket, token: str, survives: bool = False) -> Channel:
+def authenticate(connection: socket.socket, token: str) -> Channel:
     """A channel over a new connection, after both sides have proven that they know the token.
 
-    Raises Closed, OSError, ValueError or KeyError where the other side does not; the connection is closed then.
+    Raises Closed or OSError where the other side does not; the connection is closed then.
     """
     try:
         channel, challenge = Channel(connection), secrets.token_hex(16)
-        channel.send(challenge=challenge)
+        channel.send(Greeting(challenge))
         answer = channel.receive()
-        if not hmac.compare_digest(to_bytes(str(answer["proof"])), to_bytes(proof(token, challenge, "supervisor"))):
+        if not isinstance(answer, Greeting) or not is_proof(answer.proof, token, challenge, "supervisor"):
             raise Closed
-        channel.send(proof=proof(token, str(answer["challenge"]), "rank"))
+        channel.send(Greeting(proof=proof(token, answer.challenge, "rank")))
         connection.settimeout(None)
-        keep_alive(connection, notice_s(survives))
         return channel
     except BaseException:
         connection.close()
         raise
 
 
-UNREAD_BYTES = 1 << 15
-"""Encoded, as all sizes here. Linux buffers 64 KiB for a process that reads nothing, unless its limits are changed."""
-READ_BYTES = 1 << 11
-"""Bytes of the program in a message, each of which has up to 6 in JSON."""
+def is_proof(given: str, token: str, challenge: str, side: str) -> bool:
+    """Whether it proves that this side knows the token."""
+    return hmac.compare_digest(given.encode(errors="surrogateescape"), proof(token, challenge, side).encode())
 
 
-class ProgramOutput:
-    """The pipes of a program, read in the agent's event loop. pipes: by `stdout` and `stderr`."""
-
-    def __init__(self, channel: Channel | None, selector: selectors.BaseSelector, pipes: dict[str, IO[bytes]]) -> None:
-        self._channel, self._selector, self._open = channel, selector, pipes
-        self._unread = 0
-        self._limit = float(UNREAD_BYTES)
-        self._update()
-
-    @property
-    def ended(self) -> bool:
-        """Whether all processes that had the pipes have closed them."""
-        return not self._open
-
-    @property
-    def waits(self) -> bool:
-        """Whether the pipes are not read, as the supervisor has not read what was sent."""
-        return self._unread >= self._limit
-
-    def forward(self, pipe: Any, name: str) -> None:
-        """Send what is in a pipe that is readable."""
-        if self.waits:  # since another pipe was read, in the same moment
-            return
-        data = os.read(pipe.fileno(), READ_BYTES)
-        if not data:
-            self._selector.unregister(pipe)
-            del self._open[name]
-        elif self._channel:
-            with contextlib.suppress(Closed):
-                self._unread += self._channel.send(**{name: to_text(data)})
-        self._update()
-
-    def on_read(self, count: int) -> None:
-        """The supervisor has read as many bytes."""
-        self._unread -= count
-        self._update()
-
-    def on_program_end(self, status: int) -> None:
-        """Report the end at once: a process that the program left behind may hold its output open.
-
-        What the pipes still hold is not to wait for the console: it may say why the program failed.
-        """
-        if self._channel:
-            with contextlib.suppress(Closed):
-                self._channel.send(program_ended=status)
-
-    def send_all(self) -> None:
-        """Wait for the supervisor no longer: the job ends, or the supervisor has ended."""
-        self._limit = float("inf")
-        self._update()
-
-    def _update(self) -> None:
-        """Let the selector watch the pipes only if they are to be read."""
-        for name, pipe in self._open.items():
-            registered = pipe in self._selector.get_map()
-            if self.waits and registered:
-                self._selector.unregister(pipe)
-            elif not self.waits and not registered:
-                self._selector.register(pipe, selectors.EVENT_READ, name)
+STREAMS = ("stdout", "stderr")
+FRAME = struct.Struct(">BI")
+"""Before each part of what a program prints: which of STREAMS, and how many bytes follow."""

@@ -7,79 +7,52 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from hvdtrain.jobs import protocol
-from hvdtrain.jobs.background import start_task
-from hvdtrain.jobs.console import Console
-from hvdtrain.jobs.protocol import UNREAD_BYTES, Message
+from hvdtrain.jobs.console import WAIT_S, Console
+from hvdtrain.jobs.protocol import FRAME, STREAMS, End, Hello, Message
 from hvdtrain.system import stacks
 from hvdtrain.system.run_end import Failure
 
-OUTPUT = {"stdout", "stderr"}
+OUTPUT_END_S = 1.0
+"""How long the end of an agent's output may come after that of its messages."""
 
 
 class RankConnection:
-    """One rank. hello: the agent's first message, with the rank's number, host, address and versions."""
+    """One rank. hello: the agent's first message."""
 
-    def __init__(self, hello: Message, writer: asyncio.StreamWriter, console: Console) -> None:
-        self.number, self.host = int(hello["rank"]), str(hello["host"])
+    def __init__(self, hello: Hello, writer: asyncio.StreamWriter, console: Console) -> None:
+        self.number, self.host = hello.rank, hello.host
         self.hello, self._writer = hello, writer
         self.output = RankOutput(self.number, console)
-        self.status: int | None = None
+        self.ended: int | None = None
         """How the program ended, as Popen has it; None while it runs."""
+        self.status: int | None = None
+        """The same, when all is read that it printed."""
         self.failure: Failure | None = None
         """Why the program says that it failed."""
         self.disconnected = False
         self.host_answers = True
         """Whether its host is there, as far as that is known."""
-        self._console = console
-        self._read = 0
-        """Bytes of output of which the agent does not know yet that they were read."""
-        self._program_ended = False
-        self._waiting: asyncio.Task[None] | None = None
-        """Ends when the console has room."""
 
     @property
     def name(self) -> str:
         return f"rank {self.number} on {self.host}"
 
-    def send(self, **message: Any) -> None:
+    def send(self, message: Message) -> None:
         if not self.disconnected:
             self._writer.write(protocol.encode(message))
 
-    def on_output(self, message: Message, size: int) -> None:
-        """Print what the program prints. While it runs it waits, by its agent, for room on the console."""
-        self._program_ended |= "program_ended" in message
-        for stream in OUTPUT & message.keys():
-            self.output.write(stream, protocol.to_bytes(message[stream]))
-            self._read += size
-        if self._program_ended:
-            self._acknowledge()
-        elif self._console.full and not self._waiting:
-            self._waiting = start_task(self._wait_for_console())
-        elif self._read > UNREAD_BYTES // 4 and not self._waiting:
-            self._acknowledge()
-
-    async def _wait_for_console(self) -> None:
-        await self._console.room()
-        self._waiting = None
-        self._acknowledge()
-
-    def _acknowledge(self) -> None:
-        self.send(read=self._read)
-        self._read = 0
-
     def kill(self) -> None:
         """Have the agent end the program at once, and then itself, as the job goes on without this rank."""
-        self.send(kill=True)
-        self.end()
+        self.end(at_once=True)
 
-    def end(self) -> None:
+    def end(self, at_once: bool = False) -> None:
         """Ask the agent to end the program, without waiting for a host that no longer responds."""
         with contextlib.suppress(OSError):
             protocol.close_if_unacknowledged(self._writer.get_extra_info("socket"), protocol.UNREACHABLE_AFTER_S)
-        self.send(end=True)
+        self.output.hurry()
+        self.send(End(at_once))
 
 
 def conflict_of(ranks: Mapping[int, RankConnection]) -> Failure | None:
@@ -90,24 +63,24 @@ def conflict_of(ranks: Mapping[int, RankConnection]) -> Failure | None:
     seen: dict[tuple[str, str, int], RankConnection] = {}
     first = ranks[min(ranks)]
     for _, rank in sorted(ranks.items()):
-        differs = stacks.version_difference(rank.hello["versions"], first.hello["versions"])
+        differs = stacks.version_difference(rank.hello.versions, first.hello.versions)
         if differs:
             reason = f"{rank.name} differs from {first.name}: {differs}"
             return Failure(reason, "run make setup on both, from the same checkout", at_start=True)
-        place = rank.hello["place"]  # empty where the kernel does not tell it
-        other = seen.setdefault((rank.host, place, rank.hello["local_rank"]), rank)
+        place = rank.hello.place  # empty where the kernel does not tell it
+        other = seen.setdefault((rank.host, place, rank.hello.local_rank), rank)
         if place and other is not rank:
-            count = sum(rank.hello["place"] == place for rank in ranks.values())
+            count = sum(rank.hello.place == place for rank in ranks.values())
             reason = f"{other.name} and rank {rank.number} have the same local rank: the host has several names"
             return Failure(reason, f"name it once, with all its slots: -H {rank.host}:{count}", at_start=True)
     return None
 
 
-async def received(reader: asyncio.StreamReader) -> AsyncIterator[tuple[Message, int]]:
-    """The messages of an agent, each with its size in bytes, until the connection ends or breaks."""
+async def received(reader: asyncio.StreamReader) -> AsyncIterator[Message]:
+    """The messages of an agent, until the connection ends or breaks."""
     with contextlib.suppress(OSError, ValueError):
         while line := await reader.readline():
-            yield protocol.decode(line), len(line)
+            yield protocol.decode(line)
 
 
 TAIL_LINES = 200
@@ -129,6 +102,29 @@ class RankOutput:
             self._files = {name: console.output_dir / f"rank-{rank}.{name}" for name in self._incomplete}
         for stream in self._files:
             self.store(stream, b"")  # a rank that prints nothing has empty files
+        self._waits = True
+        self._reading: asyncio.Task[None] | None = None
+
+    async def read(self, reader: asyncio.StreamReader) -> None:
+        """Print what arrives on the agent's connection for output, until its end, no faster than the console does."""
+        self._reading = asyncio.current_task()
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                number, size = FRAME.unpack(await reader.readexactly(FRAME.size))
+                self.write(STREAMS[number], await reader.readexactly(size))
+                while self._waits and self._console.waits:
+                    await asyncio.sleep(WAIT_S)
+
+    def hurry(self) -> None:
+        """From now on the console holds up nothing: the program has ended, or is to end."""
+        self._waits = False
+
+    async def end(self, limit_s: float) -> None:
+        """Wait so long for the end of the output that is read, and read no more."""
+        if self._reading:
+            done, _ = await asyncio.wait([self._reading], timeout=limit_s)
+            if not done:
+                self._reading.cancel()
 
     def write(self, stream: str, data: bytes) -> None:
         """Take what the rank wrote to `stdout` or `stderr`."""

@@ -26,11 +26,8 @@ from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.hosts import placed
 from hvdtrain.jobs.job import Job, RestartPolicy, inherited, python_programs_first, reduced
-from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
-from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.signals import Signals, interrupted_status, signal_during, signal_within
 from hvdtrain.jobs.supervisor import Supervisor
-from hvdtrain.jobs.surviving import SurvivingSupervisor
 from hvdtrain.system import rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
@@ -74,11 +71,7 @@ def _run(
         signals = Signals()
 
         async def supervise(job: Job, opened: Callable[[OpenedRun], None]) -> RunEnd:
-            if job.survival:
-                surviving = (launcher, job, environment, passed, console, signals, opened)
-                return await SurvivingSupervisor(*surviving).run()
-            specs = build(launcher, job, environment, CONTROL_VARIABLES)
-            return await Supervisor(launcher, job, specs, passed, console, signals, opened).run()
+            return await Supervisor(launcher, job, environment, passed, console, signals, opened).run()
 
         restarts = Restarts(job, policy, supervise, console.say, signals)
         end = await restarts.run()

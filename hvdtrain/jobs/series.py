@@ -7,25 +7,28 @@ import fcntl
 import functools
 import math
 import os
-import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from hvdtrain.errors import Stopped
+from hvdtrain.jobs import protocol
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.processes import end_with_parent
 from hvdtrain.system.rank_info import RESUME, RUN_NAME
+from hvdtrain.system.run_end import Failure
 
 STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that end a series, as Ctrl-C does."""
 
 
 POLL_S = 0.5
+SWEEP = "runs/sweep"
+"""The default for --output of a sweep."""
 
 
 class SeriesJob(NamedTuple):
@@ -123,7 +126,7 @@ class JobSeries:
                 self._end_process()
                 self.status = self._process.returncode
                 return f"no end within {self._limit_s:g} s (its output is in {job.log})"
-            failure = said.failure()
+            failure = _failure(said.receive())
             if failure:
                 file.write(f"hvdtrain: {failure}\n".encode(errors="backslashreplace"))
         return "" if self.status == 0 else f"{failure or f'exit status {self.status}'} (its output is in {job.log})"
@@ -158,6 +161,16 @@ class JobSeries:
                 signal.signal(number, handler)
 
 
+def _failure(messages: list[dict[str, Any]]) -> Failure | None:
+    """The first failure among what a job says; None where there is none."""
+    for message in messages:
+        with contextlib.suppress(ValueError):
+            said = protocol.parse(message)
+            if isinstance(said, Failure):
+                return said
+    return None
+
+
 def _locked(log: Path) -> BinaryIO:
     """A job's log file, empty and with its lock, which the job inherits with its output: until the last process with
     that output ends, the lock is not free."""
@@ -178,52 +191,3 @@ def _locked(log: Path) -> BinaryIO:
 def _exit(number: int, _: object) -> None:
     # SIGUSR1 asks for checkpoints, as before the time limit of a batch job, which then starts the series again.
     sys.exit(Stopped.exit_status if number == signal.SIGUSR1 else 128 + number)
-
-
-PROGRAM, TASK = "python -m hvdtrain ", "$SLURM_ARRAY_TASK_ID"
-SWEEP = "runs/sweep"
-"""The default for --output of a sweep."""
-
-
-class SweepProgram(NamedTuple):
-    """`hvdtrain sweep` as the program of a batch script, which starts a job for each of its trials.
-
-    This has to be known before anything runs: no launcher is around a sweep, and a task of an array has one trial.
-    """
-
-    start: tuple[str, ...]
-    """What starts it, up to the word sweep."""
-    options: tuple[str, ...]
-    """Those of the sweep itself."""
-    command: tuple[str, ...]
-    """What each trial runs, after --, without the name of this program: train or launch, and their options."""
-
-    def command_line(self, launcher: str, array: bool) -> str:
-        """For the shell. launcher: what starts the ranks of a trial whose command does not, also for the shell."""
-        given = any(option.partition("=")[0] == "--trial" for option in self.options)
-        trial = f' --trial "{TASK}"' if array and not given else ""
-        by = "" if self.command[0] == "launch" else f"{launcher.removeprefix(PROGRAM)} -- {PROGRAM}"
-        return f"{joined([*self.start, *self.options])}{trial} -- {by}{joined(self.command)}"
-
-
-def sweep_program(program: Sequence[str]) -> SweepProgram | None:
-    """The program, perhaps started by another one, if it is a sweep, else None."""
-    before = program[: program.index("--")] if "--" in program else program
-    for index, argument in enumerate(before):
-        by_module = before[index - 2 : index] == ["-m", "hvdtrain"] or before[index - 1 : index] == ["-mhvdtrain"]
-        if argument == "sweep" and (by_module or (index and Path(before[index - 1]).name == "hvdtrain")):
-            command = without_program(program[len(before) + 1 :])
-            return SweepProgram(tuple(before[: index + 1]), tuple(before[index + 1 :]), tuple(command))
-    return None
-
-
-def without_program(command: Sequence[str]) -> list[str]:
-    """A command line of hvdtrain from its command on, without `hvdtrain` or `python -m hvdtrain` before it."""
-    if list(command[:1]) == ["hvdtrain"]:
-        return list(command[1:])
-    return list(command[3:] if list(command[1:3]) == ["-m", "hvdtrain"] else command)
-
-
-def joined(words: Sequence[str]) -> str:
-    """Words of an array for the shell; those with a comma in quotes, which otherwise looks as if it divided them."""
-    return " ".join(f"'{word}'" if "," in word and word == shlex.quote(word) else shlex.quote(word) for word in words)

@@ -12,7 +12,8 @@ import errno
 import json
 import os
 import stat
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from hvdtrain.system.run_end import Failure
 
@@ -22,7 +23,8 @@ MAX_TEXT = 8000
 """Characters of a text. A message is written at once or not at all, so it has to fit into the pipe."""
 
 
-class OpenedRun(NamedTuple):
+@dataclass(frozen=True)
+class OpenedRun:
     """The run that rank 0 trains."""
 
     folder: str
@@ -39,7 +41,8 @@ is one that has lost its connections, of which the launcher may not know; it run
 waited long for other members before it trains; it has the state of training; its training is complete."""
 
 
-class Reached(NamedTuple):
+@dataclass(frozen=True)
+class Reached:
     """How far a rank is with its membership."""
 
     stage: str
@@ -48,7 +51,8 @@ class Reached(NamedTuple):
     """Of the newest membership that this rank knows; 0 before the first."""
 
 
-class NotRunning(NamedTuple):
+@dataclass(frozen=True)
+class NotRunning:
     """A member does not run: it is stopped, or its host is down. It is to be ended, and counts as lost."""
 
     rank: int
@@ -59,7 +63,9 @@ class Excluded(NotRunning):
     """A member computes wrong bits. It is to be ended, and its host is not to be used again."""
 
 
-Said = Failure | OpenedRun | Reached | NotRunning
+Report = Failure | OpenedRun | Reached | NotRunning
+KINDS = {kind.__name__: kind for kind in (OpenedRun, Reached, NotRunning, Excluded)}
+"""What is said besides failures."""
 
 
 def new_pipe() -> tuple[int, int, str]:
@@ -74,43 +80,20 @@ def named(end: int) -> str:
     return f"{end}:{os.fstat(end).st_ino}"
 
 
-def send(said: Said) -> bool:
+def send(said: Report) -> bool:
     """Whether somebody took it: then it is the launcher that prints a failure."""
     try:
         writing = descriptor(VARIABLE)
-        message = json.dumps(_message(said)).encode() + b"\n"
+        message = json.dumps({type(said).__name__: _shortened(said)}).encode() + b"\n"
         os.set_blocking(writing, False)
         return os.write(writing, message) == len(message)
     except (ValueError, OSError):
         return False
 
 
-def _message(said: Said) -> dict[str, Any]:
-    match said:
-        case OpenedRun():
-            return {"run": said._asdict()}
-        case Reached():
-            return {"reached": said._asdict()}
-        case NotRunning():
-            name = "excluded" if isinstance(said, Excluded) else "not_running"
-            return {name: {"rank": said.rank, "reason": said.reason[:MAX_TEXT]}}
-    return {"failure": said._replace(reason=said.reason[:MAX_TEXT], remedy=said.remedy[:MAX_TEXT]).record()}
-
-
-def parse(message: object) -> Said:
-    """What a message says. Raises ValueError for one of another form."""
-    match message:
-        case {"failure": values}:
-            return Failure.from_record(values)
-        case {"run": {"folder": str(folder), "resumable": bool(resumable), "checkpoint": str(checkpoint)}}:
-            return OpenedRun(folder, resumable, checkpoint)
-        case {"reached": {"stage": str(stage), "number": int(number)}}:
-            return Reached(stage, number)
-        case {"not_running": {"rank": int(rank), "reason": str(reason)}}:
-            return NotRunning(rank, reason)
-        case {"excluded": {"rank": int(rank), "reason": str(reason)}}:
-            return Excluded(rank, reason)
-    raise ValueError("not a message of a rank")
+def _shortened(said: Report) -> dict[str, Any]:
+    values = said.record() if isinstance(said, Failure) else asdict(said)
+    return {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in values.items()}
 
 
 def descriptor(variable: str) -> int:
@@ -151,15 +134,6 @@ class Receiver:
             with contextlib.suppress(ValueError, RecursionError):
                 messages.append(json.loads(line))
         return [message for message in messages if isinstance(message, dict)]
-
-    def failure(self) -> Failure | None:
-        """The first failure among the messages that have arrived; None where there is none."""
-        for message in self.receive():
-            with contextlib.suppress(ValueError):
-                said = parse(message)
-                if isinstance(said, Failure):
-                    return said
-        return None
 
     def close(self) -> None:
         os.close(self._reading)

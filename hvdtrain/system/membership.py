@@ -8,7 +8,7 @@ always has the state of training.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 VARIABLE = "HVDTRAIN_MEMBERSHIP"
 """Environment variable of a rank whose job survives: the pipe's file descriptor and inode, as in `8:4712`."""
@@ -42,17 +42,3 @@ class Membership(NamedTuple):
     def ranks(self) -> tuple[int, ...]:
         """The ranks by position."""
         return tuple(member.rank for member in self.members)
-
-    def record(self) -> dict[str, Any]:
-        """As JSON."""
-        members = [member._asdict() for member in self.members]
-        lost = {str(rank): why for rank, why in self.lost.items()}
-        return {"number": self.number, "members": members, "lost": lost, "store": list(self.store)}
-
-    @classmethod
-    def from_record(cls, values: dict[str, Any]) -> Membership:
-        """That of a record. Raises KeyError, TypeError or ValueError for what is none."""
-        members = tuple(Member(**member) for member in values["members"])
-        lost = {int(rank): str(why) for rank, why in values["lost"].items()}
-        host, port = values["store"]
-        return cls(int(values["number"]), members, lost, (str(host), int(port)))

@@ -34,7 +34,7 @@ import psutil
 from support import forks, member
 
 from hvdtrain.errors import Stopped
-from hvdtrain.jobs import agent, host_changes, job_processes, places, run, supervisor
+from hvdtrain.jobs import agent, host_changes, job_end, job_processes, places, run
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job, RestartPolicy, Survival
 from hvdtrain.jobs.signals import Signals
@@ -134,8 +134,8 @@ def hurry() -> None:
     """Have the launcher wait less."""
     member.hurry()
     processes._has_variable = lambda *_: True  # which /proc does not show of forked processes
-    supervisor.STOP_S, supervisor.FIRST_CAUSE_S = STOP_S, 0.3
-    agent.GRACE_S = supervisor.GRACE_S = job_processes.GRACE_S = 0.5
+    job_end.STOP_S, job_end.FIRST_CAUSE_S = STOP_S, 0.3
+    agent.GRACE_S = job_end.GRACE_S = job_processes.GRACE_S = 0.5
     job_processes.RETIRE_S, job_processes.LEAVE_S = 1.0, 0.3
     places.FIRST_PAUSE_S, places.LONGEST_PAUSE_S, places.QUICK_S = 0.1, 0.5, 2.0
     host_changes.INTERVAL_S, host_changes.MISSING_S = 0.05, MISSING_S

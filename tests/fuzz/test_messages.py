@@ -21,10 +21,10 @@ from hvdtrain.system import agent_pipe
 from hvdtrain.system.agent_pipe import OpenedRun
 
 MESSAGES = (
-    {"challenge": "ab", "proof": "cd"},
-    {"environment": {"A": "b"}, "store": ["host", 1]},
-    {"signal": 15},
-    {"end": True},
+    {"message": "Greeting", "challenge": "ab", "proof": "cd"},
+    {"message": "Start", "environment": {"A": "b"}, "store": ["host", 1]},
+    {"message": "Members", "membership": [1, [[0, "a", 0, "b", 1]], {"0": "c"}, ["d", 2]]},
+    {"message": "End", "at_once": True},
 )
 
 
@@ -54,7 +54,7 @@ def handshake(ours: socket.socket) -> None:
 )
 @example([TOO_DEEP[: 1 << 15]], "handshake")
 @example([b"[1]"], "handshake")
-@example([b'{"proof": "\\u00e9", "challenge": ""}'], "handshake")
+@example([b'{"message": "Greeting", "proof": "\\u00e9", "challenge": ""}'], "handshake")
 def test_channel(lines: list[bytes], reader: str) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, rejects_cleanly(), contextlib.suppress(protocol.Closed):
@@ -64,25 +64,25 @@ def test_channel(lines: list[bytes], reader: str) -> None:
             return handshake(ours)
         found = protocol.Channel(ours)
         messages = [found.receive()] if reader == "receive" else found.receive_available()
-        assert all(isinstance(message, dict) for message in messages)
+        assert all(isinstance(message, protocol.Message) for message in messages)
 
 
 SAID = (
-    {"failure": {"reason": "a", "option": "lr", "rank": 1, "step": None, "retry": False, "resumable": True}},
-    {"run": {"folder": "/runs/a", "resumable": True, "checkpoint": ""}},
+    {"Failure": {"reason": "a", "option": "lr", "rank": 1, "step": None, "retry": False, "resumable": True}},
+    {"OpenedRun": {"folder": "/runs/a", "resumable": True, "checkpoint": ""}},
 )
 
 
 @FUZZ
 @given(st.lists(st.sampled_from(SAID).flatmap(json_like) | st.binary(max_size=9), max_size=4))
-@example([TOO_DEEP, b"[]", b'{"failure": {"reason": 1}}', b'{"run": null}'])
+@example([TOO_DEEP, b"[]", b'{"Failure": {"reason": 1}}', b'{"OpenedRun": null}', b"{}"])
 def test_what_a_rank_says(lines: list[bytes]) -> None:
     reading, writing, _ = agent_pipe.new_pipe()
     with os.fdopen(writing, "wb", buffering=0) as pipe, contextlib.closing(agent_pipe.Receiver(reading)) as receiver:
         pipe.write((b"\n".join(lines) + b"\n")[: 1 << 15])
         for message in receiver.receive():
             with rejects_cleanly(), contextlib.suppress(ValueError):
-                said = agent_pipe.parse(message)
+                said = protocol.parse(message)
                 assert isinstance(said, OpenedRun) or str(said) is not None
 
 

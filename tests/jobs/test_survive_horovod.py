@@ -69,7 +69,7 @@ def connect(ranks, present=None):
     membership = Membership(next(numbers), members, {}, ("127.0.0.1", store.port))
     for position, rank in enumerate(ranks):
         if rank in (present or ranks):
-            rank.call("connect", membership.record(), position)
+            rank.call("connect", membership, position)
     return membership, store
 
 

@@ -16,7 +16,7 @@ import pytest
 from support.jobs import ROOT, PrintedJob, wait_for
 
 PROGRAM = ROOT / "tests" / "support" / "survivor.py"
-DEFECT = {"failure": {"reason": "RuntimeError: a defect", "retry": None}}
+DEFECT = {"Failure": {"reason": "RuntimeError: a defect", "retry": None}}
 
 
 class SurvivingJob(PrintedJob):
@@ -69,7 +69,7 @@ def test_lost_ranks_are_left_out_at_once_and_join_again(start):
 
     stopped = job.pid(1)
     os.kill(stopped, signal.SIGSTOP)
-    job.say(0, {"not_running": {"rank": 1, "reason": "no heartbeat for 30 s"}})
+    job.say(0, {"NotRunning": {"rank": 1, "reason": "no heartbeat for 30 s"}})
     job.until(r"\[0\] member 4 \[2, 0\] {1: 'no heartbeat for 30 s'}", r"\[1\] member 5 \[2, 0, 1\] {}")
     wait_gone(stopped)
 
@@ -100,7 +100,7 @@ def test_a_job_grows_and_shrinks_with_the_slots_of_its_hosts(start, tmp_path):
     job.until(r"\[0\] member 2 \[0, 1, 2\] {}", r"hvdtrain: rank 2 on \S+ joins; 3 ranks")
     hostfile.write_text("localhost slots=2\n")
     job.until(r"\[0\] member 3 \[0, 1\] {2: '\S+ has no slot for it any more'}")
-    job.say(1, {"failure": {"reason": "labels are missing", "retry": False}})
+    job.say(1, {"Failure": {"reason": "labels are missing", "retry": False}})
     assert job.process.wait(30) == 1
     job.until(r"hvdtrain: rank 1 on \S+: labels are missing; ending the others$")
 
@@ -117,7 +117,7 @@ def test_ranks_that_fail_in_the_same_way_end_the_job(start):
 def test_a_host_with_wrong_bits_is_not_used_again(start):
     job = start(ranks=2)
     excluded = job.pid(1)
-    job.say(0, {"excluded": {"rank": 1, "reason": "it computed wrong bits"}})
+    job.say(0, {"Excluded": {"rank": 1, "reason": "it computed wrong bits"}})
     job.until(r"\[0\] member 2 \[0\] {1: 'it computed wrong bits'}")
     wait_gone(excluded)
     time.sleep(1)  # a replacement would register in this time

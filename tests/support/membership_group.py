@@ -18,6 +18,7 @@ import sys
 import threading
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hvdtrain.collectives.horovod_membership import MembershipGroup
@@ -33,8 +34,8 @@ class Rank:
         self.group: Any = None
         self.newest = 0
 
-    def connect(self, record: dict[str, Any], position: int) -> float | None:
-        membership = Membership.from_record(record)
+    def connect(self, record: list[Any], position: int) -> float | None:
+        membership = msgspec.convert(record, Membership, str_keys=True)
 
         def is_superseded() -> bool:
             return self.newest > membership.number

@@ -12,6 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
+from hvdtrain.jobs import protocol
 from hvdtrain.system import agent_pipe, membership, rank_info
 from hvdtrain.system.membership import Membership
 
@@ -31,12 +34,12 @@ def main(folder: Path) -> None:
             rest += os.read(pipe, 1 << 16)
             *lines, rest = rest.split(b"\n")
             for line in lines:
-                made = Membership.from_record(json.loads(line))
+                made = msgspec.convert(json.loads(line), Membership, str_keys=True)
                 print("member", made.number, list(made.ranks), made.lost, flush=True)
                 say(agent_pipe.HEARD, made.number)
                 say(agent_pipe.TRAINS, made.number)
         if said.exists():
-            message = agent_pipe.parse(json.loads(said.read_text()))
+            message = protocol.parse(json.loads(said.read_text()))
             said.unlink()
             agent_pipe.send(message)
             if isinstance(message, agent_pipe.Failure):

@@ -7,15 +7,14 @@ import shutil
 from collections.abc import Mapping, Sequence
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.hosts import Host, other_hosts
-from hvdtrain.jobs.job import OF_HOST, Job, LaunchSpec, agent_command, passed_on, variables
+from hvdtrain.jobs.hosts import Host
+from hvdtrain.jobs.job import OF_HOST, Job, LaunchSpec, agent_command, has_other_hosts, passed_on, variables
 
 
 def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread also has one."""
     given = variables(job, environment)
-    on_other_hosts = job.hosts or "SLURM_JOB_ID" in environment
-    names = sorted({*passed_on(environment), *given}) if on_other_hosts else []
+    names = sorted({*passed_on(environment), *given}) if has_other_hosts("mpirun", job, environment) else []
     names = [*(name for name in names if not OF_HOST.fullmatch(name) and name not in control), *control]
     exported = [argument for name in names for argument in ("-x", name)]
     return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job)], given)]
@@ -71,9 +70,8 @@ def interfaces(job: Job) -> list[str]:
 
 def without_ssh(job: Job, environment: Mapping[str, str]) -> list[str]:
     """Open MPI looks for ssh even where all ranks are on this host, and does not start without it."""
-    on_other_hosts = other_hosts(job.hosts) if job.hosts else "SLURM_JOB_ID" in environment
     has_ssh = any(shutil.which(name, path=environment.get("PATH")) for name in ("ssh", "rsh"))
-    return [] if on_other_hosts or has_ssh else ["--mca", "plm", "isolated"]
+    return [] if has_ssh or has_other_hosts("mpirun", job, environment) else ["--mca", "plm", "isolated"]
 
 
 def listed(hosts: Sequence[Host]) -> str:

@@ -13,10 +13,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers import LAUNCHERS
-from hvdtrain.jobs.series import TASK, joined, sweep_program
 from hvdtrain.jobs.slurm.script import batch_script
 from hvdtrain.system import credentials
 from hvdtrain.system.rank_info import START_TIMEOUT_S
@@ -35,6 +37,7 @@ OWN = ("array", "nodes", "ntasks", "ntasks-per-node", "signal")
 OWN_LETTERS = re.compile(r"-[aNn]")
 MAX_TASK = 4_000_000
 """Slurm's limit of MaxArraySize."""
+PROGRAM, TASK = "python -m hvdtrain ", "$SLURM_ARRAY_TASK_ID"
 VIAS = tuple(name for name, launcher in LAUNCHERS.items() if launcher.in_allocation)
 """Launchers that a batch script can start the ranks with."""
 
@@ -173,3 +176,47 @@ def last_task(array: str) -> int:
     if last > MAX_TASK or any(first > last for first, last in bounds):
         raise UserError(f"--array {array!r:.100} has a range without tasks, or a number above {MAX_TASK}", remedy)
     return last
+
+
+class SweepProgram(NamedTuple):
+    """`hvdtrain sweep` as the program of a batch script, which starts a job for each of its trials.
+
+    This has to be known before anything runs: no launcher is around a sweep, and a task of an array has one trial.
+    """
+
+    start: tuple[str, ...]
+    """What starts it, up to the word sweep."""
+    options: tuple[str, ...]
+    """Those of the sweep itself."""
+    command: tuple[str, ...]
+    """What each trial runs, after --, without the name of this program: train or launch, and their options."""
+
+    def command_line(self, launcher: str, array: bool) -> str:
+        """For the shell. launcher: what starts the ranks of a trial whose command does not, also for the shell."""
+        given = any(option.partition("=")[0] == "--trial" for option in self.options)
+        trial = f' --trial "{TASK}"' if array and not given else ""
+        by = "" if self.command[0] == "launch" else f"{launcher.removeprefix(PROGRAM)} -- {PROGRAM}"
+        return f"{joined([*self.start, *self.options])}{trial} -- {by}{joined(self.command)}"
+
+
+def sweep_program(program: Sequence[str]) -> SweepProgram | None:
+    """The program, perhaps started by another one, if it is a sweep, else None."""
+    before = program[: program.index("--")] if "--" in program else program
+    for index, argument in enumerate(before):
+        by_module = before[index - 2 : index] == ["-m", "hvdtrain"] or before[index - 1 : index] == ["-mhvdtrain"]
+        if argument == "sweep" and (by_module or (index and Path(before[index - 1]).name == "hvdtrain")):
+            command = without_program(program[len(before) + 1 :])
+            return SweepProgram(tuple(before[: index + 1]), tuple(before[index + 1 :]), tuple(command))
+    return None
+
+
+def without_program(command: Sequence[str]) -> list[str]:
+    """A command line of hvdtrain from its command on, without `hvdtrain` or `python -m hvdtrain` before it."""
+    if list(command[:1]) == ["hvdtrain"]:
+        return list(command[1:])
+    return list(command[3:] if list(command[1:3]) == ["-m", "hvdtrain"] else command)
+
+
+def joined(words: Sequence[str]) -> str:
+    """Words of an array for the shell; those with a comma in quotes, which otherwise looks as if it divided them."""
+    return " ".join(f"'{word}'" if "," in word and word == shlex.quote(word) else shlex.quote(word) for word in words)

@@ -19,6 +19,7 @@ from hvdtrain.collectives.surviving import (
     leave_if_agreed,
 )
 from hvdtrain.errors import HvdtrainError, PeerLost, TrainingError, UserError
+from hvdtrain.jobs import protocol
 from hvdtrain.system import agent_pipe, membership, rank_info
 from hvdtrain.system.agent_pipe import FINISHED, HEARD, READY, TRAINS, WAITS, Reached
 from hvdtrain.system.membership import Member, Membership
@@ -85,10 +86,10 @@ class Launcher:
         self.group = SurvivingGroup(self._connect)
 
     def tell(self, *memberships):
-        os.write(self._told, b"".join(json.dumps(one.record()).encode() + b"\n" for one in memberships))
+        os.write(self._told, b"".join(json.dumps(one).encode() + b"\n" for one in memberships))
 
     def said(self):
-        return [agent_pipe.parse(message) for message in self._said.receive()]
+        return [protocol.parse(message) for message in self._said.receive()]
 
     def end(self):
         os.close(self._writing)

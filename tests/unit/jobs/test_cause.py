@@ -7,6 +7,7 @@ import os
 import pytest
 
 from hvdtrain.errors import NotFiniteError, PeerLost, TrainingError, UserError
+from hvdtrain.jobs import protocol
 from hvdtrain.jobs.cause import exception, first_cause, lost_peer, may_follow, signature
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.agent_pipe import OpenedRun
@@ -93,7 +94,7 @@ def test_the_pipe_between_a_rank_and_its_agent(monkeypatch):
     monkeypatch.setenv(agent_pipe.VARIABLE, value)
     opened = OpenedRun("/runs/run", True)
     assert agent_pipe.send(opened) and agent_pipe.send(failure)
-    received = [agent_pipe.parse(message) for message in pipe.receive()]
+    received = [protocol.parse(message) for message in pipe.receive()]
     assert received == [opened, failure._replace(reason="x" * agent_pipe.MAX_TEXT)]
     os.write(writing, b'[1]\n{"failure": {}}\nno JSON\nincompl')
     assert pipe.receive() == [{"failure": {}}] and not pipe.ended
@@ -106,12 +107,12 @@ def test_the_pipe_between_a_rank_and_its_agent(monkeypatch):
 
 @pytest.mark.parametrize(
     "message",
-    [None, [], {}, {"failure": None}, {"failure": {"reason": 1}}, {"failure": {"reason": "a", "rank": True}},
-     {"failure": {"reason": "a", "retry": "no"}}, {"run": {"folder": "a", "resumable": 1, "checkpoint": ""}}],
+    [{}, {"Failure": None}, {"Failure": {"reason": 1}}, {"Failure": {"reason": "a", "rank": True}},
+     {"Failure": {"reason": "a", "retry": "no"}}, {"OpenedRun": {"folder": "a", "resumable": 1, "checkpoint": ""}}],
 )  # fmt: skip
 def test_what_is_no_message_of_a_rank(message):
     with pytest.raises(ValueError, match=r"failure|message"):
-        agent_pipe.parse(message)
+        protocol.parse(message)
 
 
 def test_an_error_that_does_not_fit_into_the_pipe_does_not_block_the_rank(monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 
 from hvdtrain.jobs import console, rank_connection
 from hvdtrain.jobs.console import Console, Sink
+from hvdtrain.jobs.protocol import Hello
 from hvdtrain.jobs.rank_connection import RankConnection, RankOutput, conflict_of
 
 LINE = b"x" * 999 + b"\n"
@@ -19,7 +20,8 @@ LINE = b"x" * 999 + b"\n"
 async def write_lines(sink, file, count):
     for _ in range(count):
         sink.write(file, LINE)
-        await sink.room()
+        while sink.waits:
+            await asyncio.sleep(0.01)
 
 
 def test_a_slow_reader_gets_everything(monkeypatch):
@@ -173,7 +175,7 @@ def test_one_host_under_several_names_is_rejected(places, remedy):
     """Its ranks would use the same GPU."""
     ranks = {}
     for number, (host, place, local_rank) in enumerate(places):
-        hello = {"rank": number, "host": host, "place": place, "local_rank": local_rank, "versions": {}}
+        hello = Hello(number, len(places), local_rank, host, place)
         ranks[number] = RankConnection(hello, None, RecordingConsole())
     conflict = conflict_of(ranks)
     if remedy:
