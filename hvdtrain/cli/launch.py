@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.cli.launch_options import parser as parser
 from hvdtrain.errors import UserError
+from hvdtrain.jobs import sbatch
 from hvdtrain.jobs.hosts import Host, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.jobs.job import Job, RestartPolicy, Survival, check_job, check_policy, python_programs_first
 from hvdtrain.jobs.launchers import LAUNCHERS, build
 from hvdtrain.jobs.launchers.mpirun import installation_folder
 from hvdtrain.jobs.launchers.single_rank import check_survival
-from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import unique_name

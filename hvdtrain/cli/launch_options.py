@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.jobs import sbatch
 from hvdtrain.jobs.launchers import LAUNCHERS
-from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, joined
 from hvdtrain.system.rank_info import START_TIMEOUT_S

@@ -16,8 +16,8 @@ from hvdtrain.config.option import arguments, as_json, key
 from hvdtrain.config.sources import CommandLine, check_recorded, to_record
 from hvdtrain.errors import MissingPackage, Stopped, TrainingError, UserError
 from hvdtrain.jobs.launchers import LAUNCHERS
+from hvdtrain.jobs.sbatch import without_program
 from hvdtrain.jobs.series import JobSeries, SeriesJob
-from hvdtrain.jobs.slurm.sbatch import without_program
 from hvdtrain.measure.sweep.comparison import SweepResults
 from hvdtrain.measure.sweep.study import EarlyEnd, Proposal, SweepStudy, exclusive
 from hvdtrain.measure.sweep.trials import COMPLETE, GIVEN_TO_TRIALS, OF_TASK, PRUNED, RESUME, Trial, corners, plan

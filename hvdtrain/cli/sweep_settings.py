@@ -14,7 +14,7 @@ from hvdtrain.config.option import key
 from hvdtrain.config.option_parser import OptionParser, parser_of
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.slurm.sbatch import last_task
+from hvdtrain.jobs.sbatch import last_task
 from hvdtrain.measure.sweep.trials import (
     ARGUMENT,
     DASHES,

@@ -7,22 +7,49 @@ import datetime
 import os
 import sys
 import time
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.strategy import Packing
+from hvdtrain.interfaces.strategy import Group, Packing
 from hvdtrain.system import rank_info
 from hvdtrain.system.phases import collective
 
+T = TypeVar("T")
 MAX_ELEMENTS = 1 << 30
 """Of a message of MPI, which counts them in 32 bits."""
 
 
-class SingleProcess:
+class FixedMembers:
+    """Base of groups whose members stay the same."""
+
+    rank: int
+    size: int
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """See `Group.ranks`."""
+        return range(self.size)
+
+    @property
+    def place(self) -> int:
+        """See `Group.place`."""
+        return self.rank
+
+
+def by_rank(group: Group, values: Sequence[T]) -> list[T | None]:
+    """Values that are by position in the group as a list by rank, as records have them; None for ranks that are not
+    there.
+    """
+    places = dict(zip(group.ranks, values, strict=True))
+    return [places.get(rank) for rank in range(max(places) + 1)]
+
+
+class SingleProcess(FixedMembers):
     """One process: every collective is the identity."""
 
     rank, size, local_rank, controller = 0, 1, 0, ""
@@ -84,7 +111,7 @@ class Stopwatch:
         return done if began is None else done + time.perf_counter() - began
 
 
-class CommunicationTime:
+class CommunicationTime(FixedMembers):
     """Base of groups: enter `communicating` around each allreduce, when this rank has computed what it gives."""
 
     size: int

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.collectives.groups import Exchanging
+from hvdtrain.collectives.groups import Exchanging, FixedMembers
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.config.options import Config
 from hvdtrain.errors import TrainingError, UserError
@@ -52,7 +52,7 @@ BYTES = {"none": 4, "fp16": 2}
 """Bytes of a gradient's element in a message, by --compression."""
 
 
-class HorovodGroup(Exchanging):
+class HorovodGroup(Exchanging, FixedMembers):
     """Horovod's processes, for the module `horovod.torch`, `horovod.mxnet` or `horovod.tensorflow`.
 
     to_tensor, to_numpy: the framework's conversions of a float64 or uint8 vector on the host. Raises TrainingError if

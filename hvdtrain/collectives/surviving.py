@@ -13,11 +13,12 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.collectives.groups import by_rank as by_rank
 from hvdtrain.collectives.memberships import MembershipReader
 from hvdtrain.errors import HvdtrainError, TrainingError, UserError
 from hvdtrain.interfaces.strategy import Group
@@ -26,7 +27,6 @@ from hvdtrain.system.agent_pipe import FINISHED, READY, TRAINS, WAITS, Reached
 from hvdtrain.system.membership import VARIABLE, Membership
 from hvdtrain.system.processes import RunningTime
 
-T = TypeVar("T")
 ASK_AGAIN_S = 3.0
 """How long a rank whose connections broke waits for the next membership before it asks the launcher for one: a broken
 connection is not always a lost rank."""
@@ -303,18 +303,10 @@ def leave_if_agreed(group: Group) -> None:
 
 
 def ranks_of(group: Group) -> Sequence[int]:
-    """The ranks that train, as the launcher numbers them, by position in the group."""
-    return group.ranks if isinstance(group, SurvivingGroup) else range(group.size)
-
-
-def by_rank(group: Group, values: Sequence[T]) -> list[T | None]:
-    """Values that are by position in the group as a list by rank, as records have them; None for ranks that are not
-    there.
-    """
-    places = dict(zip(ranks_of(group), values, strict=True))
-    return [places.get(rank) for rank in range(max(places) + 1)]
+    """See `Group.ranks`."""
+    return group.ranks
 
 
 def rank_of(group: Group) -> int:
-    """This process's rank, as the launcher numbers it."""
-    return group.place if isinstance(group, SurvivingGroup) else group.rank
+    """See `Group.place`."""
+    return group.place

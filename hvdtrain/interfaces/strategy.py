@@ -30,6 +30,16 @@ class Group(Protocol):
         ...
 
     @property
+    def ranks(self) -> Sequence[int]:
+        """The processes' ranks by position in the group, as the launcher numbers them."""
+        ...
+
+    @property
+    def place(self) -> int:
+        """This process's rank, as the launcher numbers it."""
+        ...
+
+    @property
     def local_rank(self) -> int:
         """Rank among the processes on this host."""
         ...

@@ -13,23 +13,6 @@ from hvdtrain.errors import Stopped
 from hvdtrain.system.processes import STOP_SIGNALS, is_second_request
 
 
-class StopRequests:
-    """Which signals ask a job to stop, and which ask again."""
-
-    def __init__(self) -> None:
-        self._first: dict[int, float] = {}
-
-    def repeats(self, number: int, now: float) -> bool | None:
-        """Whether a signal that is received now (monotonic, in s) asks for the end of the job at once.
-
-        None for the same request as a moment ago. SIGUSR1 only announces a time limit.
-        """
-        first = self._first.setdefault(number, now)
-        if first == now or number == signal.SIGUSR1:
-            return False
-        return is_second_request(number, now - first) or None
-
-
 def interrupted_status(number: int) -> int:
     """The exit status of a job that a signal ended before its ranks could write a checkpoint.
 
@@ -44,7 +27,8 @@ class Signals:
     def __init__(self) -> None:
         """Call it in the event loop."""
         self._loop = asyncio.get_running_loop()
-        self._requests = StopRequests()
+        self._first: dict[int, float] = {}
+        """When each signal was received first: monotonic, in s."""
         self._pending: list[int] = []
         self._listener: Callable[[int, bool], None] | None = None
         for number in STOP_SIGNALS:
@@ -60,9 +44,12 @@ class Signals:
             self._pending.append(number)
             return
         number = signal.SIGTERM if number == signal.SIGHUP else number
-        repeats = self._requests.repeats(number, time.monotonic())
-        if repeats is not None:
-            self._listener(number, repeats)
+        now = time.monotonic()
+        after_s = now - self._first.setdefault(number, now)
+        if not after_s or number == signal.SIGUSR1:  # which only announces a time limit
+            self._listener(number, False)
+        elif is_second_request(number, after_s):  # else the same request as a moment ago
+            self._listener(number, True)
 
     @staticmethod
     def ignore() -> None:

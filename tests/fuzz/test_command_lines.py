@@ -17,8 +17,7 @@ from hvdtrain.cli import launch
 from hvdtrain.cli.sweep_settings import parse_settings
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import CommandLine
-from hvdtrain.jobs import hosts, job
-from hvdtrain.jobs.slurm import sbatch
+from hvdtrain.jobs import hosts, job, sbatch
 from hvdtrain.measure.sweep import trials
 from hvdtrain.measure.sweep.trials import SweepOptions
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fuzz.inputs import NUMBER_TEXTS, TOO_DEEP, json_like, text_like
 from fuzz.properties import FUZZ, rejects_cleanly
-from hvdtrain.jobs import gloo, hosts
-from hvdtrain.jobs.slurm import sbatch
+from hvdtrain.jobs import gloo, hosts, sbatch
 from hvdtrain.system import rank_info
 
 NODES = text_like(

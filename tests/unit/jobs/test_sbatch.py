@@ -12,7 +12,7 @@ from support.jobs import BIN, ROOT
 
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.slurm import sbatch
+from hvdtrain.jobs import sbatch
 
 BATCHES = {
     "sbatch": ["--nodes", "2", "--ranks-per-node", "4"],

@@ -1,1 +1,0 @@
-"""Batch jobs of Slurm: their script, and its submission."""
