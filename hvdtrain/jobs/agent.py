@@ -258,9 +258,10 @@ class Agent:
         """Wait until what the program has printed is sent."""
         drained_s = 0.0
         while self._output and self._output.is_alive() and drained_s < DRAIN_S:
+            began = time.monotonic()
             self._output.join(DRAIN_STEP_S)
-            drained_s += 0.0 if self._output.waits else DRAIN_STEP_S
             self._serve(selector, 0.0)
+            drained_s += 0.0 if self._output.waits else time.monotonic() - began
         if self._output:
             self._output.close()
 

@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from support.jobs import ROOT, wait_for
 
 from hvdtrain.jobs import background
+from hvdtrain.jobs import signals as signals_module
 from hvdtrain.jobs.series import JobSeries, SeriesJob
-from hvdtrain.jobs.signals import Signals, StopRequests, signal_within
+from hvdtrain.jobs.signals import Signals, signal_within
 from hvdtrain.system import processes
 
 
@@ -148,7 +150,7 @@ def test_a_job_is_watched_while_it_runs_and_its_end_may_be_excused(tmp_path, cap
     assert "no end within 0.2 s" in reason
 
 
-HANDLERS = ["_register_rank", "_on_message", "_on_disconnect"]
+HANDLERS = ["_register_rank", "_on_message", "_on_connection_end"]
 BROKEN = """
 import sys
 from unittest import mock
@@ -171,15 +173,29 @@ def test_a_handler_that_fails_ends_the_job():
         assert f"hvdtrain: the launcher failed: LookupError: {handler}" in done.stderr
 
 
-def test_repeated_signals():
-    requests = StopRequests()
-    assert requests.repeats(signal.SIGTERM, 10) is False
-    assert requests.repeats(signal.SIGTERM, 12.9) is None
-    assert requests.repeats(signal.SIGINT, 13) is False
-    assert requests.repeats(signal.SIGINT, 13.1) is None
-    assert requests.repeats(signal.SIGINT, 13.3) is True
-    assert requests.repeats(signal.SIGTERM, 13.1) is True
-    assert [requests.repeats(signal.SIGUSR1, 10 + seconds) for seconds in (0, 1, 9)] == [False] * 3
+def test_repeated_signals(monkeypatch):
+    """SIGTERM within 3 s and SIGINT within 0.2 s are the same request; SIGUSR1 never asks for the end at once."""
+    received = []
+
+    async def check():
+        signals = Signals()
+        with signals.handled_by(lambda number, repeated: received.append((number, repeated))):
+            for number, at in sent:
+                monkeypatch.setattr(signals_module, "time", SimpleNamespace(monotonic=lambda at=at: at))
+                signals._deliver(number)
+
+    term, interrupt, usr1 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1
+    sent = [(term, 10), (term, 12.9), (interrupt, 13), (interrupt, 13.1), (interrupt, 13.3), (term, 13.1)]
+    sent += [(usr1, 10), (usr1, 20)]
+    asyncio.run(check())
+    assert received == [
+        (term, False),
+        (interrupt, False),
+        (interrupt, True),
+        (term, True),
+        (usr1, False),
+        (usr1, False),
+    ]
 
 
 def test_a_signal_between_attempts_is_not_lost():
