@@ -6,11 +6,9 @@ In processes: how each of them ends, and what the launcher shows of it. Which op
 import json
 import re
 import sys
-import time
 
 import numpy as np
 import pytest
-from support.in_process import command
 from support.jobs import PROGRAMS, launcher, run
 from support.stack import FASTEST, FRAMEWORKS, cases
 
@@ -69,13 +67,6 @@ def test_the_form_of_an_error(tmp_path, options):
     lines = [line for line in output.splitlines() if not line.startswith("starting rank 0")]
     assert len(lines) == 1 and lines[0].startswith("hvdtrain: ") and options[0] in lines[0]
     assert not list(tmp_path.glob("runs/*/checkpoints"))
-
-
-def test_help(tmp_path):
-    status, output = command(tmp_path, "--help")
-    assert (status, "predict" in output) == (0, True)
-    status, output = run([*entry_point(), "--help"], tmp_path)
-    assert (status, "--batch-size" in output) == (0, True)
 
 
 @pytest.mark.guarantee("invalid-input")
@@ -152,19 +143,6 @@ def test_ranks_with_different_parameters_are_detected(tmp_path, case):
     assert saved == ([] if case in ("check", "evaluation", "restarts") else ["step-00000002", "step-00000004"])
     assert ("--resume runs/run" in output) == bool(saved)
     assert ("gave up, as 3 attempts in a row wrote no newer checkpoint" in output) == (by == "restarts")
-
-
-def test_corrupt_data_on_one_rank_ends_the_job(tmp_path):
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "train.npz").write_bytes(b"PK broken")
-    (tmp_path / "bad" / "test.npz").write_bytes(b"PK broken")
-    command = [*launcher("mpirun", 2), "python", str(PROGRAMS), "own_data", FASTEST, *QUICK, str(tmp_path / "bad")]
-    began = time.monotonic()
-    status, output = run(command, tmp_path)
-    assert status != 0
-    assert "rank 1: " in output
-    assert "train.npz" in output
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.guarantee("not-finite")

@@ -9,7 +9,6 @@ import pytest
 from horovod_suite import __main__ as suite
 from horovod_suite import job
 from horovod_suite.cases import cases, parse_core
-from horovod_suite.outcomes import Record, Run, add_job, differences
 from support.jobs import wait_for
 
 from hvdtrain.errors import UserError
@@ -111,25 +110,3 @@ def test_wrong_input(tree, tmp_path):
         cases(tree, [2], ["gloo"], ["torch"])
     with pytest.raises(UserError, match="nowhere is no VARIABLE=VALUE, and has no bin/horovodrun"):
         parse_core(["name", "nowhere"])
-
-
-def test_another_job_continues_after_the_test_that_hangs():
-    ahead = Record(["a", "b", "c"], ["a", "b", "c"], {"a": "passed", "b": "passed"})
-    behind = Record(["a", "b", "c"], ["a", "b"], {"a": "failed"}, {"a": "why"})
-    job = Run()
-    assert add_job(job, [ahead, behind], "hung") == "b"
-    assert add_job(job, [Record(["c"], ["c"], {"c": "passed"}, ended=True)] * 2, "passed") is None
-    both = ["passed", "passed"]
-    assert job.outcomes == {"a": ["passed", "failed"], "b": ["hung", "hung"], "c": both, "(end)": both}
-    assert job.reasons == {"a": "why"}
-    assert [job.count(outcome) for outcome in ("passed", "failed", "hung")] == [1, 1, 1]
-
-
-def test_a_job_that_aborts_at_its_start_or_its_end():
-    ran = Record(["a"], ["a"], {"a": "passed"}, ended=True)
-    for records, name in ([Record(), Record()], "(start)"), ([ran, ran], "(end)"):
-        job = Run()
-        assert add_job(job, records, "aborted") is None
-        assert job.outcomes[name] == ["aborted", "aborted"]
-        assert job.count("aborted") == 1
-        assert differences([Run(outcomes={"a": ["passed", "passed"]})], [job])[name] == "differs"

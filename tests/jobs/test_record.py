@@ -1,4 +1,4 @@
-"""What a run writes to its folder and shows on the console; a killed rank ends the job.
+"""What a run writes to its folder and shows on the console.
 
 Processes have the streams, the terminal and the launcher that users have.
 """
@@ -10,7 +10,7 @@ import re
 
 import pytest
 from support.events import read_events
-from support.jobs import BIN, PROGRAMS, launcher, pids_of, run, start, wait_for
+from support.jobs import BIN, launcher, run, start
 from support.stack import FASTEST
 
 from hvdtrain.runs import metrics
@@ -77,10 +77,3 @@ def test_progress_bar_on_a_terminal(tmp_path):
     process.stdout.close()
     assert b"images/s" in shown
     assert "━".encode() in shown
-
-
-def test_killed_rank_ends_the_job_and_leaves_no_process(tmp_path):
-    program = ("python", str(PROGRAMS), "die", FASTEST, "--name", tmp_path.parent.name, "--epochs", "500")
-    status, output = run([*launcher("gloo", 2), *program], tmp_path)
-    assert status != 0 and (tmp_path / "died").exists(), output
-    wait_for(lambda: not pids_of(" ".join(program)), 10)

@@ -82,41 +82,6 @@ def test_attempts_that_write_no_checkpoint(tmp_path):
     assert "  4: 1 ranks, from the checkpoint of step 3" in output
 
 
-FAILS_ON_RANK_1 = """
-import json, os, time
-from pathlib import Path
-from hvdtrain.system.agent_pipe import OpenedRun, send
-run = Path("results/run")
-(run / "heartbeats").mkdir(parents=True, exist_ok=True)
-draft = run / f"draft-{os.getpid()}"  # as ranks write it: a rank may be ended at any moment
-draft.write_text(json.dumps({"step": 4}))
-draft.replace(run / "heartbeats" / "rank-0.json")
-checkpoint = os.path.abspath(run / "checkpoints" / "step-00000003")
-send(OpenedRun(os.path.abspath(run), True, checkpoint))
-opened = run / "opened"
-if os.environ["RANK"] == "0":
-    opened.touch()
-    time.sleep(60)
-while not opened.exists():  # the launcher knows the run from now on
-    time.sleep(0.05)
-opened.unlink()
-raise KeyError("label")
-"""
-
-
-def test_a_failure_that_repeats_is_not_restarted_again(tmp_path):
-    """The same exception on the same rank, from the same checkpoint; the job says where it was and how to resume."""
-    save_checkpoint(tmp_path / "results" / "run" / "checkpoints", position=Position(step=3))
-    status, output = run([*launch("local", 2, "--restarts", "9"), "python", "-c", FAILS_ON_RANK_1], tmp_path)
-    assert status == 1, output
-    assert output.count("restarting in") == 1
-    assert "gave up, as the same rank failed twice in the same way, from the same checkpoint; the attempts:" in output
-    assert output.count("ended with exit status 1 (KeyError: 'label')") == 2
-    end = RunEnd.read(tmp_path / "results" / "run")
-    assert (end.status, end.rank, "KeyError: 'label'" in end.reason) == ("failed", 1, True)
-    assert "last step known is 4, the newest checkpoint is of step 3; resume with --resume results/run\n" in output
-
-
 @pytest.mark.parametrize(
     ("options", "expected", "message"),
     [
@@ -133,16 +98,6 @@ def test_what_would_fail_again_is_not_restarted(tmp_path, options, expected, mes
     assert "restarting" not in output and "Traceback" not in output
 
 
-def test_a_job_that_was_asked_to_end_is_not_restarted(tmp_path):
-    program = ["python", "-c", "import time; print('up', flush=True); time.sleep(60)"]
-    process = start([*launch("local", 1, "--restarts", "3"), *program], tmp_path)
-    assert process.stdout.readline().strip().endswith("up")
-    os.kill(process.pid, signal.SIGTERM)
-    status, output = finish(process, 20)
-    assert status == 128 + signal.SIGTERM, output
-    assert "restarting" not in output
-
-
 def test_a_signal_ends_the_pause_between_attempts(tmp_path):
     process = start([*launch("local", 1, "--restarts", "9"), "python", "-c", "raise SystemExit(3)"], tmp_path)
     lines = iter(process.stdout.readline, "")
@@ -154,11 +109,3 @@ def test_a_signal_ends_the_pause_between_attempts(tmp_path):
     assert status == 128 + signal.SIGTERM
     assert "asked to end between two attempts" in output
     assert "3: 1 ranks, from the beginning" in output
-
-
-def test_another_program_is_restarted_up_to_the_limit(tmp_path):
-    program = ["python", "-c", "print('hello', flush=True); raise SystemExit(3)"]
-    status, output = run([*launch("local", 1, "--restarts", "1"), *program], tmp_path)
-    assert status == 3, output
-    assert output.count("[0] hello") == 2
-    assert "gave up, as --restarts 1 are used up; the attempts:" in output

@@ -51,17 +51,3 @@ def test_second_job_is_refused_and_a_killed_one_is_resumed_at_once(tmp_path):
     assert step == newest(folder).position.step
     (left,) = folder.glob("lock-*.json")
     assert left.name == "lock-2.json" and json.loads(left.read_text())["released"]
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("by", ["gloo", "mpirun"])
-def test_second_job_is_refused_under_other_launchers(tmp_path, by):
-    program = ["python", str(PROGRAMS), "slowly", FASTEST, *NAMED]
-    first = start([*launcher(by, 2), *program], tmp_path, HVDTRAIN_TEST_STEP_S="0.1")
-    folder = tmp_path / "runs" / "run"
-    wait_for(lambda: list(folder.glob("lock-1.json")), 90)
-    status, output = run([*launcher(by, 2), *program], tmp_path)
-    assert status != 0 and "runs/run is in use by process" in output, output
-    assert not re.search(r">:\s*Traceback", output), output  # of a rank: horovodrun prints one of its own
-    (folder / "STOP").touch()
-    assert "was asked to stop by" in finish(first)[1]

@@ -105,15 +105,6 @@ def test_a_job_grows_and_shrinks_with_the_slots_of_its_hosts(start, tmp_path):
     job.until(r"hvdtrain: rank 1 on \S+: labels are missing; ending the others$")
 
 
-def test_ranks_that_fail_in_the_same_way_end_the_job(start):
-    job = start(ranks=2)
-    job.say(1, DEFECT)
-    job.until(r"\[0\] member 2")
-    job.say(0, DEFECT)
-    assert job.process.wait(30) == 1
-    assert "a defect; 1 rank continues" in job.output
-
-
 def test_a_host_with_wrong_bits_is_not_used_again(start):
     job = start(ranks=2)
     excluded = job.pid(1)
@@ -124,15 +115,3 @@ def test_a_host_with_wrong_bits_is_not_used_again(start):
     assert job.end() == 0
     assert "member 3" not in job.output
     assert job.pid(1) == excluded
-
-
-def test_a_job_that_starts_a_rank_again_obeys_a_signal_at_once(tmp_path):
-    """No rank runs that could; the message names the signal."""
-    twice = "if [ -e two ]; then exec sleep 60; elif [ -e one ]; then touch two; else touch one; fi; kill -9 $$"
-    command = [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", "1", "--survive", "--"]
-    job = PrintedJob(tmp_path, [*command, "bash", "-c", twice])
-    wait_for((tmp_path / "two").exists, 20)
-    time.sleep(0.5)  # the pause before the next start is longer
-    job.process.send_signal(signal.SIGTERM)
-    assert job.process.wait(20) == 128 + signal.SIGTERM
-    assert job.output.endswith("hvdtrain: ended by SIGTERM\n")
