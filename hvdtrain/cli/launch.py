@@ -60,14 +60,14 @@ def launch(options: argparse.Namespace) -> int:
         _print(warning)
     check_policy(policy, job)
     if job.survival:
-        check_survival(options.launcher, job, os.environ)
+        check_survival(job, os.environ)
     if options.dry_run:
-        specs = build(options.launcher, job, python_programs_first(os.environ))
+        specs = build(job, python_programs_first(os.environ))
         print("\n".join(spec.pasteable() for spec in specs))
         return 0
     from hvdtrain.jobs.run import run  # not for --help and --dry-run: it imports asyncio
 
-    end = run(options.launcher, job, policy, options.on_end)
+    end = run(job, policy, options.on_end)
     if end.failure:  # for a series of jobs, or an agent, that has started this one
         agent_pipe.send(end.failure)
     return end.exit_status
@@ -82,6 +82,7 @@ def describe(options: argparse.Namespace) -> Job:
     how = LAUNCHERS[options.launcher].in_allocation
     resuming = resume_variables(os.environ) if options.restarts or options.survive else {}
     return Job(
+        launcher=options.launcher,
         program=tuple(options.program),
         ranks=options.ranks,
         hosts=_hosts(options, how == "named"),

@@ -105,7 +105,7 @@ class Agent:
         for number in (*SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         adopt_orphans()
-        if protocol.SUPERVISOR not in os.environ:
+        if agent_pipe.SUPERVISOR not in os.environ:
             alone = gloo.standalone_variables(self._rank, self._options.interface) if self._options.gloo else {}
             return shell_status(self._run_program({**os.environ, **alone}))
         hosts.receive_variables()  # now: their file is removed when all ranks have registered
@@ -180,7 +180,7 @@ class Agent:
 
     def _run_program(self, environment: dict[str, str]) -> int:
         """Run the program to its end; its status as Popen has it."""
-        environment.pop(protocol.SUPERVISOR, None)
+        environment.pop(agent_pipe.SUPERVISOR, None)
         if not self._channel:
             self._start(environment)
             return self._run_until_end()

@@ -29,19 +29,19 @@ PAUSE_S = 0.1
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
-def listening(launcher: str, job: Job) -> tuple[str, list[str]]:
+def listening(job: Job) -> tuple[str, list[str]]:
     """The address on which to listen, empty for all of this host, and those at which agents look for it.
 
     Raises UserError for an interface that has no address.
     """
-    if job.interface or launcher == "local":
+    if job.interface or job.launcher == "local":
         address = address_of(job.interface or "lo")
         return address, [address]
     known = interfaces()
     addresses = [interface.address for interface in known if not interface.virtual]
     addresses = addresses or [interface.address for interface in known]
     # Loopback comes last, and is left out for agents on other hosts, where it does not lead to this one.
-    return "", addresses + ([] if addresses and has_other_hosts(launcher, job, os.environ) else ["127.0.0.1"])
+    return "", addresses + ([] if addresses and has_other_hosts(job, os.environ) else ["127.0.0.1"])
 
 
 class AgentServer:

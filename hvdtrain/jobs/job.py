@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import Host, HostCheck, other_hosts, placed
-from hvdtrain.system import credentials
+from hvdtrain.system import agent_pipe, credentials, rank_info
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 
 
@@ -64,6 +64,8 @@ class Job:
     """Between the registration of the first rank and that of the last one; then until all have initialized Horovod."""
     output_dir: Path | None = None
     survival: Survival | None = None
+    launcher: str = "local"
+    """One of `launchers.LAUNCHERS`, which starts the ranks."""
 
     @property
     def max_ranks(self) -> int:
@@ -155,6 +157,8 @@ PASSED_ON = re.compile(
 )
 """Variables that jobs need. No others are passed on to other hosts, where more users may see them."""
 CORES_PER_TASK = "SLURM_CPUS_PER_TASK"
+CONTROL_VARIABLES = (agent_pipe.SUPERVISOR, rank_info.TOKEN, rank_info.LAUNCHER)
+"""What is set for the agents; the token goes into a file where variables show on command lines."""
 
 
 class LaunchSpec(NamedTuple):
@@ -204,19 +208,19 @@ OF_SHELL = re.compile(
 """Variables that say nothing about a job, and the place of this host's Open MPI."""
 
 
-def has_other_hosts(launcher: str, job: Job, environment: Mapping[str, str]) -> bool:
+def has_other_hosts(job: Job, environment: Mapping[str, str]) -> bool:
     """Whether other hosts than this one take part in a job, or may do so later."""
-    if launcher == "local":
+    if job.launcher == "local":
         return False
     if job.hosts:
         return bool(other_hosts(job.hosts) or (job.survival and job.survival.hostfile))
-    return launcher == "srun" or "SLURM_JOB_ID" in environment
+    return job.launcher == "srun" or "SLURM_JOB_ID" in environment
 
 
-def inherited(launcher: str, job: Job, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def inherited(job: Job, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """The variables that ranks get as they get those of a shell, and the names of others: all, where no host but this
     one takes part."""
-    if not has_other_hosts(launcher, job, environment):
+    if not has_other_hosts(job, environment):
         return dict(environment), []
     passed = passed_on(environment)
     return passed, sorted(name for name in {*environment} - {*passed, *job.environment} if not OF_SHELL.fullmatch(name))

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import hosts, protocol
+from hvdtrain.jobs import hosts
 from hvdtrain.jobs.agent import GRACE_S
 from hvdtrain.jobs.agent_server import MAX_STRANGERS
 from hvdtrain.jobs.background import start_task
 from hvdtrain.jobs.console import Console
-from hvdtrain.jobs.job import Job, LaunchSpec, passed_on, remote_script
+from hvdtrain.jobs.job import CONTROL_VARIABLES, Job, LaunchSpec, inherited, passed_on, remote_script
 from hvdtrain.system import credentials, rank_info, resources
 from hvdtrain.system.processes import adopt_orphans, end_descendants, start_remedy
 from hvdtrain.system.run_end import LAST_LINES
@@ -26,10 +26,6 @@ LEAVE_S = 1.0
 """How long a launcher may take to end after its ranks have ended."""
 RETIRE_S = GRACE_S + 1.0
 """How long the process of a lost rank may take to end, while the job goes on."""
-CONTROL_VARIABLES = (protocol.SUPERVISOR, rank_info.TOKEN, rank_info.LAUNCHER)
-"""What is set for the agents; the token goes into a file where variables show on command lines."""
-
-
 OWN_FILES = 32
 """Files that the launcher opens beyond those for each rank."""
 AGENT_VARIABLE = rank_info.VARIABLES[rank_info.LAUNCH][0]
@@ -39,46 +35,38 @@ AGENT_VARIABLE = rank_info.VARIABLES[rank_info.LAUNCH][0]
 class JobProcesses:
     """Starts the processes of a job, and ends them.
 
-    hidden: whether what they print themselves is not shown. on_end: called with each that ends, and its status.
+    variables: of the process that launches. hidden: whether what they print themselves is not shown. on_end: called
+    with each that ends, and its status.
     """
 
     def __init__(
         self,
-        launcher: str,
         job: Job,
-        environment: Mapping[str, str],
+        variables: Mapping[str, str],
         console: Console,
         hidden: Callable[[], bool],
         on_end: Callable[[LauncherProcess, int], None],
     ) -> None:
-        self._launcher, self._job, self._environment, self._console = launcher, job, environment, console
+        self._job, self._console = job, console
+        self._environment, _ = inherited(job, variables)
         self._hidden, self._on_end = hidden, on_end
         self.token, self._variables_file = secrets.token_hex(16), ""
         """The token is of this job, for its agents."""
         self._processes: list[LauncherProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, specs: list[LaunchSpec], address: str) -> None:
-        """Start them all. address: the supervisor's, as agents look for it.
-
-        Raises UserError if one cannot be started.
-        """
-        self.prepare(address)
-        for spec in specs:
-            await self.start_one(spec)
-
     def prepare(self, address: str) -> None:
-        """Get ready for `start_one`. address: as for `start`."""
-        resources.allow_files(_files(self._launcher, self._job), self._job.max_ranks + MAX_STRANGERS)
+        """Get ready for `start_one`. address: the supervisor's, as agents look for it."""
+        resources.allow_files(_files(self._job), self._job.max_ranks + MAX_STRANGERS)
         adopt_orphans()
-        self._control = dict(zip(CONTROL_VARIABLES, (address, self.token, self._launcher), strict=True))
+        self.control = dict(zip(CONTROL_VARIABLES, (address, self.token, self._job.launcher), strict=True))
 
     async def start_one(self, spec: LaunchSpec, quiet: bool = False) -> LauncherProcess:
         """Start a process. quiet: what it prints itself is not shown. Raises UserError if it cannot be started."""
-        environment = {**self._environment, **spec.variables, **self._control}
+        environment = {**self._environment, **spec.variables, **self.control}
         if spec.shows_variables:
             environment = await self._without_credentials(environment)
-        process = await LauncherProcess.start(self._launcher, spec, environment)
+        process = await LauncherProcess.start(self._job.launcher, spec, environment)
         self._processes.append(process)
         self._tasks.append(start_task(self._watch(process, (lambda: True) if quiet else self._hidden)))
         return process
@@ -134,9 +122,9 @@ class JobProcesses:
         await asyncio.to_thread(end_descendants, AGENT_VARIABLE if self._job.hosts else "")
 
 
-def _files(launcher: str, job: Job) -> int:
+def _files(job: Job) -> int:
     """How many files the launcher opens: for each rank its connections, its --output-dir and the pipes of its agent."""
-    own_process = launcher == "local" or job.survival
+    own_process = job.launcher == "local" or job.survival
     return OWN_FILES + job.max_ranks * (2 + (2 if job.output_dir else 0) + (3 if own_process else 0))
 
 

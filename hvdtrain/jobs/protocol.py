@@ -32,8 +32,6 @@ from hvdtrain.system.network import NOTICE_S, notice_lost_hosts
 from hvdtrain.system.processes import RunningLimit
 from hvdtrain.system.run_end import Failure
 
-SUPERVISOR = "HVDTRAIN_SUPERVISOR"
-"""Environment variable: the supervisor's addresses and port, as in 10.0.0.1,192.168.0.1:4711."""
 LINE_BYTES = 1 << 20
 """The longest message."""
 ANSWER_TIMEOUT_S = 5.0
@@ -248,7 +246,7 @@ def connect(token: str, timeout_s: float) -> Channel:
 
     Raises UserError if none of the addresses leads to it within timeout_s seconds.
     """
-    addresses, _, port = os.environ[SUPERVISOR].rpartition(":")
+    addresses, _, port = os.environ[agent_pipe.SUPERVISOR].rpartition(":")
     errors = dict[str, Exception]()
     with RunningLimit(timeout_s) as limit:  # a job may be suspended for longer
         while not limit.is_over:

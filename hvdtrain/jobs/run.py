@@ -40,14 +40,14 @@ ON_END_LIMIT_S = 60.0
 """How long the command of --on-end may take."""
 
 
-def run(launcher: str, job: Job, policy: RestartPolicy, on_end: str = "") -> RunEnd:
+def run(job: Job, policy: RestartPolicy, on_end: str = "") -> RunEnd:
     """Run a job to its end. Each failure is printed on standard error as soon as it happens.
 
     on_end: a command to run afterwards. Raises UserError if the job cannot start.
     """
     environment = {**python_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
     try:
-        end, recorded, folder = _run(launcher, job, policy, environment)
+        end, recorded, folder = _run(job, policy, environment)
     except UserError as error:
         _notify(on_end, RunEnd.of_exception(error), None)
         raise
@@ -55,14 +55,12 @@ def run(launcher: str, job: Job, policy: RestartPolicy, on_end: str = "") -> Run
     return end
 
 
-def _run(
-    launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, str]
-) -> tuple[RunEnd, RunEnd, Path | None]:
+def _run(job: Job, policy: RestartPolicy, environment: dict[str, str]) -> tuple[RunEnd, RunEnd, Path | None]:
     """How the job ended, the same as its run records it, and the folder of its run; None if no rank has opened one."""
     hosts.check_hosts(hosts.other_hosts(job.hosts))
     if job.output_dir:
         _make_folder(job.output_dir)
-    passed, left_out = inherited(launcher, job, environment)
+    _, left_out = inherited(job, environment)
     console = Console(job.output_dir)
     if left_out:
         console.say(f"variables that do not go to other hosts: {', '.join(left_out)}; pass one on with --env NAME")
@@ -71,7 +69,7 @@ def _run(
         signals = Signals()
 
         async def supervise(job: Job, opened: Callable[[OpenedRun], None]) -> RunEnd:
-            return await Supervisor(launcher, job, environment, passed, console, signals, opened).run()
+            return await Supervisor(job, environment, console, signals, opened).run()
 
         restarts = Restarts(job, policy, supervise, console.say, signals)
         end = await restarts.run()

@@ -41,7 +41,6 @@ class RunningRanks:
 
     def __init__(
         self,
-        launcher: str,
         job: Job,
         address: str,
         variables: Mapping[str, str],
@@ -49,7 +48,7 @@ class RunningRanks:
         ends: JobEnd,
         console: Console,
     ) -> None:
-        self._launcher, self._job, self._address, self._variables = launcher, job, address, variables
+        self._job, self._address, self._variables = job, address, variables
         self._processes, self._ends, self._console = processes, ends, console
         self._ranks = ends.ranks
         self.ledger = MembershipLedger(job.ranks, job.survival.min_ranks if job.survival else job.ranks)
@@ -106,7 +105,7 @@ class RunningRanks:
 
     async def _start(self, place: Place) -> None:
         again = self.places.starts(place.rank) > 1
-        spec = build_rank(self._launcher, self._job, self._variables, place)
+        spec = build_rank(self._job, self._variables, place)
         try:
             process = await self._processes.start_one(spec, quiet=again)
         except UserError as error:

@@ -20,7 +20,7 @@ from hvdtrain.jobs.background import call_after
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.job import Job
 from hvdtrain.jobs.job_end import JobEnd
-from hvdtrain.jobs.job_processes import CONTROL_VARIABLES, LEAVE_S, JobProcesses, LauncherProcess
+from hvdtrain.jobs.job_processes import LEAVE_S, JobProcesses, LauncherProcess
 from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.protocol import CannotStart, Ended, Hello, Message, OutputOf, Said, Signal, StartProgram
 from hvdtrain.jobs.rank_connection import OUTPUT_END_S, RankConnection, conflict_of, received
@@ -33,31 +33,29 @@ from hvdtrain.system.run_end import Failure, RunEnd
 
 
 class Supervisor:
-    """Supervises one job. environment: what its processes get, of `variables`, those of the process that launches.
+    """Supervises one job. variables: of the process that launches.
 
     opened: called when rank 0 says which run it has opened. Raises UserError for an interface without an address.
     """
 
     def __init__(
         self,
-        launcher: str,
         job: Job,
         variables: Mapping[str, str],
-        environment: Mapping[str, str],
         console: Console,
         signals: Signals,
         opened: Callable[[OpenedRun], None],
     ) -> None:
-        self._launcher, self._job, self._variables, self._opened = launcher, job, variables, opened
+        self._job, self._variables, self._opened = job, variables, opened
         self._console, self._signals = console, signals
         self._ends = JobEnd(console)
         self._agents: dict[str, RankConnection] = {}
         """All that have registered, by their keys."""
         # After a failure launchers say in many lines what the report has said in one.
         hidden = lambda: self._ends.failure is not None  # noqa: E731
-        self._processes = JobProcesses(launcher, job, environment, console, hidden, self._on_process_end)
-        self._listening, self._addresses = listening(launcher, job)
-        self._ranks = RunningRanks(launcher, job, self._listening, variables, self._processes, self._ends, console)
+        self._processes = JobProcesses(job, variables, console, hidden, self._on_process_end)
+        self._listening, self._addresses = listening(job)
+        self._ranks = RunningRanks(job, self._listening, variables, self._processes, self._ends, console)
 
     async def run(self) -> RunEnd:
         """Run the job to its end. Raises UserError if it cannot be started at all."""
@@ -104,7 +102,7 @@ class Supervisor:
             self._ranks.watch_hosts()
             self._ranks.start_due()
             return
-        for spec in build(self._launcher, self._job, self._variables, CONTROL_VARIABLES):
+        for spec in build(self._job, {**self._variables, **self._processes.control}):
             await self._processes.start_one(spec)
 
     def _on_process_end(self, process: LauncherProcess, status: int) -> None:
@@ -174,7 +172,7 @@ class Supervisor:
         expected, size = self._job.ranks, rank.hello.size
         if rank.number in self._ends.ranks or (size != expected and not self._job.survival):
             started = f"rank {rank.number} of {size} on {rank.host}"
-            reason = f"{self._launcher} started {started}, but {expected} ranks were requested"
+            reason = f"{self._job.launcher} started {started}, but {expected} ranks were requested"
             remedy = "check with python -m hvdtrain doctor whether it belongs to another MPI than Horovod's"
             self._ends.fail_at_start(reason, remedy)
             rank.end()

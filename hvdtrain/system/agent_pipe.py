@@ -19,6 +19,8 @@ from hvdtrain.system.run_end import Failure
 
 VARIABLE = "HVDTRAIN_AGENT_PIPE"
 """Environment variable of a rank: the pipe's file descriptor and inode, as in `7:4711`."""
+SUPERVISOR = "HVDTRAIN_SUPERVISOR"
+"""Environment variable of an agent: the supervisor's addresses and port, as in 10.0.0.1,192.168.0.1:4711."""
 MAX_TEXT = 8000
 """Characters of a text. A message is written at once or not at all, so it has to fit into the pipe."""
 

@@ -212,8 +212,9 @@ def launch(folder: Path, plan: Plan) -> int:
     if plan.has_list:
         hosts, hostfile = (Host("localhost", plan.max_ranks or plan.size),), folder / "hosts"
     survival = Survival(plan.min_ranks, plan.max_ranks, hostfile)
-    job = Job((PROGRAM,), plan.size, hosts, survival=survival, cores=64, start_timeout_s=START_S)
-    end = run.run("horovodrun" if hosts else "local", job, RestartPolicy())
+    launcher = "horovodrun" if hosts else "local"
+    job = Job((PROGRAM,), plan.size, hosts, survival=survival, cores=64, start_timeout_s=START_S, launcher=launcher)
+    end = run.run(job, RestartPolicy())
     Path("result").write_text(json.dumps(end.record()))
     return end.exit_status
 

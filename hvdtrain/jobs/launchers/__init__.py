@@ -5,7 +5,7 @@ Each makes command lines from a `Job`, and never strings for a shell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, in_container, variables
@@ -15,20 +15,14 @@ from hvdtrain.jobs.places import Place, Places
 from hvdtrain.system.rank_info import host_name
 
 
-def build_local(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
-    """launch local: one process for each rank, without MPI or horovodrun.
-
-    It inherits all variables, so `control` needs no option.
-    """
+def build_local(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
+    """launch local: one process for each rank, without MPI or horovodrun."""
     places = (Place(rank, host_name(), rank) for rank in range(job.ranks))
     return [build_here(job, environment, place, on_terminal=True) for place in places]
 
 
-def build_srun(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
-    """launch srun: one srun for all ranks, with Gloo alone or with an MPI that Slurm starts (--mpi pmix).
-
-    It passes on all variables itself, so `control` needs no option.
-    """
+def build_srun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
+    """launch srun: one srun for all ranks, with Gloo alone or with an MPI that Slurm starts (--mpi pmix)."""
     command = ["srun", "--ntasks", str(job.ranks)]
     command += ["--nodes", str(job.nodes)] if job.nodes else []
     # The agents end the other ranks, sooner than srun does, and the message names the rank that failed first.
@@ -43,9 +37,9 @@ def build_srun(job: Job, environment: Mapping[str, str], control: Sequence[str] 
 class Launcher(NamedTuple):
     """An entry of LAUNCHERS."""
 
-    build: Callable[[Job, Mapping[str, str], Sequence[str]], list[LaunchSpec]]
+    build: Callable[[Job, Mapping[str, str]], list[LaunchSpec]]
     """Makes what starts a job: one LaunchSpec for each rank, or one for all of them. It gets the variables of the
-    process that launches, and the names of those, set later, by which the agents find and trust the supervisor."""
+    process that launches, with CONTROL_VARIABLES if there is a supervisor."""
     about: str
     """For --help."""
     options: tuple[str, ...] = ()
@@ -78,8 +72,8 @@ LAUNCHERS = {
 }
 
 
-def build(launcher: str, job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
+def build(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
     """The command lines that start a job. Raises UserError for what the launcher cannot do."""
     if job.survival:
-        return [build_rank(launcher, job, environment, place) for place in Places.of_job(job).take(0)]
-    return LAUNCHERS[launcher].build(job, environment, control)
+        return [build_rank(job, environment, place) for place in Places.of_job(job).take(0)]
+    return LAUNCHERS[job.launcher].build(job, environment)

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import other_hosts, placed
@@ -14,11 +14,8 @@ from hvdtrain.jobs.job import Job, LaunchSpec, agent_command, variables
 from hvdtrain.jobs.launchers.mpirun import listed
 
 
-def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
-    """One horovodrun for all ranks; it passes on all variables itself, so `control` needs no option.
-
-    Raises UserError for a Python whose folder it cannot pass on.
-    """
+def build(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
+    """One horovodrun for all ranks. Raises UserError for a Python whose folder it cannot pass on."""
     if job.interface and job.hosts and not other_hosts(job.hosts):
         job = dataclasses.replace(job, interface="lo")  # the only one that it accepts where all hosts are this one
     if job.hosts and not job.interface and any(sign.isspace() for sign in sys.executable):

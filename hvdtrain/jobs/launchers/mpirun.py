@@ -8,13 +8,23 @@ from collections.abc import Mapping, Sequence
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import Host
-from hvdtrain.jobs.job import OF_HOST, Job, LaunchSpec, agent_command, has_other_hosts, passed_on, variables
+from hvdtrain.jobs.job import (
+    CONTROL_VARIABLES,
+    OF_HOST,
+    Job,
+    LaunchSpec,
+    agent_command,
+    has_other_hosts,
+    passed_on,
+    variables,
+)
 
 
-def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
+def build(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
     """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread also has one."""
     given = variables(job, environment)
-    names = sorted({*passed_on(environment), *given}) if has_other_hosts("mpirun", job, environment) else []
+    names = sorted({*passed_on(environment), *given}) if has_other_hosts(job, environment) else []
+    control = [name for name in CONTROL_VARIABLES if name in environment]
     names = [*(name for name in names if not OF_HOST.fullmatch(name) and name not in control), *control]
     exported = [argument for name in names for argument in ("-x", name)]
     return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job)], given)]
@@ -31,7 +41,7 @@ def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
 
 def mpirun_here(ranks: int) -> list[str]:
     """mpirun and its options for ranks on this host."""
-    return base_command(Job((), ranks), os.environ)
+    return base_command(Job((), ranks, launcher="mpirun"), os.environ)
 
 
 HOST_ONLY_INTERFACES = "lo,docker0,virbr0"
@@ -71,7 +81,7 @@ def interfaces(job: Job) -> list[str]:
 def without_ssh(job: Job, environment: Mapping[str, str]) -> list[str]:
     """Open MPI looks for ssh even where all ranks are on this host, and does not start without it."""
     has_ssh = any(shutil.which(name, path=environment.get("PATH")) for name in ("ssh", "rsh"))
-    return [] if has_ssh or has_other_hosts("mpirun", job, environment) else ["--mca", "plm", "isolated"]
+    return [] if has_ssh or has_other_hosts(job, environment) else ["--mca", "plm", "isolated"]
 
 
 def listed(hosts: Sequence[Host]) -> str:

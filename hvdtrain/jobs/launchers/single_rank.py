@@ -15,10 +15,10 @@ from hvdtrain.jobs.places import Place
 from hvdtrain.system import rank_info
 
 
-def build_rank(launcher: str, job: Job, environment: Mapping[str, str], place: Place) -> LaunchSpec:
+def build_rank(job: Job, environment: Mapping[str, str], place: Place) -> LaunchSpec:
     """What starts the agent of a rank at its place."""
-    here = build_here(job, environment, place, on_terminal=launcher == "local")
-    if launcher == "srun":
+    here = build_here(job, environment, place, on_terminal=job.launcher == "local")
+    if job.launcher == "srun":
         return here._replace(command=[*_srun(job, place.host), *here.command])
     if other_hosts([Host(place.host, 1)]):
         return here._replace(command=ssh(place.host, "sh"), remote=tuple(here.command))
@@ -46,13 +46,13 @@ def _srun(job: Job, node: str) -> list[str]:
     return [*command, *in_container(job)]
 
 
-def check_survival(launcher: str, job: Job, environment: Mapping[str, str]) -> None:
+def check_survival(job: Job, environment: Mapping[str, str]) -> None:
     """Raise UserError for a job that cannot survive as it is asked to."""
     survival = job.survival
     assert survival
     if not 1 <= survival.min_ranks <= job.ranks <= job.max_ranks or survival.max_ranks not in (0, job.max_ranks):
         limits = f"--min-np {survival.min_ranks} --max-np {survival.max_ranks or job.ranks}"
         raise UserError(f"{limits}: -n {job.ranks} is not between them", "correct one of them")
-    if launcher == "srun" and "SLURM_JOB_ID" not in environment:
+    if job.launcher == "srun" and "SLURM_JOB_ID" not in environment:
         reason = "launch srun --survive starts a step for each rank, which needs an allocation"
         raise UserError(reason, "start it in one of salloc --no-kill, or with launch sbatch")

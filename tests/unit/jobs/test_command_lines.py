@@ -52,7 +52,7 @@ def test_command_lines_equal_the_recorded_ones(name, monkeypatch):
     program = ODD_ARGUMENTS if "odd" in name else ["python", "-m", "hvdtrain.mxnet_lenet"]
     options = launch.parse([*JOBS[name], "--", *program])
     described = replace(launch.describe(options), cores=4, as_root="mpi" in name, mpi_prefix="/opt/venv")
-    specs = build(options.launcher, described, ENVIRONMENT)
+    specs = build(described, ENVIRONMENT)
     lines = [spec.pasteable().replace(shlex.quote(sys.executable), "python") for spec in specs]
     assert_recorded(f"{name}.txt", "\n".join(lines) + "\n")
     for spec in specs:  # a shell reads the line as the command that would be started
@@ -108,7 +108,7 @@ def test_open_mpi_needs_no_ssh_on_one_host(hosts, variables, has_ssh, expected, 
     if has_ssh:
         (tmp_path / "ssh").touch(0o755)
     environment = {**ENVIRONMENT, "PATH": str(tmp_path), **variables}
-    (spec,) = build("mpirun", job.Job(("x",), 2, hosts), environment)
+    (spec,) = build(job.Job(("x",), 2, hosts, launcher="mpirun"), environment)
     assert ("--mca plm isolated" in " ".join(spec.command)) is expected
 
 
@@ -117,8 +117,8 @@ def test_open_mpi_in_a_folder_with_a_space(monkeypatch):
     options = launch.parse(["mpirun", "-n", "2", "-H", "node1:1,node2:1", "--", "true"])
     described = replace(launch.describe(options), mpi_prefix="/opt/my venv")
     with pytest.raises(UserError, match="cannot start itself on other hosts in a folder with a space"):
-        build("mpirun", described, ENVIRONMENT)
-    assert build("mpirun", replace(described, hosts=()), ENVIRONMENT)
+        build(described, ENVIRONMENT)
+    assert build(replace(described, hosts=()), ENVIRONMENT)
     monkeypatch.setattr(sys, "executable", "/opt/my venv/bin/python")
     with pytest.raises(UserError, match="name the interface with --interface"):
         horovodrun.build(described, ENVIRONMENT)
@@ -146,7 +146,7 @@ def test_each_rank_that_may_be_lost_is_a_step_of_its_own(monkeypatch):
     options = launch.parse(["srun", "-n", "2", "--survive", "--", "x"])
     described = launch.describe(options)
     assert described.survival.allocation == (Host("node1", 2), Host("node2", 2))
-    specs = build("srun", described, ENVIRONMENT)
+    specs = build(described, ENVIRONMENT)
     assert [spec.command[spec.command.index("--nodelist") + 1] for spec in specs] == ["node1", "node2"]
     for rank, spec in enumerate(specs):
         assert spec.command[:6] == ["srun", "--overlap", "--nodes", "1", "--ntasks", "1"]

@@ -147,7 +147,7 @@ def test_variables_with_secrets_are_not_passed_on():
 def test_variables_go_everywhere_on_this_host_and_are_named_where_others_take_part(launcher, options, slurm, left_out):
     own = {"MY_ROWS": "1", "WANDB_API_KEY": "x", "WANDB_MODE": "offline", "_": "x", "LS_COLORS": "x", "XDG_SEAT": "1"}
     environment = {"PATH": "/bin", **own, **slurm}
-    job = Job(("true",), 2, environment={"WANDB_MODE": "offline"}, **options)
-    passed, names = inherited(launcher, job, environment)
+    job = Job(("true",), 2, environment={"WANDB_MODE": "offline"}, launcher=launcher, **options)
+    passed, names = inherited(job, environment)
     assert passed == ({"PATH": "/bin", **slurm} if left_out else environment)
     assert names == (["MY_ROWS", "WANDB_API_KEY"] if left_out else [])

@@ -29,7 +29,7 @@ from hvdtrain.jobs import agent_server, gloo, protocol
 from hvdtrain.jobs.agent_server import AgentServer
 from hvdtrain.jobs.gloo import Store
 from hvdtrain.jobs.protocol import Greeting, OutputOf
-from hvdtrain.system import rank_info
+from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.credentials import proof
 from hvdtrain.system.network import free_port
 
@@ -122,7 +122,7 @@ def test_an_agent_rejects_a_supervisor_without_the_token(monkeypatch):
                         caller.sendall(protocol.encode(Greeting("x", wrong)))
 
         threading.Thread(target=answer, daemon=True).start()
-        monkeypatch.setenv(protocol.SUPERVISOR, f"127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setenv(agent_pipe.SUPERVISOR, f"127.0.0.1:{server.getsockname()[1]}")
         with pytest.raises(UserError, match="cannot be reached"):
             protocol.connect("the token", 0.3)
 
@@ -130,7 +130,8 @@ def test_an_agent_rejects_a_supervisor_without_the_token(monkeypatch):
 VERSIONS_FIRST = """
 import os
 from hvdtrain.jobs import agent, protocol
-os.environ.update({protocol.SUPERVISOR: "127.0.0.1:1", "HVDTRAIN_LAUNCHER": "mpirun"})
+from hvdtrain.system import agent_pipe
+os.environ.update({agent_pipe.SUPERVISOR: "127.0.0.1:1", "HVDTRAIN_LAUNCHER": "mpirun"})
 agent.stacks.versions_here = lambda: print("versions") or {}
 protocol.connect = lambda *_: print("connect") or exit(0)
 agent.main(["--", "true"])

@@ -161,7 +161,7 @@ from hvdtrain.jobs.supervisor import Supervisor
 for handler in sys.argv[1:]:
     job = Job(("sleep", "0.3"), 1, interface="lo")
     with mock.patch.object(Supervisor, handler, side_effect=LookupError(handler)):
-        print(handler, run("local", job, RestartPolicy()).exit_status, flush=True)
+        print(handler, run(job, RestartPolicy()).exit_status, flush=True)
 """
 
 
