@@ -280,6 +280,8 @@ def authenticate(connection: socket.socket, token: str) -> Channel:
             raise Closed
         channel.send(Greeting(proof=proof(token, answer.challenge, "rank")))
         connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_lost_hosts(connection)  # also so that no firewall forgets one on which nothing is sent for long
         return channel
     except BaseException:
         connection.close()

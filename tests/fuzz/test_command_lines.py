@@ -149,7 +149,7 @@ def test_launch_options(launcher: str, options: list[str], program: list[str]) -
         asked = launch.describe(launch.parse(given))
         if asked.ranks < 100:  # local prints one line per rank
             job.check_job(asked)
-            launch.build(launcher, asked, {})
+            launch.build(asked, {})
 
 
 @FUZZ
