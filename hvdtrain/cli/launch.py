@@ -16,10 +16,9 @@ from hvdtrain.cli.launch_options import parser as parser
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import sbatch
 from hvdtrain.jobs.hosts import Host, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
-from hvdtrain.jobs.job import Job, RestartPolicy, Survival, check_job, check_policy, python_programs_first
+from hvdtrain.jobs.job import Job, Survival, check_job, python_programs_first
 from hvdtrain.jobs.launchers import LAUNCHERS, build
 from hvdtrain.jobs.launchers.mpirun import installation_folder
-from hvdtrain.jobs.launchers.single_rank import check_survival
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import unique_name
@@ -55,19 +54,15 @@ def launch(options: argparse.Namespace) -> int:
         options.survive, options.restarts = False, options.restarts or MPI_RESTARTS
         _print(f"--survive: a lost process ends an MPI job, so it is restarted instead (--restarts {options.restarts})")
     job = describe(options)
-    policy = RestartPolicy(options.restarts, options.min_ranks or int(options.survive))  # a few survivors are enough
     for warning in check_job(job):
         _print(warning)
-    check_policy(policy, job)
-    if job.survival:
-        check_survival(job, os.environ)
     if options.dry_run:
         specs = build(job, python_programs_first(os.environ))
         print("\n".join(spec.pasteable() for spec in specs))
         return 0
     from hvdtrain.jobs.run import run  # not for --help and --dry-run: it imports asyncio
 
-    end = run(job, policy, options.on_end)
+    end = run(job, options.on_end)
     if end.failure:  # for a series of jobs, or an agent, that has started this one
         agent_pipe.send(end.failure)
     return end.exit_status
@@ -96,6 +91,8 @@ def describe(options: argparse.Namespace) -> Job:
         start_timeout_s=options.start_timeout,
         output_dir=options.output_dir,
         survival=_survival(options) if options.survive else None,
+        restarts=options.restarts,
+        min_ranks=options.min_ranks or int(options.survive),  # a few survivors are enough
     )
 
 
@@ -118,7 +115,6 @@ def _hosts(options: argparse.Namespace, of_allocation: bool) -> tuple[Host, ...]
 
 def _survival(options: argparse.Namespace) -> Survival:
     return Survival(
-        min_ranks=options.min_ranks or 1,
         max_ranks=options.max_np,
         hostfile=options.hostfile,
         allocation=slurm_hosts(os.environ) if options.launcher == "srun" and "SLURM_JOB_NODELIST" in os.environ else (),

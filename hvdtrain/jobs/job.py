@@ -25,8 +25,6 @@ from hvdtrain.system.rank_info import START_TIMEOUT_S
 class Survival:
     """--survive: ranks that are lost are left out and started again, while the others go on in memory."""
 
-    min_ranks: int = 1
-    """With fewer, the job ends."""
     max_ranks: int = 0
     """More than the job begins with: it grows where hosts have slots. 0: it does not."""
     hostfile: Path | None = None
@@ -66,6 +64,15 @@ class Job:
     survival: Survival | None = None
     launcher: str = "local"
     """One of `launchers.LAUNCHERS`, which starts the ranks."""
+    restarts: int = 0
+    """How often it is restarted after a failure."""
+    min_ranks: int = 0
+    """With fewer, it ends, or is not restarted; 0: all are needed."""
+
+    @property
+    def needed_ranks(self) -> int:
+        """How many ranks it needs to go on."""
+        return self.min_ranks or self.ranks
 
     @property
     def max_ranks(self) -> int:
@@ -92,14 +99,6 @@ class Job:
         return self.ranks_per_host > self.cores
 
 
-class RestartPolicy(NamedTuple):
-    """How often a job is restarted after a failure, and with how few ranks."""
-
-    limit: int = 0
-    min_ranks: int = 0
-    """0: all ranks that the job asks for."""
-
-
 def check_job(job: Job) -> list[str]:
     """Warnings about a job that runs, but not as expected. Raises UserError for a job that cannot run."""
     if job.ranks < 1:
@@ -112,26 +111,31 @@ def check_job(job: Job) -> list[str]:
         listed = ", ".join(f"{name}:{count}" for name, count in hosts)
         reason = f"{job.ranks} ranks, but {slots} slot(s) ({listed})"
         raise UserError(reason, "name more slots or hosts")
+    _check_limits(job)
     if job.crowded:
         return [f"{job.ranks_per_host} ranks share {job.cores} core(s): the job runs, but slower than with {job.cores}"]
     return []
 
 
-def check_policy(policy: RestartPolicy, job: Job) -> None:
-    """Raise UserError for a policy that does not fit the job."""
-    if policy.limit < 0:
-        raise UserError(f"--restarts {policy.limit} is invalid", "give 0 or more")
-    if policy.min_ranks and not policy.limit and not job.survival:
-        reason = f"--min-np {policy.min_ranks} has no effect without --restarts or --survive"
+def _check_limits(job: Job) -> None:
+    if job.restarts < 0:
+        raise UserError(f"--restarts {job.restarts} is invalid", "give 0 or more")
+    if job.min_ranks and not job.restarts and not job.survival:
+        reason = f"--min-np {job.min_ranks} has no effect without --restarts or --survive"
         raise UserError(reason, "give one of them as well")
-    if not 0 <= policy.min_ranks <= job.ranks:
-        raise UserError(f"--min-np {policy.min_ranks} is out of range", f"give 1 to {job.ranks}, the number of ranks")
+    if not 0 <= job.min_ranks <= job.ranks:
+        raise UserError(f"--min-np {job.min_ranks} is out of range", f"give 1 to {job.ranks}, the number of ranks")
+    if job.survival and job.survival.max_ranks not in (0, job.max_ranks):
+        raise UserError(f"--max-np {job.survival.max_ranks} is out of range", f"give {job.ranks} or more ranks")
+    if job.survival and job.launcher == "srun" and "SLURM_JOB_ID" not in os.environ:
+        reason = "launch srun --survive starts a step for each rank, which needs an allocation"
+        raise UserError(reason, "start it in one of salloc --no-kill, or with launch sbatch")
 
 
-def reduced(job: Job, checked: list[HostCheck], min_ranks: int, say: Callable[[object], None]) -> Job:
+def reduced(job: Job, checked: list[HostCheck], say: Callable[[object], None]) -> Job:
     """The job on those of its hosts that respond, with fewer ranks where they have too few slots.
 
-    checked: its other hosts. Raises UserError if there are slots for fewer than `min_ranks` ranks.
+    checked: its other hosts. Raises UserError if there are slots for too few ranks.
     """
     if not job.hosts:
         return job
@@ -139,9 +143,9 @@ def reduced(job: Job, checked: list[HostCheck], min_ranks: int, say: Callable[[o
     left = tuple(host for host in job.hosts if host.name not in unusable)
     slots = sum(host.slots for host in left)
     ranks = min(job.ranks, slots)
-    if ranks < min_ranks:
+    if ranks < job.needed_ranks:
         listed = "; ".join(f"{name}: {problem}" for name, problem in unusable.items())
-        reason = f"{slots} slot(s) are left for {min_ranks} ranks ({listed})"
+        reason = f"{slots} slot(s) are left for {job.needed_ranks} ranks ({listed})"
         raise UserError(reason, "fix the hosts, or give a lower --min-np")
     for name, problem in unusable.items():
         say(f"continuing without {name}: {problem}")

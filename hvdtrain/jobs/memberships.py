@@ -47,7 +47,7 @@ class MembershipLedger:
     @property
     def too_few(self) -> bool:
         """Whether the ranks that are left cannot go on."""
-        return bool(self.number) and not self.finished and len(self._members) < max(self._min_ranks, 1)
+        return bool(self.number) and not self.finished and len(self._members) < self._min_ranks
 
     def ready(self, member: Member, after: int = 0) -> Membership | None:
         """A rank can train: the membership that has it, or None where others are awaited first.

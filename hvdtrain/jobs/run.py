@@ -25,7 +25,7 @@ from hvdtrain.jobs.background import Files, in_thread
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.hosts import placed
-from hvdtrain.jobs.job import Job, RestartPolicy, inherited, python_programs_first, reduced
+from hvdtrain.jobs.job import Job, inherited, python_programs_first, reduced
 from hvdtrain.jobs.signals import Signals, interrupted_status, signal_during, signal_within
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import rank_info, run_end
@@ -40,14 +40,14 @@ ON_END_LIMIT_S = 60.0
 """How long the command of --on-end may take."""
 
 
-def run(job: Job, policy: RestartPolicy, on_end: str = "") -> RunEnd:
+def run(job: Job, on_end: str = "") -> RunEnd:
     """Run a job to its end. Each failure is printed on standard error as soon as it happens.
 
     on_end: a command to run afterwards. Raises UserError if the job cannot start.
     """
     environment = {**python_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
     try:
-        end, recorded, folder = _run(job, policy, environment)
+        end, recorded, folder = _run(job, environment)
     except UserError as error:
         _notify(on_end, RunEnd.of_exception(error), None)
         raise
@@ -55,7 +55,7 @@ def run(job: Job, policy: RestartPolicy, on_end: str = "") -> RunEnd:
     return end
 
 
-def _run(job: Job, policy: RestartPolicy, environment: dict[str, str]) -> tuple[RunEnd, RunEnd, Path | None]:
+def _run(job: Job, environment: dict[str, str]) -> tuple[RunEnd, RunEnd, Path | None]:
     """How the job ended, the same as its run records it, and the folder of its run; None if no rank has opened one."""
     hosts.check_hosts(hosts.other_hosts(job.hosts))
     if job.output_dir:
@@ -71,7 +71,7 @@ def _run(job: Job, policy: RestartPolicy, environment: dict[str, str]) -> tuple[
         async def supervise(job: Job, opened: Callable[[OpenedRun], None]) -> RunEnd:
             return await Supervisor(job, environment, console, signals, opened).run()
 
-        restarts = Restarts(job, policy, supervise, console.say, signals)
+        restarts = Restarts(job, supervise, console.say, signals)
         end = await restarts.run()
         return end, restarts.recorded or end, restarts.folder
 
@@ -169,12 +169,11 @@ class Restarts:
     def __init__(
         self,
         job: Job,
-        policy: RestartPolicy,
         supervise: Callable[[Job, Callable[[OpenedRun], None]], Awaitable[RunEnd]],
         say: Callable[[object], None],
         signals: Signals,
     ) -> None:
-        self._job, self._policy, self._supervise, self._say = job, policy, supervise, say
+        self._job, self._supervise, self._say = job, supervise, say
         self._signals = signals
         self._run: OpenedRun | None = None
         self.recorded: RunEnd | None = None
@@ -218,7 +217,7 @@ class Restarts:
             attempt.end = await self._run_attempt(attempt)
             await self._files.call(self._close, attempt)
             failure = attempt.end.failure
-            if not failure or not self._policy.limit or attempt.end.status == "stopped":
+            if not failure or not self._job.restarts or attempt.end.status == "stopped":
                 return attempt.end
             without = await self._files.call(self._without_progress) or 1
             why = self._reason_to_give_up(attempt.end, failure, without)
@@ -250,12 +249,12 @@ class Restarts:
         trained = any(attempt.trained for attempt in self._attempts)
         if folder and trained and await self._files.call(os.path.isdir, folder) is False:
             raise UserError(f"{folder} is missing, so that training would start from the beginning", "restore it")
-        return reduced(self._job, await self._checked, self._policy.min_ranks or self._job.ranks, self._say)
+        return reduced(self._job, await self._checked, self._say)
 
     def _close(self, attempt: Attempt) -> None:
         """Complete the record of an attempt, and write it to the run's folder."""
         attempt.seconds, folder = time.time() - attempt.began, self._resumed_folder
-        if not self._policy.limit or not folder:
+        if not self._job.restarts or not folder:
             return
         if self._run and self._run.checkpoint and len(self._attempts) == 1:
             attempt.checkpoint = entry_of(folder / "checkpoints" / os.path.basename(self._run.checkpoint))
@@ -272,8 +271,8 @@ class Restarts:
             return "an option or a file is invalid"
         if failure.retry is False and not failure.at_start:
             return "options and data decide this failure, so that each restart would end in the same way"
-        if number > self._policy.limit:
-            return f"--restarts {self._policy.limit} are used up"
+        if number > self._job.restarts:
+            return f"--restarts {self._job.restarts} are used up"
         if self._is_repeated(failure):
             return "the same rank failed twice in the same way, from the same checkpoint"
         # Hosts that do not respond may come back: only the pauses grow for them, up to --restarts.
@@ -312,7 +311,7 @@ class Restarts:
     async def _pause(self, end: RunEnd, without_progress: int) -> int:
         """Wait before the next attempt; the signal that asked for the end of the job meanwhile, or 0."""
         pause_s = min(FIRST_PAUSE_S * 2 ** (without_progress - 1), LONGEST_PAUSE_S)
-        number = f"{len(self._attempts)} of {self._policy.limit}"
+        number = f"{len(self._attempts)} of {self._job.restarts}"
         await self._files.call(self._record, end._replace(status="restarting"))
         self._say(f"restarting in {pause_s:.0f} s ({number})")
         return await signal_within(self._signals, pause_s)

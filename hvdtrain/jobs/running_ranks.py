@@ -51,7 +51,7 @@ class RunningRanks:
         self._job, self._address, self._variables = job, address, variables
         self._processes, self._ends, self._console = processes, ends, console
         self._ranks = ends.ranks
-        self.ledger = MembershipLedger(job.ranks, job.survival.min_ranks if job.survival else job.ranks)
+        self.ledger = MembershipLedger(job.ranks, job.needed_ranks)
         self.places = Places.of_job(job)
         self._spare = job.survival.allocation if job.survival else ()
         self._started: dict[int, LauncherProcess] = {}

@@ -10,15 +10,13 @@ from typing import Literal, NamedTuple
 
 from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, in_container, variables
 from hvdtrain.jobs.launchers import horovodrun, mpirun
-from hvdtrain.jobs.launchers.single_rank import build_here, build_rank
-from hvdtrain.jobs.places import Place, Places
-from hvdtrain.system.rank_info import host_name
+from hvdtrain.jobs.launchers.single_rank import build_rank
+from hvdtrain.jobs.places import Places
 
 
-def build_local(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
-    """launch local: one process for each rank, without MPI or horovodrun."""
-    places = (Place(rank, host_name(), rank) for rank in range(job.ranks))
-    return [build_here(job, environment, place, on_terminal=True) for place in places]
+def build_ranks(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
+    """launch local, and jobs that survive: one process for each rank, without MPI or horovodrun."""
+    return [build_rank(job, environment, place) for place in Places.of_job(job).take(0)]
 
 
 def build_srun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
@@ -50,7 +48,7 @@ class Launcher(NamedTuple):
 
 
 LAUNCHERS = {
-    "local": Launcher(build_local, "all ranks on this host; needs neither MPI nor horovodrun", ()),
+    "local": Launcher(build_ranks, "all ranks on this host; needs neither MPI nor horovodrun", ()),
     "horovodrun": Launcher(
         horovodrun.build,
         "Horovod's launcher, with Gloo, on this host or on hosts reached by ssh",
@@ -74,6 +72,4 @@ LAUNCHERS = {
 
 def build(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
     """The command lines that start a job. Raises UserError for what the launcher cannot do."""
-    if job.survival:
-        return [build_rank(job, environment, place) for place in Places.of_job(job).take(0)]
-    return LAUNCHERS[job.launcher].build(job, environment)
+    return (build_ranks if job.survival else LAUNCHERS[job.launcher].build)(job, environment)

@@ -33,6 +33,7 @@ SBATCH = "sbatch --nodes 1 --ranks-per-node 1"
         ("mpirun -n 2 --restarts -1 -- true", "--restarts -1 is invalid; give 0 or more"),
         ("mpirun -n 2 --min-np 1 -- true", "--min-np 1 has no effect without --restarts or --survive; give one of"),
         ("mpirun -n 2 --max-np 4 -- true", "--max-np has no effect without --survive"),
+        ("horovodrun -n 2 --survive --max-np 1 -- true", "--max-np 1 is out of range; give 2 or more"),
         ("mpirun -n 2 --min-np 5 --restarts 1 -- true", "--min-np 5 is out of range; give 1 to 2"),
         ("local -n 1 --env 'A B' -- true", "is not the name of a variable"),
         ("local -n 1 --env NOT_SET_HERE -- true", "the variable is not set on this host"),

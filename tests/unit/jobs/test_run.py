@@ -8,6 +8,7 @@ import os
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.jobs import background, hosts, run, signals
 from hvdtrain.jobs.hosts import Host
-from hvdtrain.jobs.job import Job, RestartPolicy, reduced
+from hvdtrain.jobs.job import Job, reduced
 from hvdtrain.jobs.run import Restarts
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.record import continued_folder
@@ -126,7 +127,7 @@ def run_attempts(monkeypatch, ends, limit, opened=None, pause=None):
     remaining, said = iter(ends), []
     monkeypatch.setattr(run, "signal_within", pause or no_pause)
     monkeypatch.setattr(run, "signal_during", no_signal)
-    made = Restarts(Job(("true",), 2), RestartPolicy(limit), supervise, said.append, signals=None)
+    made = Restarts(Job(("true",), 2, restarts=limit), supervise, said.append, signals=None)
     end = asyncio.run(made.run())
     return end, [str(message) for message in said if "restarting in" not in str(message)]
 
@@ -252,13 +253,13 @@ def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
     job = Job(("true",), 4, hosts=(Host("a", 2), Host("b", 2), Host("c", 1)))
     silent, said = {"b"}, []
     answers = lambda: [hosts.HostCheck(name, "no answer" if name in silent else "") for name, _ in job.hosts]  # noqa: E731
-    smaller = reduced(job, answers(), 2, said.append)
+    smaller = reduced(replace(job, min_ranks=2), answers(), said.append)
     assert (smaller.ranks, smaller.hosts) == (3, (Host("a", 2), Host("c", 1)))
     assert said == ["continuing without b: no answer"]
     with pytest.raises(UserError, match=r"3 slot\(s\) are left for 4 ranks \(b: no answer\)"):
-        reduced(job, answers(), 4, said.append)
+        reduced(job, answers(), said.append)
     silent.clear()
-    assert reduced(job, answers(), 4, said.append) == job
+    assert reduced(job, answers(), said.append) == job
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -272,7 +273,7 @@ def test_hosts_are_checked_beside_the_event_loop(monkeypatch, asked):
         return KILLED
 
     async def restart():
-        restarts = Restarts(Job(("true",), 2), RestartPolicy(1), supervise, said.append, signals.Signals())
+        restarts = Restarts(Job(("true",), 2, restarts=1), supervise, said.append, signals.Signals())
         asyncio.get_running_loop().call_later(1, os.kill if asked else answered.set, *[os.getpid(), 15] * asked)
         return await restarts.run()
 

@@ -154,14 +154,14 @@ HANDLERS = ["_register_rank", "_on_message", "_on_connection_end"]
 BROKEN = """
 import sys
 from unittest import mock
-from hvdtrain.jobs.job import Job, RestartPolicy
+from hvdtrain.jobs.job import Job
 from hvdtrain.jobs.run import run
 from hvdtrain.jobs.supervisor import Supervisor
 
 for handler in sys.argv[1:]:
     job = Job(("sleep", "0.3"), 1, interface="lo")
     with mock.patch.object(Supervisor, handler, side_effect=LookupError(handler)):
-        print(handler, run(job, RestartPolicy()).exit_status, flush=True)
+        print(handler, run(job).exit_status, flush=True)
 """
 
 
