@@ -16,7 +16,7 @@ from hvdtrain.cli.launch_options import parser as parser
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import sbatch
 from hvdtrain.jobs.hosts import Host, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
-from hvdtrain.jobs.job import Job, Survival, check_job, python_programs_first
+from hvdtrain.jobs.job import Job, check_job, python_programs_first
 from hvdtrain.jobs.launchers import LAUNCHERS, build
 from hvdtrain.jobs.launchers.mpirun import installation_folder
 from hvdtrain.system import agent_pipe, rank_info
@@ -68,6 +68,8 @@ def launch(options: argparse.Namespace) -> int:
     return end.exit_status
 
 
+IN_SLURM = "SLURM_JOB_NODELIST"
+"""Variable of an allocation: its nodes."""
 MPI_RESTARTS = 1000
 """With --survive, of a job that MPI starts."""
 
@@ -90,7 +92,10 @@ def describe(options: argparse.Namespace) -> Job:
         container=options.container,
         start_timeout_s=options.start_timeout,
         output_dir=options.output_dir,
-        survival=_survival(options) if options.survive else None,
+        survives=options.survive,
+        grows_to=options.max_np,
+        hostfile=options.hostfile if options.survive else None,
+        spare=slurm_hosts(os.environ) if options.survive and how == "spread" and IN_SLURM in os.environ else (),
         restarts=options.restarts,
         min_ranks=options.min_ranks or int(options.survive),  # a few survivors are enough
     )
@@ -110,15 +115,7 @@ def _hosts(options: argparse.Namespace, of_allocation: bool) -> tuple[Host, ...]
         return parse_hosts(options.hosts)
     if options.hostfile:
         return read_hostfile(options.hostfile)
-    return slurm_hosts(os.environ) if of_allocation and "SLURM_JOB_NODELIST" in os.environ else ()
-
-
-def _survival(options: argparse.Namespace) -> Survival:
-    return Survival(
-        max_ranks=options.max_np,
-        hostfile=options.hostfile,
-        allocation=slurm_hosts(os.environ) if options.launcher == "srun" and "SLURM_JOB_NODELIST" in os.environ else (),
-    )
+    return slurm_hosts(os.environ) if of_allocation and IN_SLURM in os.environ else ()
 
 
 def requested_variables(given: list[str], environment: Mapping[str, str]) -> dict[str, str]:

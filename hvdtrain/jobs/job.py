@@ -22,18 +22,6 @@ from hvdtrain.system.rank_info import START_TIMEOUT_S
 
 
 @dataclass(frozen=True)
-class Survival:
-    """--survive: ranks that are lost are left out and started again, while the others go on in memory."""
-
-    max_ranks: int = 0
-    """More than the job begins with: it grows where hosts have slots. 0: it does not."""
-    hostfile: Path | None = None
-    """The hosts and their slots, read again when it changes."""
-    allocation: tuple[Host, ...] = ()
-    """With srun: all slots of the Slurm allocation, of which those where no rank begins are spare."""
-
-
-@dataclass(frozen=True)
 class Job:
     """Which program runs on how many ranks, and where. Nothing in it changes a result."""
 
@@ -61,7 +49,14 @@ class Job:
     start_timeout_s: float = START_TIMEOUT_S
     """Between the registration of the first rank and that of the last one; then until all have initialized Horovod."""
     output_dir: Path | None = None
-    survival: Survival | None = None
+    survives: bool = False
+    """--survive: ranks that are lost are left out and started again, while the others go on in memory."""
+    grows_to: int = 0
+    """If it survives: more ranks than it begins with, where hosts have slots; 0: it does not grow."""
+    hostfile: Path | None = None
+    """If it survives: the hosts and their slots, read again when it changes."""
+    spare: tuple[Host, ...] = ()
+    """If it survives, with srun: all slots of the Slurm allocation, also those where no rank begins."""
     launcher: str = "local"
     """One of `launchers.LAUNCHERS`, which starts the ranks."""
     restarts: int = 0
@@ -77,7 +72,7 @@ class Job:
     @property
     def max_ranks(self) -> int:
         """The largest number of ranks that it may have while it runs."""
-        return max(self.ranks, self.survival.max_ranks) if self.survival else self.ranks
+        return max(self.ranks, self.grows_to)
 
     @property
     def ranks_per_host(self) -> int:
@@ -120,14 +115,14 @@ def check_job(job: Job) -> list[str]:
 def _check_limits(job: Job) -> None:
     if job.restarts < 0:
         raise UserError(f"--restarts {job.restarts} is invalid", "give 0 or more")
-    if job.min_ranks and not job.restarts and not job.survival:
+    if job.min_ranks and not job.restarts and not job.survives:
         reason = f"--min-np {job.min_ranks} has no effect without --restarts or --survive"
         raise UserError(reason, "give one of them as well")
     if not 0 <= job.min_ranks <= job.ranks:
         raise UserError(f"--min-np {job.min_ranks} is out of range", f"give 1 to {job.ranks}, the number of ranks")
-    if job.survival and job.survival.max_ranks not in (0, job.max_ranks):
-        raise UserError(f"--max-np {job.survival.max_ranks} is out of range", f"give {job.ranks} or more ranks")
-    if job.survival and job.launcher == "srun" and "SLURM_JOB_ID" not in os.environ:
+    if job.grows_to not in (0, job.max_ranks):
+        raise UserError(f"--max-np {job.grows_to} is out of range", f"give {job.ranks} or more ranks")
+    if job.survives and job.launcher == "srun" and "SLURM_JOB_ID" not in os.environ:
         reason = "launch srun --survive starts a step for each rank, which needs an allocation"
         raise UserError(reason, "start it in one of salloc --no-kill, or with launch sbatch")
 
@@ -217,7 +212,7 @@ def has_other_hosts(job: Job, environment: Mapping[str, str]) -> bool:
     if job.launcher == "local":
         return False
     if job.hosts:
-        return bool(other_hosts(job.hosts) or (job.survival and job.survival.hostfile))
+        return bool(other_hosts(job.hosts) or job.hostfile)
     return job.launcher == "srun" or "SLURM_JOB_ID" in environment
 
 

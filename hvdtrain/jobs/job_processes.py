@@ -124,7 +124,7 @@ class JobProcesses:
 
 def _files(job: Job) -> int:
     """How many files the launcher opens: for each rank its connections, its --output-dir and the pipes of its agent."""
-    own_process = job.launcher == "local" or job.survival
+    own_process = job.launcher == "local" or job.survives
     return OWN_FILES + job.max_ranks * (2 + (2 if job.output_dir else 0) + (3 if own_process else 0))
 
 

@@ -53,7 +53,6 @@ class RunningRanks:
         self._ranks = ends.ranks
         self.ledger = MembershipLedger(job.ranks, job.needed_ranks)
         self.places = Places.of_job(job)
-        self._spare = job.survival.allocation if job.survival else ()
         self._started: dict[int, LauncherProcess] = {}
         """The process of each rank."""
         self._losses: dict[int, Failure] = {}
@@ -67,14 +66,14 @@ class RunningRanks:
     @property
     def ended(self) -> bool:
         """Whether all ranks have ended, and none is to be started."""
-        is_complete = len(self._ranks) == self._job.ranks or (self._job.survival and not self._takes_new_ranks)
+        is_complete = len(self._ranks) == self._job.ranks or (self._job.survives and not self._takes_new_ranks)
         awaits_more = self._takes_new_ranks and self.ledger.begun
         return bool(is_complete and not awaits_more) and all(rank.disconnected for rank in self._ranks.values())
 
     @property
     def _takes_new_ranks(self) -> bool:
         ends = self.ledger.begun and (self._ends.stops or self.ledger.finished)
-        return bool(self._job.survival) and not (self._ends.failure or self._ends.requested or ends)
+        return self._job.survives and not (self._ends.failure or self._ends.requested or ends)
 
     @property
     def _may_lose(self) -> bool:
@@ -88,8 +87,8 @@ class RunningRanks:
 
     def watch_hosts(self) -> None:
         """Start and end ranks as the hostfile changes, if the job may do so."""
-        if self._job.survival and self._job.survival.hostfile:
-            watched = self._job.survival.hostfile, self._job.hosts, self._on_hosts, self._console.say
+        if self._job.hostfile:
+            watched = self._job.hostfile, self._job.hosts, self._on_hosts, self._console.say
             self._ends.limits.append(start_task(host_changes.watch(*watched)))
 
     def start_due(self) -> None:
@@ -179,7 +178,7 @@ class RunningRanks:
         if is_first:
             self._losses.clear()
             self.places.grow(self._job.max_ranks)
-            self.places.add(self._spare)
+            self.places.add(self._job.spare)
             self.start_due()
         elif is_member:
             self._console.say(f"{rank.name} lost its connections; {len(membership.members)} ranks connect again")
@@ -274,7 +273,7 @@ class RunningRanks:
         if not place:
             return
         if not answers:  # a rank may go where none began
-            self.places.add(self._spare)
+            self.places.add(self._job.spare)
         pause_s = self.places.release(number, asyncio.get_running_loop().time(), answers)
         again = self._is_repeated(number, failure)
         self._losses[number] = failure

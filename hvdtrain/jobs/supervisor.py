@@ -98,7 +98,7 @@ class Supervisor:
 
     async def _start_processes(self) -> None:
         """Start what the job begins with."""
-        if self._job.survival:
+        if self._job.survives:
             self._ranks.watch_hosts()
             self._ranks.start_due()
             return
@@ -109,7 +109,7 @@ class Supervisor:
         """A launcher, or the agent of one rank, has ended: the connection says how a rank did, if there was one."""
         if self._ends.failure or process.rank in self._ends.ranks:
             return
-        if self._job.survival:
+        if self._job.survives:
             self._ranks.on_process_end(process, status)
         elif not self._ranks.ended:
             asyncio.get_running_loop().call_later(LEAVE_S, self._on_launcher_end, process, status)
@@ -135,7 +135,7 @@ class Supervisor:
         match await anext(messages, None):
             case Hello() as hello:
                 rank = self._agents[hello.key] = RankConnection(hello, writer, self._console)
-                protocol.keep_alive(writer.get_extra_info("socket"), protocol.notice_s(bool(self._job.survival)))
+                protocol.keep_alive(writer.get_extra_info("socket"), protocol.notice_s(self._job.survives))
                 self._register_rank(rank)
                 async for message in messages:
                     self._on_message(rank, message)
@@ -160,7 +160,7 @@ class Supervisor:
             self._ends.over.set()
 
     def _register_rank(self, rank: RankConnection) -> None:
-        if self._job.survival and not self._ranks.takes(rank):
+        if self._job.survives and not self._ranks.takes(rank):
             return
         if not self._ends.running:
             self._admit(rank)
@@ -170,7 +170,7 @@ class Supervisor:
     def _admit(self, rank: RankConnection) -> None:
         """It is one of the ranks with which the job begins."""
         expected, size = self._job.ranks, rank.hello.size
-        if rank.number in self._ends.ranks or (size != expected and not self._job.survival):
+        if rank.number in self._ends.ranks or (size != expected and not self._job.survives):
             started = f"rank {rank.number} of {size} on {rank.host}"
             reason = f"{self._job.launcher} started {started}, but {expected} ranks were requested"
             remedy = "check with python -m hvdtrain doctor whether it belongs to another MPI than Horovod's"
@@ -209,7 +209,7 @@ class Supervisor:
         values = map(str, (rank.number, self._job.ranks, rank.hello.local_rank))
         torch = dict(zip(rank_info.VARIABLES["torchrun"], values, strict=True))
         environment = {rank_info.ADDRESS: first.address, rank_info.PORT: str(first.port), **torch}
-        if not self._job.survival:
+        if not self._job.survives:
             return StartProgram(environment, (first.address, first.store))
         replaces = {rank_info.REPLACES: "1"} if self._ranks.ledger.number else {}
         # Each membership has a rendezvous server of its own.
@@ -238,9 +238,9 @@ class Supervisor:
         match said:
             case Failure():
                 rank.failure = rank.failure or said
-            case OpenedRun() if self._job.survival or rank.number == 0:
+            case OpenedRun() if self._job.survives or rank.number == 0:
                 self._opened(said)
-            case Reached() if self._job.survival:
+            case Reached() if self._job.survives:
                 self._ranks.on_reached(rank, said)
             case NotRunning():
                 self._ranks.on_not_running(said)

@@ -36,7 +36,7 @@ from support import forks, member
 from hvdtrain.errors import Stopped
 from hvdtrain.jobs import agent, host_changes, job_end, job_processes, places, run
 from hvdtrain.jobs.hosts import Host
-from hvdtrain.jobs.job import Job, Survival
+from hvdtrain.jobs.job import Job
 from hvdtrain.jobs.signals import Signals
 from hvdtrain.system import processes
 from hvdtrain.system.processes import adopt_orphans
@@ -211,10 +211,9 @@ def launch(folder: Path, plan: Plan) -> int:
     hosts, hostfile = (), None
     if plan.has_list:
         hosts, hostfile = (Host("localhost", plan.max_ranks or plan.size),), folder / "hosts"
-    survival = Survival(plan.max_ranks, hostfile)
     launcher = "horovodrun" if hosts else "local"
     settings = {"launcher": launcher, "min_ranks": plan.min_ranks, "cores": 64, "start_timeout_s": START_S}
-    job = Job((PROGRAM,), plan.size, hosts, survival=survival, **settings)
+    job = Job((PROGRAM,), plan.size, hosts, survives=True, hostfile=hostfile, grows_to=plan.max_ranks, **settings)
     end = run.run(job)
     Path("result").write_text(json.dumps(end.record()))
     return end.exit_status

@@ -72,4 +72,4 @@ LAUNCHERS = {
 
 def build(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
     """The command lines that start a job. Raises UserError for what the launcher cannot do."""
-    return (build_ranks if job.survival else LAUNCHERS[job.launcher].build)(job, environment)
+    return (build_ranks if job.survives else LAUNCHERS[job.launcher].build)(job, environment)

@@ -18,7 +18,7 @@ def build_rank(job: Job, environment: Mapping[str, str], place: Place) -> Launch
     """What starts the agent of a rank at its place."""
     # Rank 0 shows a progress bar, which needs the terminal itself.
     terminal = place.rank == 0 and job.launcher == "local" and not job.output_dir and os.isatty(1) and os.isatty(2)
-    flags = ["--gloo", *(["--survive"] if job.survival else []), *(["--on-terminal"] if terminal else [])]
+    flags = ["--gloo", *(["--survive"] if job.survives else []), *(["--on-terminal"] if terminal else [])]
     values = map(str, (place.rank, job.max_ranks, place.local_rank))
     identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], values, strict=True))
     here = LaunchSpec(agent_command(job, *flags), {**variables(job, environment), **identity}, place.rank, terminal)

@@ -145,7 +145,7 @@ def test_each_rank_that_may_be_lost_is_a_step_of_its_own(monkeypatch):
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
     options = launch.parse(["srun", "-n", "2", "--survive", "--", "x"])
     described = launch.describe(options)
-    assert described.survival.allocation == (Host("node1", 2), Host("node2", 2))
+    assert described.spare == (Host("node1", 2), Host("node2", 2))
     specs = build(described, ENVIRONMENT)
     assert [spec.command[spec.command.index("--nodelist") + 1] for spec in specs] == ["node1", "node2"]
     for rank, spec in enumerate(specs):

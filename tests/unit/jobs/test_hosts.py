@@ -13,7 +13,7 @@ from support.untrusted import PASSWORD
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
 from hvdtrain.jobs.hosts import Host
-from hvdtrain.jobs.job import Job, Survival, inherited, passed_on
+from hvdtrain.jobs.job import Job, inherited, passed_on
 from hvdtrain.system.stacks import versions_here
 
 
@@ -139,7 +139,7 @@ def test_variables_with_secrets_are_not_passed_on():
         ("horovodrun", {"hosts": (Host("localhost", 2),)}, {}, False),
         ("local", {}, {"SLURM_JOB_ID": "1"}, False),
         ("horovodrun", {"hosts": (Host("localhost", 1), Host("node2", 1))}, {}, True),
-        ("horovodrun", {"hosts": (Host("localhost", 2),), "survival": Survival(hostfile=Path("hosts"))}, {}, True),
+        ("horovodrun", {"hosts": (Host("localhost", 2),), "hostfile": Path("hosts")}, {}, True),
         ("mpirun", {}, {"SLURM_JOB_ID": "1"}, True),
         ("srun", {}, {}, True),
     ],
