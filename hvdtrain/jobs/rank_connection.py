@@ -14,7 +14,7 @@ from hvdtrain.jobs.protocol import FRAME, STREAMS, End, Hello, Message
 from hvdtrain.system import stacks
 from hvdtrain.system.run_end import Failure
 
-OUTPUT_END_S = 1.0
+OUTPUT_END_S = 10.0
 """How long the end of an agent's output may come after that of its messages."""
 
 
