@@ -55,23 +55,22 @@ class Greeting(Message):
 
 
 class Hello(Message):
-    """A rank registers."""
+    """A rank registers. place: of the agent's process, see `ProcessIdentity`. address: where other ranks reach it.
+
+    port: of the ranks' rendezvous, where it has reserved one. store: of Gloo's rendezvous server, where it runs one.
+    key: by which it says on another connection that it is the same agent.
+    """
 
     rank: int
     size: int
     local_rank: int
     host: str
     place: str
-    """Of the agent's process, see `ProcessIdentity`."""
     address: str = ""
-    """Where the other ranks reach it."""
     port: int = 0
-    """Of the ranks' rendezvous, where it has reserved one."""
     store: int = 0
-    """The port of Gloo's rendezvous server, where it runs one."""
     versions: dict[str, str] = {}
     key: str = ""
-    """By which it says on another connection that it is the same agent."""
 
 
 class OutputOf(Message):

@@ -124,9 +124,9 @@ class RunningRanks:
             self.lose(rank, Failure(f"did not register within {self._job.start_timeout_s:g} s"), answers=False)
 
     def on_process_end(self, process: LauncherProcess, status: int) -> None:
-        """The process that started a rank has ended: the connection says how the rank did, if there was one."""
+        """The process that started a rank has ended before the rank registered."""
         rank = process.rank
-        if self._ends.failure or rank is None or self._started.get(rank) is not process or rank in self._ranks:
+        if rank is None or self._started.get(rank) is not process:
             return
         printed = f" ({process.last_lines[-1].strip()})" if process.last_lines else ""
         failure = Failure(f"its agent {describe_status(status)} before it registered{printed}")

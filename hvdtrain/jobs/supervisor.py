@@ -217,11 +217,13 @@ class Supervisor:
 
     def _on_message(self, rank: RankConnection, message: Message) -> None:
         match message:
-            case CannotStart() if self._ranks.is_current(rank) and self._ranks.ledger.number:
-                self._ranks.lose(rank.number, Failure.from_record(message.failure))  # it may start on another host
-            case CannotStart():
-                failure = Failure.from_record(message.failure)._replace(at_start=True)
-                self._ends.fail(failure.of_rank(rank.number, rank.host), UserError.exit_status)
+            case CannotStart() if self._ranks.is_current(rank):
+                failure = Failure.from_record(message.failure)
+                if self._ranks.ledger.number:  # it may start on another host
+                    self._ranks.lose(rank.number, failure)
+                else:
+                    failure = failure._replace(at_start=True).of_rank(rank.number, rank.host)
+                    self._ends.fail(failure, UserError.exit_status)
             case Said() if self._ranks.is_current(rank):
                 with contextlib.suppress(ValueError):  # whoever has the pipe can write to it
                     self._take(rank, protocol.parse(message.said))
