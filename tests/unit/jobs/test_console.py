@@ -11,7 +11,7 @@ import pytest
 
 from hvdtrain.jobs import console, rank_connection
 from hvdtrain.jobs.console import Console, Sink
-from hvdtrain.jobs.protocol import Hello
+from hvdtrain.jobs.protocol import FRAME, Hello
 from hvdtrain.jobs.rank_connection import RankConnection, RankOutput, conflict_of
 
 LINE = b"x" * 999 + b"\n"
@@ -62,17 +62,6 @@ def test_what_a_reader_that_has_stopped_does_not_take_is_counted(monkeypatch):
     sink.write(writing, LINE)
     assert "lines for standard output are lost, as nothing was read" in said[0]
     sink.close(writing)
-
-
-def test_an_error_is_said_once():
-    said = []
-    sink = Sink("standard output", said.append)
-    full = os.open("/dev/full", os.O_WRONLY)
-    for _ in range(3):
-        sink.write(full, LINE)
-        sink.flush()
-    assert said == ["standard output cannot be written (No space left on device); the job continues without it"]
-    sink.close(full)
 
 
 def test_a_file_that_cannot_be_opened_keeps_nobody(monkeypatch, tmp_path):
@@ -133,6 +122,7 @@ class RecordingConsole:
     """Stores what is printed."""
 
     output_dir = None
+    waits = False
 
     def __init__(self) -> None:
         self.printed = b""
@@ -154,6 +144,26 @@ def test_a_line_without_an_end_is_printed_in_parts(monkeypatch):
     rank.write("stdout", b"one\ntwo")
     rank.close()
     assert console.printed.endswith(b"[3] one\n[3] two\n")
+
+
+def test_a_console_holds_up_a_program_until_it_has_ended_and_the_rest_is_awaited():
+    """What arrives after the end is printed at once; where no end of it comes, it is read no more after a while."""
+
+    async def check():
+        console, reader = RecordingConsole(), asyncio.StreamReader()
+        console.waits = True
+        rank = RankOutput(0, console)
+        for data in (b"one\n", b"two\n", b"three\n"):
+            reader.feed_data(FRAME.pack(0, len(data)) + data)
+        reading = asyncio.create_task(rank.read(reader))
+        await asyncio.sleep(0.1)
+        assert console.printed == b"[0] one\n"
+        rank.hurry()
+        await rank.end(0.2)
+        assert console.printed == b"[0] one\n[0] two\n[0] three\n"
+        assert await asyncio.wait([reading], timeout=5) and reading.cancelled()
+
+    asyncio.run(check())
 
 
 HERE = ("gpu1", "boot a", 0)
