@@ -127,7 +127,11 @@ def changes(tmp_path, monkeypatch, *texts):
     async def write():
         watching = asyncio.create_task(host_changes.watch(path, read_hostfile(path), said.append, said.append))
         for text, seconds in texts:
-            path.unlink(missing_ok=True) if text is None else path.write_text(text)
+            if text is None:
+                path.unlink()
+            else:  # never half of it
+                (tmp_path / "new").write_text(text)
+                (tmp_path / "new").rename(path)
             await asyncio.sleep(seconds)
         watching.cancel()
 
