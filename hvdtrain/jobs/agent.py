@@ -113,7 +113,7 @@ class Agent:
         # Before the connection: on a slow disk it takes a while. On one host versions cannot differ.
         local_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else stacks.versions_here()
         channel = self._channel = protocol.connect(self._token, self._options.start_timeout)
-        protocol.keep_alive(channel.connection, protocol.notice_s(self._options.survive))
+        protocol.keep_alive(channel.connection, self._options.survive)
         if environment := self._register(channel, local_versions):
             try:
                 self._run_program(environment)

@@ -150,16 +150,13 @@ def parse(message: Mapping[str, Any]) -> Report:
         raise ValueError("not a message of a rank") from None
 
 
-def notice_s(survives: bool) -> int:
-    """Seconds after which a host that cannot be reached counts as lost. survives: whether the job goes on then."""
-    return SURVIVING_NOTICE_S if survives else NOTICE_S
+def keep_alive(connection: socket.socket, survives: bool) -> None:
+    """Have the kernel close the connection soon after the other host has become unreachable.
 
-
-def keep_alive(connection: socket.socket, seconds: int) -> None:
-    """Have the kernel close the connection within that time after the other host has become unreachable.
-
-    It would also close one whose other end does not read and has no more space for what is sent.
+    It would also close one whose other end does not read and has no more space for what is sent. survives: whether the
+    job goes on without a lost host.
     """
+    seconds = SURVIVING_NOTICE_S if survives else NOTICE_S
     notice_lost_hosts(connection, seconds)
     close_if_unacknowledged(connection, seconds - 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

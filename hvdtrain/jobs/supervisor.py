@@ -135,7 +135,7 @@ class Supervisor:
         match await anext(messages, None):
             case Hello() as hello:
                 rank = self._agents[hello.key] = RankConnection(hello, writer, self._console)
-                protocol.keep_alive(writer.get_extra_info("socket"), protocol.notice_s(self._job.survives))
+                protocol.keep_alive(writer.get_extra_info("socket"), self._job.survives)
                 self._register_rank(rank)
                 async for message in messages:
                     self._on_message(rank, message)
