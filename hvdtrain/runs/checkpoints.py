@@ -1,52 +1,49 @@
 """Checkpoints on disk: safetensors files with a manifest of their SHA-256 sums. Independent of frameworks and ranks.
 
-Arrays are written and read one file after the other (`runs.shards`), so that memory holds them only once.
-
 A checkpoint is a folder `step-00000042` that appears complete or not at all: it is written under another name, each
 file and the folder are flushed to disk, it is renamed, and the parent folder is flushed. So a kill at any moment
 leaves earlier checkpoints intact. Reading verifies every sum, so damage is detected.
 
-A new checkpoint takes no other's place. Those that it does not continue, because training resumed from an older one,
-are moved before to the run's folder `branch-1`, `branch-2`, ..., where nothing resumes from them unless it is asked to.
+Each rank that has a state of its own writes it to a file of its own, if its host reaches the folder.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
 import hashlib
 import itertools
 import json
 import logging
-import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+import safetensors.numpy
 from safetensors import SafetensorError
 
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.record import shaped_from_record
-from hvdtrain.runs import shards
 from hvdtrain.runs.best import best_checkpoints, choice_of
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import (
     BEST,
-    BROKEN,
     FILES,
     MANIFEST,
     OPTIMIZER,
     STATE,
     WEIGHTS,
-    Damaged,
-    Entry,
+    Manifest,
+    State,
+    array_files,
+    rank_file,
 )
+from hvdtrain.system.files import Damaged, read_limited
 from hvdtrain.system.python_files import is_reference
+from hvdtrain.system.resources import memory_bytes
 from hvdtrain.system.text import did_you_mean, printable
 
 __all__ = ["FILES", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
@@ -54,69 +51,124 @@ __all__ = ["FILES", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
 log = logging.getLogger(__name__)
 
 UNFINISHED = ".writing-"
-LARGEST_COUNT = 1 << 62
+FILE_BYTES = 1 << 30
+"""Bytes of arrays in a file; more only if they are one array, or a rank's own."""
+TYPES = frozenset(np.dtype(code).name for code in "?bBhHiIqQefdF")
+"""NumPy's types that files of safetensors have."""
 OF_RANK = "rank-"
-"""In the optimizer's files, `rank-1/` begins the names of rank 1's arrays, where ranks have optimizers of their own."""
+"""In checkpoints of earlier versions, `rank-1/` begins the names of rank 1's arrays in the optimizer's files."""
+NOT_STATE = ("history", "optimizer", "position")
+"""What state.json has besides fields of `Checkpoint`."""
+
+FileHash = tuple[str, int]
+"""SHA-256 and bytes of a file."""
 
 
-def save(folder: Path, checkpoint: Checkpoint, keep: int, parent: Entry | None = None) -> Path:
-    """Write `folder/step-NNNNNNNN`, and remove all but the newest `keep` whole checkpoints and the best.
+def begin(folder: Path, step: int) -> Path:
+    """Make the folder in which the checkpoint of a step is written, and remove what a killed process has left.
 
-    parent: the checkpoint that training continues, of this run or another; by default the newest one in `folder`.
-    Raises OSError if the disk does not accept it, Damaged if it cannot be read back; older checkpoints are untouched
-    then. The parent of `folder` must exist: where a shared disk was unmounted, a new folder in its place would hide
-    the loss.
+    Raises OSError. The parent of `folder` must exist: where a shared disk was unmounted, a new folder in its place
+    would hide the loss.
     """
     folder.mkdir(exist_ok=True)
     for stale in folder.glob(f"{UNFINISHED}*"):
         shutil.rmtree(stale, ignore_errors=True)
-    history = {"written": checkpoint_folder.next_number(folder), "parent": f"{parent.path}" if parent else ""}
-    final = _free_path(folder, f"step-{checkpoint.position.step:08d}")
-    unfinished = folder / f"{UNFINISHED}{final.name}-{os.getpid()}"
+    draft = folder / f"{UNFINISHED}step-{step:08d}-{os.getpid()}"
+    draft.mkdir()
+    return draft
+
+
+def write_own(draft: Path, rank: int, arrays: Weights) -> FileHash | None:
+    """On another rank than 0: write what it has by itself into the folder that rank 0 has made by `begin`.
+
+    None where this host does not reach that folder, or the disk does not accept it: rank 0 then writes it.
+    """
     try:
-        unfinished.mkdir()
-        _write_files(unfinished, checkpoint, history)
+        return _write_arrays(draft / rank_file(rank), arrays) if draft.is_dir() else None
+    except OSError:
+        return None
+
+
+def save(
+    folder: Path,
+    checkpoint: Checkpoint,
+    keep: int,
+    draft: Path | None = None,
+    own: Sequence[FileHash | None] = (),
+) -> Path:
+    """Write `folder/step-NNNNNNNN`, and remove all but the newest `keep` whole checkpoints and the best.
+
+    draft: from `begin`, which is called by default. own: of ranks 1, 2, ..., what `write_own` returned, in place of
+    their arrays in the checkpoint. Raises OSError if the disk does not accept it, Damaged if it cannot be read back;
+    other checkpoints are untouched then.
+    """
+    draft = draft or begin(folder, checkpoint.position.step)
+    final, number = folder / f"step-{checkpoint.position.step:08d}", checkpoint_folder.next_number(folder)
+    if final.exists():  # it is damaged, or was written before steps were renumbered
+        final = folder / f"{final.name}-{number}"
+    try:
+        _write_files(draft, checkpoint, number, own)
+        _check_written(draft, own)
     except Exception:
-        shutil.rmtree(unfinished, ignore_errors=True)  # the disk may be full
+        shutil.rmtree(draft, ignore_errors=True)  # the disk may be full
         raise
-    _set_branch_aside(folder, parent)
-    unfinished.rename(final)
+    draft.rename(final)
     _flush_folder(folder)
-    _check_written(final, checkpoint)
     _prune(folder, keep, final)
     return final
 
 
-def _free_path(folder: Path, name: str) -> Path:
-    """`name`, or `name-2`, ... if there is such a checkpoint, of another line or before steps were renumbered."""
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(folder / free for free in names if not (folder / free).exists())
-
-
-def _write_files(folder: Path, checkpoint: Checkpoint, history: dict[str, Any]) -> None:
-    """Write the files of a checkpoint, and flush them and their names to disk."""
-    state = {field.name: getattr(checkpoint, field.name) for field in dataclasses.fields(checkpoint)}
-    weights, others = state.pop("weights"), state.pop("other_ranks")
-    state["optimizer"] = checkpoint.optimizer._replace(arrays={})._asdict()
-    state["position"] = vars(checkpoint.position)
-    arrays = dict(checkpoint.optimizer.arrays)
-    for rank, of_rank in enumerate(others, 1):
-        arrays |= {f"{OF_RANK}{rank}/{name}": array for name, array in of_rank.items()}
-    text = json.dumps({**state, "history": history}, indent=1).encode()
-    written = {**shards.write(folder, WEIGHTS, weights), **shards.write(folder, OPTIMIZER, arrays)}
-    written[STATE] = hashlib.sha256(text).hexdigest(), len(text)
-    _write(folder / STATE, text)
-    sums, sizes = ({name: values[i] for name, values in written.items()} for i in (0, 1))
+def _write_files(folder: Path, checkpoint: Checkpoint, number: int, own: Sequence[FileHash | None]) -> None:
+    """Write the files of a checkpoint, the manifest last, and flush them and their names to disk."""
+    hashes = {rank_file(rank): written for rank, written in enumerate(own, 1) if written}
+    for rank, arrays in enumerate(checkpoint.other_ranks, 1):
+        if rank_file(rank) not in hashes:
+            hashes[rank_file(rank)] = _write_arrays(folder / rank_file(rank), arrays)
+    for stem, arrays in ((WEIGHTS, checkpoint.weights), (OPTIMIZER, checkpoint.optimizer.arrays)):
+        parts = _divided(arrays)
+        for name, part in zip(array_files(stem, len(parts)), parts, strict=True):
+            hashes[name] = _write_arrays(folder / name, part)
+    optimizer = checkpoint.optimizer
+    state = {
+        **{name: getattr(checkpoint, name) for name in State.__dataclass_fields__ if name not in NOT_STATE},
+        "optimizer": {"scale": optimizer.scale, "updates": optimizer.updates, "extra": optimizer.extra},
+        "position": vars(checkpoint.position),
+        "history": {"written": number},
+    }
+    hashes[STATE] = _write(folder / STATE, json.dumps(state, indent=1).encode())
+    sums, sizes = ({name: values[i] for name, values in hashes.items()} for i in (0, 1))
     manifest = {"sha256": sums, "bytes": sizes, "step": checkpoint.position.step}
     _write(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     _flush_folder(folder)
 
 
-def _write(path: Path, data: bytes) -> None:
-    with open(path, "xb") as file:
+def _divided(arrays: Weights) -> list[Weights]:
+    """The arrays of each file, in their order; one empty file if there are none."""
+    parts: list[Weights] = [{}]
+    size = 0
+    for name, array in arrays.items():
+        if parts[-1] and size + array.nbytes > FILE_BYTES:
+            parts.append({})
+            size = 0
+        parts[-1][name] = array
+        size += array.nbytes
+    return parts
+
+
+def _write_arrays(path: Path, arrays: Weights) -> FileHash:
+    """Write a file of arrays. Raises UserError for one of a type that safetensors lacks."""
+    for name, array in arrays.items():
+        if array.dtype.name not in TYPES:
+            raise UserError(f"parameter {name} has type {array.dtype.name}", f"use one of {', '.join(sorted(TYPES))}")
+    return _write(path, safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()}))
+
+
+def _write(path: Path, data: bytes) -> FileHash:
+    with open(path, "wb") as file:  # a rank may have left a part of it
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    return hashlib.sha256(data).hexdigest(), len(data)
 
 
 def _flush_folder(folder: Path) -> None:
@@ -127,147 +179,92 @@ def _flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _set_branch_aside(folder: Path, parent: Entry | None) -> None:
-    """Move checkpoints that the next one does not continue, or are too damaged to tell, to a branch of the run.
-
-    parent: that of `save`. What is newer than it was written by training that did not go on.
-    """
-    known = checkpoint_folder.entries(folder)
-    if parent:
-        is_of_run = parent.path.parent.parent == folder.parent
-        known = [entry for entry in known if is_of_run and entry.written <= parent.written]
-    left = sorted(set(checkpoint_folder.paths(folder)) - {entry.path for entry in known})
-    if not left:
-        return
-    branch = _free_path(folder.parent, f"branch-{len(checkpoint_folder.branches(folder.parent)) + 1}")
-    branch.mkdir()
-    for path in left:
-        path.rename(branch / path.name)
-    log.warning("%s keeps %d checkpoint(s) that training does not continue", branch, len(left))
-
-
 def _prune(folder: Path, keep: int, checked: Path) -> None:
     """Remove old checkpoints. Damaged ones do not count, so that they take no whole one's place.
 
     checked: one that is known to be whole. Of the others, which may be large, no more than needed are read.
     """
     known = checkpoint_folder.entries(folder)
-    if len(known) <= keep:
-        return
     is_whole = functools.cache(lambda entry: entry.path == checked or checkpoint_folder.is_whole(entry.path))
     newest = list(itertools.islice(filter(is_whole, reversed(known)), keep))
+    if len(newest) < keep:
+        return
     best = next(filter(is_whole, checkpoint_folder.best_first(known)), None)
-    for entry in known:
-        if entry.written < newest[-1].written and entry != best:
-            # Renamed first, so that none is seen while parts of it are missing.
-            aside = entry.path.with_name(f"{UNFINISHED}{entry.path.name}-{os.getpid()}-old")
-            shutil.rmtree(entry.path.rename(aside), ignore_errors=True)
+    kept = {entry.path for entry in known if entry.written >= newest[-1].written or entry == best}
+    for path in set(checkpoint_folder.paths(folder)) - kept:
+        # Renamed first, so that none is seen while parts of it are missing.
+        aside = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}-old")
+        shutil.rmtree(path.rename(aside), ignore_errors=True)
 
 
-def _check_written(path: Path, written: Checkpoint) -> None:
+def _check_written(path: Path, own: Sequence[FileHash | None]) -> None:
     """Raise Damaged if the checkpoint in folder `path` is not what was written, or is what `load` refuses.
 
-    Reads the files without keeping their arrays, which the sums prove to be those that were written.
+    Reads the files without keeping their arrays, which the sums prove to be those that were written; of those that
+    other ranks have written, only their sizes, as reading them may take a slow network.
     """
     manifest = checkpoint_folder.read_manifest(path)
-    checkpoint_folder.verify(manifest, manifest.sums)
-    with _damaged_if_broken(path):
-        arrays = [written.optimizer.arrays, *written.other_ranks]
-        _checkpoint(checkpoint_folder.read_state(manifest), written.weights, arrays)
+    of_others = {rank_file(rank) for rank, hashed in enumerate(own, 1) if hashed}
+    checkpoint_folder.verify(manifest, manifest.sums.keys() - of_others)
+    for name in of_others:
+        if not os.path.isfile(path / name) or os.path.getsize(path / name) != manifest.sizes[name]:
+            raise Damaged(path, f"{name} is not what its rank has written")
+    checkpoint_folder.read_state(manifest)
 
 
 def load(path: Path) -> Checkpoint:
     """The checkpoint in folder `path`. Raises Damaged, with the reason, if it is not what `save` wrote."""
     manifest = checkpoint_folder.read_manifest(path)
-    with _damaged_if_broken(path):
-        state = checkpoint_folder.read_state(manifest)
-        shards.check_memory(manifest, (WEIGHTS, OPTIMIZER))
-        weights = shards.read(manifest, WEIGHTS)
-        return _checkpoint(state, weights, _by_rank(shards.read(manifest, OPTIMIZER)))
-
-
-@contextlib.contextmanager
-def _damaged_if_broken(path: Path) -> Iterator[None]:
-    """Turn what reading a file of a checkpoint may raise into Damaged."""
+    state = checkpoint_folder.read_state(manifest)
     try:
-        yield
-    except (SafetensorError, MemoryError, *BROKEN) as error:
-        raise Damaged(f"{path}: damaged, or written by another version of hvdtrain ({error})") from None
+        _check_memory(manifest)
+        weights = _read(manifest, manifest.files_of(WEIGHTS))
+        first, *others = _by_rank(_read(manifest, manifest.files_of(OPTIMIZER)))
+        others += [_read(manifest, [name]) for name in manifest.rank_files]
+    except (SafetensorError, OSError, ValueError, KeyError, MemoryError) as error:
+        raise Damaged(path, f"damaged, or written by another version of hvdtrain ({error})") from None
+    position = dict(vars(state.position))
+    if state.position.best_epoch is None:
+        position["best_epoch"] = state.position.epoch
+    return Checkpoint(
+        weights=weights,
+        optimizer=OptimizerState(first, state.optimizer.scale, state.optimizer.updates, state.optimizer.extra),
+        position=Position(**position),
+        other_ranks=tuple(others),
+        **{name: getattr(state, name) for name in State.__dataclass_fields__ if name not in NOT_STATE},
+    )
 
 
-def _checkpoint(state: dict[str, Any], weights: Weights, arrays: list[Weights]) -> Checkpoint:
-    """The checkpoint with this state.json and these arrays. Raises one of BROKEN for values that `save` never writes.
+def _check_memory(manifest: Manifest) -> None:
+    """Raise Damaged if files with arrays are larger, together, than the memory: no run here can have written them.
 
-    arrays: the optimizer's, of rank 0 and of the other ranks if they have their own.
+    Of a sparse file, that takes no disk, all bytes count.
     """
-    state = {name: value for name, value in state.items() if name != "history"}  # read by checkpoint_folder
-    state["optimizer"] = OptimizerState(**{**state["optimizer"], "arrays": arrays[0]})
-    at = state["position"]
-    state["position"] = Position(**{"best_epoch": at["epoch"], **at})  # of earlier versions, which counted no scores
-    state["classes"] = tuple(state["classes"])
-    checkpoint = Checkpoint(weights=weights, other_ranks=tuple(arrays[1:]), **state)
-    _check_values(checkpoint)
-    return checkpoint
+    size = sum(os.stat(manifest.path / name).st_size for name in manifest.array_files)
+    if size > (memory := memory_bytes()):
+        raise Damaged(manifest.path, f"has {size} bytes, and the memory of this machine {memory}")
+
+
+def _read(manifest: Manifest, names: Sequence[str]) -> Weights:
+    """The arrays of these files, if they are what the manifest says."""
+    arrays: Weights = {}
+    for name in names:
+        content = read_limited(manifest.path / name, memory_bytes())
+        manifest.check(name, hashlib.sha256(content).hexdigest(), len(content))
+        part = safetensors.numpy.load(content)
+        if twice := arrays.keys() & part.keys():
+            raise ValueError(f"{name} has arrays of another file: {min(twice)!r:.80}")
+        arrays |= {key: array.copy() for key, array in part.items()}  # which may be written to
+    return arrays
 
 
 def _by_rank(arrays: Weights) -> list[Weights]:
-    """The optimizer's arrays of rank 0, and of the other ranks if they have their own."""
+    """The optimizer's arrays of rank 0, and of the other ranks if an earlier version wrote theirs to the same file."""
     by_rank: dict[int, Weights] = {0: {}}
     for name, array in arrays.items():
         rank, _, of_rank = name.removeprefix(OF_RANK).partition("/") if name.startswith(OF_RANK) else ("0", "", name)
         by_rank.setdefault(int(rank), {})[of_rank] = array
     return [by_rank[rank] for rank in range(len(by_rank))]
-
-
-def _check_values(saved: Checkpoint) -> None:
-    """Raise ValueError for a value that `save` never writes; correct sums do not prove who wrote it."""
-    optimizer = saved.optimizer
-    position = {name: value for name, value in vars(saved.position).items() if name not in ("best", "best_by")}
-    counts = (*position.values(), optimizer.updates)
-    numbers = (saved.score, saved.position.best, optimizer.scale)
-    texts = (
-        saved.model,
-        saved.framework,
-        saved.optimizer_name,
-        saved.data,
-        saved.init,
-        saved.score_choice,
-        saved.position.best_by,
-        *saved.classes,
-    )
-    if (
-        not all(type(count) is int and 0 <= count < LARGEST_COUNT for count in counts)
-        or not all(isinstance(text, str) for text in texts)
-        or not all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
-        or not _holds_numbers(optimizer.extra)
-        or not isinstance(saved.network, dict)
-        or not _is_arithmetic(saved.arithmetic)
-        or not isinstance(saved.network.get("task", ""), str)
-        or not all(array.dtype.kind in "fiubc" for array in optimizer.arrays.values())
-    ):
-        raise ValueError("state.json has values that no run writes")
-
-
-def _is_arithmetic(values: Any) -> bool:
-    """Whether it may be a record of `training.arithmetic`: numbers, texts, and tables of texts."""
-    if not isinstance(values, dict):
-        return False
-    counts, tables = ("shards", "threads"), ("variables", "versions")
-    texts = [value for name, value in values.items() if name not in counts + tables]
-    for table in (values.get(name, {}) for name in tables):
-        if not isinstance(table, dict):
-            return False
-        texts += table.values()
-    return all(type(values.get(name, 0)) is int for name in counts) and all(isinstance(text, str) for text in texts)
-
-
-def _holds_numbers(values: Any) -> bool:
-    """Whether it is a dictionary of finite numbers, or of such dictionaries."""
-    if not isinstance(values, dict):
-        return False
-    numbers = [value for value in values.values() if type(value) in (int, float)]
-    nested = [value for value in values.values() if type(value) not in (int, float)]
-    return all(map(math.isfinite, numbers)) and all(map(_holds_numbers, nested))
 
 
 def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
@@ -298,13 +295,7 @@ def newest(path: Path) -> tuple[Path, Checkpoint]:
     path: that folder, or `best` below it for the whole one of the best score (`runs.best`). Damaged ones are logged.
     Raises UserError if none is whole.
     """
-    run = checkpoint_folder.run_of_best(path)
-    place = run or path
-    folder = place / "checkpoints" if os.path.isdir(place / "checkpoints") else place
-    if run:
-        candidates = [entry.path for entry in best_checkpoints(run, choice_of(path))]
-    else:
-        candidates = [path] if os.path.isfile(path / MANIFEST) else _candidates(folder)
+    candidates = _candidates(path)
     for candidate in candidates:
         try:
             return candidate, load(candidate)
@@ -317,7 +308,28 @@ def newest(path: Path) -> tuple[Path, Checkpoint]:
     )
 
 
-def _candidates(folder: Path) -> list[Path]:
-    """The checkpoints to try: first those too damaged to know their order, to report them, then the newest first."""
+def _candidates(path: Path) -> list[Path]:
+    """The checkpoints to try for `newest`, in this order.
+
+    Of a run, first those too damaged to know their order, to report them, then the newest first.
+    """
+    if run := checkpoint_folder.run_of_best(path):
+        return [entry.path for entry in best_checkpoints(run, choice_of(path))]
+    if os.path.isfile(path / MANIFEST):
+        return [path]
+    folder = path / "checkpoints" if os.path.isdir(path / "checkpoints") else path
     known = [entry.path for entry in checkpoint_folder.entries(folder)]
     return [path for path in checkpoint_folder.paths(folder) if path not in known] + known[::-1]
+
+
+def run_to_continue(path: Path) -> Path | None:
+    """The run in whose folder training goes on that resumes at `path`; None if that begins a new run.
+
+    That is a run that is named by its folder, or by its newest checkpoint. Raises UserError for a figure of
+    `RUN/best:FIGURE` that was not measured.
+    """
+    run = checkpoint_folder.run_of(path)
+    if not run:
+        return path
+    known = checkpoint_folder.entries(run / "checkpoints")
+    return run if known and known[-1].path.absolute() == _candidates(path)[0].absolute() else None

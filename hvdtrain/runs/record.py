@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.sources import run_folder, to_record
+from hvdtrain.config.sources import to_record
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Learner
 from hvdtrain.runs import metrics
 from hvdtrain.runs.lock import trained_by_this_program
+from hvdtrain.runs.records import Record
 from hvdtrain.system import arithmetic, credentials, rank_info, resources, stacks
 from hvdtrain.system.files import read_json, write_all_atomically, write_atomically
 from hvdtrain.system.python_files import is_reference, is_script
@@ -60,13 +61,8 @@ def is_finished(folder: Path) -> bool:
     return bool(end and end.status == "finished") and (folder / "result.json").is_file()
 
 
-def continued_folder(runtime: RuntimeOptions) -> Path | None:
-    """The folder of a run that is continued in place by --resume; None for a run with a new folder.
-
-    Raises UserError if it cannot be created.
-    """
-    if not runtime.auto_resume:
-        return run_folder(runtime.resumed) if runtime.resumed and not runtime.name else None
+def auto_resumed_folder(runtime: RuntimeOptions) -> Path:
+    """The folder of the run that --resume auto names, which may be new. Raises UserError if it cannot be created."""
     for folder in (runtime.runs / name for name in _names(runtime)):
         with _reporting(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -121,18 +117,21 @@ def write_options(
     steps: int,
     bits: dict[str, Any],
     data: str,
+    parent: str = "",
 ) -> dict[str, Any]:
     """Write `config.json`; its content.
 
     options: those of `Config`, as JSON values. network: the record of what is trained. steps: of the whole run. data:
-    the beginning of its fingerprint. bits: what decides the bits besides options and versions. A run that is resumed
-    in its own folder keeps the previous one as `config-<number>.json`. Raises OSError.
+    the beginning of its fingerprint. bits: what decides the bits besides options and versions. parent: the checkpoint
+    of another run that it began with. A run that is resumed in its own folder keeps the previous one as
+    `config-<number>.json`. Raises OSError.
     """
     path = folder / "config.json"
     # All are written before any is renamed, so a full disk leaves the previous one where it is.
     previous = {_previous(folder): path.read_bytes()} if path.exists() else {}
     written = {
         "id": run_id(folder) or secrets.token_hex(8),
+        "parent": Record.read(path).values.get("parent", parent),
         "config": options,
         "runtime": _recorded(runtime),
         "network": network,

@@ -1,24 +1,18 @@
 """The checkpoints in a folder: whether their files are as they were written, and the order in which they were written.
 
-Each checkpoint continues the one that was written before it: those that training does not continue are moved to another
-folder, a branch, before the next one is written.
-
-Standard library only: the launcher reads this as well as training.
+Each checkpoint continues the newest whole one before it. The launcher reads this as well as training.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from hvdtrain.errors import HvdtrainError
-from hvdtrain.system.files import open_regular, read_limited
+from hvdtrain.system.files import Damaged, decoded, open_regular, read_limited, read_record
 
 MANIFEST, STATE = "manifest.json", "state.json"
 WEIGHTS, OPTIMIZER = "weights", "optimizer"
@@ -33,13 +27,95 @@ MAX_BYTES = 1 << 28
 MAX_FILES = 10_000
 """Over which weights or optimizer state are divided."""
 CHUNK_BYTES = 1 << 24
-"""Bytes of a file with arrays that are read or written at a time."""
-BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a file may raise that hvdtrain did not write; it may come from anyone."""
+"""Bytes of a file with arrays that are read at a time to verify it."""
+
+LARGEST_COUNT = 1 << 62
+Numbers = dict[str, int | float | dict[str, int | float | dict[str, int | float]]]
 
 
-class Damaged(HvdtrainError):
-    """A checkpoint is incomplete, or its content is not what was written."""
+def _check_counts(*counts: int) -> None:
+    if not all(0 <= count < LARGEST_COUNT for count in counts):
+        raise ValueError("a count is below 0, or too large")
+
+
+@dataclass(frozen=True)
+class SavedPosition:
+    """Where training was, see `interfaces.learner.Position`."""
+
+    epoch: int
+    rows_in_epoch: int
+    step: int
+    global_batch: int
+    seed: int
+    best: float = 0.0
+    best_epoch: int | None = None
+    """None in checkpoints of earlier versions, which counted no scores."""
+    best_by: str = ""
+
+    def __post_init__(self) -> None:
+        _check_counts(self.epoch, self.rows_in_epoch, self.step, self.global_batch, self.seed, self.best_epoch or 0)
+
+
+@dataclass(frozen=True)
+class SavedOptimizer:
+    """See `interfaces.learner.OptimizerState`, whose arrays are in other files."""
+
+    scale: float
+    updates: int
+    extra: Numbers
+
+
+class SavedArithmetic(TypedDict, total=False):
+    """See `training.arithmetic`."""
+
+    shards: int
+    threads: int
+    instruction_set: str
+    vendor: str
+    device: str
+    libc: str
+    processor: str
+    variables: dict[str, str]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Written:
+    """When a checkpoint was written: its number in the order of writing, from 1."""
+
+    written: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """The content of state.json, see `interfaces.learner.Checkpoint`."""
+
+    history: Written
+    optimizer: SavedOptimizer
+    position: SavedPosition
+    model: str
+    network: dict[str, Any]
+    framework: str
+    optimizer_name: str
+    data: str
+    score: float
+    classes: tuple[str, ...]
+    init: str = ""
+    arithmetic: SavedArithmetic = field(default_factory=SavedArithmetic)
+    score_choice: str = ""
+
+    def __post_init__(self) -> None:
+        _check_counts(self.history.written, self.optimizer.updates)
+        if not isinstance(self.network.get("task", ""), str):
+            raise ValueError("its task has no name")
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """The content of manifest.json: SHA-256, in hexadecimal digits, and bytes of each file, by name."""
+
+    sha256: dict[str, str]
+    bytes: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -50,7 +126,6 @@ class Entry:
     step: int
     score: float
     written: int
-    """Its number in the order of writing, from 1, also among those in branches of its run."""
     score_choice: str = ""
     """What its score is of; only scores of the same are compared."""
 
@@ -92,14 +167,8 @@ def run_of(path: Path) -> Path | None:
 
 
 def next_number(folder: Path) -> int:
-    """The number of the next checkpoint in a folder: above those of all others, also of the run's branches."""
-    places = [folder, *branches(folder.parent)]
-    return 1 + max((entry.written for place in places for entry in entries(place)), default=0)
-
-
-def branches(run: Path) -> list[Path]:
-    """The folders of a run that hold checkpoints which training did not continue."""
-    return [path for path in run.glob("branch-*") if path.is_dir()]
+    """The number of the next checkpoint in a folder: above those of all others."""
+    return 1 + max((entry.written for entry in entries(folder)), default=0)
 
 
 @dataclass(frozen=True)
@@ -116,17 +185,30 @@ class Manifest:
     def files_of(self, stem: str) -> tuple[str, ...]:
         """The files with the arrays of WEIGHTS or OPTIMIZER, in order. Raises Damaged if it does not list them."""
         named = [name for name in self.sums if name.startswith(f"{stem}-")]
-        names = array_files(stem, min(len(named), MAX_FILES) or 1)
-        if len(named) > MAX_FILES or not self.sums.keys() >= set(names):
-            raise Damaged(f"{self.path}: {MANIFEST} does not list all files of the {stem}")
+        return self._listed(stem, array_files(stem, min(len(named), MAX_FILES) or 1), len(named))
+
+    @property
+    def rank_files(self) -> tuple[str, ...]:
+        """The files with what ranks 1, 2, ... have by themselves; none where they have nothing."""
+        named = [name for name in self.sums if name.startswith("rank-")]
+        return self._listed("ranks", tuple(map(rank_file, range(1, min(len(named), MAX_FILES) + 1))), len(named))
+
+    def _listed(self, what: str, names: tuple[str, ...], count: int) -> tuple[str, ...]:
+        if count > MAX_FILES or not self.sums.keys() >= set(names):
+            raise Damaged(self.path, f"{MANIFEST} does not list all files of the {what}")
         return names
+
+    @property
+    def array_files(self) -> tuple[str, ...]:
+        """All files with arrays. Raises Damaged if it does not list them."""
+        return (*self.files_of(WEIGHTS), *self.files_of(OPTIMIZER), *self.rank_files)
 
     def check(self, name: str, digest: str, size: int) -> None:
         """Raise Damaged unless a file has this checksum and size (in bytes)."""
         if size != (written := self.sizes.get(name)):
-            raise Damaged(f"{self.path}: {name} has {size} bytes, of {written!r:.80} that were written")
+            raise Damaged(self.path, f"{name} has {size} bytes, of {written!r:.80} that were written")
         if digest != self.sums.get(name):
-            raise Damaged(f"{self.path}: {name} is not what was written (its SHA-256 differs from that in {MANIFEST})")
+            raise Damaged(self.path, f"{name} is not what was written (its SHA-256 differs from that in {MANIFEST})")
 
 
 def array_files(stem: str, count: int) -> tuple[str, ...]:
@@ -136,36 +218,33 @@ def array_files(stem: str, count: int) -> tuple[str, ...]:
     return tuple(f"{stem}-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1))
 
 
+def rank_file(rank: int) -> str:
+    """The name of the file with what a rank has by itself."""
+    return f"rank-{rank:05d}.safetensors"
+
+
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the checkpoint in folder `path`. Raises Damaged if there is none."""
-    try:
-        content = json.loads(read_limited(path / MANIFEST, MAX_BYTES))
-        sums, sizes = content["sha256"], content["bytes"]
-        if not (isinstance(sums, dict) and isinstance(sizes, dict)):
-            raise ValueError(f"{MANIFEST} holds no checksums")
-        return Manifest(path, sums, sizes)
-    except BROKEN as error:
-        raise Damaged(f"{path}: incomplete ({error})") from None
+    hashes = read_record(path / MANIFEST, Hashes, MAX_BYTES)
+    return Manifest(path, hashes.sha256, hashes.bytes)
 
 
-def read_state(manifest: Manifest) -> dict[str, Any]:
-    """The content of state.json. Raises Damaged if it was changed, ValueError if it is not a JSON object."""
+def read_state(manifest: Manifest) -> State:
+    """The content of state.json. Raises Damaged if it was changed, or has values that no run writes."""
+    path = manifest.path / STATE
     try:
-        data = read_limited(manifest.path / STATE, MAX_BYTES)
-    except BROKEN as error:
-        raise Damaged(f"{manifest.path}: incomplete ({error})") from None
-    manifest.check(STATE, hashlib.sha256(data).hexdigest(), len(data))
-    state = json.loads(data)
-    if not isinstance(state, dict):
-        raise ValueError(f"{STATE} holds no object")
-    return state
+        content = read_limited(path, MAX_BYTES)
+    except OSError as error:
+        raise Damaged(path, f"cannot be read ({error.strerror})") from None
+    manifest.check(STATE, hashlib.sha256(content).hexdigest(), len(content))
+    return decoded(path, content, State)
 
 
 def is_whole(path: Path) -> bool:
     """Whether all files of a checkpoint are as they were written."""
     try:
         manifest = read_manifest(path)
-        verify(manifest, (*manifest.files_of(WEIGHTS), *manifest.files_of(OPTIMIZER), STATE))
+        verify(manifest, (*manifest.array_files, STATE))
         return True
     except Damaged:
         return False
@@ -176,8 +255,8 @@ def verify(manifest: Manifest, names: Iterable[str]) -> None:
     for name in names:
         try:
             digest, size = _digest(manifest.path / name)
-        except BROKEN as error:
-            raise Damaged(f"{manifest.path}: incomplete ({error})") from None
+        except (OSError, ValueError) as error:  # such as a null byte in its name
+            raise Damaged(manifest.path, f"{name!r:.80} cannot be read ({error})") from None
         manifest.check(name, digest, size)
 
 
@@ -195,17 +274,6 @@ def entry_of(path: Path) -> Entry | None:
     """What state.json says of a checkpoint; None if it is damaged."""
     try:
         state = read_state(read_manifest(path))
-        history = state["history"]
-        step, score = _count(state["position"]["step"]), float(state["score"])
-        if not math.isfinite(score):
-            return None
-        return Entry(path, step, score, _count(history["written"]), str(state.get("score_choice", "")))
-    except (Damaged, *BROKEN):
+    except Damaged:
         return None
-
-
-def _count(value: Any) -> int:
-    """A number of steps or checkpoints. Raises ValueError if it is none."""
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r:.80} is not a count")
-    return value
+    return Entry(path, state.position.step, state.score, state.history.written, state.score_choice)

@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hvdtrain.errors import UserError
+from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.system.text import printable
 
 Result = TypeVar("Result")
@@ -30,6 +30,14 @@ DOTS = 1000
 """In one line of such a file: the parser's time and memory grow with the square of the parts of a dotted key."""
 LINES_BYTES = 1 << 30
 """The largest file with a JSON value in each line: a run's metrics."""
+
+
+class Damaged(HvdtrainError):
+    """A file of a run, or a checkpoint, is not as it was written. path: the file's or the folder's. why: in words."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{printable(format(path))}: {why}")
+        self.path, self.why = path, why
 
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -168,6 +176,27 @@ def read_limited(path: Path, limit: int = RECORD_BYTES) -> bytes:
             largest = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
             raise OSError(errno.EFBIG, f"larger than {largest}", str(path))
         return file.read(size)  # given the limit, Python would allocate all of it
+
+
+def read_record(path: Path, kind: type[Result], limit: int = RECORD_BYTES) -> Result:
+    """The record of a schema in a JSON file from anywhere. Raises Damaged if it is none, or is missing."""
+    try:
+        return decoded(path, read_limited(path, limit), kind)
+    except OSError as error:
+        raise Damaged(path, f"cannot be read ({error.strerror})") from None
+
+
+def decoded(path: Path, content: bytes, kind: type[Result]) -> Result:
+    """The record of a schema that a file from anywhere holds. Raises Damaged, which names `path`, if it is none.
+
+    kind: a dataclass, whose `__post_init__` may raise ValueError, or another type.
+    """
+    import msgspec  # here, as the doctor works where packages are missing
+
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(path, f"is not what hvdtrain writes ({printable(str(error))})") from None
 
 
 def read_json(path: Path) -> Any:

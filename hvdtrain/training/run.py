@@ -56,6 +56,8 @@ class RunContext:
     """Set where the run begins."""
     lock: RunLock = field(default_factory=RunLock)
     """The lock of the folder, which rank 0 holds."""
+    parent: str = ""
+    """The checkpoint of another run that it began with."""
     not_finite_at_first: dict[str, np.ndarray] = field(default_factory=dict)
     """Where this rank's weights were not finite before the first step, from `consistency.not_finite`."""
     _assigned: sharding.Assignment | None = None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 
 from hvdtrain.collectives.arrays import gather_arrays
 from hvdtrain.config.forms import Intervals
 from hvdtrain.config.score import Score
-from hvdtrain.interfaces.learner import Checkpoint, Position
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints
+from hvdtrain.runs.checkpoints import FileHash
 from hvdtrain.system import checkpoint_folder
-from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.system.phases import CHECKPOINT, phases
 from hvdtrain.training import consistency
 from hvdtrain.training.run import RunContext
@@ -23,13 +24,14 @@ MAX_SHARE = 0.01
 
 
 class Saver:
-    """Saves the state of a run. parent: the checkpoint that it resumed from.
+    """Saves the state of a run.
 
     first: in a job that survives lost ranks, the number of the first checkpoint that the job may have written.
     """
 
-    def __init__(self, run: RunContext, parent: Entry | None = None, first: int | None = None) -> None:
-        self._run, self._parent, self._first = run, parent, first
+    def __init__(self, run: RunContext, first: int | None = None) -> None:
+        self._run, self._first = run, first
+        self._folder = run.folder / "checkpoints"
         self.every = Intervals.parse(run.runtime.checkpoint_every)
         self._saved_at, self._took_s = time.monotonic(), 0.0
 
@@ -50,29 +52,34 @@ class Saver:
         run, began = self._run, time.monotonic()
         weights = run.learner.weights()
         consistency.check_finite(weights, position.step, run.learner.untrained, run.not_finite_at_first)
-        parameters, others = run.check_same_weights(position.step, weights=weights), self._other_ranks()
+        parameters = run.check_same_weights(position.step, weights=weights)
         if run.is_rank_0:
             run.lock.check()
-            state = dataclasses.replace(run.checkpoint(position, weights, score), other_ranks=others)
-            with must_write(f"the checkpoint of step {position.step}", run.folder):
-                self._parent = self._written(position.step) or self._write(state)
+        with must_write(f"the checkpoint of step {position.step}", run.folder):
+            draft, own, others = self._write_own(position.step)
+            if run.is_rank_0 and not self._is_written(position.step):
+                state = dataclasses.replace(run.checkpoint(position, weights, score), other_ranks=others)
+                checkpoints.save(self._folder, state, run.runtime.keep, draft, own)
         self._saved_at = time.monotonic()
         self._took_s = self._saved_at - began
         return parameters
 
-    def _written(self, step: int) -> Entry | None:
-        """The checkpoint of this step, if the ranks have changed after it was written, and all is done again."""
-        if self._first is None:
-            return None
-        newest = checkpoint_folder.newest_whole(self._run.folder / "checkpoints")
-        return newest if newest and newest.step == step and newest.written >= self._first else None
+    def _is_written(self, step: int) -> bool:
+        """Whether there is a checkpoint of this step, as the ranks have changed after that, and all is done again."""
+        newest = None if self._first is None else checkpoint_folder.newest_whole(self._folder)
+        return bool(newest and self._first and newest.step == step and newest.written >= self._first)
 
-    def _write(self, state: Checkpoint) -> Entry | None:
-        folder = self._run.folder / "checkpoints"
-        return checkpoint_folder.entry_of(checkpoints.save(folder, state, self._run.runtime.keep, self._parent))
+    def _write_own(self, step: int) -> tuple[Path | None, list[FileHash | None], tuple[Weights, ...]]:
+        """Have each other rank write what it has by itself into the checkpoint's folder, or send it to rank 0.
 
-    def _other_ranks(self) -> tuple[Weights, ...]:
-        """The arrays of the other ranks of which each rank has its own; on rank 0."""
+        Returns that folder, and by rank from 1 on the hash of the file, or on rank 0 the arrays. Without any, nothing.
+        """
         learner = self._run.learner
-        local = learner.local_arrays()
-        return tuple(gather_arrays(learner.group, local)[1:]) if local else ()
+        group, local = learner.group, learner.local_arrays()
+        if not local or group.size == 1:
+            return None, [], ()
+        begun = str(checkpoints.begin(self._folder, step)) if group.rank == 0 else ""
+        draft = Path(group.broadcast(begun))
+        written = checkpoints.write_own(draft, group.rank, local) if group.rank else None
+        others = gather_arrays(group, {} if written else local)[1:]
+        return draft, group.gather(written)[1:], tuple(others)

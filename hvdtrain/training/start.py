@@ -89,7 +89,7 @@ class StartedRun:
         self.log, ranks.losses = ranks.logged.add, start.losses
         survives = isinstance(run.group, SurvivingGroup)
         first = checkpoint_folder.next_number(run.folder / "checkpoints") if survives else None
-        saver, auditor = Saver(run, start.parent, first), Auditor(run, self.batches, self.reporter)
+        saver, auditor = Saver(run, first), Auditor(run, self.batches, self.reporter)
         self.training = TrainingLoop(run, start, self.batches, ranks, saver, auditor, observers, self._take_over)
         self.compile_s = 0.0
         """Seconds that this rank took to compile its step."""
@@ -202,14 +202,15 @@ def _begin(run: RunContext, replays: bool) -> Start:
     if run.config.shards:
         consistency.check_same_arithmetic(run.group, run.arithmetic)
     start = resume(run, replays)
+    resumed = start.resumed
     run.folder = start.folder
+    run.parent = "" if resumed is None or resumed.is_relative_to(start.folder) else f"{resumed}"
     if start.is_finished:
         _leave_as_it_is(run, start.position)
     if run.local_steps:
         run.local_steps.begin(start.position.step)
     if run.is_rank_0:
-        checkpoint = str(start.parent.path) if start.parent else ""
-        agent_pipe.send(OpenedRun(str(run.folder), run.runtime.auto_resume, checkpoint))
+        agent_pipe.send(OpenedRun(str(run.folder), run.runtime.auto_resume, str(resumed or "")))
     weights = run.learner.weights()
     run.not_finite_at_first.update(consistency.not_finite(weights))
     parameters = run.check_same_weights(start.position.step, "before the first step", weights)
@@ -265,7 +266,7 @@ def write_record(run: RunContext) -> dict[str, Any]:
     bits = {name: value for name, value in run.arithmetic.items() if name not in consistency.ELSEWHERE}
     data = run.dataset.fingerprint[: record.FINGERPRINT_DIGITS]
     written = record.write_options(
-        run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step, bits, data
+        run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step, bits, data, run.parent
     )
     findings = run.examine_host()
     record.write_json(run.folder / "doctor.json", {"findings": findings})

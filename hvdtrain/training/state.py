@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hvdtrain.collectives.arrays import broadcast_arrays, broadcast_from
 from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
-from hvdtrain.interfaces.learner import IS_DELTA, MEAN, Checkpoint, Learner, Position
+from hvdtrain.interfaces.learner import IS_DELTA, MEAN, RANK_ERROR, Checkpoint, Learner, OptimizerState, Position
 from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
@@ -27,10 +29,8 @@ from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.system import checkpoint_folder
-from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import consistency, starting_weights
-from hvdtrain.training.rank_states import drops_states, for_ranks, local_state
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.starting_weights import StartingWeights
 
@@ -40,8 +40,8 @@ class Start(NamedTuple):
 
     folder: Path
     position: Position
-    parent: Entry | None = None
-    """The checkpoint that it resumes from, of this run or another; known on rank 0 only."""
+    resumed: Path | None = None
+    """The checkpoint that it resumes from, of this run or another."""
     is_finished: bool = False
     """Whether the run in the folder has its last step and its result, so that nothing is left to do."""
     losses: list[Any] = []  # noqa: RUF012  (a NamedTuple's default is never written to)
@@ -72,7 +72,7 @@ def resume(run: RunContext, replays: bool = False) -> Start:
     local_folder, local_path, local_saved, weights = opened or (None, None, None, None)
     has_result = bool(local_folder and record.is_finished(local_folder))
     folder, path, has_result = group.broadcast((local_folder, local_path, has_result))
-    saved = broadcast_checkpoint(group, local_saved and for_ranks(local_saved, learner))
+    saved = broadcast_checkpoint(group, local_saved and _for_ranks(local_saved, learner))
     is_finished = has_result and saved is not None and run.is_over(_recounted(run, saved))
     if is_finished:
         console.close_log()  # that of another run, which this process has trained before
@@ -81,16 +81,15 @@ def resume(run: RunContext, replays: bool = False) -> Start:
     if path is None or saved is None:
         _begin_with(learner, weights)
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
-    parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
     if not replays and (config.shards or saved.arithmetic):
         consistency.check_resumed(config, run.arithmetic, path, saved)
     restore(run, path, saved)
-    if local_saved and drops_states(local_saved, learner):
+    if local_saved and _drops_states(local_saved, learner):
         ranks = 1 + len(local_saved.other_ranks)
         log.warning(
             "each of the checkpoint's %d ranks has its own optimizer state; all ranks resume from rank 0's", ranks
         )
-    return Start(folder, _resumed(learner, path, saved), parent, is_finished)
+    return Start(folder, _resumed(learner, path, saved), path, is_finished)
 
 
 def _begin_with(learner: Learner, local: StartingWeights | None) -> None:
@@ -130,7 +129,8 @@ def _open(
     check: raises UserError for a checkpoint of another run that cannot be resumed, for which no folder is created.
     read: reads the weights that a run begins with which resumes nothing.
     """
-    folder = record.continued_folder(runtime)
+    folder = checkpoints.run_to_continue(runtime.resumed) if runtime.resumed and not runtime.name else None
+    folder = record.auto_resumed_folder(runtime) if runtime.auto_resume else folder
     if folder:
         lock.acquire(folder)  # before reading: the job that has the folder may write a newer checkpoint
         path, saved = _find(runtime, folder)
@@ -216,7 +216,7 @@ def _check_saved(run: RunContext, path: Path, saved: Checkpoint) -> None:
 
 def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Checkpoint) -> None:
     """Load the optimizer's state, if the checkpoint has that of this optimizer."""
-    state = local_state(learner, saved)
+    state = _local_state(learner, saved)
     of_mean, state = state.under(MEAN), state.without(MEAN)
     if saved.framework != config.framework:  # in whose order of elements the mean's state is
         state, of_mean = state._replace(extra={}), {}
@@ -289,6 +289,35 @@ def recounted(config: Config, position: Position, samples: int, size: int) -> Po
 
 def _recounted(run: RunContext, saved: Checkpoint) -> Position:
     return recounted(run.config, saved.position, run.samples, run.group.size)
+
+
+def _drops_states(saved: Checkpoint, learner: Learner) -> bool:
+    """Whether ranks had optimizer states of their own, which these ranks cannot have."""
+    others = saved.other_ranks
+    has_same = learner.state_by_rank and 1 + len(others) == learner.group.size
+    return bool(others and others[0].keys() - {RANK_ERROR}) and not has_same
+
+
+def _for_ranks(saved: Checkpoint, learner: Learner) -> Checkpoint:
+    """The checkpoint as these ranks resume it: of what each had by itself, they have the same, or what replaces it."""
+    ranks, size = 1 + len(saved.other_ranks), learner.group.size
+    if ranks == 1:
+        return saved
+    others = saved.other_ranks
+    if _drops_states(saved, learner):
+        others = tuple({RANK_ERROR: arrays[RANK_ERROR]} if RANK_ERROR in arrays else {} for arrays in others)
+    optimizer = saved.optimizer
+    if ranks != size and RANK_ERROR in others[0]:  # the mean of all gradients then has the same still to come
+        errors = [arrays[RANK_ERROR] for arrays in (optimizer.arrays, *others)]
+        mean = np.mean(errors, axis=0, dtype=np.float64).astype(np.float32)
+        optimizer = optimizer._replace(arrays=optimizer.arrays | {RANK_ERROR: mean})
+    return dataclasses.replace(saved, optimizer=optimizer, other_ranks=others if ranks == size else ())
+
+
+def _local_state(learner: Learner, saved: Checkpoint) -> OptimizerState:
+    """This rank's optimizer state: that of rank 0, with what each rank has by itself."""
+    local = ({}, *saved.other_ranks)[learner.group.rank] if saved.other_ranks else {}
+    return saved.optimizer._replace(arrays=saved.optimizer.arrays | local)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from hvdtrain.views.terminal.figures import decimal, duration, short, speed, ste
 
 TEXTS = (
     *("name", "folder", "id", "started", "state", "reason", "framework", "strategy", "model", "data"),
-    *("scored_by", "best_checkpoint", "evaluated"),
+    *("scored_by", "best_checkpoint", "evaluated", "parent"),
 )
 COLUMNS = (
     *TEXTS,
@@ -152,6 +152,7 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
     metrics = [metric(name) for name in metric_names(views)[:most]]
     parts = sorted({view.run.part for view in views}) or ["test"]
     loss = column(f"{' or '.join(parts)} loss", 3 if metrics else 2, lambda view: decimal(view.evaluated_loss))
+    parent = column("parent", 15, lambda view: view.values["parent"], 15)
     table = Table.of_columns(
         [
             (Column("name", left=True, least=LEAST_NAME, overflow="wrap"), [view.name for view in views]),
@@ -169,6 +170,7 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
             column("epoch", 11, lambda view: short(view.values["epoch"])),
             column("time left", 10, lambda view: duration(view.left_s)),
             column("best checkpoint", 14, lambda view: view.values["best_checkpoint"], 15),
+            *([parent] if any(parent[1]) else []),
             column("model", 12, lambda view: view.values["model"], 8),
             column("data", 13, lambda view: view.values["data"], 12),
         ]

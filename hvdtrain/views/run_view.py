@@ -128,6 +128,7 @@ class RunView:
         options, tested = self.run.recorded, self.run.last_records["test"]
         return {
             "name": self.name, "folder": printable(str(self.folder)), "id": self.run.config.text("id"),
+            "parent": self.run.config.text("parent"),
             "started": self.run.started.replace("T", " ")[:19],
             "state": self.state.name, "reason": self.state.reason, "rank": self.state.rank,
             "framework": options.text("framework"), "strategy": self.run.strategy, "model": options.text("model"),

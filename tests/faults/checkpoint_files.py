@@ -44,20 +44,18 @@ def write(suite: Suite, launcher: str, framework: str) -> Row:
 def kills_while_writing(folder: Path, kills: int, generator: random.Random) -> int:
     """Kill a process that writes checkpoints, again and again; returns the number of the last checkpoint.
 
-    One in ten resumes from an older checkpoint, and leaves a branch. Each checkpoint that the writer announced must
-    be the newest, or older than the newest, and each one that exists must be whole.
+    Each checkpoint that the writer announced must be the newest, or older than the newest, and each one that exists
+    must be whole.
     """
     checkpoints_folder = folder / "checkpoints"
     announced = 0
     for _ in range(kills):
-        known = checkpoint_folder.entries(checkpoints_folder)
-        parent = generator.choice(known) if known and generator.random() < 0.1 else None
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reader)
             try:
-                _write_until_killed(checkpoints_folder, writer, parent)
+                _write_until_killed(checkpoints_folder, writer)
             finally:
                 os._exit(1)
         os.close(writer)
@@ -77,7 +75,7 @@ def kills_while_writing(folder: Path, kills: int, generator: random.Random) -> i
     return announced
 
 
-def _write_until_killed(folder: Path, pipe: int, parent: checkpoint_folder.Entry | None) -> None:
+def _write_until_killed(folder: Path, pipe: int) -> None:
     """Save checkpoint after checkpoint, and announce the number of each once it is saved."""
     number = checkpoints.newest(folder)[1].position.epoch if checkpoint_folder.paths(folder) else 0
     weights = initial_weights(LENET, "xavier", 1)
@@ -86,6 +84,5 @@ def _write_until_killed(folder: Path, pipe: int, parent: checkpoint_folder.Entry
         position = Position(number, 128, number * 7919 % 1000, 64, 0)  # steps in no order, as if renumbered
         state = OptimizerState({}, 0.0, 0, {})
         saved = Checkpoint(weights, state, position, "lenet", LENET_RECORD, "torch", "sgd", "ab12")
-        path = checkpoints.save(folder, saved, 3, parent)
-        parent = checkpoint_folder.entry_of(path)
+        checkpoints.save(folder, saved, 3)
         os.write(pipe, number.to_bytes(4, "little"))

@@ -24,7 +24,7 @@ from hvdtrain.__main__ import main
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import from_record, recorded, to_record
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
-from hvdtrain.runs import checkpoints, metrics, shards
+from hvdtrain.runs import checkpoints, metrics
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.training import replay
@@ -49,7 +49,7 @@ def saved_files() -> dict[str, bytes]:
 
 SAVED = saved_files()
 with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(shards, "SHARD_BYTES", 16)
+    patch.setattr(checkpoints, "FILE_BYTES", 16)
     DIVIDED = saved_files()
     """The same weights in several files."""
 WEIGHTS, MOMENTA, STATE = checkpoints.FILES

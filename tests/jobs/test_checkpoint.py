@@ -5,6 +5,7 @@ Writers are processes because they are killed, and ranks because they send each 
 
 import dataclasses
 import functools
+import json
 import random
 import re
 
@@ -102,8 +103,8 @@ def test_a_loss_scale_belongs_to_fp16(one_process, framework):
 
 
 @pytest.mark.guarantee("newest-checkpoint")
-def test_renumbered_steps_and_a_branch(tmp_path):
-    """Another batch size, another --remainder, and then an older checkpoint: the newest is the one written last."""
+def test_renumbered_steps_and_an_older_checkpoint(tmp_path):
+    """Another batch size, another --remainder, and then an older checkpoint, which begins a run of its own."""
     trainings = [
         ("--name", "run", "--epochs", "2"),
         ("--resume", "runs/run", "--epochs", "3", "--batch-size", "256"),
@@ -113,10 +114,10 @@ def test_renumbered_steps_and_a_branch(tmp_path):
     single = [(*SINGLE, "--remainder", "pad", *options) for options in trainings]
     status, output = run(several("numpy", single, "alone", 1), tmp_path)
     assert status == 0, output
-    folder = tmp_path / "runs" / "run"
     resumed = re.findall(r"resumed from runs/run/checkpoints/step-0*(\d+): epoch (\d), step (\d+)", output)
     assert resumed == [("46", "3", "12"), ("18", "4", "15"), ("46", "3", "46")]
-    assert "runs/run/branch-1 keeps 2 checkpoint(s) that training does not continue" in output
+    (folder,) = (path for path in (tmp_path / "runs").iterdir() if path.name != "run")
+    assert newest(tmp_path / "runs" / "run").position.step == 20
+    assert json.loads((folder / "config.json").read_text())["parent"] == "runs/run/checkpoints/step-00000046"
     position = newest(folder).position
     assert dataclasses.replace(position, best=0.0, best_epoch=0) == Position(3, 0, 69, 64, 0)
-    assert sorted(path.name for path in (folder / "branch-1").iterdir()) == ["step-00000018", "step-00000020"]

@@ -29,7 +29,7 @@ from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.registry import NETWORKS
-from hvdtrain.runs import plots, shards
+from hvdtrain.runs import checkpoints, plots
 from hvdtrain.system import rank_info
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import consistency
@@ -274,7 +274,7 @@ def several(framework: str, options: list[str]) -> None:
 
 def in_small_parts(framework: str, options: list[str]) -> None:
     """Like `several`, but with checkpoints of many small files, and arrays that travel in small messages."""
-    shards.SHARD_BYTES, arrays.MESSAGE_BYTES = 20_000, 3_001
+    checkpoints.FILE_BYTES, arrays.MESSAGE_BYTES = 20_000, 3_001
     several(framework, options)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints
-from hvdtrain.system.checkpoint_folder import Entry
 from support.networks import LENET, LENET_RECORD
 
 PASSWORD = "correct-horse-battery"
@@ -27,13 +26,13 @@ class Harm:
         return os.mkdir, (str(self.path),)
 
 
-def save_checkpoint(folder: Path, keep: int = 1, parent: Entry | None = None, **changes: Any) -> Path:
+def save_checkpoint(folder: Path, keep: int = 1, draft: Path | None = None, own: Any = (), **changes: Any) -> Path:
     """Save a checkpoint that is valid except for these changes."""
     weights = initial_weights(LENET, "xavier", 0)
     folder.parent.mkdir(parents=True, exist_ok=True)
     named = "lenet", LENET_RECORD, "torch", "sgd", "ab", 0.0, tuple("0123456789")
     made = Checkpoint(weights, OptimizerState({}), Position(), *named)
-    return checkpoints.save(folder, Checkpoint(**{**vars(made), **changes}), keep, parent)
+    return checkpoints.save(folder, Checkpoint(**{**vars(made), **changes}), keep, draft, own)
 
 
 def rewrite(path: Path, name: str, content: bytes) -> None:

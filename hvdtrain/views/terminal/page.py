@@ -143,7 +143,11 @@ def _findings(records: Sequence[Record], width: int | None) -> list[Text]:
 
 def _files(screen: Shown) -> dict[str, object]:
     folder = screen.view.folder
-    files: dict[str, object] = {"folder": str(folder), "id": screen.view.values["id"]}
+    files: dict[str, object] = {
+        "folder": str(folder),
+        "id": screen.view.values["id"],
+        "parent": screen.view.values["parent"],
+    }
     if ranks := STACKS.ranks(folder):
         files[f"stacks of rank {format_ranks(ranks)}:"] = "heartbeats/stacks-rank-N.txt"
     return {name: value for name, value in files.items() if value}

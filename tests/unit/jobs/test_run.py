@@ -25,7 +25,7 @@ from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job, reduced
 from hvdtrain.jobs.run import Restarts
 from hvdtrain.runs.lock import RunLock
-from hvdtrain.runs.record import continued_folder
+from hvdtrain.runs.record import auto_resumed_folder
 from hvdtrain.system import agent_pipe, rank_info, run_steps
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.rank_info import RESUME, RUN_NAME
@@ -93,7 +93,7 @@ def test_each_training_of_a_program_has_a_run_of_its_own(tmp_path, monkeypatch):
     def folders(start):
         monkeypatch.setenv(agent_pipe.VARIABLE, start)
         for _ in range(2):
-            folder = continued_folder(RuntimeOptions(runs=tmp_path, name="slurm-1", resume="auto"))
+            folder = auto_resumed_folder(RuntimeOptions(runs=tmp_path, name="slurm-1", resume="auto"))
             with RunLock() as lock:
                 lock.acquire(folder)
             yield folder.name

@@ -1,24 +1,25 @@
-"""Checkpoints on disk, also divided over several files: what is kept, how much memory it takes, and damage."""
+"""Checkpoints on disk: which is the newest or the best, what is kept, files of several parts and ranks, and damage."""
 
 import errno
 import json
 import os
-import tracemalloc
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from support.networks import LENET, LENET_RECORD
 from support.untrusted import rewrite, save_checkpoint
 
-from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
-from hvdtrain.networks.random_numbers import initial_weights
-from hvdtrain.runs import checkpoints, shards
-from hvdtrain.runs.checkpoints import MANIFEST, Damaged
-from hvdtrain.system import checkpoint_folder
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces.learner import OptimizerState, Position
+from hvdtrain.runs import best, checkpoints
+from hvdtrain.runs.checkpoints import MANIFEST, Damaged, run_to_continue
+from hvdtrain.runs.metrics import MetricsWriter
+from hvdtrain.system import checkpoint_folder, run_end
+from hvdtrain.system.checkpoint_folder import Entry
+from hvdtrain.views.run_view import chosen_run
 
-LARGE = 1 << 22
-"""Bytes of an array of the tests of memory."""
 ARRAYS = {
     "scalar": np.array(3, np.int64),
     "empty": np.zeros((0, 4), np.float32),
@@ -30,12 +31,173 @@ ARRAYS = {
 }
 
 
+class Run:
+    """A run's folder, to which checkpoints are written that differ in their step only."""
+
+    def __init__(self, folder, keep=9):
+        folder.mkdir(exist_ok=True)
+        self.folder, self.place, self.keep = folder, folder / "checkpoints", keep
+
+    def save(self, *steps, **given):
+        for step in steps:
+            path = save_checkpoint(self.place, self.keep, position=Position(step=step), **given)
+        return path
+
+    def names(self):
+        return [path.name.removeprefix("step-").lstrip("0") for path in checkpoint_folder.paths(self.place)]
+
+    def newest(self):
+        """Step of the checkpoint from which the run resumes; the launcher must also know it."""
+        found = checkpoints.newest(self.folder)[1].position.step
+        assert run_end.newest_checkpoint(self.folder).step == found
+        return found
+
+    def damage(self, step, file=checkpoints.FILES[0]):
+        path = self.place / f"step-{step:08d}" / file
+        path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path / "run")
+
+
+@pytest.mark.guarantee("newest-checkpoint")
+def test_the_newest_is_the_last_one_written_though_steps_were_renumbered(run):
+    run.keep = 2
+    for step in (92, 115, 138, 42, 48, 42):
+        run.save(step)
+        assert run.newest() == step
+    assert run.names() == ["42-6", "48"], "both of step 42 were there"
+
+
+@pytest.mark.guarantee("damaged-checkpoint")
+@pytest.mark.parametrize("file", [*checkpoints.FILES, MANIFEST])
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing"])
+def test_damage_is_reported_and_the_newest_intact_checkpoint_used(run, caplog, file, damage):
+    path = run.save(1, 2) / file
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.unlink() if damage == "missing" else path.write_bytes(data if damage == "flip" else data[:-9])
+    with pytest.raises(Damaged, match="step-00000002"):
+        checkpoints.load(path.parent)
+    assert run.newest() == 1
+    assert "step-00000002" in caplog.text
+    run.save(2)
+    assert run.newest() == 2, "training has continued from step 1"
+
+
+def test_pruning_keeps_whole_checkpoints_besides_damaged_ones(run):
+    run.save(1, 2, 3)
+    run.damage(3)
+    run.keep = 2
+    run.save(4)
+    assert run.names() == ["2", "3", "4"]
+    run.damage(4, MANIFEST)
+    run.keep = 1
+    run.save(5)
+    assert run.names() == ["5"]
+
+
+def test_best_names_the_best_whole_checkpoint(run):
+    best = run.folder / "best"
+    for step, score in ((1, 0.7), (2, 0.9), (3, 0.8)):
+        run.save(step, score=score)
+    run.save(4)
+    assert checkpoints.newest(best)[1].position.step == 2
+    run.damage(2)
+    assert checkpoints.newest(best)[1].position.step == 3
+    best.mkdir()  # a folder of that name is what it is
+    with pytest.raises(UserError, match="no intact checkpoint"):
+        checkpoints.newest(best)
+
+
+def test_scores_of_another_figure_are_not_compared(run):
+    """A run that is resumed with another --score."""
+    run.keep = 1
+    run.save(1, score=0.9)
+    for step, score in ((2, 0.3), (3, 0.2)):
+        run.save(step, score=score, score_choice="max:f1")
+    run.save(4)
+    assert checkpoints.newest(run.folder / "best")[1].position.step == 2
+    assert run.names() == ["2", "4"]
+
+
+def test_an_older_checkpoint_begins_a_new_run(run, tmp_path):
+    older = run.save(1, score=1.0)
+    newest = run.save(2)
+    assert [run_to_continue(path) for path in (run.folder, newest)] == [run.folder] * 2
+    assert [run_to_continue(path) for path in (older, run.folder / "best")] == [None] * 2
+    branch = shutil.copytree(older, run.folder / "branch-1" / older.name)  # of an earlier version
+    assert run_to_continue(branch) is None and checkpoints.newest(branch)[1].position.step == 1
+
+
+def test_a_checkpoint_stands_for_its_run_in_commands_about_runs(run, monkeypatch):
+    path = run.save(1, score=1.0)
+    (run.folder / "config.json").write_text("{}")
+    (run.folder / "metrics.jsonl").write_text("")
+    assert [chosen_run(place) for place in (run.folder, run.folder / "best", path)] == [run.folder] * 3
+    monkeypatch.chdir(path.parent)
+    assert chosen_run(Path(path.name)) == run.folder
+
+
+VALUES = {3: (3.0, 0.2), 6: (1.5, 0.9), 9: (2.0, 0.9)}
+
+
+@pytest.fixture
+def evaluated(tmp_path, monkeypatch):
+    """A run with a checkpoint and an evaluation at each of three steps, and a checkpoint within an epoch."""
+    (tmp_path / "checkpoints").mkdir()
+    known = [Entry(tmp_path / "checkpoints" / f"step-{step}", step, step / 10, step) for step in (3, 6, 7, 9)]
+    monkeypatch.setattr(checkpoint_folder, "entries", lambda _: known)
+    writer = MetricsWriter(tmp_path)
+    for step, (perplexity, hit) in VALUES.items():
+        writer.write("test", step, epoch=step / 3, loss=1.0 / step, perplexity=perplexity, hit=hit)
+    writer.close()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("best", 9),
+        ("best:min:perplexity", 6),
+        ("best:max:perplexity", 3),
+        ("best:max:hit", 9),  # of equal ones the newest
+        ("best:min:loss", 9),
+        ("checkpoints/step-7", 7),
+        ("", None),
+    ],
+)
+def test_by_any_figure(evaluated, name, step):
+    (evaluated / "checkpoints" / "step-7").mkdir()
+    (evaluated / "checkpoints" / "step-7" / MANIFEST).write_text("{}")
+    assert best.step_of(evaluated / name) == step
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("best:min:perplexit", "has measured no 'perplexit' (did you mean perplexity?)"),
+        ("best:perplexity", "does not say whether the greatest or the least value is the best"),
+    ],
+)
+def test_what_was_not_measured(evaluated, name, reason):
+    with pytest.raises(UserError) as raised:
+        best.step_of(evaluated / name)
+    assert reason in raised.value.reason and raised.value.remedy
+    (evaluated / "metrics.jsonl").write_text('{"kind": "test", "step": 5, "epoch": 1, "loss": 1.0}\n')
+    with pytest.raises(UserError, match="no evaluation has given a checkpoint"):
+        best.step_of(evaluated / "best:min:loss")
+
+
+# Files.
+
+
 @pytest.fixture()
 def small(monkeypatch):
-    """Files of 300 bytes, read and written in chunks of 64."""
-    monkeypatch.setattr(shards, "SHARD_BYTES", 300)
-    for module in (shards, checkpoint_folder):
-        monkeypatch.setattr(module, "CHUNK_BYTES", 64)
+    """Files of 300 bytes of arrays."""
+    monkeypatch.setattr(checkpoints, "FILE_BYTES", 300)
 
 
 def same(arrays, expected):
@@ -48,73 +210,90 @@ def same(arrays, expected):
 
 @pytest.mark.usefixtures("small")
 def test_divided_arrays_are_loaded_as_saved(tmp_path):
+    """An array larger than a file has one of its own; they are those of the library."""
     state = OptimizerState({f"momentum/{i}": np.full(60, i, np.float32) for i in range(4)})
-    others = ({"momentum/0": np.ones(60, np.float32)},)
-    path = save_checkpoint(tmp_path, weights=ARRAYS, optimizer=state, other_ranks=others)
+    path = save_checkpoint(tmp_path, weights=ARRAYS, optimizer=state)
     loaded = checkpoints.load(path)
     same(loaded.weights, ARRAYS)
     same(loaded.optimizer.arrays, state.arrays)
-    same(loaded.other_ranks[0], others[0])
     assert checkpoint_folder.is_whole(path)
-
-
-@pytest.mark.usefixtures("small")
-def test_an_array_larger_than_a_file_has_one_of_its_own(tmp_path):
-    path = save_checkpoint(tmp_path, weights=ARRAYS)
     names = [f"weights-{number:05d}-of-00003.safetensors" for number in (1, 2, 3)]
     assert sorted(one.name for one in path.glob("weights*")) == names
-    assert names[0] in json.loads((path / MANIFEST).read_text())["sha256"]
     found = [sorted(load_file(path / name)) for name in names]
     assert found == [["empty", "scalar", "transposed"], ["large"], ["big_endian", "flags", "half"]]
-    assert load_file(path / names[0])["transposed"].tolist() == ARRAYS["transposed"].tolist()
 
 
-def test_a_file_that_the_library_wrote_is_loaded(tmp_path):
+OWN = [{"error": np.full(9, rank, np.float32)} for rank in range(4)]
+"""What each of four ranks has by itself."""
+
+
+@pytest.fixture
+def of_ranks(tmp_path):
+    """A checkpoint of four ranks, of which rank 2 does not reach the folder of rank 0."""
+    folder = tmp_path / "run" / "checkpoints"
+    folder.parent.mkdir()
+    draft = checkpoints.begin(folder, 7)
+    own = [
+        checkpoints.write_own(tmp_path / "other host" if rank == 2 else draft, rank, OWN[rank]) for rank in (1, 2, 3)
+    ]
+    assert own[1] is None
+    sent = ({}, OWN[2], {})
+    given = {"position": Position(step=7), "optimizer": OptimizerState(OWN[0]), "other_ranks": sent}
+    return save_checkpoint(folder, draft=draft, own=own, **given)
+
+
+def test_each_rank_writes_its_own_file_or_sends_its_arrays(of_ranks):
+    loaded = checkpoints.load(of_ranks)
+    for arrays, expected in zip([loaded.optimizer.arrays, *loaded.other_ranks], OWN, strict=True):
+        same(arrays, expected)
+    assert sorted(one.name for one in of_ranks.glob("rank-*")) == [f"rank-0000{i}.safetensors" for i in (1, 2, 3)]
+    assert [one.name for one in of_ranks.parent.iterdir()] == [of_ranks.name]
+
+
+def test_a_file_that_a_rank_has_not_written_whole(tmp_path):
+    tmp_path.joinpath("run").mkdir()
+    draft = checkpoints.begin(tmp_path / "run" / "checkpoints", 0)
+    hashed = checkpoints.write_own(draft, 1, OWN[1])
+    os.truncate(draft / "rank-00001.safetensors", 9)
+    with pytest.raises(Damaged, match="is not what its rank has written"):
+        save_checkpoint(draft.parent, draft=draft, own=[hashed], other_ranks=({},))
+    assert not [*draft.parent.iterdir()]
+
+
+def test_arrays_of_ranks_in_one_file_as_earlier_versions_wrote_them(tmp_path):
     path = save_checkpoint(tmp_path)
+    save_file(OWN[0] | {f"rank-{rank}/error": OWN[rank]["error"] for rank in (1, 2)}, path / "optimizer.safetensors")
+    rewrite(path, "optimizer.safetensors", (path / "optimizer.safetensors").read_bytes())
     loaded = checkpoints.load(path)
-    save_file(loaded.weights, path / "weights.safetensors")
-    rewrite(path, "weights.safetensors", (path / "weights.safetensors").read_bytes())
-    same(checkpoints.load(path).weights, loaded.weights)
+    for arrays, expected in zip([loaded.optimizer.arrays, *loaded.other_ranks], OWN[:3], strict=True):
+        same(arrays, expected)
 
 
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("damage", ["missing", "flipped", "cut", "swapped"])
-def test_a_damaged_shard_is_noticed(tmp_path, damage):
-    path = save_checkpoint(tmp_path, weights=ARRAYS)
-    first, second, _ = sorted(path.glob("weights*"))
-    data = bytearray(second.read_bytes())
-    if damage == "missing":
-        second.unlink()
-    elif damage == "swapped":
-        first.rename(path / "x")
-        second.rename(first)
-        (path / "x").rename(second)
-    else:
-        data[-9] ^= 1
-        second.write_bytes(data if damage == "flipped" else data[:-9])
-    with pytest.raises(Damaged, match=path.name):
-        checkpoints.load(path)
-    assert not checkpoint_folder.is_whole(path)
+def rank_file(path, number):
+    return path / f"rank-0000{number}.safetensors"
 
 
-def test_memory_holds_the_arrays_once(tmp_path, monkeypatch):
-    """Both while they are written and checked, and while they are read."""
-    monkeypatch.setattr(shards, "SHARD_BYTES", 4 * LARGE)
-    for module in (shards, checkpoint_folder):
-        monkeypatch.setattr(module, "CHUNK_BYTES", 1 << 16)
-    weights = {f"w{i}": np.full(LARGE // 4, i, np.float32) for i in range(8)}
-    tracemalloc.start()
-    try:
-        path = save_checkpoint(tmp_path, weights=weights)
-        written = tracemalloc.get_traced_memory()[1]
-        tracemalloc.reset_peak()
-        loaded = checkpoints.load(path)
-        read = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    same(loaded.weights, weights)
-    assert written < LARGE
-    assert 8 * LARGE <= read < 9 * LARGE
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: rank_file(path, 3).unlink(),
+        lambda path: rank_file(path, 3).write_bytes(rank_file(path, 3).read_bytes()[:-1] + b"x"),
+        lambda path: os.truncate(rank_file(path, 2), 60),
+        lambda path: shutil.copy(rank_file(path, 2), rank_file(path, 1)),
+        lambda path: rename_in_manifest(path, "rank-00003", "rank-00004"),
+    ],
+    ids=["missing", "flipped", "cut", "swapped", "not listed"],
+)
+def test_a_damaged_part_is_noticed(of_ranks, damage):
+    damage(of_ranks)
+    with pytest.raises(Damaged, match=of_ranks.name):
+        checkpoints.load(of_ranks)
+    assert not checkpoint_folder.is_whole(of_ranks)
+
+
+def rename_in_manifest(path, name, other):
+    manifest = path / MANIFEST
+    manifest.write_text(manifest.read_text().replace(name, other))
 
 
 def test_a_full_disk_gets_its_space_back(tmp_path, monkeypatch):
@@ -125,33 +304,20 @@ def test_a_full_disk_gets_its_space_back(tmp_path, monkeypatch):
         raise full
 
     monkeypatch.setattr(os, "fsync", fail)
+    assert checkpoints.write_own(tmp_path, 1, OWN[1]) is None, "rank 0 tells it"
+    (tmp_path / "rank-00001.safetensors").unlink()
     with pytest.raises(OSError, match="No space left"):
         save_checkpoint(tmp_path)
     assert [one.name for one in tmp_path.iterdir()] == [older.name]
     checkpoints.load(older)
 
 
-def checkpoint(step=1):
-    weights = initial_weights(LENET, "xavier", step)
-    state = OptimizerState({f"momentum/{name}": value for name, value in weights.items()}, -0.5, 7, {"a": 1})
-    position = Position(1, 2, step, 64, 0)
-    return Checkpoint(weights, state, position, "lenet", LENET_RECORD, "torch", "sgd", "ab12", 0.0, ("0", "1"))
-
-
-@pytest.mark.guarantee("damaged-checkpoint")
-@pytest.mark.parametrize("file", [*checkpoints.FILES, checkpoints.MANIFEST])
-@pytest.mark.parametrize("damage", ["flip", "cut", "missing"])
-def test_damage_is_reported_and_the_newest_intact_checkpoint_used(tmp_path, caplog, file, damage):
-    for step in (1, 2):
-        checkpoints.save(tmp_path, checkpoint(step), keep=5)
-    path = tmp_path / "step-00000002" / file
-    data = bytearray(path.read_bytes())
-    if damage == "missing":
-        path.unlink()
-    else:
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data if damage == "flip" else data[: len(data) // 2])
-    with pytest.raises(Damaged, match="step-00000002"):
-        checkpoints.load(tmp_path / "step-00000002")
-    assert checkpoints.newest(tmp_path)[1].position.step == 1
-    assert "step-00000002" in caplog.text
+def test_state_of_an_earlier_version(tmp_path):
+    path = save_checkpoint(tmp_path, position=Position(epoch=3, step=4))
+    state = json.loads((path / "state.json").read_text())
+    for name in ("best", "best_epoch", "best_by"):
+        del state["position"][name]
+    del state["score_choice"], state["arithmetic"]
+    rewrite(path, "state.json", json.dumps({**state, "history": {"written": 1, "parent": "x"}}).encode())
+    loaded = checkpoints.load(path)
+    assert (loaded.position, loaded.arithmetic) == (Position(epoch=3, step=4, best_epoch=3), {})

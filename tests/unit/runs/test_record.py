@@ -37,15 +37,9 @@ def test_named_run_needs_a_new_folder(tmp_path):
         record.create_folder(Config(), runtime, 1)
 
 
-def test_folder_in_which_a_run_is_continued(tmp_path):
-    (tmp_path / "run" / "checkpoints" / "step-00000001").mkdir(parents=True)
-    (tmp_path / "run" / "config.json").touch()
-    for path in (tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-00000001"):
-        assert record.continued_folder(RuntimeOptions(resume=path)) == tmp_path / "run"
-        assert record.continued_folder(RuntimeOptions(resume=path, name="other")) is None
-    assert record.continued_folder(RuntimeOptions()) is None
-    named = RuntimeOptions(runs=tmp_path / "new", name="run", resume="auto")
-    assert record.continued_folder(named) == tmp_path / "new" / "run"
+def test_folder_of_a_run_that_is_resumed_by_its_name(tmp_path):
+    runtime = RuntimeOptions(runs=tmp_path / "new", name="run", resume="auto")
+    assert record.auto_resumed_folder(runtime) == tmp_path / "new" / "run"
     assert (tmp_path / "new" / "run").is_dir()
 
 
@@ -76,11 +70,15 @@ def train_once(tmp_path, monkeypatch):
     return train_with
 
 
-def test_a_run_that_is_resumed_in_its_folder_keeps_its_id(tmp_path, train_once):
-    first = train_once("run", 2, resume="auto")["id"]
-    assert re.fullmatch("[0-9a-f]{16}", first)
-    assert train_once("run", 4, resume="auto")["id"] == first
-    assert train_once("other", 4, resume=tmp_path / "run")["id"] != first
+def test_a_run_that_is_resumed_in_its_folder_keeps_its_id_and_parent(tmp_path, train_once):
+    first = train_once("run", 2, resume="auto")
+    assert re.fullmatch("[0-9a-f]{16}", first["id"])
+    assert train_once("run", 4, resume="auto")["id"] == first["id"]
+    other = train_once("other", 5, resume=tmp_path / "run")
+    assert other["id"] != first["id"] and other["parent"].endswith("run/checkpoints/step-00000004")
+    (tmp_path / "run").rename(tmp_path / "gone")
+    again = train_once("other", 6, resume="auto")
+    assert (again["id"], again["parent"]) == (other["id"], other["parent"])
 
 
 @pytest.mark.parametrize("value", ["0123", "0123456789ABCDEF", 5, None, {"a": 1}])

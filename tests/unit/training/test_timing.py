@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -98,6 +99,7 @@ def test_rows_that_pad_a_batch_are_not_images(clock):
 class SlowRun:
     """The parts of a `Run` that a `Saver` uses on a rank that writes nothing; its checkpoints take time."""
 
+    folder, group = Path(), SingleProcess()
     is_rank_0 = state_by_rank = False
     local_arrays = staticmethod(dict)
     untrained = frozenset()
@@ -117,7 +119,7 @@ class SlowRun:
 
 @pytest.mark.parametrize(("seconds", "wait_s"), [(0.5, 60), (2, 200)])
 def test_checkpoint_is_due_after_a_minute_or_when_it_takes_a_hundredth_of_the_time(clock, seconds, wait_s):
-    saver = Saver(SlowRun(clock, seconds), None)
+    saver = Saver(SlowRun(clock, seconds))
     clock.now += 59.9
     assert not saver.is_due
     clock.now += 0.2
@@ -127,7 +129,7 @@ def test_checkpoint_is_due_after_a_minute_or_when_it_takes_a_hundredth_of_the_ti
     assert not saver.is_due
     clock.now += 0.2
     assert saver.is_due
-    never = Saver(SlowRun(clock, 0, checkpoint_every="0s"), None)
+    never = Saver(SlowRun(clock, 0, checkpoint_every="0s"))
     clock.now += 1e6
     assert not never.is_due
 

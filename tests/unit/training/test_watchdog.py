@@ -15,7 +15,7 @@ import pytest
 from support.jobs import wait_for
 from support.untrusted import save_checkpoint
 
-from hvdtrain.runs import checkpoints, shards
+from hvdtrain.runs import checkpoints
 from hvdtrain.system import files
 from hvdtrain.training import heartbeats
 from hvdtrain.training.heartbeats import Heartbeat, Heartbeats, Observation, explain, state_of
@@ -216,7 +216,7 @@ def test_each_file_of_a_checkpoint_changes_the_state(tmp_path, monkeypatch):
         states.append(state_of(sys._getframe()))
         return open(*arguments, **options)
 
-    for module in (checkpoints, shards, files):
+    for module in (checkpoints, files):
         monkeypatch.setattr(module, "open", slow_open, raising=False)
     for _ in range(3):
         save_checkpoint(tmp_path / "checkpoints", keep=1)
