@@ -22,7 +22,8 @@ from pathlib import Path
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import to_record
-from hvdtrain.runs.metrics import NAME, MetricsReader
+from hvdtrain.runs.history import HistoryReader
+from hvdtrain.runs.metrics import NAME
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.views.run_view import RunFollower
 from hvdtrain.views.terminal.screen import Shown, screen_lines
@@ -48,7 +49,7 @@ def main() -> None:
         seconds = median_s(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
         print(f"hvdtrain runs: {options.runs} runs of {options.records} records: {seconds:.2f} s")
         make_run(Path(name, "large"), records, options.ranks, has_end=False)
-        follower, curves = RunFollower(Path(name, "large")), MetricsReader(Path(name, "large", NAME))
+        follower, curves = RunFollower(Path(name, "large")), HistoryReader(Path(name, "large", NAME))
         shown = Shown.read(follower.look(), curves)
         seconds = median_s(lambda: screen_lines(shown._replace(view=follower.look()), 120, 50))
         print(

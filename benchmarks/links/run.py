@@ -27,7 +27,7 @@ from rows import ROWS, TASKS, Row, Task, choose, write_data
 from hvdtrain.config.option import invalid, option
 from hvdtrain.config.option_parser import read_arguments
 from hvdtrain.errors import MissingPackage, TrainingError, UserError
-from hvdtrain.runs.json_lines import decoded
+from hvdtrain.runs.metrics import decoded
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_outputs
 

@@ -1,6 +1,6 @@
 """What happened to a run's ranks while it trained: which left and joined, which shards moved, what audits found.
 
-A run's records say it, of which nothing is expected: what is odd in one is left out, or the record is.
+A run's records say it; those that no run writes are left out.
 """
 
 from __future__ import annotations
@@ -8,18 +8,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from hvdtrain.runs.metrics import HAPPENED, MetricsReader
-from hvdtrain.runs.records import Record, shown
+from hvdtrain.runs.records import shown
 from hvdtrain.system.text import count_of, format_ranks
 
 MAX_RECORDS, MAX_CHANGES = 2000, 300
 """Of more records, the newest ones are read; and of more changes in them, the newest ones are kept."""
-MAX_RANK, MAX_RANKS = 1 << 20, 1 << 14
-"""No rank has a higher number, and no list names more."""
+MAX_RANKS = 1 << 14
+"""No list names more."""
 LOST, JOINED, SHARDS, AUDIT = "lost", "joined", "shards", "audit"
 """Kinds of changes."""
+MOST = msgspec.Meta(max_length=MAX_RANKS)
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
+RankList = Annotated[list[Rank], MOST]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+Duration = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class RankEvent(NamedTuple):
@@ -36,59 +43,96 @@ class RankEvent(NamedTuple):
     text: str
 
 
-class Members(NamedTuple):
+class LostRank(msgspec.Struct):
+    """A rank that was lost, and why: `was killed by SIGKILL`."""
+
+    rank: Rank
+    why: str = ""
+
+
+class Happened(msgspec.Struct, tag_field="kind"):
+    """What a record of HAPPENED says first."""
+
+    step: Count
+    epoch: float | None = None
+    time: float = 0.0
+
+    def event(self, kind: str, rank: int | None, text: str) -> RankEvent:
+        """It, as a line of a rank."""
+        return RankEvent(kind, self.step, self.epoch, self.time, rank, text)
+
+
+class MembersRecord(Happened, tag="members"):
     """Which ranks train together from a step on."""
 
-    step: int
-    epoch: float | None
-    time: float
-    number: int
-    hosts: dict[int, str]
-    """The host of each rank, in the order of their positions; empty if it is not known."""
-    lost: dict[int, str]
-    """Ranks that were lost at this step, and why: `was killed by SIGKILL`."""
-    joined: tuple[int, ...]
-    paused_s: float
+    ranks: RankList = []
+    """In the order of their positions."""
+    names: list[str] = msgspec.field(name="hosts", default_factory=list)
+    """The host of each; empty if it is not known."""
+    leaving: Annotated[list[LostRank], MOST] = msgspec.field(name="lost", default_factory=list)
+    """Ranks that were lost at this step."""
+    joined: RankList = []
+    number: Count = 0
+    seconds: Duration = 0.0
     """How long training stood still."""
-    repeated: int
+    repeated: Count = 0
     """Steps that were done again."""
 
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Members | None:
-        """From a record; None if it does not say which ranks there are."""
-        record, ranks = Record(values), _ranks(values.get("ranks"))
-        if record.count("step") is None or not ranks:
-            return None
-        named = record.tables("lost")[:MAX_RANKS]
-        lost = {rank: one.text("why") for one in named if (rank := one.count("rank")) is not None}
-        return cls(
-            *_when(record),
-            record.count("number") or 0,
-            dict(zip(ranks, _texts(values.get("hosts"), len(ranks)), strict=True)),
-            {rank: why for rank, why in lost.items() if rank < MAX_RANK},
-            tuple(_ranks(values.get("joined"))),
-            max(record.number("seconds") or 0.0, 0.0),
-            record.count("repeated") or 0,
+    def __post_init__(self) -> None:
+        if not self.ranks or len(set(self.ranks)) < len(self.ranks) or len(self.names) not in (0, len(self.ranks)):
+            raise ValueError("its ranks are none of a job")
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        """The host of each rank; empty if it is not known."""
+        return dict(zip(self.ranks, map(shown, self.names or [""] * len(self.ranks)), strict=True))
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """Why each rank was lost."""
+        return {lost.rank: shown(lost.why) for lost in self.leaving}
+
+
+class ShardsRecord(Happened, tag="shards"):
+    """Shards that have moved."""
+
+    moved: list[tuple[Count, Rank, Rank]] = []
+    """Of each: its number, the rank that had it, and the one that has it now."""
+    counts: list[Rank | None] = []
+    """How many each rank has now; None for one that is not there."""
+    why: str = ""
+
+    @property
+    def change(self) -> RankEvent:
+        givers, takers = ({move[place] for move in self.moved} for place in (1, 2))
+        text = (
+            f"{count_of(len(self.moved), 'shard')} moved from {_which(givers)} to {_which(takers)} at step {self.step}"
         )
+        giver = givers.pop() if len(givers) == 1 else None
+        return self.event(SHARDS, giver, f"{text}: {shown(self.why)}" if self.why else text)
 
 
-def _when(record: Record) -> tuple[int, float | None, float]:
-    """Step, epoch and time of a record."""
-    return record.count("step") or 0, record.number("epoch"), record.number("time") or 0.0
+class AuditRecord(Happened, tag="audit", kw_only=True):
+    """A shard of which two ranks have computed different bits."""
+
+    shard: Count
+    rank: Rank
+    by: Rank
+    """The rank that computed it again."""
+    wrong: Rank | None = None
+
+    @property
+    def change(self) -> RankEvent:
+        found = "which one is wrong is not known" if self.wrong is None else f"rank {self.wrong} computed wrong bits"
+        text = f"shard {self.shard} of step {self.step} has other bits on rank {self.rank} than on rank {self.by}"
+        return self.event(AUDIT, self.wrong, f"{text}: {found}")
 
 
-def _ranks(value: Any) -> list[int]:
-    """A list of different ranks; empty for anything else."""
-    ranks = value if isinstance(value, list) else []
-    if len(ranks) > MAX_RANKS or not all(type(rank) is int and 0 <= rank < MAX_RANK for rank in ranks):
-        return []
-    return ranks if len(set(ranks)) == len(ranks) else []
+class Audited(msgspec.Struct):
+    """How many shards were computed a second time so far, and how many of them had other bits."""
 
-
-def _texts(value: Any, count: int) -> list[str]:
-    """So many texts: those of a list, or empty ones where it is not one of so many."""
-    texts = value if isinstance(value, list) and len(value) == count else [""] * count
-    return [shown(text) if isinstance(text, str) else "" for text in texts]
+    audits: Count = 0
+    unequal: Count = 0
 
 
 @dataclass
@@ -97,7 +141,7 @@ class Changes:
 
     changes: list[RankEvent] = field(default_factory=list)
     """In the order in which they began: a loss, and that the rank joined again, are one."""
-    members: Members | None = None
+    members: MembersRecord | None = None
     """The newest ones; None for a run whose ranks cannot change."""
     lost: dict[int, RankEvent] = field(default_factory=dict)
     """Ranks that are not there now."""
@@ -141,18 +185,20 @@ class Changes:
         found = cls()
         history = _MembersHistory(found)
         drafts: deque[_Draft] = deque(maxlen=MAX_CHANGES)
-        for values in reader.all(HAPPENED, MAX_RECORDS):
-            if values["kind"] == "members":
-                drafts.extend(history.add(values))
+        for record in reader.all(HAPPENED, MAX_RECORDS).typed(MembersRecord | ShardsRecord | AuditRecord):  # type: ignore[arg-type]
+            if isinstance(record, MembersRecord):
+                drafts.extend(history.add(record))
                 found.shards = {}  # each change of the ranks distributes them anew
-            elif change := _moved(values) if values["kind"] == "shards" else _audited(values):
-                drafts.append(_Draft(change))
-                found.shards = _counts(values) if change.kind == SHARDS else found.shards
-                found.moves += len(_moves(values)) if change.kind == SHARDS else 0
+            elif isinstance(record, AuditRecord):
+                drafts.append(_Draft(record.change))
+            elif record.moved:
+                drafts.append(_Draft(record.change))
+                found.shards = {rank: count for rank, count in enumerate(record.counts) if count is not None}
+                found.moves += len(record.moved)
         found.changes = [draft.change for draft in drafts]
         found.lost = {rank: draft.change for rank, draft in history.open.items()}
-        if audited := Record(next(iter(reader.of_kind("audited")[::-1]), {})):
-            found.audits, found.unequal = audited.count("audits") or 0, audited.count("unequal") or 0
+        for audited in reader.of_kind("audited")[-1:].typed(Audited):
+            found.audits, found.unequal = audited.audits, audited.unequal
         return found
 
 
@@ -164,7 +210,7 @@ class _Draft:
     host: str = ""
     pause_s: float = 0.0
     repeated: int = 0
-    joined: Members | None = None
+    joined: MembersRecord | None = None
     """The members that it joined."""
 
     @property
@@ -173,7 +219,7 @@ class _Draft:
         if self.joined:
             host = self.joined.hosts.get(self.first.rank or 0, "")
             again = f", joined again at step {self.joined.step}{f' on {host}' if host != self.host else ''}"
-            pauses.append(self.joined.paused_s)
+            pauses.append(self.joined.seconds)
         is_pause = self.first.kind in (LOST, JOINED)
         pause = f"; paused {' + '.join(map(_seconds, pauses))}"
         repeated = f", {count_of(self.repeated, 'step')} repeated" if self.repeated else ""
@@ -188,11 +234,9 @@ class _MembersHistory:
         self.open: dict[int, _Draft] = {}
         """Of ranks that have not joined again."""
 
-    def add(self, values: dict[str, Any]) -> Iterator[_Draft]:
+    def add(self, new: MembersRecord) -> Iterator[_Draft]:
         """The next record; what has changed."""
-        new, before = Members.of(values), self._found.members
-        if not new:
-            return
+        before = self._found.members
         if before and (new.number <= before.number or new.step < before.step):  # all processes were started again
             self.open.clear()
             before = None
@@ -207,72 +251,30 @@ class _MembersHistory:
             yield from self._join(rank, new)
         if not (left or new.lost or joined):
             text = f"connections between the ranks broke at step {new.step}"
-            yield _Draft(RankEvent(LOST, *new[:3], None, text), "", new.paused_s, new.repeated)
-        self._found.paused_s += new.paused_s
+            yield _Draft(new.event(LOST, None, text), "", new.seconds, new.repeated)
+        self._found.paused_s += new.seconds
         self._found.repeated += new.repeated
 
-    def _lose(self, rank: int, host: str, why: str, new: Members) -> _Draft:
+    def _lose(self, rank: int, host: str, why: str, new: MembersRecord) -> _Draft:
         self._found.losses += 1
         text = f"{_who(rank, host)} lost at step {new.step}{f' ({why})' if why else ''}"
         while len(self.open) >= MAX_RANKS:
             del self.open[next(iter(self.open))]
-        self.open[rank] = _Draft(RankEvent(LOST, *new[:3], rank, text), host, new.paused_s, new.repeated)
+        self.open[rank] = _Draft(new.event(LOST, rank, text), host, new.seconds, new.repeated)
         return self.open[rank]
 
-    def _join(self, rank: int, new: Members) -> Iterator[_Draft]:
+    def _join(self, rank: int, new: MembersRecord) -> Iterator[_Draft]:
         self._found.joins += 1
         host = new.hosts[rank]
         if lost := self.open.pop(rank, None):
             lost.joined = new
         else:
             text = f"{_who(rank, host)} joined at step {new.step}"
-            yield _Draft(RankEvent(JOINED, *new[:3], rank, text), host, new.paused_s, new.repeated)
+            yield _Draft(new.event(JOINED, rank, text), host, new.seconds, new.repeated)
 
 
 def _who(rank: int, host: str) -> str:
     return f"rank {rank} on {host}" if host else f"rank {rank}"
-
-
-def _moves(values: dict[str, Any]) -> list[list[int]]:
-    """Shard, the rank that had it, and the one that has it now, of each that moved."""
-    moved = values.get("moved")
-    triples = [_numbers(triple) for triple in moved] if isinstance(moved, list) else []
-    return [triple for triple in triples if len(triple) == 3]
-
-
-def _counts(values: dict[str, Any]) -> dict[int, int]:
-    """The number of shards of each rank that is there."""
-    counts = values.get("counts")
-    by_rank = enumerate(counts if isinstance(counts, list) else [])
-    return {rank: count for rank, count in by_rank if type(count) is int and 0 <= count < MAX_RANK}
-
-
-def _numbers(value: Any) -> list[int]:
-    """A list of small integers from 0 on; empty for anything else."""
-    numbers = value if isinstance(value, list) and len(value) <= 3 else []
-    return numbers if all(type(number) is int and 0 <= number < MAX_RANK for number in numbers) else []
-
-
-def _moved(values: dict[str, Any]) -> RankEvent | None:
-    record, moves = Record(values), _moves(values)
-    step = record.count("step")
-    if step is None or not moves:
-        return None
-    givers, takers = ({move[place] for move in moves} for place in (1, 2))
-    text = f"{count_of(len(moves), 'shard')} moved from {_which(givers)} to {_which(takers)} at step {step}"
-    why = record.text("why")
-    giver = givers.pop() if len(givers) == 1 else None
-    return RankEvent(SHARDS, *_when(record), giver, f"{text}: {why}" if why else text)
-
-
-def _audited(values: dict[str, Any]) -> RankEvent | None:
-    record = Record(values)
-    shard, rank, by, wrong = (record.count(name) for name in ("shard", "rank", "by", "wrong"))
-    if record.count("step") is None or shard is None or rank is None or by is None:
-        return None
-    found = "which one is wrong is not known" if wrong is None else f"rank {wrong} computed wrong bits"
-    text = f"shard {shard} of step {record.count('step')} has other bits on rank {rank} than on rank {by}: {found}"
-    return RankEvent(AUDIT, *_when(record), wrong, text)
 
 
 def _which(ranks: Iterable[int]) -> str:

@@ -10,6 +10,7 @@ differ. At the end the file stays, marked as released: so no number is used twic
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -17,12 +18,12 @@ import re
 import secrets
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from hvdtrain.errors import FolderLost, UserError
 from hvdtrain.system import agent_pipe
-from hvdtrain.system.files import file_system_time, read_limited
+from hvdtrain.system.files import Damaged, decoded, file_system_time, read_limited
 from hvdtrain.system.processes import ProcessIdentity
 from hvdtrain.system.rank_info import JOB
 
@@ -37,7 +38,8 @@ RELEASE_S = 5.0
 """How long the end of a run waits for a folder that does not respond."""
 
 
-class Holder(NamedTuple):
+@dataclass(frozen=True)
+class Holder:
     """The content of a lock file: which process wrote it, and for which job."""
 
     process: ProcessIdentity
@@ -57,25 +59,13 @@ class Holder(NamedTuple):
         identity, job = ProcessIdentity.current(), os.environ.get(JOB, "")
         return cls(identity, job, since, secrets.token_hex(8), os.environ.get(agent_pipe.VARIABLE, ""))
 
-    def to_json(self) -> str:
-        values = {**self._asdict(), "process": self.process._asdict()}
-        return json.dumps(values) + "\n"
+    def __post_init__(self) -> None:
+        texts = self.process.host, self.process.place, self.job, self.since, self.token, self.start
+        if not all(text.isprintable() for text in texts):
+            raise ValueError("a text has control characters")
 
-    @classmethod
-    def from_json(cls, text: str) -> Holder | None:
-        """None for what `to_json` has not written, or not yet completely."""
-        try:
-            values: dict[str, Any] = json.loads(text)
-            holder = cls(**{**values, "process": ProcessIdentity(**values["process"])})
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return None
-        process = holder.process
-        texts, numbers = (
-            (process.host, process.place, holder.job, holder.since, holder.token, holder.start),
-            process[2:],
-        )
-        valid = all(isinstance(text, str) and text.isprintable() for text in texts)
-        return holder if valid and all(type(number) is int for number in numbers) else None
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self)) + "\n"
 
 
 class RunLock:
@@ -186,10 +176,9 @@ class RunLock:
     def _mark_released(self, this: Holder) -> None:
         """In place, as a full disk has no space for a new file."""
         with contextlib.suppress(OSError), open(self._path, "r+") as file:
-            holder = Holder.from_json(file.read())
+            holder = _read(self._path)
             if holder and holder.token == this.token:
-                file.seek(0)
-                file.write(this._replace(released=True).to_json())
+                file.write(dataclasses.replace(this, released=True).to_json())
                 file.truncate()
 
 
@@ -257,10 +246,9 @@ def _modified(path: Path) -> float:
 
 def _read(path: Path) -> Holder | None:
     """None for a file that is gone or not complete."""
-    try:
-        return Holder.from_json(read_limited(path).decode(errors="replace"))
-    except FileNotFoundError:
-        return None
+    with contextlib.suppress(Damaged, FileNotFoundError):
+        return decoded(path, read_limited(path), Holder)
+    return None
 
 
 def _files(folder: Path) -> list[Path]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
-import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
-from hvdtrain.runs import rank_times
+import msgspec
+
 from hvdtrain.runs.console import log
-from hvdtrain.runs.json_lines import LinesByEpoch, Records, decoded
-from hvdtrain.runs.step_times import StepSeconds
 from hvdtrain.system.files import LINES_BYTES, last_bytes, open_regular
 from hvdtrain.system.text import finite_number, to_json
 
@@ -52,10 +52,10 @@ BLOCK_BYTES = 1 << 14
 """What is read first from the end of the file; it holds some fifty records."""
 MAX_END_BYTES = 1 << 20
 """What is read at most from the end: an evaluation that is further from it is not found."""
-HASH = re.compile("[0-9a-f]{16}")
-"""What `training.consistency.checksum` gives."""
 
 Values = dict[str, Any]
+Record = TypeVar("Record")
+Reader = TypeVar("Reader", bound="MetricsReader")
 
 
 class MetricsWriter:
@@ -92,56 +92,49 @@ class MetricsWriter:
             log.warning("%s lacks %d record(s) that the disk did not accept", self._path, self._lost)
 
 
-class Curve(NamedTuple):
-    """The points of a curve, in the order of training."""
+class Records(Sequence[dict[str, Any]]):
+    """Records as the lines that they are in the file, a tenth of the memory of objects: each is decoded when it is
+    asked for."""
 
-    epochs: list[float]
-    steps: list[int]
-    values: list[float]
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = lines
 
-    def __bool__(self) -> bool:
-        return bool(self.values)
+    def __len__(self) -> int:
+        return len(self._lines)
 
-    def thinned(self, most: int) -> Curve:
-        """At most about `most` points, with the least and the greatest value of each group of neighbors kept."""
-        size = len(self.values)
-        if size <= most:
-            return self
-        groups = max(most // 2, 1)
-        kept = {0, size - 1}
-        for group in range(groups):
-            first = group * size // groups
-            values = self.values[first : (group + 1) * size // groups]
-            kept |= {first + values.index(min(values)), first + values.index(max(values))}
-        places = sorted(kept)
-        epochs, values = ([column[place] for place in places] for column in (self.epochs, self.values))
-        return Curve(epochs, [self.steps[place] for place in places], values)
+    def __getitem__(self, place: Any) -> Any:
+        return Records(self._lines[place]) if isinstance(place, slice) else decoded(self._lines[place])
+
+    def typed(self, kind: type[Record]) -> Iterator[Record]:
+        """Those that are records of a schema, as msgspec decodes them."""
+        decoder = msgspec.json.Decoder(kind)
+        for line in self._lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                yield decoder.decode(line)
 
 
-class SavedHash(NamedTuple):
-    """The hash of the weights at a checkpoint."""
+class LinesByEpoch:
+    """The lines of records of one kind, in the order of their epochs, with the number of each.
 
-    step: int
-    parameters: str
-    """16 hexadecimal digits, as in `result.json`."""
-    time: float
-    """When it was written, in seconds since 1970; 0 if it is not known."""
+    keeps_all: whether a record takes the place of none, as one of what happened, also in steps that were repeated.
+    """
 
+    def __init__(self, keeps_all: bool = False) -> None:
+        self._keeps_all = keeps_all
+        self.epochs: list[float] = []
+        self.numbers = array("q")
+        self.lines: list[bytes] = []
 
-class History(NamedTuple):
-    """What a run's metrics say about its whole training. What it did not record is empty."""
-
-    train_loss: Curve
-    evaluated_loss: Curve
-    """That of the evaluations."""
-    metrics: dict[str, Curve]
-    """Those of the evaluations, by name."""
-    logged: dict[str, Curve]
-    """Those that a script logged, see `MetricsReader.logged`."""
-    part: str
-    """Of the data that was evaluated: `validation` or `test`; empty for none."""
-    ranks: dict[int, StepSeconds]
-    """By rank, see `rank_times.summed`."""
+    def add(self, epoch: float, number: int, line: bytes) -> int:
+        """Add a record in place of those at or after its epoch; how many more there are."""
+        before = len(self.lines)
+        while self.epochs and self.epochs[-1] >= epoch and not self._keeps_all:
+            for column in (self.epochs, self.numbers, self.lines):
+                column.pop()
+        self.epochs.append(epoch)
+        self.numbers.append(number)
+        self.lines.append(line)
+        return len(self.lines) - before
 
 
 class MetricsReader:
@@ -167,7 +160,7 @@ class MetricsReader:
         self._kept: dict[str, LinesByEpoch] = {}
         self._number = self._size = 0
 
-    def read(self) -> MetricsReader:
+    def read(self: Reader) -> Reader:
         """Read what was appended; a file that was replaced or cut is read again. Returns this reader."""
         self.error = None
         try:
@@ -226,62 +219,6 @@ class MetricsReader:
         """The part of the data that the run evaluates while it trains."""
         return next((part for part in EVALUATIONS if part in self._kept), "test")
 
-    def metrics(self) -> list[str]:
-        """The names of the metrics of evaluations."""
-        names: dict[str, None] = {}
-        for record in self.of_kind(self.part):
-            names.update(dict.fromkeys(metrics_of(record)))
-            if len(names) >= MAX_METRICS:
-                break
-        return list(names)[:MAX_METRICS]
-
-    def curve(self, name: str) -> Curve:
-        """The finite values of one of CURVES, or of a metric."""
-        kind, key = CURVES.get(name, (self.part, name))
-        return self._curves(kind, [key])[key]
-
-    def _curves(self, kind: str, names: list[str]) -> dict[str, Curve]:
-        """The finite values of these names in records of a kind."""
-        curves = {name: Curve([], [], []) for name in names}
-        for record in self.of_kind(kind):
-            epoch = finite_number(record.get("epoch"))
-            for name, curve in curves.items() if epoch is not None else ():
-                value = finite_number(record.get(name))
-                if epoch is not None and value is not None:
-                    curve.epochs.append(epoch)
-                    curve.steps.append(record["step"])
-                    curve.values.append(value)
-        return curves
-
-    def logged(self) -> dict[str, Curve]:
-        """The finite values that a script logged, as `logged NAME`."""
-        curves: dict[str, Curve] = {}
-        for record in self.of_kind("train"):
-            epoch = finite_number(record.get("epoch"))
-            for name, value in logged_of(record).items():
-                if epoch is not None and (f"logged {name}" in curves or len(curves) < MAX_METRICS):
-                    curve = curves.setdefault(f"logged {name}", Curve([], [], []))
-                    curve.epochs.append(epoch)
-                    curve.steps.append(record["step"])
-                    curve.values.append(value)
-        return curves
-
-    def hashes(self) -> dict[int, SavedHash]:
-        """By step: the hashes of the weights at checkpoints, of which not all need to be there any more."""
-        found = {}
-        for record in self.of_kind("checkpoint"):
-            step, parameters = record["step"], record.get("parameters")
-            if type(step) is int and step > 0 and isinstance(parameters, str) and HASH.fullmatch(parameters):
-                found[step] = SavedHash(step, parameters, finite_number(record.get("time")) or 0.0)
-        return found
-
-    def history(self) -> History:
-        """The curves, and the times of ranks."""
-        ranks = rank_times.summed(self.of_kind("train"), has_changed=bool(self.of_kind("members")))
-        evaluated = self._curves(self.part, ["loss", *self.metrics()])
-        part = self.part if any(evaluated.values()) else ""
-        return History(self.curve("loss"), evaluated.pop("loss"), evaluated, self.logged(), part, ranks)
-
 
 def metrics_of(record: Values, others: Collection[str] = NOT_METRICS) -> dict[str, float]:
     """The finite metrics of an evaluation's record, or of a result's object `metrics`, by name. others: no metrics."""
@@ -334,3 +271,14 @@ def _newest(content: bytes, kind: str) -> Values | None:
 def _mark(kind: str) -> bytes:
     """What lines of a kind contain, as `MetricsWriter` writes them."""
     return f'"kind": "{kind}"'.encode()
+
+
+def decoded(line: bytes) -> Any:
+    """The JSON value of a line; None for what is none."""
+    try:
+        return msgspec.json.decode(line)
+    except (ValueError, RecursionError):  # such as NaN, which the standard library reads
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError):
+            return None

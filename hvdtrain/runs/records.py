@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_json
 from hvdtrain.system.text import finite_number, printable
 
@@ -15,64 +15,20 @@ MAX_TEXT = 300
 MAX_COUNT = 1 << 53
 
 
-class Problem(NamedTuple):
-    """What is wrong with a file."""
-
-    path: Path
-    what: str
-
-
-class DamagedFile(UserError):
-    """A file of a run holds what no run writes."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.path, self.what = problem
-        super().__init__(
-            f"{printable(format(self.path))}: cannot be read ({self.what})",
-            "correct it, or move this run's folder away, or repeat the run",
-        )
-
-
 class Record:
-    """A JSON object of a file. A value that is missing, or of another kind than is asked for, is None or empty.
+    """A JSON object of a file. A value that is missing, or of another kind than is asked for, is None or empty."""
 
-    problems: gets what is wrong with the file, for readers that refuse it.
-    """
+    __slots__ = ("values",)
 
-    __slots__ = ("path", "problems", "values")
-
-    def __init__(
-        self, values: dict[str, Any] | None = None, path: Path = Path(), problems: list[Problem] | None = None
-    ) -> None:
-        self.values, self.path = values or {}, path
-        self.problems: list[Problem] = [] if problems is None else problems
+    def __init__(self, values: dict[str, Any] | None = None) -> None:
+        self.values = values or {}
 
     @classmethod
-    def read(cls, path: Path, problems: list[Problem] | None = None) -> Record:
+    def read(cls, path: Path) -> Record:
         """The object that a file holds; empty if there is none that can be read."""
-        record = cls({}, path, problems)
-        try:
-            record._set(read_json(path), "the file")
-        except OSError as error:
-            record.note(str(error.strerror))
-        except (ValueError, RecursionError) as error:
-            record.note(f"not JSON: {error}")
-        return record
-
-    def _set(self, value: Any, what: str) -> None:
-        if isinstance(value, dict):
-            self.values = value
-        else:
-            self.note(f"{what} is not a JSON object")
-
-    def note(self, what: str) -> None:
-        """Add a problem of the file."""
-        self.problems.append(Problem(self.path, what))
-
-    def require(self) -> None:
-        """Raise DamagedFile if a problem is known."""
-        if self.problems:
-            raise DamagedFile(self.problems[0])
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            return cls(value) if isinstance(value := read_json(path), dict) else cls()
+        return cls()
 
     def __bool__(self) -> bool:
         return bool(self.values)
@@ -99,12 +55,10 @@ class Record:
             if isinstance(value, str | int | float)
         }
 
-    def table(self, name: str, required: bool = False) -> Record:
-        """The object of that name. required: whether it is a problem if there is none."""
-        value, table = self.values.get(name), Record({}, self.path, self.problems)
-        if value is not None or required:
-            table._set(value, f'"{name}"')
-        return table
+    def table(self, name: str) -> Record:
+        """The object of that name."""
+        value = self.values.get(name)
+        return Record(value if isinstance(value, dict) else {})
 
     def tables(self, name: str) -> list[Record]:
         """The objects in the list of that name."""

@@ -6,16 +6,20 @@ import functools
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.score import ACCURACY, Score, score_of
 from hvdtrain.config.sources import FACTS, to_record
+from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
-from hvdtrain.runs.metrics import History, MetricsReader
-from hvdtrain.runs.records import Problem, Record, as_text
+from hvdtrain.runs.history import History, HistoryReader
+from hvdtrain.runs.records import MAX_COUNT, Record, as_text
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
+from hvdtrain.system.files import read_json
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 
@@ -23,6 +27,39 @@ NOT_SETTINGS = ("framework", "strategy", "recipe", "seed")
 """Options that are columns, names for other options, or what repetitions may change."""
 LAYERS = "layers"
 """The setting that tells networks of one --model name apart: a checksum of their layers."""
+REPLACE = "correct it, or move this run's folder away, or repeat the run"
+Result = TypeVar("Result")
+Positive = Annotated[int, msgspec.Meta(ge=1, lt=MAX_COUNT)]
+
+
+class ConfigFile(msgspec.Struct):
+    """What the config.json of each run has."""
+
+    config: dict[str, Any]
+    ranks: Positive
+    devices: Positive
+    host: dict[str, Any] | None = None
+    versions: dict[str, Any] | None = None
+    network: dict[str, Any] | None = None
+
+
+class ResultFile(msgspec.Struct):
+    """What the result.json of each run has."""
+
+    steps: Annotated[int, msgspec.Meta(ge=0, lt=MAX_COUNT)]
+    global_batch: Positive
+    per_class_accuracy: dict[str, Any] | None = None
+
+
+def required(path: Path, kind: type[Result]) -> Result:
+    """The record of a schema in a run's file. Raises UserError if it is none."""
+    try:
+        return msgspec.convert(read_json(path), kind)  # earlier versions wrote NaN, which msgspec does not decode
+    except OSError as error:
+        why = str(error.strerror)
+    except (ValueError, RecursionError) as error:
+        why = str(error)
+    raise UserError(f"{printable(format(path))}: cannot be read ({printable(why)})", REPLACE)
 
 
 class RecordedRun:
@@ -32,16 +69,15 @@ class RecordedRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._problems: list[Problem] = []
 
     @functools.cached_property
     def config(self) -> Record:
-        return Record.read(self.folder / "config.json", self._problems)
+        return Record.read(self.folder / "config.json")
 
     @functools.cached_property
     def result(self) -> Record:
         """Without the confusion matrix, which may be large, and which no view shows."""
-        result = Record.read(self.folder / "result.json", self._problems)
+        result = Record.read(self.folder / "result.json")
         result.values.pop("confusion", None)
         return result
 
@@ -77,23 +113,19 @@ class RecordedRun:
 
     @functools.cached_property
     def _written(self) -> tuple[History, Changes]:
-        reader = MetricsReader(self.folder / metrics.NAME).read()
+        reader = HistoryReader(self.folder / metrics.NAME).read()
         return reader.history(), Changes.of(reader)
 
     def require(self) -> RecordedRun:
-        """The run, if it has finished. Raises DamagedFile for content that no run writes."""
-        _ = self.config, self.result, self.options, self.ranks, self.devices, self.global_batch, self.steps
-        for name in ("host", "versions", "network"):
-            self.config.table(name)
-        self.result.table("per_class_accuracy")
-        self.config.require()  # all records note their problems in one list
+        """The run, if it has finished. Raises UserError for content that no run writes."""
+        given = required(self.folder / "config.json", ConfigFile).config
+        required(self.folder / "result.json", ResultFile)
+        for name, default in to_record(Config()).items():
+            # Earlier versions recorded --split as a number.
+            kinds = (int, float) if isinstance(default, float) or name == "split" else ()
+            if not isinstance(given.get(name, default), (type(default), *kinds)):
+                raise UserError(f'{self.folder / "config.json"}: "{name}" is {given[name]!r:.80}', REPLACE)
         return self
-
-    def _count(self, record: Record, name: str, least: int = 1) -> int:
-        count = record.count(name)
-        if count is None or count < least:
-            record.note(f'"{name}" is {record.values.get(name)!r:.80}, which is not a number of {name}')
-        return count or 0
 
     @property
     def name(self) -> str:
@@ -105,14 +137,7 @@ class RecordedRun:
 
         Lists are one text.
         """
-        recorded, defaults = self.config.table("config", required=True), to_record(Config())
-        for name, default in defaults.items():
-            value = recorded.values.get(name, default)
-            # Earlier versions recorded --split as a number.
-            numeric = isinstance(default, float) or name == "split"
-            if not isinstance(value, type(default)) and not (numeric and isinstance(value, int | float)):
-                recorded.note(f'"{name}" is {value!r:.80}')
-        return {printable(name): _shown(value) for name, value in (defaults | recorded.values).items()}
+        return {printable(name): _shown(value) for name, value in (to_record(Config()) | self.recorded.values).items()}
 
     @functools.cached_property
     def recorded(self) -> Record:
@@ -132,12 +157,12 @@ class RecordedRun:
 
     @functools.cached_property
     def ranks(self) -> int:
-        return self._count(self.config, "ranks")
+        return self.config.count("ranks") or 0
 
     @functools.cached_property
     def devices(self) -> int:
         """Devices per rank."""
-        return self._count(self.config, "devices")
+        return self.config.count("devices") or 0
 
     @property
     def replicas(self) -> int:
@@ -146,12 +171,12 @@ class RecordedRun:
     @functools.cached_property
     def global_batch(self) -> int:
         """Rows of one step over all ranks."""
-        return self._count(self.result, "global_batch")
+        return self.result.count("global_batch") or 0
 
     @functools.cached_property
     def steps(self) -> int:
         """Steps that it has made when it finished."""
-        return self._count(self.result, "steps", 0)
+        return self.result.count("steps") or 0
 
     @property
     def parameters(self) -> str:

@@ -56,7 +56,7 @@ def closed_folders(path: Path) -> list[str]:
 def finished_runs(paths: Iterable[Path]) -> tuple[list[RecordedRun], list[str]]:
     """The runs in these folders or their direct children, and the names of unfinished ones, with the reason.
 
-    Raises UserError if there are none, or DamagedFile if one cannot be read.
+    Raises UserError if there are none, or if one cannot be read.
     """
     folders: dict[Path, Path] = {}
     unfinished: dict[Path, str] = {}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-
-from hvdtrain.system.text import finite_number
 
 DIGITS = 4
 """Significant digits of seconds in records."""
@@ -83,34 +81,8 @@ def to_record(times: Sequence[StepSeconds | None]) -> dict[str, list[float | Non
     }
 
 
-def from_record(record: dict[str, Any]) -> dict[int, StepSeconds]:
-    """The times of the ranks that were there, by rank: a rank that was not has null, or no time at all.
-
-    Empty if the record lacks those of computing or data, or has odd values.
-    """
-    compute, communicate, data = (_seconds(record.get(name)) for name in ("compute_s", "communicate_s", "data_s"))
-    if not compute or not data or {len(data), len(communicate or data)} != {len(compute)}:
-        return {}
-    by_rank = enumerate(zip(compute, communicate or [None] * len(compute), data, strict=True))
-    times = {
-        rank: StepSeconds(computing, waiting, reading)
-        for rank, (computing, waiting, reading) in by_rank
-        if computing is not None and reading is not None
-    }
-    return {rank: time for rank, time in times.items() if time.total} or times
-
-
 def _rounded(seconds: float) -> float:
     return float(f"{seconds:.{DIGITS}g}")
-
-
-def _seconds(value: Any) -> list[float | None]:
-    """A list of times, with None for null; empty for anything else."""
-    given = value if isinstance(value, list) else []
-    numbers = [finite_number(number) for number in given]
-    known = [number for number in numbers if number is not None]
-    is_valid = all(number >= 0 for number in known) and len(known) == sum(number is not None for number in given)
-    return numbers if is_valid else []
 
 
 class SlowRank(NamedTuple):

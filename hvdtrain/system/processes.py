@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from hvdtrain.system.rank_info import host_name
 
@@ -171,7 +171,8 @@ def end_at_crashes() -> None:
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
 
 
-class ProcessIdentity(NamedTuple):
+@dataclass(frozen=True)
+class ProcessIdentity:
     """One process among those of all hosts."""
 
     host: str

@@ -18,7 +18,7 @@ from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import console, metrics
 from hvdtrain.runs.console import log
-from hvdtrain.runs.metrics import MetricsReader
+from hvdtrain.runs.history import HistoryReader
 from hvdtrain.runs.records import Record
 from hvdtrain.runs.sessions import resumed_from, sessions
 from hvdtrain.system import checkpoint_folder
@@ -54,7 +54,7 @@ def choose(folder: Path, first: int | None = None, last: int | None = None, stra
     By default `last` is the last step that has a hash, and `first` that of the newest checkpoint before, else 0.
     strategy: instead of the run's. Raises UserError if the run cannot be trained again there.
     """
-    reader = MetricsReader(folder / metrics.NAME).read()
+    reader = HistoryReader(folder / metrics.NAME).read()
     hashes, known = reader.hashes(), sessions(folder)
     if not hashes or not known:
         missing = "valid config.json of a run" if hashes else "hash of its weights"

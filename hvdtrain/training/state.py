@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +26,6 @@ from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
-from hvdtrain.runs.lock import RunLock
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import consistency, starting_weights
@@ -61,11 +59,13 @@ def resume(run: RunContext, replays: bool = False) -> Start:
     ranks, if another job holds it, if there is no usable checkpoint, or it does not match the options.
     """
     config, learner, group = run.config, run.learner, run.group
-    # Only rank 0 reads: other hosts need not have the files.
-    check = functools.partial(_check_saved, run)
-    read = functools.partial(starting_weights.read, config, learner)
-    opening = functools.partial(_open, config, run.runtime, group.size, check, run.lock, read)
-    opened, refusal = _or_refusal(opening) if group.rank == 0 else (None, None)
+    opened: Opened | None = None
+    refusal: tuple[str, str] | None = None
+    if group.rank == 0:  # only rank 0 reads: other hosts need not have the files
+        try:
+            opened = _open(run)
+        except UserError as error:
+            refusal = error.reason, error.remedy
     refusal = group.broadcast(refusal)
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
         raise UserError(*refusal)
@@ -108,39 +108,28 @@ def open_log(folder: Path, group: Group, runtime: RuntimeOptions) -> None:
     console.open_log(folder, rank_of(group), on_console=group.rank == 0 and not runtime.quiet)
 
 
-def _or_refusal(opening: Callable[[], Opened]) -> tuple[Opened | None, tuple[str, str] | None]:
-    """What `_open` returns, and None; or None, and the reason and the remedy of its UserError."""
-    try:
-        return opening(), None
-    except UserError as error:
-        return None, (error.reason, error.remedy)
-
-
-def _open(
-    config: Config,
-    runtime: RuntimeOptions,
-    size: int,
-    check: Callable[[Path, Checkpoint], None],
-    lock: RunLock,
-    read: Callable[[], StartingWeights | None],
-) -> Opened:
+def _open(run: RunContext) -> Opened:
     """The run's folder, whose lock is acquired, and the checkpoint to resume from, if any, with its path; or --weights.
 
-    check: raises UserError for a checkpoint of another run that cannot be resumed, for which no folder is created.
-    read: reads the weights that a run begins with which resumes nothing.
+    Raises UserError for a checkpoint of another run that cannot be resumed, for which no folder is created.
     """
-    folder = checkpoints.run_to_continue(runtime.resumed) if runtime.resumed and not runtime.name else None
-    folder = record.auto_resumed_folder(runtime) if runtime.auto_resume else folder
+    runtime, lock = run.runtime, run.lock
+    place, folder = runtime.resumed, None
+    if runtime.auto_resume:
+        folder = record.auto_resumed_folder(runtime)
+    elif place and not runtime.name:
+        folder = checkpoints.run_to_continue(place)
     if folder:
         lock.acquire(folder)  # before reading: the job that has the folder may write a newer checkpoint
-        path, saved = _find(runtime, folder)
-        return folder, path, saved, None if path else read()
-    path, saved = _find(runtime)
-    if path and saved:
-        check(path, saved)
-    weights = None if path else read()
-    folder = record.create_folder(config, runtime, size)
-    lock.acquire(folder)
+    if runtime.auto_resume and folder and checkpoint_folder.paths(folder / "checkpoints"):
+        place = folder
+    path, saved = checkpoints.newest(place) if place else (None, None)
+    if path and saved and not folder:
+        _check_saved(run, path, saved)
+    weights = None if path else starting_weights.read(run.config, run.learner)
+    if not folder:
+        folder = record.create_folder(run.config, runtime, run.group.size)
+        lock.acquire(folder)
     return folder, path, saved, weights
 
 
@@ -164,15 +153,6 @@ def _without_arrays(saved: Checkpoint) -> Checkpoint:
     """The checkpoint's other values."""
     others: tuple[Weights, ...] = ({},) * len(saved.other_ranks)
     return dataclasses.replace(saved, weights={}, optimizer=saved.optimizer._replace(arrays={}), other_ranks=others)
-
-
-def _find(runtime: RuntimeOptions, folder: Path = Path()) -> tuple[Path | None, Checkpoint | None]:
-    """The checkpoint to resume from; None, None for a new run, and where --resume auto finds no checkpoint yet."""
-    if runtime.resumed:
-        return checkpoints.newest(runtime.resumed)
-    if not runtime.auto_resume:
-        return None, None
-    return checkpoints.newest(folder) if checkpoint_folder.paths(folder / "checkpoints") else (None, None)
 
 
 def restore(run: RunContext, path: Path, saved: Checkpoint) -> None:

@@ -16,7 +16,7 @@ from support.tasks.counting import OPTIONS as COUNTING_OPTIONS
 
 from faults.watched_job import MARK, Mismatch, WatchedJob
 from hvdtrain.runs import checkpoints, metrics
-from hvdtrain.runs.json_lines import decoded
+from hvdtrain.runs.metrics import decoded
 
 SUPPORT = ROOT / "tests" / "support"
 RANKS, SHARDS = 4, 5

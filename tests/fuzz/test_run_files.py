@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import struct
@@ -24,7 +25,9 @@ from hvdtrain.__main__ import main
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import from_record, recorded, to_record
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
+from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, metrics
+from hvdtrain.runs.history import HistoryReader
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.training import replay
@@ -37,11 +40,12 @@ from hvdtrain.views.terminal.follow import job_status, summary
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
 
-def saved_files() -> dict[str, bytes]:
+def saved_files(*other_ranks: Weights) -> dict[str, bytes]:
     weights = {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float32)}
     state = OptimizerState({f"momentum/{name}": value for name, value in weights.items()})
     position = Position(1, 2, 42, 64, 0)
     whole = Checkpoint(weights, state, position, "lenet", LENET_RECORD, "torch", "sgd", "ab12", 0.5, ("0", "1"))
+    whole = dataclasses.replace(whole, other_ranks=other_ranks)
     with tempfile.TemporaryDirectory() as folder:
         path = checkpoints.save(Path(folder), whole, keep=1)
         return {file.name: file.read_bytes() for file in path.iterdir()}
@@ -50,9 +54,9 @@ def saved_files() -> dict[str, bytes]:
 SAVED = saved_files()
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(checkpoints, "FILE_BYTES", 16)
-    DIVIDED = saved_files()
-    """The same weights in several files."""
-WEIGHTS, MOMENTA, STATE = checkpoints.FILES
+    DIVIDED = saved_files({"error": np.ones(3, np.float32)})
+    """The same weights in several files, and two ranks."""
+STATE = checkpoints.FILES[2]
 
 
 def tensors_like(file: bytes) -> st.SearchStrategy[bytes]:
@@ -62,54 +66,54 @@ def tensors_like(file: bytes) -> st.SearchStrategy[bytes]:
     return mutated((file,)) | json_like(header).map(lambda text: struct.pack("<Q", len(text)) + text + values)
 
 
-def is_position(position: Position) -> bool:
-    numbers = [value for name, value in vars(position).items() if name not in ("best", "best_by")]
-    is_counted = all(type(value) is int and value >= 0 for value in numbers)
-    return is_counted and np.isfinite(float(position.best)) and isinstance(position.best_by, str)
-
-
 def load(files: dict[str, bytes]) -> None:
     with folder_of(**files) as folder, rejects_cleanly():
         path, found = checkpoints.newest(folder)
-        assert is_position(found.position)
-        assert np.isfinite(float(found.score))
-        assert all(isinstance(name, str) for name in found.classes)
+        counts = [value for name, value in vars(found.position).items() if name not in ("best", "best_by")]
+        assert all(type(count) is int and count >= 0 for count in counts)
+        assert np.isfinite([float(found.position.best), float(found.score)]).all()
+        assert all(isinstance(name, str) for name in (found.position.best_by, *found.classes))
         checkpoints.network(path, found)
 
 
-def with_other_tensors(saved: dict[str, bytes]) -> st.SearchStrategy[dict[str, bytes]]:
-    others = {name: tensors_like(data) for name, data in saved.items() if name.endswith(".safetensors")}
-    return st.fixed_dictionaries(others).map(lambda tensors: {**saved, **tensors})
+def changed(saved: dict[str, bytes], *names: str) -> st.SearchStrategy[dict[str, bytes]]:
+    """The files of a checkpoint of which these have other contents, with the sums of those."""
+    strategies = {
+        name: tensors_like(saved[name]) if "safetensors" in name else json_like(json.loads(saved[name]))
+        for name in names
+    }
+    drawn = st.fixed_dictionaries(strategies).map(lambda others: {**saved, **others})
+    return drawn.map(with_sums) if checkpoints.MANIFEST not in names else drawn
 
 
-@FUZZ
-@given(st.sampled_from((SAVED, DIVIDED)).flatmap(with_other_tensors))
-def test_checkpoint_tensors(files: dict[str, bytes]) -> None:
+def tensor_files(saved: dict[str, bytes]) -> list[str]:
+    return sorted(name for name in saved if name.endswith(".safetensors"))
+
+
+def with_sums(files: dict[str, bytes]) -> dict[str, bytes]:
     files = {name: data for name, data in files.items() if name != checkpoints.MANIFEST}
-    load({**files, checkpoints.MANIFEST: manifest_of(files).encode()})
+    return {**files, checkpoints.MANIFEST: manifest_of(files).encode()}
+
+
+def with_state(**changes: object) -> dict[str, bytes]:
+    return with_sums({**SAVED, STATE: json.dumps({**json.loads(SAVED[STATE]), **changes}).encode()})
 
 
 @FUZZ
-@given(json_like(json.loads(SAVED[STATE])))
-@example(TOO_DEEP)
-@example(json.dumps({**json.loads(SAVED[STATE]), "model": []}).encode())
-@example(json.dumps({**json.loads(SAVED[STATE]), "model": "vgg", "position": {"step": "x"}}).encode())
-def test_checkpoint_state(state: bytes) -> None:
-    files = {**{name: SAVED[name] for name in (WEIGHTS, MOMENTA)}, STATE: state}
-    load({**files, checkpoints.MANIFEST: manifest_of(files).encode()})
+@given(changed(SAVED, *tensor_files(SAVED)) | changed(DIVIDED, *tensor_files(DIVIDED)))
+def test_checkpoint_tensors(files: dict[str, bytes]) -> None:
+    load(files)
 
 
 @FUZZ
-@given(
-    st.sampled_from((SAVED, DIVIDED)).flatmap(
-        lambda saved: st.tuples(st.just(saved), json_like(json.loads(saved[checkpoints.MANIFEST])))
-    )
-)
-@example((SAVED, TOO_DEEP))
-@example((SAVED, b'{"sha256": []}'))
-def test_checkpoint_manifest(given_files: tuple[dict[str, bytes], bytes]) -> None:
-    saved, manifest = given_files
-    load({**saved, checkpoints.MANIFEST: manifest})
+@given(changed(SAVED, STATE) | changed(SAVED, checkpoints.MANIFEST) | changed(DIVIDED, checkpoints.MANIFEST))
+@example(with_sums({**SAVED, STATE: TOO_DEEP}))
+@example(with_state(model=[]))
+@example(with_state(model="vgg", position={"step": "x"}))
+@example({**SAVED, checkpoints.MANIFEST: TOO_DEEP})
+@example({**SAVED, checkpoints.MANIFEST: b'{"sha256": []}'})
+def test_checkpoint_schemas(files: dict[str, bytes]) -> None:
+    load(files)
 
 
 TIMES = {"compute_s": [1.0, 2.0], "communicate_s": [1.1, 0.1], "data_s": [0.0, 0.0]}
@@ -133,7 +137,7 @@ def test_metrics(lines: list[bytes]) -> None:
     with folder_of(**{"metrics.jsonl": b"\n".join([whole, *lines, b""])}) as folder, rejects_cleanly():
         found = metrics.read(folder / "metrics.jsonl")
         assert all(isinstance(record["kind"], str) and isinstance(record["step"], int) for record in found)
-        hashes = metrics.MetricsReader(folder / "metrics.jsonl").read().hashes()
+        hashes = HistoryReader(folder / "metrics.jsonl").read().hashes()
         assert all(step >= 0 and len(saved.parameters) == 16 for step, saved in hashes.items())
         history = RecordedRun(folder).history
         assert all(
@@ -267,10 +271,12 @@ def printed(*command: str) -> str:
 
 
 @FUZZ
-@given(RUNS)
-@example(FILES)
-@example(dict.fromkeys(FILES, TOO_DEEP))
-def test_runs_show_and_diff(files: dict[str, bytes]) -> None:
+@given(RUNS, st.integers(1, 250), st.integers(1, 80), st.text(max_size=12))
+@example(FILES, 80, 24, "accuracy>0.5")
+@example(FILES, 80, 24, "name~r")
+@example(FILES, 80, 24, "loss<1e999")
+@example(dict.fromkeys(FILES, TOO_DEEP), 80, 24, "rank!=1")
+def test_all_that_shows_runs(files: dict[str, bytes], width: int, height: int, given_filter: str) -> None:
     named = {f"{NAME}/{name}": content for name, content in files.items()}
     with no_second_look(), folder_of(**named) as folder, rejects_cleanly():
         hostile, other = str(folder / NAME), str(write_run(folder / "other"))
@@ -280,25 +286,18 @@ def test_runs_show_and_diff(files: dict[str, bytes]) -> None:
         printed("show", hostile, "--all")
         printed("diff", hostile, other)
         printed("diff", other, hostile, hostile)
+        check_screen(folder / NAME, width, height)
+        Filter.parse(given_filter).accepts(RunFollower(folder / NAME).look())
 
 
-@FUZZ
-@given(RUNS, st.integers(1, 250), st.integers(1, 80))
-def test_watch_screen(files: dict[str, bytes], width: int, height: int) -> None:
-    with folder_of(**files) as folder, rejects_cleanly():
-        follower = RunFollower(folder)
-        follower.look()
-        view = follower.look()
-        lines = screen_lines(Shown.read(view), width, height)
-        assert len(lines) <= height
-        assert all(line.cell_len <= width and line.plain.isprintable() for line in lines)
-        assert summary(view).isprintable()
-        assert 0 <= job_status(view) < 256
-        sort_runs([view, view], "reason")
-
-
-@FUZZ
-@given(RUNS, st.text(max_size=12) | st.sampled_from(["accuracy>0.5", "name~r", "reason=", "rank!=1", "loss<1e999"]))
-def test_filters(files: dict[str, bytes], given_filter: str) -> None:
-    with folder_of(**files) as folder, rejects_cleanly():
-        Filter.parse(given_filter).accepts(RunFollower(folder).look())
+def check_screen(folder: Path, width: int, height: int) -> None:
+    """As `watch` shows it."""
+    follower = RunFollower(folder)
+    follower.look()
+    view = follower.look()
+    lines = screen_lines(Shown.read(view), width, height)
+    assert len(lines) <= height
+    assert all(line.cell_len <= width and line.plain.isprintable() for line in lines)
+    assert summary(view).isprintable()
+    assert 0 <= job_status(view) < 256
+    sort_runs([view, view], "reason")

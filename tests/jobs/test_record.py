@@ -14,7 +14,7 @@ from support.jobs import BIN, launcher, run, start
 from support.stack import FASTEST
 
 from hvdtrain.runs import metrics
-from hvdtrain.runs.metrics import MetricsReader
+from hvdtrain.runs.history import HistoryReader
 
 PROGRAM = ("python", "-m", f"hvdtrain.{FASTEST}_lenet")
 
@@ -39,7 +39,7 @@ def test_files_of_a_run(job):
     kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert kinds.count("test") == 2
     assert "train" in kinds
-    hashes = MetricsReader(folder / "metrics.jsonl").read().hashes()
+    hashes = HistoryReader(folder / "metrics.jsonl").read().hashes()
     result = json.loads((folder / "result.json").read_text())
     assert len(hashes) == 2 and [*hashes.values()][-1].parameters == result["parameters"]
     assert sum(map(sum, result["confusion"])) == result["test_rows"] == 360, "each test image once"

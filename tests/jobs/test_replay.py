@@ -8,7 +8,7 @@ from support.in_process import inside, train_here
 from support.jobs import ROOT, launcher, run
 from support.stack import FASTEST, FRAMEWORKS, cases
 
-from hvdtrain.runs.metrics import MetricsReader
+from hvdtrain.runs.history import HistoryReader
 from hvdtrain.training import replay
 
 REPLAY = ("python", "-m", "hvdtrain", "replay", "runs/run")
@@ -18,7 +18,7 @@ SHARDS = ("--framework", FASTEST, "--shards", "4", "--max-steps", "30", "--check
 
 
 def hashes(folder):
-    recorded = MetricsReader(folder / "metrics.jsonl").read().hashes()
+    recorded = HistoryReader(folder / "metrics.jsonl").read().hashes()
     return {step: saved.parameters for step, saved in recorded.items()}
 
 

@@ -14,7 +14,7 @@ from hvdtrain.measure.sweep.study import signed
 from hvdtrain.measure.sweep.trials import COMPLETE, PRUNED, Trial, shown, written
 from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import metrics_of
-from hvdtrain.runs.run import RecordedRun
+from hvdtrain.runs.run import RecordedRun, required
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.comparison import bit_sentences
 from hvdtrain.views.report.rows import score_form
@@ -103,7 +103,7 @@ class SweepResults:
             complete = [trial for trial, ended in zip(group, status, strict=True) if ended == COMPLETE]
             found = [RecordedRun(folder / trial.name) for trial in complete]
             for run in found:
-                run.result.require()
+                required(run.folder / "result.json", dict)
             self.rows.append(Combination(options, found, len(group), status.count(PRUNED)))
         self.rows.sort(key=lambda row: row.rank)
         runs = [run for row in self.rows for run in row.runs]

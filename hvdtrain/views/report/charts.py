@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.errors import MissingPackage
 from hvdtrain.runs import plots
-from hvdtrain.runs.metrics import Curve, History
+from hvdtrain.runs.history import Curve, History
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import count_of, printable
 from hvdtrain.views.report.lanes import (

@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from hvdtrain.errors import UserError
-from hvdtrain.runs.metrics import NAME, MetricsReader
+from hvdtrain.runs.history import HistoryReader
+from hvdtrain.runs.metrics import NAME
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 from hvdtrain.views.run_view import RunFollower, RunView
@@ -101,7 +102,7 @@ def _views(follower: RunFollower, asked: list[int]) -> Iterator[RunView]:
 def _on_screen(views: Iterator[RunView], output: Output) -> RunView:
     """Draw until the end; then the last screen stays in the terminal. Nothing stays if the user leaves."""
     first = next(views)
-    metrics = MetricsReader(first.folder / NAME)
+    metrics = HistoryReader(first.folder / NAME)
     console, shown = output.console, Shown.read(first, metrics)
     read_at, view = time.monotonic(), first
 

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.runs.changes import AUDIT, LOST, Changes
-from hvdtrain.runs.metrics import NAME, Curve, MetricsReader, SavedHash
+from hvdtrain.runs.history import Curve, HistoryReader, SavedHash
+from hvdtrain.runs.metrics import NAME
 from hvdtrain.runs.plots import widened
 from hvdtrain.system.text import count_of, format_ranks
 from hvdtrain.views.details import LEVELS, LogMessage, joined_messages, last_messages
@@ -51,9 +52,9 @@ class Shown(NamedTuple):
     """Of the ranks."""
 
     @classmethod
-    def read(cls, view: RunView, metrics: MetricsReader | None = None) -> Shown:
+    def read(cls, view: RunView, metrics: HistoryReader | None = None) -> Shown:
         """Read curves and messages of a run. metrics: a reader that has read the earlier ones."""
-        metrics = (metrics or MetricsReader(view.folder / NAME)).read()
+        metrics = (metrics or HistoryReader(view.folder / NAME)).read()
         loss, evaluated = (metrics.curve(name) for name in ("loss", f"{metrics.part} loss"))
         name = next(iter(view.metrics), "")
         score = metrics.curve(name) if name else Curve([], [], [])

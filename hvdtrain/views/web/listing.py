@@ -12,7 +12,8 @@ from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.runs.changes import Changes
-from hvdtrain.runs.metrics import CURVES, NAME, MetricsReader
+from hvdtrain.runs.history import HistoryReader
+from hvdtrain.runs.metrics import CURVES, NAME
 from hvdtrain.runs.search import find_runs
 from hvdtrain.system.files import changed_at_ns
 from hvdtrain.system.text import printable
@@ -153,14 +154,14 @@ class CurveStore:
     """The records of the runs that were asked for last. All methods may be called by several threads."""
 
     def __init__(self) -> None:
-        self._readers: OrderedDict[Path, MetricsReader] = OrderedDict()
+        self._readers: OrderedDict[Path, HistoryReader] = OrderedDict()
         self._lock = threading.Lock()
 
     def curves(self, folder: Path) -> dict[str, Any]:
         with self._lock:
-            reader = self._readers.pop(folder, None) or MetricsReader(folder / NAME)
+            reader = self._readers.pop(folder, None) or HistoryReader(folder / NAME)
             if reader.read().error:  # what was read before is gone
-                reader = MetricsReader(folder / NAME)
+                reader = HistoryReader(folder / NAME)
             self._readers[folder] = reader
             if len(self._readers) > MAX_READERS:
                 self._readers.popitem(last=False)

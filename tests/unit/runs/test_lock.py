@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from support.jobs import wait_for
@@ -47,9 +48,9 @@ def holders(folder, count=1):
 def write_lock(folder, age_s=0.0, number=1, **changes):
     """A lock file that a process on another host touched `age_s` seconds ago, by the file system's clock."""
     holder = lock.Holder.this_process()
-    elsewhere = holder.process._replace(host="node9", place="node9 boot pid", pid=12)
+    elsewhere = replace(holder.process, host="node9", place="node9 boot pid", pid=12)
     path = folder / f"lock-{number}.json"
-    path.write_text(holder._replace(process=elsewhere, token="theirs", **changes).to_json())
+    path.write_text(replace(holder, process=elsewhere, token="theirs", **changes).to_json())
     touched = path.stat().st_mtime - age_s
     os.utime(path, (touched, touched))
     return path
@@ -103,7 +104,7 @@ def test_suspended_holder_keeps_it_and_a_killed_one_does_not(tmp_path):
 def same_pid(folder):
     """The file of a process that has ended, and whose number this process has got."""
     own = lock.Holder.this_process()
-    earlier = own._replace(process=own.process._replace(started=own.process.started - 1), token="theirs")
+    earlier = replace(own, process=replace(own.process, started=own.process.started - 1), token="theirs")
     (folder / "lock-1.json").write_text(earlier.to_json())
 
 

@@ -4,15 +4,17 @@ import json
 import resource
 import tracemalloc
 
+import msgspec
 import pytest
 from support.events import read_events
 from support.report import make_run
 
 from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
+from hvdtrain.runs.history import HistoryReader, RankTimes
 from hvdtrain.runs.metrics import BLOCK_BYTES, MetricsReader, last_records
 from hvdtrain.runs.run import RecordedRun
-from hvdtrain.runs.step_times import NO_TIME, StepSeconds, from_record, slow_ranks, to_record
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds, slow_ranks, to_record
 from hvdtrain.runs.trackers import scalars
 from hvdtrain.runs.trackers.tensorboard import EventsWriter
 
@@ -55,12 +57,14 @@ def test_hashes_are_those_of_the_steps_that_the_run_continued(tmp_path):
     saved = [(10, "0" * 16), (20, "1" * 16), (20, "2" * 16), (30, "no hash"), (40, None), (50, 7)]
     lines = [line("checkpoint", step, parameters=parameters, time=step) for step, parameters in saved]
     (tmp_path / "metrics.jsonl").write_text("".join(lines) + line("train", 50, parameters="3" * 16))
-    hashes = MetricsReader(tmp_path / "metrics.jsonl").read().hashes()
-    assert [*hashes.values()] == [(10, "0" * 16, 10), (20, "2" * 16, 20)] and [*hashes] == [10, 20]
+    hashes = HistoryReader(tmp_path / "metrics.jsonl").read().hashes()
+    assert [(*hashes,), *((saved.parameters, saved.time) for saved in hashes.values())] == [
+        (10, 20), ("0" * 16, 10), ("2" * 16, 20),
+    ]  # fmt: skip
 
 
 def test_a_growing_file_is_read_from_where_it_was_left(tmp_path):
-    path, reader = tmp_path / "metrics.jsonl", MetricsReader(tmp_path / "metrics.jsonl")
+    path, reader = tmp_path / "metrics.jsonl", HistoryReader(tmp_path / "metrics.jsonl")
     reader.read()
     first, second = line("train", 1, loss=2.0), line("train", 2, loss=1.0)
     path.write_text(first + second[:20])
@@ -176,7 +180,7 @@ def test_the_memory_of_a_reader_is_that_of_the_file_and_a_little_for_each_record
             size += file.write(HOSTILE[kind](number) + "\n")
     tracemalloc.start()
     try:
-        reader = MetricsReader(path).read()
+        reader = HistoryReader(path).read()
         shown = reader.history(), reader.hashes(), Changes.of(reader)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -236,9 +240,8 @@ def test_parts_are_sums_differences_and_shares():
 def test_ranks_that_are_not_there_have_no_times(gone):
     """As null or as no time at all; where all ranks have none, they are there."""
     times = [StepSeconds(1.0, 2.0, 0.5), gone, StepSeconds(2.0, 1.0, 0.5)]
-    record = json.loads(json.dumps(to_record(times)))
-    assert from_record(record) == {0: times[0], 2: times[2]}
-    assert from_record(to_record([NO_TIME] * 2)) == {0: NO_TIME, 1: NO_TIME}
+    assert msgspec.convert(to_record(times), RankTimes).by_rank == {0: times[0], 2: times[2]}
+    assert msgspec.convert(to_record([NO_TIME] * 2), RankTimes).by_rank == {0: NO_TIME, 1: NO_TIME}
     assert to_record([StepSeconds(1.0, None, 0.0), None])["communicate_s"] is None
 
 

@@ -8,7 +8,7 @@ from support.report import make_run
 
 from hvdtrain.cli import runs
 from hvdtrain.errors import UserError
-from hvdtrain.runs.records import DamagedFile, Record
+from hvdtrain.runs.records import Record
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.search import find_runs
 
@@ -42,29 +42,26 @@ def test_a_damaged_file_is_named_and_its_values_are_unknown(tmp_path, file, cont
     path.write_bytes(content)
     run = RecordedRun(path.parent)
     assert (run.result if file == "result.json" else run.config).values == {}
-    with pytest.raises(DamagedFile) as error:
+    with pytest.raises(UserError, match=f"{file}: cannot be read"):
         run.require()
-    assert error.value.path == path and error.value.what
 
 
 @pytest.mark.parametrize(
-    ("file", "name", "value", "what"),
+    ("file", "name", "value"),
     [
-        ("config.json", "config", None, '"config" is not a JSON object'),
-        ("config.json", "config", {"framework": ["torch"]}, "\"framework\" is ['torch']"),
-        ("config.json", "ranks", 0, '"ranks" is 0, which is not a number of ranks'),
-        ("config.json", "host", "node", '"host" is not a JSON object'),
-        ("result.json", "steps", None, '"steps" is None, which is not a number of steps'),
-        ("result.json", "global_batch", -1, '"global_batch" is -1, which is not a number of global_batch'),
-        ("result.json", "per_class_accuracy", [1], '"per_class_accuracy" is not a JSON object'),
+        ("config.json", "config", None), ("config.json", "framework", ["torch"]), ("config.json", "ranks", 0),
+        ("config.json", "host", "node"), ("result.json", "steps", None), ("result.json", "global_batch", -1),
+        ("result.json", "per_class_accuracy", [1]),
     ],
-)
-def test_a_value_that_no_run_writes_is_named(tmp_path, file, name, value, what):
+)  # fmt: skip
+def test_a_value_that_no_run_writes_is_named(tmp_path, file, name, value):
     path = make_run(tmp_path / "run") / file
-    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
-    with pytest.raises(DamagedFile) as error:
+    content = json.loads(path.read_text())
+    (content["config"] if name == "framework" else content)[name] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError) as error:
         RecordedRun(path.parent).require()
-    assert (error.value.path, error.value.what) == (path, what)
+    assert str(path) in error.value.reason and name in error.value.reason and error.value.remedy
 
 
 @pytest.mark.parametrize("value", [None, True, "1", [1], {}, float("nan"), float("inf"), 10**400, -1, 1.5])
@@ -81,14 +78,7 @@ def test_texts_have_no_control_characters_and_are_cut():
     }  # fmt: skip
 
 
-def test_objects_in_an_object_report_their_problems_to_its_file(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text('{"host": [], "config": null, "list": [{"step": 1}, 2]}')
-    record = Record.read(path)
-    record.require()
-    assert not record.table("config") and [item.count("step") for item in record.tables("list")] == [1]
-    record.require()
-    assert not record.table("host")
-    with pytest.raises(DamagedFile) as error:
-        record.require()
-    assert (error.value.path, error.value.what) == (path, '"host" is not a JSON object')
+def test_objects_in_an_object():
+    record = Record({"host": [], "config": None, "list": [{"step": 1}, 2]})
+    assert not record.table("config") and not record.table("host")
+    assert [item.count("step") for item in record.tables("list")] == [1]

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,7 @@ def test_a_program_whose_name_the_kernel_cuts_within_a_character(tmp_path):
     with subprocess.Popen([program, "60"]) as child:
         try:
             assert would_end(child.pid, signal.SIGUSR1) and not is_stopped(child.pid)
-            assert ProcessIdentity.current()._replace(pid=child.pid).running() is False, "another one had this number"
+            other = replace(ProcessIdentity.current(), pid=child.pid)
+            assert other.running() is False, "another one had this number"
         finally:
             child.kill()

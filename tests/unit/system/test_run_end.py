@@ -16,9 +16,8 @@ from support.jobs import wait_for
 from hvdtrain.config.sources import recorded
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.runs import metrics
-from hvdtrain.runs.records import Record
 from hvdtrain.system import run_end
-from hvdtrain.system.files import LINES_BYTES, RECORD_BYTES, read_json
+from hvdtrain.system.files import LINES_BYTES, RECORD_BYTES, Damaged, read_json, read_record
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.system.run_steps import last_step
@@ -165,8 +164,8 @@ def test_a_record_that_is_too_large_or_no_file_is_not_read(tmp_path):
             read_json(path)
         with pytest.raises(UserError, match=r"no valid config\.json"):
             recorded(tmp_path)
-        with pytest.raises(UserError, match="cannot be read"):
-            Record.read(path).require()
+        with pytest.raises(Damaged, match="cannot be read"):
+            read_record(path, dict)
         path.unlink()
     heartbeat = tmp_path / "heartbeats" / "rank-0.json"
     heartbeat.parent.mkdir()

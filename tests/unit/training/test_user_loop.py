@@ -20,7 +20,7 @@ from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.runs import checkpoints
-from hvdtrain.runs.metrics import MetricsReader
+from hvdtrain.runs.history import HistoryReader
 from hvdtrain.system.phases import phases
 from hvdtrain.training.loop import TrainingLoop
 
@@ -108,7 +108,7 @@ def test_figures_of_the_script_are_averaged_over_the_steps_of_a_logging_interval
     first, *others = (record.get("logged") for record in records(run, "train"))
     assert (first["step"], first["total"]) == (1, 2) and first.keys() == {"step", "total", "loss"}
     assert others == [{"after step()": 4}, {"infinite": None}, None], "no figures leave no trace"
-    reader = MetricsReader(run.folder / "metrics.jsonl").read()
+    reader = HistoryReader(run.folder / "metrics.jsonl").read()
     assert reader.logged()["logged total"][::2] == ([1.0], [2.0])
 
 
@@ -667,7 +667,7 @@ def test_the_best_checkpoint_by_any_figure_is_kept_marked_and_resumed(start, cap
     assert [line.split()[0] for line in capfd.readouterr().out.splitlines() if line.endswith("the best")] == [name]
     with start(resume=run.folder / "best", epochs=4) as again:
         counts = [again.steps for _ in steps(again, evaluate=lambda model, rows: torch.ones(30))]
-    assert counts[0] == best and again.folder == run.folder
+    assert counts[0] == best and (again.folder == run.folder) == (best == 9), "an older one begins a new run"
 
 
 class MapStyle:

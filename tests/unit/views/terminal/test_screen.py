@@ -9,7 +9,7 @@ from rich.console import Console
 from support.run_folders import write_beat, write_changes, write_finished, write_log, write_records, write_run
 
 from hvdtrain.__main__ import main
-from hvdtrain.runs.metrics import Curve
+from hvdtrain.runs.history import Curve
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.details import difference_lines, differences
 from hvdtrain.views.run_view import RunFollower, read_runs

@@ -1,0 +1,184 @@
+"""What a run's metrics say of its whole training: curves, hashes of checkpoints, and the times of its ranks."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from hvdtrain.runs.metrics import CURVES, MAX_METRICS, MetricsReader, Records, logged_of, metrics_of
+from hvdtrain.runs.step_times import NO_TIME, StepSeconds
+from hvdtrain.system.text import finite_number
+
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Curve(NamedTuple):
+    """The points of a curve, in the order of training."""
+
+    epochs: list[float]
+    steps: list[int]
+    values: list[float]
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def thinned(self, most: int) -> Curve:
+        """At most about `most` points, with the least and the greatest value of each group of neighbors kept."""
+        size = len(self.values)
+        if size <= most:
+            return self
+        groups = max(most // 2, 1)
+        kept = {0, size - 1}
+        for group in range(groups):
+            first = group * size // groups
+            values = self.values[first : (group + 1) * size // groups]
+            kept |= {first + values.index(min(values)), first + values.index(max(values))}
+        places = sorted(kept)
+        epochs, values = ([column[place] for place in places] for column in (self.epochs, self.values))
+        return Curve(epochs, [self.steps[place] for place in places], values)
+
+
+class SavedHash(msgspec.Struct):
+    """The hash of the weights at a checkpoint: its record."""
+
+    step: Annotated[int, msgspec.Meta(ge=1)]
+    parameters: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+    """As in `result.json`."""
+    time: float = 0.0
+    """When it was written, in seconds since 1970; 0 if it is not known."""
+
+
+class RankTimes(msgspec.Struct):
+    """What a logging step took each rank, in its record; null for a rank that was not there, or no time at all."""
+
+    compute_s: list[Seconds | None]
+    data_s: list[Seconds | None]
+    communicate_s: list[Seconds | None] | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.compute_s), len(self.data_s), len(self.communicate_s or self.data_s)}
+        if len(lengths) > 1:
+            raise ValueError("it has other ranks in each part")
+
+    @property
+    def by_rank(self) -> dict[int, StepSeconds]:
+        """The times of the ranks that were there."""
+        rows = zip(self.compute_s, self.communicate_s or [None] * len(self.data_s), self.data_s, strict=True)
+        times = {
+            rank: StepSeconds(computing, waiting, reading)
+            for rank, (computing, waiting, reading) in enumerate(rows)
+            if computing is not None and reading is not None
+        }
+        return {rank: time for rank, time in times.items() if time.total} or times
+
+
+class History(NamedTuple):
+    """What a run's metrics say about its whole training. What it did not record is empty."""
+
+    train_loss: Curve
+    evaluated_loss: Curve
+    """That of the evaluations."""
+    metrics: dict[str, Curve]
+    """Those of the evaluations, by name."""
+    logged: dict[str, Curve]
+    """Those that a script logged, see `HistoryReader.logged`."""
+    part: str
+    """Of the data that was evaluated: `validation` or `test`; empty for none."""
+    ranks: dict[int, StepSeconds]
+    """By rank, see `summed`."""
+
+
+class HistoryReader(MetricsReader):
+    """The metrics of a run, and what they say of its whole training."""
+
+    def metrics(self) -> list[str]:
+        """The names of the metrics of evaluations."""
+        names: dict[str, None] = {}
+        for record in self.of_kind(self.part):
+            names.update(dict.fromkeys(metrics_of(record)))
+            if len(names) >= MAX_METRICS:
+                break
+        return list(names)[:MAX_METRICS]
+
+    def curve(self, name: str) -> Curve:
+        """The finite values of one of CURVES, or of a metric."""
+        kind, key = CURVES.get(name, (self.part, name))
+        return self._curves(kind, [key])[key]
+
+    def _curves(self, kind: str, names: list[str]) -> dict[str, Curve]:
+        """The finite values of these names in records of a kind."""
+        curves = {name: Curve([], [], []) for name in names}
+        for record in self.of_kind(kind):
+            epoch = finite_number(record.get("epoch"))
+            for name, curve in curves.items() if epoch is not None else ():
+                value = finite_number(record.get(name))
+                if epoch is not None and value is not None:
+                    curve.epochs.append(epoch)
+                    curve.steps.append(record["step"])
+                    curve.values.append(value)
+        return curves
+
+    def logged(self) -> dict[str, Curve]:
+        """The finite values that a script logged, as `logged NAME`."""
+        curves: dict[str, Curve] = {}
+        for record in self.of_kind("train"):
+            epoch = finite_number(record.get("epoch"))
+            for name, value in logged_of(record).items():
+                if epoch is not None and (f"logged {name}" in curves or len(curves) < MAX_METRICS):
+                    curve = curves.setdefault(f"logged {name}", Curve([], [], []))
+                    curve.epochs.append(epoch)
+                    curve.steps.append(record["step"])
+                    curve.values.append(value)
+        return curves
+
+    def hashes(self) -> dict[int, SavedHash]:
+        """By step: the hashes of the weights at checkpoints, of which not all need to be there any more."""
+        return {saved.step: saved for saved in self.of_kind("checkpoint").typed(SavedHash)}
+
+    def history(self) -> History:
+        """The curves, and the times of ranks."""
+        ranks = summed(self.of_kind("train"), has_changed=bool(self.of_kind("members")))
+        evaluated = self._curves(self.part, ["loss", *self.metrics()])
+        part = self.part if any(evaluated.values()) else ""
+        return History(self.curve("loss"), evaluated.pop("loss"), evaluated, self.logged(), part, ranks)
+
+
+def _measured(records: Records) -> Iterator[dict[int, StepSeconds]]:
+    """What each logging step took each of the ranks that were there, of those that measured it."""
+    return filter(None, (times.by_rank for times in records.typed(RankTimes)))
+
+
+def summed(records: Records, has_changed: bool) -> dict[int, StepSeconds]:
+    """By rank, the times of the logging steps in which the same ranks were there, without the first one if others were
+    measured, too: ranks warm up in it.
+
+    has_changed: whether the run lost ranks or took new ones in. Then the ranks that were together in most logging
+    steps count; else those of the newest one, as a run may continue with another number of ranks.
+    """
+    newest = frozenset(next(_measured(records[::-1]), ()))
+    ranks = _usual_ranks(records) if has_changed else hash(newest)
+    unknown = any(time.communicate is None for times in _warm(records, ranks) for time in times.values())
+    sums: dict[int, StepSeconds] = {}
+    for times in _warm(records, ranks):
+        for rank, time in times.items():
+            known = StepSeconds(time.total - time.data, None, time.data) if unknown else time
+            sums[rank] = sums.get(rank, NO_TIME).plus(known)
+    return sums
+
+
+def _usual_ranks(records: Records) -> int:
+    """The hash of the ranks that were together in most logging steps."""
+    counts = Counter(hash(frozenset(times)) for times in _measured(records))
+    return counts.most_common(1)[0][0] if counts else 0
+
+
+def _warm(records: Records, ranks: int) -> Iterator[dict[int, StepSeconds]]:
+    """The times of the ranks with that hash, without those of the first logging step if others were measured."""
+    intervals = _measured(records)
+    first = next(intervals, {})
+    others = itertools.chain([next(intervals, first)], intervals)
+    return (times for times in others if hash(frozenset(times)) == ranks)
