@@ -84,7 +84,7 @@ def write_own(draft: Path, rank: int, arrays: Weights) -> FileHash | None:
     None where this host does not reach that folder, or the disk does not accept it: rank 0 then writes it.
     """
     try:
-        return _write_arrays(draft / rank_file(rank), arrays) if draft.is_dir() else None
+        return _write_arrays(draft / rank_file(rank), arrays)
     except OSError:
         return None
 

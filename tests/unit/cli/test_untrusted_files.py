@@ -21,6 +21,7 @@ from hvdtrain.datasets import downloads
 from hvdtrain.datasets.formats import reading
 from hvdtrain.datasets.formats.image_files import read_image
 from hvdtrain.errors import UserError
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.checkpoints import Damaged
@@ -45,7 +46,7 @@ def test_no_file_is_unpickled_and_no_text_executed():
     "harm",
     [
         lambda path: rewrite(path, "state.json", b"[" * 100_000),
-        lambda path: rewrite(path, "state.json", changed_state(path, position={"epoch": -1})),
+        lambda path: rewrite(path, "state.json", changed_state(path, position={**vars(Position()), "epoch": -1})),
         lambda path: rewrite(path, "state.json", b'{"score": ' + b"9" * 10_000 + b"}"),
         lambda path: rewrite(path, "weights.safetensors", b"\xff" * 8 + b"{}"),  # a header of 2^64 bytes
         lambda path: rewrite(path, "weights.safetensors", pickle.dumps(Harm(path.parent / "harm"))),

@@ -11,12 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.fake_learner import NETWORK, WEIGHTS, FakeLearner, numbered, use_fakes
 from support.jobs import ROOT
 from support.networks import shaped
+from support.rank_threads import on_all_ranks
 from support.untrusted import changed_state, rewrite
 
 from hvdtrain.collectives.encoding import decode, encode
@@ -25,7 +27,7 @@ from hvdtrain.config.option import Resume, key
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import FACTS
 from hvdtrain.errors import BitsDiffer, UserError
-from hvdtrain.interfaces.learner import Position
+from hvdtrain.interfaces.learner import OptimizerState, Position
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import Dense
 from hvdtrain.runs import checkpoints
@@ -35,6 +37,7 @@ from hvdtrain.training import replay
 from hvdtrain.training import train as training
 from hvdtrain.training.consistency import checksum
 from hvdtrain.training.run import RunContext
+from hvdtrain.training.saver import Saver
 from hvdtrain.training.state import check_position, recounted, resume
 from hvdtrain.training.train import train
 
@@ -192,6 +195,44 @@ def test_all_ranks_refuse_what_only_rank_0_reads(tmp_path):
             resume(RunContext(Config(), options, NetworkTarget(NETWORK), learner, numbered(8)))
         reasons.append(raised.value.args)
     assert reasons[0] == reasons[1] and decode(encode(said[0])) == said[0]
+
+
+class LocalState(FakeLearner):
+    """A learner of which each rank has an optimizer state of its own. sent: gets the roots of what goes over links."""
+
+    state_by_rank = True
+
+    def __init__(self, group, sent):
+        super().__init__()
+        self.group = group
+        send = group.broadcast_bytes
+        group.broadcast_bytes = lambda values, root: (sent.append(root), send(values, root))
+
+    def optimizer_state(self):
+        return OptimizerState({"momentum/w": np.full(9, self.group.rank, np.float32)})
+
+
+@pytest.mark.parametrize(("elsewhere", "expected"), [(set(), set()), ({2}, {2})])
+def test_a_rank_sends_its_state_only_where_it_does_not_reach_the_folder(tmp_path, monkeypatch, elsewhere, expected):
+    sent, write_own = [], checkpoints.write_own
+
+    def written(draft, rank, arrays):
+        return write_own(tmp_path / "missing" if rank in elsewhere else draft, rank, arrays)
+
+    def save(group):
+        learner = LocalState(group, sent)
+        config = Config(batch_size=6, sync_every=2)
+        Saver(RunContext(config, RuntimeOptions(), NetworkTarget(NETWORK), learner, numbered(30), tmp_path)).save(
+            Position()
+        )
+
+    monkeypatch.setattr(checkpoints, "write_own", written)
+    on_all_ranks(3, save)
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    saved = checkpoints.load(path)
+    ranks = [saved.optimizer.arrays, *saved.other_ranks]
+    assert [arrays["momentum/w"].tolist() for arrays in ranks] == [[rank] * 9 for rank in range(3)]
+    assert {*sent} == expected
 
 
 @pytest.fixture
