@@ -66,7 +66,7 @@ class SavedOptimizer:
 
 
 class SavedArithmetic(TypedDict, total=False):
-    """See `training.arithmetic`."""
+    """See `training.consistency`."""
 
     shards: int
     threads: int
