@@ -12,7 +12,8 @@ from hvdtrain.collectives.packing import packing_of
 from hvdtrain.collectives.powersgd import LowRankMean, is_low_rank
 from hvdtrain.config.forms import NONE, PACKED, POWERSGD, Method, parse_method
 from hvdtrain.config.options import Config
-from hvdtrain.interfaces.strategy import AllreduceGroup, Mean, Shapes
+from hvdtrain.interfaces.combining import Mean, Shapes
+from hvdtrain.interfaces.strategy import AllreduceGroup
 
 
 def make_mean(config: Config, group: AllreduceGroup) -> Mean:

@@ -15,7 +15,8 @@ import numpy as np
 
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.strategy import Group, Packing
+from hvdtrain.interfaces.combining import Packing
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import rank_info
 from hvdtrain.system.phases import collective
 

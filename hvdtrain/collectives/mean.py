@@ -8,7 +8,8 @@ import numpy as np
 
 from hvdtrain.collectives.packing import packing_of
 from hvdtrain.config.forms import Method
-from hvdtrain.interfaces.strategy import AllreduceGroup, Shapes
+from hvdtrain.interfaces.combining import Shapes
+from hvdtrain.interfaces.strategy import AllreduceGroup
 from hvdtrain.networks.description import Weights
 
 ROUND = "round"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtrain.interfaces.strategy import Packing
+from hvdtrain.interfaces.combining import Packing
 
 BLOCK = 256
 """Values that share a scale in int8: its four bytes add 1.6 %, and a large value makes few others coarse."""

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.collectives.mean import PlainMean
+from hvdtrain.interfaces.combining import Shapes
 from hvdtrain.interfaces.learner import ERROR
-from hvdtrain.interfaces.strategy import Shapes
 from hvdtrain.networks.description import Weights
 
 FACTORS = "factors"

@@ -29,7 +29,7 @@ from hvdtrain.collectives.groups import CommunicationTime
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.collectives.ring_rendezvous import connect_neighbors
 from hvdtrain.errors import PeerLost, TrainingError, UserError
-from hvdtrain.interfaces.strategy import Packing
+from hvdtrain.interfaces.combining import Packing
 from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.network import PortReservation

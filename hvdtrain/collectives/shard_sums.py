@@ -8,7 +8,7 @@ whether two ranks computed the same bits for the shard that is audited.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, SupportsFloat
+from typing import SupportsFloat
 
 import numpy as np
 
@@ -16,27 +16,20 @@ from hvdtrain.collectives import audits
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.exact_sum import sum_over_shards
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces.learner import ShardLoss
+from hvdtrain.interfaces.combining import Combined, Gradients, ShardLoss
 from hvdtrain.interfaces.reading import Audit, Batch
 from hvdtrain.interfaces.strategy import Group
 
 
-class Combined(NamedTuple):
-    """A step over the shards of all ranks."""
-
-    gradients: list[np.ndarray]
-    """Their means over all shards, float32; a shard without rows has none, which counts as 0."""
-    statistics: list[np.ndarray]
-    """Their means over the shards that were computed."""
-    losses: list[ShardLoss]
-    """Of the shards that were computed, in their order."""
-
-
 class ShardSums:
-    """The gradients and running statistics of a step in shards: collected on this rank, and combined over all ranks.
+    """A `Combiner`: the means of the gradients, float32, over all shards, and of the statistics over those with rows.
 
-    shards: of a global batch. parameters: shapes of the gradients.
+    A shard without rows has no gradients, which count as 0. shards: of a global batch. parameters: shapes of the
+    gradients.
     """
+
+    mean = None
+    sums_statistics = True
 
     def __init__(self, group: Group, shards: int, parameters: Sequence[tuple[int, ...]]) -> None:
         self._group, self._shards, self._parameters = group, shards, list(parameters)
@@ -54,18 +47,16 @@ class ShardSums:
         self._added, self._losses, self._hash = [], [], 0
         self._remaining = iter(step.shards or ())
 
-    def add(self, loss: SupportsFloat, gradients: Sequence[np.ndarray], statistics: Sequence[np.ndarray]) -> None:
-        """Add the step's next shard: its loss, which may not be computed yet, its gradients, float32, and the
-        statistics after it. The arrays may not change afterwards.
-        """
+    def add(self, gradients: Gradients) -> None:
+        """Add the step's next shard."""
         shard, audit = next(self._remaining), self._step.audit
-        changes = [_change(before, after) for before, after in zip(self._start, statistics, strict=True)]
-        arrays = [*gradients, *changes]
+        changes = [_change(before, after) for before, after in zip(self._start, gradients.statistics, strict=True)]
+        arrays = [*gradients.arrays, *changes]
         if audit and audit.shard == shard.part:
-            self._hash = audits.hash_shard(float(loss), arrays)
+            self._hash = audits.hash_shard(float(gradients.loss), arrays)
         if not shard.is_witness:
             self._added.append(arrays)
-            self._losses.append(loss)
+            self._losses.append(gradients.loss)
 
     def combine(self) -> Combined:
         """Combine the shards of all ranks; call it on every rank.

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from hvdtrain.collectives import ring, surviving
-from hvdtrain.collectives.arrays import share_arrays
+from hvdtrain.collectives.combining import MakeCombiner, MeanOfRanks, choose_combiner
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import MPIGroup, single_process
 from hvdtrain.collectives.horovod_membership import MembershipGroup
 from hvdtrain.collectives.limits import limited_start
 from hvdtrain.collectives.surviving import Connect, SurvivingGroup
 from hvdtrain.config import rules
-from hvdtrain.config.forms import NONE
 from hvdtrain.config.option import invalid
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
@@ -46,22 +45,30 @@ class GroupEntry:
     """Modules that it imports."""
     connect: Connect | None = None
     """Connects the members of a job that survives lost ranks; None where that is impossible."""
+    combiner: MakeCombiner | None = None
+    """Combines gradients on the host, over the group; None for one that combines none."""
 
 
 SINGLE = GroupEntry(
     lambda config, runtime: single_process(config.strategy),
     "One process on one device; gradients are not combined.",
 )
-RING = GroupEntry(
-    lambda config, runtime: ring.start(runtime.hang_timeout),
-    "hvdtrain's ring allreduce over TCP, on one buffer of all gradients.",
-    connect=ring.connect,
-)
-MPI = GroupEntry(
-    lambda config, runtime: MPIGroup(),
-    "MPI.Allreduce through mpi4py, on one buffer of all gradients.",
-    ("mpi4py.MPI",),
-)
+ON_HOST = {
+    "single": SINGLE,
+    "ring": GroupEntry(
+        lambda config, runtime: ring.start(runtime.hang_timeout),
+        "hvdtrain's ring allreduce over TCP, on one buffer of all gradients.",
+        connect=ring.connect,
+        combiner=MeanOfRanks,
+    ),
+    "mpi": GroupEntry(
+        lambda config, runtime: MPIGroup(),
+        "MPI.Allreduce through mpi4py, on one buffer of all gradients.",
+        ("mpi4py.MPI",),
+        combiner=MeanOfRanks,
+    ),
+}
+"""Strategies that every framework has, by their values of --strategy, with which it combines no gradients itself."""
 
 
 KVSTORES = {
@@ -134,18 +141,21 @@ class StrategyEntry(Generic[AnyStrategy]):
         return self.strategy(config, runtime, *groups, *stores)
 
 
+def _on_host(strategy: type[Strategy], learner: Callable[[Any, Any, Any], Learner]) -> list[StrategyEntry[Any]]:
+    """The entries of ON_HOST in a framework. strategy: combines nothing. learner: an `Engine`."""
+    return [StrategyEntry(name, strategy, learner, group) for name, group in ON_HOST.items()]
+
+
 def _torch() -> tuple[StrategyEntry[Any], ...]:
     from hvdtrain.frameworks.styles.torch_devices import TorchDataParallel, TorchManual, TorchManualLearner
     from hvdtrain.frameworks.torch import strategies
     from hvdtrain.frameworks.torch.learner import TorchLearner
 
     return (
-        StrategyEntry("single", strategies.TorchStrategy, TorchLearner, SINGLE),
+        *_on_host(strategies.TorchStrategy, TorchLearner),
         StrategyEntry("horovod", strategies.TorchHorovod, TorchLearner),
         StrategyEntry("ddp", strategies.TorchDDP, TorchLearner),
         StrategyEntry("dataparallel", TorchDataParallel, TorchLearner),
-        StrategyEntry("ring", strategies.TorchAllreduce, TorchLearner, RING),
-        StrategyEntry("mpi", strategies.TorchAllreduce, TorchLearner, MPI),
         StrategyEntry("manual", TorchManual, TorchManualLearner),
     )
 
@@ -158,11 +168,9 @@ def _mxnet() -> tuple[StrategyEntry[Any], ...]:
 
     networks = functools.partial(StrategyEntry[Any], has_tasks=False)
     return (
-        StrategyEntry("single", strategies.MXNetStrategy, MXNetLearner, SINGLE),
+        *_on_host(strategies.MXNetStrategy, MXNetLearner),
         StrategyEntry("horovod", strategies.MXNetHorovod, MXNetLearner),
         *(StrategyEntry(name, strategies.MXNetKVStore, MXNetLearner, store=store) for name, store in KVSTORES.items()),
-        StrategyEntry("ring", strategies.MXNetAllreduce, MXNetLearner, RING),
-        StrategyEntry("mpi", strategies.MXNetAllreduce, MXNetLearner, MPI),
         networks("module", module.ModuleHorovod, module.ModuleLearner),
         networks("module-single", module.ModuleStrategy, module.ModuleLearner, SINGLE),
         *(
@@ -182,12 +190,10 @@ def _tensorflow() -> tuple[StrategyEntry[Any], ...]:
 
     networks = functools.partial(StrategyEntry[Any], has_tasks=False)
     return (
-        StrategyEntry("single", strategies.TensorFlowStrategy, TensorFlowLearner, SINGLE),
+        *_on_host(strategies.TensorFlowStrategy, TensorFlowLearner),
         StrategyEntry("horovod", strategies.TensorFlowHorovod, TensorFlowLearner),
         StrategyEntry("mirrored", strategies.TensorFlowMirrored, TensorFlowLearner),
         StrategyEntry("multiworker", strategies.TensorFlowMultiWorker, TensorFlowLearner),
-        StrategyEntry("ring", strategies.TensorFlowAllreduce, TensorFlowLearner, RING),
-        StrategyEntry("mpi", strategies.TensorFlowAllreduce, TensorFlowLearner, MPI),
         networks("keras-fit", keras_fit.KerasHorovod, keras_fit.KerasLearner),
         networks("keras-fit-single", keras_fit.KerasStrategy, keras_fit.KerasLearner, SINGLE),
         networks("keras-fit-mirrored", keras_fit.KerasMirrored, keras_fit.KerasLearner),
@@ -215,49 +221,39 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
         batch = min(config.global_batch(strategy.group.size), len(target.dataset.train))
         parts = (config.shards or strategy.group.size) * strategy.devices * config.accumulate
         target.expect_rows(max(batch // parts, 1))
-    learner = entry.learner(target, weights, strategy)
-    learner.mean = strategy.mean
-    share_arrays(learner, learner.shared_statistics)  # strategies share the parameters, and not all of them these
-    return learner
+    return entry.learner(target, weights, strategy)
 
 
-def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> AnyStrategy:
-    """The strategy, with the processes that train together."""
+def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> Any:
+    """The strategy, with the processes that train together.
+
+    Raises UserError for options that do not fit the job.
+    """
     settle(config, runtime)
     if surviving.is_requested():
-        return _start_surviving(entry, config, runtime)
+        rules.check(config, survives=True, can_survive=bool(entry.connect), ranks=rank_info.detect().size)
+        assert entry.connect
+        return _on_group(entry, config, runtime, SurvivingGroup(entry.connect))
     rules.check(runtime, survives=False)
     with limited_start():
         strategy = entry.start(config, runtime)
     rules.check(config, ranks=strategy.group.size)
-    if config.sync_every > 1:
-        return _of_local_steps(config, runtime, strategy.group)
-    if not (strategy.mean or config.by_horovod or config.compression == NONE):
-        return _by_group(config).strategy(config, runtime, strategy.group)
-    return strategy
+    return _on_group(entry, config, runtime, strategy.group) or strategy
 
 
-def _of_local_steps(config: Config, runtime: RuntimeOptions, group: Group) -> Any:
-    """The strategy that combines no gradients; by the group and the mean, ranks combine weights."""
+def _on_group(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions, group: Group) -> Any:
+    """The strategy with which a combiner, or local steps, exchange what ranks compute; None if the entry's own does."""
+    combiner = choose_combiner(config, entry.connection.combiner if entry.connection else None)
+    has_local_steps = config.sync_every > 1
+    if not (combiner or has_local_steps):
+        return None
     alone = next(other for other in ENTRIES[config.framework]() if other.connection is SINGLE)
     strategy = alone.strategy(config, runtime, group)
-    strategy.mean, strategy.state_by_rank = make_mean(config, cast(AllreduceGroup, group)), group.size > 1
+    if combiner:
+        strategy.make_combiner = combiner
+    if has_local_steps:
+        strategy.mean, strategy.state_by_rank = make_mean(config, cast(AllreduceGroup, group)), group.size > 1
     return strategy
-
-
-def _by_group(config: Config) -> StrategyEntry[Any]:
-    """The strategy of a framework that combines gradients through its group, whatever that is."""
-    return next(entry for entry in ENTRIES[config.framework]() if entry.connection is RING)
-
-
-def _start_surviving(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> AnyStrategy:
-    """The strategy in a job that survives lost ranks: all that ranks exchange goes through its group.
-
-    Raises UserError for what cannot survive.
-    """
-    rules.check(config, survives=True, can_survive=bool(entry.connect), ranks=rank_info.detect().size)
-    assert entry.connect
-    return _by_group(config).strategy(config, runtime, SurvivingGroup(entry.connect))
 
 
 def _prepare(config: Config, runtime: RuntimeOptions) -> None:
@@ -277,9 +273,7 @@ def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) 
     entry = check_request(config, script, runtime)
     strategy = _start(entry, config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
-    learner: UserLearner = getattr(module, USER_LOOPS[config.framework])(strategy)
-    learner.mean = strategy.mean
-    return learner
+    return getattr(module, USER_LOOPS[config.framework])(strategy)
 
 
 def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> StrategyEntry[Any]:

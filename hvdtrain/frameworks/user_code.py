@@ -13,10 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hvdtrain.collectives.audits import hash_shard
-from hvdtrain.config.options import Config, Framework
+from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import pad_rows
-from hvdtrain.interfaces.learner import Evaluated, Learner, ShardLoss, StepLoss
+from hvdtrain.frameworks.engine import Engine
+from hvdtrain.interfaces.combining import Gradients, StepLoss
+from hvdtrain.interfaces.learner import Evaluated
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights, changed_names
 from hvdtrain.system.phases import SCRIPT
@@ -180,7 +182,7 @@ def changes_by_rows(where: str, name: str) -> UserError:
     )
 
 
-class UserLearner(Learner):
+class UserLearner(Engine):
     """A learner whose model, optimizer and losses are those of a user's script; it begins without them.
 
     The script calls `setup`, then for each batch `prepare` and, with its losses, `step`. A framework's learner
@@ -191,13 +193,9 @@ class UserLearner(Learner):
     tensor: ClassVar[type[Any]]
     """The framework's class of tensors."""
     _seed: int
-    _step: int
     _row_weights: np.ndarray
     """Of the prepared batch."""
-    _config: Config
     _finish_step: Callable[[], None]
-    _end_shard: Callable[[Any], None]
-    _finish_shards: Callable[[], list[ShardLoss]]
     _before: Weights | None = None
     """With --shards, the weights before a forward pass of the steps in `_compared`."""
     _compared: tuple[int, ...] = ()
@@ -246,12 +244,12 @@ class UserLearner(Learner):
         """
 
     @abc.abstractmethod
-    def begin_shards(self, step: Batch) -> None:
-        """With --shards: begin a step, before its first shard is prepared."""
+    def take_gradients(self, loss: Any) -> list[Gradients]:
+        """What the backward pass of a part has left, or leaves to `late_gradients`. loss: see `Gradients`."""
 
     def prepare(self, batch: Batch) -> tuple[Any, ...]:
         """The arrays of the batch, or of a shard, on the device, with which the script then computes the losses."""
-        if self._config.shards and len(self._compared) < 2 and batch.step not in self._compared:
+        if self._in_shards and len(self._compared) < 2 and batch.step not in self._compared:
             self._compared, self._before = (*self._compared, batch.step), self.weights()
         self.seed(batch.step, batch.part)  # so that a resumed run draws the same numbers
         self._step, self._row_weights, self._is_stepping = batch.step, batch.weights, False
@@ -266,7 +264,7 @@ class UserLearner(Learner):
         if before and (changed := changed_names(before, self.weights()) - self.untrained):
             problem = f"the model changes {min(changed)} when it is called, so each shard would begin with another one"
             raise UserError(f"step(): {problem}", "leave out --shards")
-        if self._step or self._config.shards or self.group.size == 1:
+        if self._step or self._in_shards or self.group.size == 1:
             return
         hashes = {name: hash_shard(0.0, [value]) for name, value in self.weights().items()}
         of_ranks = self.group.gather({name: hashes[name] for name in hashes.keys() - self.local_weights})
@@ -275,14 +273,15 @@ class UserLearner(Learner):
 
     def _end_backward(self, loss: StepLoss, ends_step: bool) -> StepLoss:
         """Combine the gradients and update the parameters, with --shards after the last shard of a step."""
-        if not self._config.shards:
+        if not self._combiner:
             self._finish_step()
             return loss
-        self._end_shard(loss)
+        self.add(self.take_gradients(loss))
         if not ends_step:
             return []
-        self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
-        return self._finish_shards()
+        if self._in_shards:  # the update, and what follows it, draws the same on all ranks
+            self.seed(self._step, self._config.shards)
+        return self.end_step()
 
     def _refuse(self, what: str) -> None:
         """Raise UserError unless it is `step` that does this: the ranks would not combine it, or make it twice."""

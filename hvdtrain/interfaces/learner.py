@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager as ContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, SupportsFloat
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from hvdtrain.errors import UserError
+from hvdtrain.interfaces.combining import Mean, StepLoss
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.interfaces.strategy import Group, Mean
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights, changed_names
 from hvdtrain.system.phases import LOOP, Phase
 
@@ -63,22 +64,6 @@ class Evaluated(NamedTuple):
     """By name; `accuracy` of a classifier is the number of rows whose class was predicted."""
     predicted: np.ndarray | None = None
     """Classes, int64 (n,), of a network as data."""
-
-
-class ShardLoss(NamedTuple):
-    """The loss of a shard: sum(weights * loss) over its rows."""
-
-    shard: int
-    rank: int
-    """The rank that computed it, as the group numbered it in that step."""
-    value: float
-
-    def __float__(self) -> float:
-        return self.value
-
-
-StepLoss = SupportsFloat | list[ShardLoss]
-"""The loss of a step on a rank, which float() waits for; with --shards, those of all ranks' shards, in their order."""
 
 
 class Learner(abc.ABC):

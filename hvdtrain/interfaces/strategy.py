@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from hvdtrain.config.forms import Method
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.networks.description import Weights
+from hvdtrain.interfaces.combining import Combiner, Mean, Packing
 
 
 class Group(Protocol):
@@ -82,22 +81,6 @@ class Group(Protocol):
         ...
 
 
-class Packing(Protocol):
-    """A way to write float32 values as bytes."""
-
-    def size(self, count: int) -> int:
-        """Bytes of so many values."""
-        ...
-
-    def pack(self, values: np.ndarray) -> np.ndarray:
-        """The bytes, uint8 (size(n),), of float32 values (n,)."""
-        ...
-
-    def unpack(self, packed: np.ndarray, count: int) -> np.ndarray:
-        """The values, float32 (count,), that `pack` has written, as they were rounded."""
-        ...
-
-
 class AllreduceGroup(Group, Protocol):
     """A group that can also sum gradients, for strategies without an allreduce of their framework."""
 
@@ -107,35 +90,6 @@ class AllreduceGroup(Group, Protocol):
 
     def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
         """`allreduce` of float32 values, which ranks send to each other as bytes: the same bits on every rank."""
-        ...
-
-
-Shapes = Sequence[tuple[int, int]]
-"""Of each array in a vector as a matrix: rows and columns; (1, n) for an array of one dimension."""
-
-
-class Mean(Protocol):
-    """What computes the mean of a vector over all ranks, of gradients or of changes of weights, by a --compression."""
-
-    @property
-    def method(self) -> Method:
-        """The method."""
-        ...
-
-    def average(self, values: np.ndarray, shapes: Shapes) -> None:
-        """Replace `values`, (n,), by their mean over all ranks: the same bits on each. A collective.
-
-        values: of a type of floating-point numbers, sent as float32 if they are compressed. shapes: of the arrays in
-        it, always the same. Where a value is not finite on a rank, the mean has values that are not finite.
-        """
-        ...
-
-    def arrays(self) -> Weights:
-        """The state on which the next mean depends, by name; empty where there is none."""
-        ...
-
-    def load(self, arrays: Weights) -> None:
-        """Set what `arrays` returned; from the state of another method, restore what applies."""
         ...
 
 
@@ -159,7 +113,9 @@ class Strategy:
     state_by_rank: bool = False
     """See `Learner.state_by_rank`."""
     mean: Mean | None = None
-    """What combines the gradients, where that is not the framework or its library."""
+    """What combines weights, with --sync-every."""
+    make_combiner: Callable[..., Combiner] | None = None
+    """Makes what combines gradients on the host, from config, group and shapes; None where nothing there does."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
         """group: the processes that train together. devices: copies of the network in this process."""

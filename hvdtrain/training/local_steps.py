@@ -13,8 +13,8 @@ import numpy as np
 
 from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.collectives.mean import shape_of
+from hvdtrain.interfaces.combining import Shapes
 from hvdtrain.interfaces.learner import Learner
-from hvdtrain.interfaces.strategy import Shapes
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import GRADIENTS, UPDATE, phases
 

@@ -11,7 +11,8 @@ from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.surviving import RanksChanged, leave_if_agreed
 from hvdtrain.config.score import Score, score_of
 from hvdtrain.errors import Stopped
-from hvdtrain.interfaces.learner import Position, StepLoss
+from hvdtrain.interfaces.combining import StepLoss
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Batch, EvaluatedPart
 from hvdtrain.system.phases import JOINING, LOOP, phases
 from hvdtrain.training.audit import Auditor

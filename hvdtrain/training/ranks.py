@@ -18,7 +18,8 @@ import numpy as np
 
 from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.errors import INTERRUPTED, NotFiniteError, Stopped
-from hvdtrain.interfaces.learner import Position, ShardLoss, StepLoss
+from hvdtrain.interfaces.combining import ShardLoss, StepLoss
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S

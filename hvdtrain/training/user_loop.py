@@ -17,7 +17,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.division import Division
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_learner
-from hvdtrain.interfaces.learner import StepLoss
+from hvdtrain.interfaces.combining import StepLoss
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.tasks.user import Script
@@ -185,7 +185,7 @@ class UserLoop(LoopPosition):
         parts: tuple[Batch, ...] = (batch,)
         if batch.shards is not None:
             parts = batch.shards
-            self._learner.begin_shards(batch)
+            self._learner.begin_step(batch)
         for number, part in enumerate(parts, 1):
             turn = self._turn = Turn(number == 1, number == len(parts))
             arrays = self._learner.prepare(part)

@@ -1,18 +1,45 @@
-"""Batch normalization in MXNet: its running statistics, and training over the rows of all ranks (--batch-norm sync)."""
+"""What training changes in MXNet besides parameters, such as running statistics, and --batch-norm sync over ranks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Protocol
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
-from hvdtrain.frameworks.mxnet.network import load_array
+from hvdtrain.frameworks.mxnet.network import Parameters, copy_into, load_array, parameter_weights
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.layers import BatchNorm
+
+
+class Statistics(Protocol):
+    """What the forward and backward passes of a model change besides gradients, such as running statistics."""
+
+    def read(self) -> list[np.ndarray]:
+        """Copies of all of them; waits for them."""
+        ...
+
+    def write(self, arrays: list[np.ndarray]) -> None:
+        """Set all of them to what `read` returned, or to other values in these shapes."""
+        ...
+
+
+class BlockStatistics:
+    """The parameters of a block that are not trained: running statistics, and those that are frozen."""
+
+    def __init__(self, parameters: Parameters, context: mx.Context) -> None:
+        self.parameters, self._context = dict(parameters), context
+
+    def read(self) -> list[np.ndarray]:
+        return [*parameter_weights(self.parameters, self._context).values()] if self.parameters else []
+
+    def write(self, arrays: list[np.ndarray]) -> None:
+        for parameter, array in zip(self.parameters.values(), arrays, strict=True):
+            copy_into(parameter.data(self._context), array)
 
 
 class RunningStatistics:

@@ -13,7 +13,12 @@ from mxnet import autograd, gluon
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, split_rows, statistics_by_rank
-from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
+from hvdtrain.frameworks.mxnet.batch_norm import (
+    BlockStatistics,
+    NormalizationOverRanks,
+    RunningStatistics,
+    Statistics,
+)
 from hvdtrain.frameworks.mxnet.network import (
     GluonNetwork,
     Parameters,
@@ -33,7 +38,6 @@ from hvdtrain.frameworks.mxnet.network import (
     run_in_training,
     scale_pixels,
 )
-from hvdtrain.frameworks.mxnet.shards import BlockStatistics, Statistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces.learner import Evaluated

@@ -16,15 +16,12 @@ import numpy as np
 from mxnet import gluon
 
 from hvdtrain.collectives import ring
-from hvdtrain.collectives.arrays import broadcast_arrays
-from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
-from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices
-from hvdtrain.frameworks.mxnet.network import Parameters, copy_into
-from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy
+from hvdtrain.frameworks.mxnet.network import Parameters
+from hvdtrain.interfaces.strategy import Group, Strategy
 from hvdtrain.system.processes import end_with_parent
 
 SERVER = """
@@ -104,8 +101,6 @@ class MXNetHorovod(MXNetStrategy):
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
         hvd = self._hvd
         hvd.broadcast_parameters(parameters, root_rank=0)
-        if self.config.shards:  # Horovod's trainer allreduces the gradients as float32
-            return super().make_trainer(parameters, optimizer)
         compression = getattr(hvd.Compression, self.config.compression)
         trainer = hvd.DistributedTrainer(parameters, optimizer, compression=compression)
         op = hvd.Sum if trainer._average_in_framework else hvd.Average
@@ -172,44 +167,3 @@ def _start_servers(group: ring.RingGroup) -> None:
         environment = {**os.environ, **common, "DMLC_ROLE": role}
         subprocess.Popen([sys.executable, "-c", SERVER], env=environment, preexec_fn=end_with_parent)
     os.environ.update(common, DMLC_ROLE="worker")
-
-
-class AllreduceTrainer(gluon.Trainer):
-    """Averages all gradients as one array."""
-
-    def __init__(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer, mean: Mean) -> None:
-        super().__init__(parameters, optimizer, kvstore=None)
-        self._mean = mean
-        sizes = [math.prod(parameter.shape) for parameter in self._params]
-        self._flat = np.empty(sum(sizes), np.float32)
-        parts = np.split(self._flat, np.cumsum(sizes)[:-1])
-        self._parts = [part.reshape(values.shape) for part, values in zip(parts, self._params, strict=True)]
-        self._shapes = [shape_of(parameter.shape) for parameter in self._params]
-
-    def _allreduce_grads(self) -> None:
-        gradients = [parameter.grad() for parameter in self._params]
-        for gradient, part in zip(gradients, self._parts, strict=True):
-            part[...] = gradient.asnumpy()
-        self._mean.average(self._flat, self._shapes)
-        for gradient, part in zip(gradients, self._parts, strict=True):
-            copy_into(gradient, part)
-
-
-class MXNetAllreduce(MXNetStrategy):
-    """All gradients in one array, averaged by the group's allreduce or by --compression."""
-
-    group: AllreduceGroup
-    mean: Mean
-    waits = True
-
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
-        super().__init__(config, runtime, group)
-        self.mean = make_mean(config, group)
-
-    def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
-        arrays = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
-        for name, value in broadcast_arrays(self.group, arrays).items():
-            parameters[name].set_data(mx.nd.array(value))
-        if self.config.shards:
-            return super().make_trainer(parameters, optimizer)
-        return AllreduceTrainer(parameters, optimizer, self.mean)

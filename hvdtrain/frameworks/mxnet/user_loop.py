@@ -14,6 +14,7 @@ from mxnet import autograd, gluon
 
 from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.mxnet.batch_norm import BlockStatistics
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, MXNetSteps
 from hvdtrain.frameworks.mxnet.network import (
     fill_gradients,
@@ -25,10 +26,10 @@ from hvdtrain.frameworks.mxnet.network import (
     parameter_weights,
 )
 from hvdtrain.frameworks.mxnet.objective import seed_generators, total
-from hvdtrain.frameworks.mxnet.shards import BlockStatistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
-from hvdtrain.interfaces.learner import Evaluated, OptimizerState, StepLoss
+from hvdtrain.interfaces.combining import StepLoss
+from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 
@@ -63,7 +64,8 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         self._updates = optimizer.optimizer.num_update
         self._trainer = self._strategy.make_trainer(self._parameters, optimizer.optimizer)
         untrained = {name: array for name, array in self._arrays.items() if name not in self._parameters}
-        self._prepare_shards(BlockStatistics(untrained, self._context))
+        self._statistics = BlockStatistics(untrained, self._context)
+        self._combine_on_host()
         return model, self._trainer
 
     def _refuse_own_step(self) -> None:
@@ -94,8 +96,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         with autograd.pause():
             weights = load_array(self._row_weights.astype(losses.dtype), self._context)
             phases.begin(BACKWARD)
-            if self._config.shards:
-                self._sharded.read()
+            self.add(self.late_gradients())
             self._backward(losses, weights)
             step_loss = self._end_backward(LazyLoss([(losses.detach() * weights).sum()]), ends_step)
             forget_gradients(self._parameters)

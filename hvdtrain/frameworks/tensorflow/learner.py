@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,18 @@ import tensorflow as tf
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import choose_device, device_number
+from hvdtrain.frameworks.engine import Engine
 from hvdtrain.frameworks.tensorflow.averages import TensorFlowAverages
-from hvdtrain.frameworks.tensorflow.network import channel_last
+from hvdtrain.frameworks.tensorflow.network import channel_last, without_half
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
-from hvdtrain.frameworks.tensorflow.shards import ShardedSteps
-from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense
-from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState, StepLoss
+from hvdtrain.frameworks.tensorflow.shards import ShardGraphs, to_arrays
+from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense, to_matrix
+from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
+from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
-from hvdtrain.system.phases import STEP, phases
+from hvdtrain.system.phases import STEP, UPDATE, phases
 from hvdtrain.tasks.target import Target
 
 
@@ -36,8 +39,10 @@ def select_device(strategy: TensorFlowStrategy) -> str:
     return chosen
 
 
-class TensorFlowLearner(Learner):
+class TensorFlowLearner(Engine):
     """A Keras model and its step, compiled into one graph, trained with one strategy."""
+
+    to_matrix = staticmethod(to_matrix)
 
     def __init__(self, target: Target, weights: Weights | None, strategy: TensorFlowStrategy) -> None:
         config = strategy.config
@@ -56,17 +61,20 @@ class TensorFlowLearner(Learner):
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
         # AutoGraph translates the code of tasks. Networks have none that needs it, and it takes 0.5 s of their start.
         compiled = functools.partial(tf.function, autograph=not target.is_portable)
-        self._step = compiled(self._make_step, reduce_retracing=True)
-        # In shards, each number of rows has a graph of its own; see `ShardedSteps`.
+        self._step_graph = compiled(self._make_step, reduce_retracing=True)
+        self._gradient_graph = compiled(self._gradients, reduce_retracing=True)
+        self._update_graph = compiled(self._make_update)
+        self._update_call: Callable[..., None] | None = None
+        # In shards, each number of rows has a graph of its own; see `ShardGraphs`.
         self._evaluate = compiled(self._make_evaluation, reduce_retracing=not config.shards)
         self.local_weights = self._objective.local_weights
         if config.shards:
-            self.shared_statistics, self.local_weights = self.local_weights, frozenset()
-            self._shards = ShardedSteps(self._objective, self.group, config.shards, self._update)
+            self._shards = ShardGraphs(self._objective)
         if weights:
             self.load(weights)
         strategy.broadcast(self._variables)
         strategy.broadcast(self._optimizer.variables)
+        self._combine_on_host()
 
     def _make_optimizer(self, config: Config) -> Any:
         return TensorFlowOptimizer(config, self._parameters)
@@ -143,13 +151,45 @@ class TensorFlowLearner(Learner):
     def train_step(self, batch: Batch) -> StepLoss:
         if self._averages:
             self._averages.begin(batch.step)
-        if batch.shards is not None:
-            return self._shards.train_step(batch)
+        self._lr = tf.constant(batch.lr, tf.float32)
+        return super().train_step(batch)
+
+    def step_by_framework(self, batch: Batch) -> StepLoss:
         phases.begin(STEP)
+        return self._strategy.run(self._step_graph, self._rows(batch), self._lr)
+
+    def _rows(self, batch: Batch) -> tuple[np.ndarray, ...]:
+        """The arguments of `_weighted_loss`; the generators draw the random numbers of the batch."""
         self._objective.set_random_states(self._objective.random_states(batch.step, batch.part))
-        rows = self._objective.rows(batch, self.devices * self._config.accumulate)
-        lr = tf.constant(batch.lr, tf.float32)
-        return self._strategy.run(self._step, rows, lr)
+        return self._objective.rows(batch, self.devices * self._config.accumulate)
+
+    def gradient_shapes(self) -> list[tuple[int, ...]]:
+        return [tuple(variable.shape) for variable in self._variables]
+
+    def start_statistics(self) -> list[np.ndarray]:
+        return [without_half(tf.identity(variable)).numpy() for variable in self._shards.statistics]
+
+    def gradients(self, parts: Sequence[Batch]) -> Iterable[Gradients]:
+        if self._in_shards:
+            return self._shards.gradients(parts)
+        (batch,) = parts
+        loss, gradients = self._strategy.run(self._gradient_graph, self._rows(batch))
+        return [Gradients(loss, to_arrays(gradients), [])]
+
+    def update(self, combined: Combined) -> None:
+        phases.begin(UPDATE)
+        arguments = (*map(tf.constant, (*combined.arrays, *combined.statistics)), self._lr)
+        if not self._update_call:  # kept: to find it takes a third of a ms
+            self._update_call = self._update_graph.get_concrete_function(*arguments)
+        self._update_call(*arguments)
+
+    def _make_update(self, *arguments: tf.Tensor) -> None:
+        """Update from combined gradients, combined statistics and the learning rate."""
+        *arrays, lr = arguments
+        count = len(self._variables)
+        for variable, value in zip(self._shards.statistics if self._in_shards else (), arrays[count:], strict=True):
+            variable.assign(tf.cast(value, variable.dtype))
+        self._update(arrays[:count], lr)
 
     def keep_in_shards(self, names: list[str]) -> None:
         self._shards.statistics += [self._parameters[name] for name in names]

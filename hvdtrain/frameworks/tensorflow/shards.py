@@ -1,4 +1,4 @@
-"""Steps in shards (`--shards`) in TensorFlow: gradients and statistics of each shard, and the update from their means.
+"""Shards (`--shards`) in TensorFlow: the gradients and statistics of each.
 
 Each number of rows has a graph of its own: a graph for any number of rows may compute different bits, and which one a
 rank makes would depend on the numbers that it meets first. There are few: shards differ by one row, and a last batch
@@ -15,15 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.tensorflow.network import without_half
 from hvdtrain.frameworks.tensorflow.objective import TensorFlowObjective
 from hvdtrain.frameworks.tensorflow.strategies import dense
-from hvdtrain.interfaces.learner import ShardLoss
+from hvdtrain.interfaces.combining import Gradients
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.interfaces.strategy import Group
-from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
 
 NOT_INLINED = {"_noinline": True}
 """Attributes of a graph's function."""
@@ -37,47 +34,21 @@ ShardValues = tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]
 """Of a shard: its loss, its gradients, and the statistics after it."""
 
 
-class ShardedSteps:
-    """The steps of an objective's model.
+class ShardGraphs:
+    """The graphs of an objective's model, which compute the shards of a rank."""
 
-    shards: of each global batch, over all ranks. update: adds to a graph the update from combined gradients and a
-    learning rate.
-    """
-
-    def __init__(
-        self,
-        objective: TensorFlowObjective,
-        group: Group,
-        shards: int,
-        update: Callable[[list[tf.Tensor], tf.Tensor], None],
-    ) -> None:
-        self._objective, self._update = objective, update
-        self._variables = list(objective.parameters.values())
+    def __init__(self, objective: TensorFlowObjective) -> None:
+        self._objective, self._variables = objective, list(objective.parameters.values())
         self.statistics = list(objective.statistics.values())
         if any(variable.dtype.is_complex for variable in self.statistics):
             raise UserError("--shards: the model changes a complex variable", "leave it out, or use two real variables")
-        self._sums = ShardSums(group, shards, [tuple(variable.shape) for variable in self._variables])
         self._graphs: dict[tuple[int, ...], Callable[..., list[ShardValues]]] = {}
         """By the numbers of rows of this rank's shards."""
-        self._finish_graph: Callable[..., None] | None = None
 
-    def train_step(self, step: Batch) -> list[ShardLoss]:
-        """One step on this rank's shards with rows, which may be none; returns the losses of the shards of all ranks.
-
-        Call it on every rank.
-        """
-        phases.begin(FORWARD)
-        self._sums.begin(step, [without_half(tf.identity(variable)).numpy() for variable in self.statistics])
-        for loss, gradients, statistics in self._call([self._arguments(shard) for shard in step.shards or ()]):
-            self._sums.add(loss, _arrays(gradients), _arrays(statistics))
-        phases.begin(GRADIENTS)
-        combined = self._sums.combine()
-        phases.begin(UPDATE)
-        arguments = tuple(map(tf.constant, (*combined.gradients, *combined.statistics, np.float32(step.lr))))
-        if not self._finish_graph:
-            self._finish_graph = self._finish.get_concrete_function(*arguments)
-        self._finish_graph(*arguments)
-        return combined.losses
+    def gradients(self, shards: Sequence[Batch]) -> list[Gradients]:
+        """Those of each shard, which may be none."""
+        values = self._call([self._arguments(shard) for shard in shards])
+        return [Gradients(loss, to_arrays(gradients), to_arrays(statistics)) for loss, gradients, statistics in values]
 
     def _arguments(self, shard: Batch) -> Tensors:
         """The states of the generators of random numbers, and the rows."""
@@ -107,15 +78,6 @@ class ShardedSteps:
         for variable, value in zip(self.statistics, before, strict=True):
             variable.assign(value)
         return loss, gradients, after
-
-    @tf.function
-    def _finish(self, *arguments: tf.Tensor) -> None:
-        """Update from combined gradients, combined statistics and the learning rate."""
-        *arrays, lr = arguments
-        count = len(self._variables)
-        for variable, value in zip(self.statistics, arrays[count:], strict=True):
-            variable.assign(tf.cast(value, variable.dtype))
-        self._update(arrays[:count], lr)
 
 
 def _calling(functions: Sequence[Callable[..., Any]]) -> Callable[..., list[Any]]:
@@ -147,6 +109,6 @@ def _check_random(graph: Any) -> None:
         )
 
 
-def _arrays(tensors: list[tf.Tensor]) -> list[np.ndarray]:
+def to_arrays(tensors: list[tf.Tensor]) -> list[np.ndarray]:
     """Tensors as arrays, without a copy on the CPU: nothing writes into them."""
     return [np.asarray(tensor) for tensor in tensors]

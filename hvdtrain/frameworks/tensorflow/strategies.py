@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.collectives import ring
-from hvdtrain.collectives.arrays import broadcast_arrays
-from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import BLOCKING_PREFIX, HorovodGroup, gradient_groups
 from hvdtrain.collectives.mean import shape_of
@@ -25,7 +23,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
-from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Shapes, Strategy
+from hvdtrain.interfaces.strategy import Group, Strategy
 from hvdtrain.system import rank_info
 from hvdtrain.system.rank_info import TF_CONFIG
 
@@ -68,12 +66,12 @@ class TensorFlowStrategy(Strategy):
         group = self.group
         return lambda values: tf.ensure_shape(tf.numpy_function(group.sum, [values], tf.float64), values.shape)
 
-    def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
+    def run(self, step: Step, rows: tuple[np.ndarray, ...], *lr: tf.Tensor) -> Any:
         """Run a step on each device of this process, with its part of the rows; returns the sum of their losses.
 
-        step: always the same `tf.function`.
+        step: always the same `tf.function`. lr: none for one that only computes gradients, which it returns as well.
         """
-        arguments = (*map(tf.constant, rows), lr)
+        arguments = (*map(tf.constant, rows), *lr)
         count = len(rows[0])
         if count not in self._graphs:  # kept, because finding the graph for the arguments took a third of a ms
             self._graphs[count] = step.get_concrete_function(*arguments)
@@ -138,11 +136,11 @@ class TensorFlowDistributed(TensorFlowStrategy):
     def make_sum_over_ranks(self) -> SumOverRanks:
         return lambda values: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
-    def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
+    def run(self, step: Step, rows: tuple[np.ndarray, ...], *lr: tf.Tensor) -> tf.Tensor:
         parts = [np.split(array, self.devices) for array in rows]
         distribute = self.distribution.experimental_distribute_values_from_function
         arrays = [distribute(lambda context, p=part: tf.constant(p[self._device(context)])) for part in parts]
-        losses = self.distribution.experimental_local_results(self._run_on_replicas(step, *arrays, lr))
+        losses = self.distribution.experimental_local_results(self._run_on_replicas(step, *arrays, *lr))
         return tf.add_n([tf.identity(loss) for loss in losses])
 
     def _device(self, context: Any) -> int:
@@ -223,35 +221,6 @@ class TensorFlowMultiWorker(TensorFlowDistributed):
         super().__init__(config, runtime, group, 1, tf.distribute.MultiWorkerMirroredStrategy())
 
 
-class TensorFlowAllreduce(TensorFlowStrategy):
-    """All gradients in one array, averaged by the group's allreduce or by --compression."""
-
-    group: AllreduceGroup
-    mean: Mean
-
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
-        super().__init__(config, runtime, group)
-        self.mean = make_mean(config, group)
-
-    def broadcast(self, variables: list[tf.Variable]) -> None:
-        arrays = {str(number): variable.numpy() for number, variable in enumerate(variables)}
-        for variable, value in zip(variables, broadcast_arrays(self.group, arrays).values(), strict=True):
-            variable.assign(value)
-
-    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
-        gradients = dense(tape.gradient(loss, variables))
-        flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
-        average = functools.partial(self._average, shapes=[_matrix(gradient.shape) for gradient in gradients])
-        combined = tf.ensure_shape(tf.numpy_function(average, [flat], tf.float32), flat.shape)
-        parts = tf.split(combined, [gradient.shape.num_elements() for gradient in gradients])
-        return [tf.reshape(part, gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
-
-    def _average(self, flat: np.ndarray, shapes: Shapes) -> np.ndarray:
-        combined = np.array(flat)
-        self.mean.average(combined, shapes)
-        return combined
-
-
-def _matrix(shape: tf.TensorShape) -> tuple[int, int]:
+def to_matrix(array: tuple[int, ...]) -> tuple[int, int]:
     """A kernel's shape as that of a matrix: TensorFlow has a layer's outputs in its last dimension."""
-    return shape_of(tuple(shape)) if len(shape) < 2 else (shape.num_elements() // shape[-1], shape[-1])
+    return shape_of(array) if len(array) < 2 else (math.prod(array[:-1]), array[-1])

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager as ContextManager
-from typing import Any, ClassVar, SupportsFloat
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.config.options import MAX_SHARDS
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, pad_rows, scale_of_rows
+from hvdtrain.frameworks.engine import Engine
 from hvdtrain.frameworks.torch.arithmetic import DTYPES, check_scalable
 from hvdtrain.frameworks.torch.averages import TorchAverages
 from hvdtrain.frameworks.torch.batch_norm import TorchBatchNormalization
@@ -40,14 +40,15 @@ from hvdtrain.frameworks.torch.shards import ShardStart
 from hvdtrain.frameworks.torch.state_dicts import freeze
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer
-from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState, ShardLoss, StepLoss
+from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
+from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
 
 
-class TorchSteps(Learner):
+class TorchSteps(Engine):
     """What all learners of PyTorch share: a module, and the step of its optimizer from the losses of rows on."""
 
     eval_modes = (torch.no_grad, torch.enable_grad)
@@ -57,8 +58,6 @@ class TorchSteps(Learner):
     """Those that are trained."""
     _waits_for_all = False
     """Whether the strategy waits in backward for a gradient of each parameter."""
-    _step = 0
-    """The number of the present step in the run."""
     _changed: Sequence[nn.Parameter] = ()
     """With --shards: those that forward passes change."""
     _how_to_allow_unused: ClassVar[str]
@@ -116,40 +115,37 @@ class TorchSteps(Learner):
         if self._averages and not is_skipped:
             self._averages.update(self._step)
 
-    def _prepare_shards(self) -> None:
-        """With --shards: get ready to sum gradients and buffers, which are then the same on all ranks."""
-        if self._config.shards:
-            shapes = [tuple(as_real(parameter.detach()).shape) for parameter in self._parameters.values()]
-            self._sums = ShardSums(self.group, self._config.shards, shapes)
-            self.shared_statistics, self.local_weights = self.local_weights, frozenset()
+    def gradient_shapes(self) -> list[tuple[int, ...]]:
+        return [tuple(as_real(parameter.detach()).shape) for parameter in self._combined_parameters]
+
+    @property
+    def _combined_parameters(self) -> list[nn.Parameter]:
+        """The trained ones, as the optimizer has them: on the order depend the bits of a --compression."""
+        return [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
 
     def keep_in_shards(self, names: list[str]) -> None:
         self._changed = [self._model.get_parameter(name) for name in names]
 
-    def begin_shards(self, step: Batch) -> None:
-        """Begin a step in shards."""
+    def start_statistics(self) -> list[np.ndarray]:
         self._start = ShardStart(self._model, self._changed)
-        self._sums.begin(step, self._start.arrays)
+        return self._start.arrays
 
-    def _end_shard(self, loss: SupportsFloat) -> None:
-        """Take loss, gradients and buffers of a shard, and give the buffers their values of the step's beginning."""
-        gradients = []
-        for parameter in self._parameters.values():
+    def take_gradients(self, loss: Any) -> list[Gradients]:
+        """What backward has left; the buffers have the values of the step's beginning again, if they are combined."""
+        arrays = []
+        for parameter in self._combined_parameters:
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            gradients.append(host_array(as_real(gradient)))
+            arrays.append(host_array(as_real(gradient)))
             parameter.grad = None  # the array keeps the memory
-        self._sums.add(loss, gradients, self._start.end_shard())
+        return [Gradients(loss, arrays, self._start.end_shard() if self._in_shards else [])]
 
-    def _finish_shards(self) -> list[ShardLoss]:
-        """Combine the gradients and buffers of all shards, and update the parameters; returns the losses of all."""
-        phases.begin(GRADIENTS)
-        gradients, buffers, losses = self._sums.combine()
-        for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
+    def update(self, combined: Combined) -> None:
+        for parameter, gradient in zip(self._combined_parameters, combined.arrays, strict=True):
             values = from_real(torch.from_numpy(gradient).to(parameter.device), parameter.dtype)
             parameter.grad = laid_out_as(parameter.detach(), values)
-        load_buffers(self._model, buffers, self._changed)
+        if self._in_shards:
+            load_buffers(self._model, combined.statistics, self._changed)
         self._apply()
-        return losses
 
     def _clip(self) -> bool:
         """Clip the combined gradients; False if they are not finite and --on-nan skip is to skip the step.
@@ -215,7 +211,7 @@ class TorchLearner(TorchSteps):
         for layer in self._synchronized:
             layer.group = self.group
         self.local_weights = buffers_by_rank(self._model, bool(self._synchronized))
-        self._prepare_shards()
+        self._combine_on_host()
         if config.ema:
             self._averages = TorchAverages(config.ema, self._model, self._parameters)
 
@@ -244,22 +240,19 @@ class TorchLearner(TorchSteps):
         return self._objective.losses(self._outputs(model, tensors[:count]), tuple(tensors[count:]))
 
     def train_step(self, batch: Batch) -> StepLoss:
-        phases.begin(FORWARD)
-        self._step = batch.step
         for group in () if self._own else self._optimizer.param_groups:
             group["lr"] = batch.lr
         self._optimizer.zero_grad()
-        if batch.shards is not None:
-            return self._train_shards(batch, batch.shards)
+        return super().train_step(batch)
+
+    def step_by_framework(self, batch: Batch) -> StepLoss:
         loss = self._forward_backward(batch)
         self._finish_step()
         return loss
 
-    def _train_shards(self, step: Batch, shards: tuple[Batch, ...]) -> list[ShardLoss]:
-        self.begin_shards(step)
-        for shard in shards:
-            self._end_shard(self._forward_backward(shard))
-        return self._finish_shards()
+    def gradients(self, parts: Sequence[Batch]) -> Iterator[Gradients]:
+        for part in parts:
+            yield from self.take_gradients(self._forward_backward(part))
 
     def _forward_backward(self, batch: Batch) -> Any:
         self._objective.seed_step(batch.step, batch.part)

@@ -11,11 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hvdtrain.collectives.arrays import broadcast_arrays
-from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import TorchDistributedGroup
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
-from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch import late_dynamo
@@ -25,12 +22,10 @@ from hvdtrain.frameworks.torch.network import (
     from_real,
     is_plain,
     laid_out_as,
-    load_module,
-    module_weights,
     trained_parameters,
     unlisted_buffers,
 )
-from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Mean, Strategy
+from hvdtrain.interfaces.strategy import Group, Strategy
 
 SENT_BY_HOROVOD = (torch.float16, torch.float32, torch.float64)
 """Types whose tensors Horovod broadcasts as they are: in messages of so many elements, and not bytes."""
@@ -88,8 +83,6 @@ class TorchHorovod(TorchStrategy):
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         hvd, config = self._hvd, self.config
         _broadcast(hvd, model.state_dict() | unlisted_buffers(model) | _state_tensors(optimizer))
-        if config.shards:  # Horovod's optimizer sends gradients as float32, as soon as each is computed
-            return optimizer
         # Horovod makes its object from the parameters alone, without other attributes of the optimizer. So it makes one
         # that only combines gradients, and the optimizer itself makes the updates.
         parameters = trained_parameters(model)
@@ -204,9 +197,6 @@ class TorchDDP(TorchStrategy):
         """When backward made the latest gradient; `time.perf_counter`."""
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
-        if self.config.shards:  # DistributedDataParallel reduces inside backward, as float32 and not by shard
-            load_module(model, broadcast_arrays(self.group, module_weights(model)))
-            return model
         for parameter in model.parameters():
             if _is_also_channels_last(parameter, isinstance(model, TorchNetwork)):
                 # DDP compares strides with those of the gradient, which PyTorch makes from images in channels_last.
@@ -254,29 +244,3 @@ def _is_also_channels_last(parameter: nn.Parameter, has_such_images: bool) -> bo
     """
     one_pixel = has_such_images and parameter.shape[2:] == (1, 1)
     return parameter.dim() == 4 and (parameter.shape[1] == 1 or one_pixel)
-
-
-class TorchAllreduce(TorchStrategy):
-    """All gradients in one array, averaged by the group's allreduce or by --compression."""
-
-    group: AllreduceGroup
-    mean: Mean
-    waits = True
-
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
-        super().__init__(config, runtime, group)
-        self.mean = make_mean(config, group)
-
-    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
-        load_module(model, broadcast_arrays(self.group, module_weights(model)))
-        return optimizer
-
-    def reduce(self, optimizer: Any) -> None:
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        arrays = [as_real(gradient) for gradient in gradients]
-        flat = torch.cat([array.flatten() for array in arrays])
-        flat = (flat.float() if flat.dtype is torch.bfloat16 else flat).cpu()  # NumPy lacks bfloat16
-        self.mean.average(flat.numpy(), [shape_of(array.shape) for array in arrays])
-        parts = flat.split([array.numel() for array in arrays])
-        for gradient, array, part in zip(gradients, arrays, parts, strict=True):
-            gradient.copy_(from_real(part.view(array.shape), gradient.dtype))

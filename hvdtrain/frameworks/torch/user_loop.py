@@ -26,7 +26,8 @@ from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, need
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import fast_forward
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
-from hvdtrain.interfaces.learner import Evaluated, OptimizerState, StepLoss
+from hvdtrain.interfaces.combining import StepLoss
+from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
 
 OPTIMIZER = "optimizer"
@@ -60,16 +61,16 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self._trained = _trained(optimizer, model)
         self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)
         self._training_model = self._wrap_model(unused_parameters)
-        self._prepare_shards()
+        self._combine_on_host()
         return self._training_model, self._optimizer
 
     def _hook_gradients(self, optimizer: torch.optim.Optimizer) -> list[Any]:
         """Raise UserError for gradients that no strategy may get: the script's own and sparse ones; ends the hooks."""
         strategy, checked = self._strategy, set(self._parameters)
-        if strategy.needs_all_gradients and not self._config.shards:  # DistributedDataParallel asks the layers
+        if strategy.needs_all_gradients:  # DistributedDataParallel asks the layers
             known = sparse_parameters(self._model)
             checked = {name for name, parameter in self._parameters.items() if id(parameter) not in known}
-        elif not (strategy.waits or self._config.shards):
+        elif not (strategy.waits or strategy.make_combiner):
             checked = set()
 
         def check(name: str, parameter: torch.Tensor) -> None:

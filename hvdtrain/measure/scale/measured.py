@@ -14,7 +14,7 @@ import numpy as np
 from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.forms import NONE
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.strategy import Shapes
+from hvdtrain.interfaces.combining import Shapes
 from hvdtrain.measure.scale.allreduce import STRATEGIES, Allreduce, Cluster, Link
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs.metrics import NAME, MetricsReader

@@ -15,7 +15,7 @@ from hvdtrain.collectives.groups import Exchanging, SingleProcess
 from hvdtrain.collectives.mean import count
 from hvdtrain.config.forms import FP16, NONE, Method
 from hvdtrain.config.options import Config
-from hvdtrain.interfaces.strategy import Shapes
+from hvdtrain.interfaces.combining import Shapes
 from hvdtrain.measure.scale.allreduce import Allreduce, Cluster, Link
 from hvdtrain.measure.scale.measured import Workload
 

@@ -15,7 +15,7 @@ from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.datasets.sharding import Assignment, bounds
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces.learner import ShardLoss
+from hvdtrain.interfaces.combining import ShardLoss
 from hvdtrain.interfaces.reading import Audit, Batch
 
 SHAPES = [(3, 4), (7,), ()]

@@ -11,7 +11,8 @@ from support.rank_threads import on_all_ranks
 
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.errors import TrainingError, WrongBits
-from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position, ShardLoss
+from hvdtrain.interfaces.combining import ShardLoss
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.runs.step_times import StepSeconds, to_record
 from hvdtrain.training import consistency
 from hvdtrain.training.audit import Auditor
