@@ -33,8 +33,10 @@ class Engine(Learner):
     """The number of the present step in the run."""
 
     def step_by_framework(self, batch: Batch) -> StepLoss:
-        """A whole step, in which the framework or its library combines gradients, or nothing does."""
-        raise NotImplementedError
+        """A whole step, in which the framework or its library combines gradients; by default nothing does."""
+        (computed,) = self.gradients((batch,))
+        self.update(Combined(computed.arrays, [], computed.loss))
+        return computed.loss
 
     def gradients(self, parts: Sequence[Batch]) -> Iterable[Gradients]:
         """Forward and backward of each part of a batch, one after the other; a script does that by itself."""

@@ -141,7 +141,7 @@ class StrategyEntry(Generic[AnyStrategy]):
         return self.strategy(config, runtime, *groups, *stores)
 
 
-def _on_host(strategy: type[Strategy], learner: Callable[[Any, Any, Any], Learner]) -> list[StrategyEntry[Any]]:
+def on_host(strategy: type[Strategy], learner: Callable[[Any, Any, Any], Learner]) -> list[StrategyEntry[Any]]:
     """The entries of ON_HOST in a framework. strategy: combines nothing. learner: an `Engine`."""
     return [StrategyEntry(name, strategy, learner, group) for name, group in ON_HOST.items()]
 
@@ -152,7 +152,7 @@ def _torch() -> tuple[StrategyEntry[Any], ...]:
     from hvdtrain.frameworks.torch.learner import TorchLearner
 
     return (
-        *_on_host(strategies.TorchStrategy, TorchLearner),
+        *on_host(strategies.TorchStrategy, TorchLearner),
         StrategyEntry("horovod", strategies.TorchHorovod, TorchLearner),
         StrategyEntry("ddp", strategies.TorchDDP, TorchLearner),
         StrategyEntry("dataparallel", TorchDataParallel, TorchLearner),
@@ -168,7 +168,7 @@ def _mxnet() -> tuple[StrategyEntry[Any], ...]:
 
     networks = functools.partial(StrategyEntry[Any], has_tasks=False)
     return (
-        *_on_host(strategies.MXNetStrategy, MXNetLearner),
+        *on_host(strategies.MXNetStrategy, MXNetLearner),
         StrategyEntry("horovod", strategies.MXNetHorovod, MXNetLearner),
         *(StrategyEntry(name, strategies.MXNetKVStore, MXNetLearner, store=store) for name, store in KVSTORES.items()),
         networks("module", module.ModuleHorovod, module.ModuleLearner),
@@ -190,7 +190,7 @@ def _tensorflow() -> tuple[StrategyEntry[Any], ...]:
 
     networks = functools.partial(StrategyEntry[Any], has_tasks=False)
     return (
-        *_on_host(strategies.TensorFlowStrategy, TensorFlowLearner),
+        *on_host(strategies.TensorFlowStrategy, TensorFlowLearner),
         StrategyEntry("horovod", strategies.TensorFlowHorovod, TensorFlowLearner),
         StrategyEntry("mirrored", strategies.TensorFlowMirrored, TensorFlowLearner),
         StrategyEntry("multiworker", strategies.TensorFlowMultiWorker, TensorFlowLearner),
@@ -233,15 +233,15 @@ def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOp
     if surviving.is_requested():
         rules.check(config, survives=True, can_survive=bool(entry.connect), ranks=rank_info.detect().size)
         assert entry.connect
-        return _on_group(entry, config, runtime, SurvivingGroup(entry.connect))
+        return on_group(entry, config, runtime, SurvivingGroup(entry.connect))
     rules.check(runtime, survives=False)
     with limited_start():
         strategy = entry.start(config, runtime)
     rules.check(config, ranks=strategy.group.size)
-    return _on_group(entry, config, runtime, strategy.group) or strategy
+    return on_group(entry, config, runtime, strategy.group) or strategy
 
 
-def _on_group(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions, group: Group) -> Any:
+def on_group(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions, group: Group) -> Any:
     """The strategy with which a combiner, or local steps, exchange what ranks compute; None if the entry's own does."""
     combiner = choose_combiner(config, entry.connection.combiner if entry.connection else None)
     has_local_steps = config.sync_every > 1

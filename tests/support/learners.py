@@ -7,7 +7,7 @@ from typing import Any
 
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.registry import find_strategy
+from hvdtrain.frameworks.registry import find_strategy, on_group
 from hvdtrain.interfaces.learner import Learner
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system.python_files import load_object
@@ -21,8 +21,10 @@ def learner(framework: str, target: Target, group: Group | None = None, **option
     """A learner with these options, among the ranks of a group, by default alone."""
     config = Config(**{"framework": framework, "strategy": "single", **options})
     entry = find_strategy(config)
-    groups = (group or SingleProcess(),) if entry.connection else ()
-    strategy = entry.strategy(config, RuntimeOptions(device="cpu", devices=2, quiet=True), *groups)
+    group, runtime = group or SingleProcess(), RuntimeOptions(device="cpu", devices=2, quiet=True)
+    strategy = on_group(entry, config, runtime, group)
+    if not strategy:
+        strategy = entry.strategy(config, runtime, *([group] if entry.connection else []))
     return entry.learner(target, target.initial_weights(config), strategy)
 
 

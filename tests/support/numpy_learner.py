@@ -1,27 +1,28 @@
 """Training in processes without a framework: a learner in NumPy, for jobs that test the launcher or the training loop.
 
-`install` puts it in the place of MXNet's, with the strategies `single` and `ring`; a rank then starts in a quarter of
-the time. It trains one dense layer with SGD and momentum, so that a wrong row, step or state changes its weights.
+`install` puts it in the place of MXNet's, with the strategies that every framework has; a rank then starts in a
+quarter of the time. It trains one dense layer with SGD and momentum, so that a wrong row, step or state changes its
+weights.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from hvdtrain.cli import train as entry_point
-from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.frameworks import registry
-from hvdtrain.frameworks.registry import RING, SINGLE, StrategyEntry
-from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState, StepLoss
+from hvdtrain.frameworks.engine import Engine
+from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
+from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import PIXEL_MAX, Batch, Dataset
 from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten
-from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
+from hvdtrain.system.phases import FORWARD, UPDATE, phases
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import train as training
 
@@ -32,52 +33,49 @@ MOMENTUM = "momentum/"
 
 
 class NumPyStrategy(Strategy):
-    """Gradients are summed by the group."""
+    """Gradients are combined on the host."""
 
     sums_shards = True
 
 
-class NumPyLearner(Learner):
+class NumPyLearner(Engine):
     """A dense layer and softmax."""
 
     device = "cpu"
 
     def __init__(self, target: NetworkTarget, weights: dict[str, np.ndarray], strategy: NumPyStrategy) -> None:
-        self.group, self._config = strategy.group, strategy.config
+        self.group, self._config, self._strategy = strategy.group, strategy.config, strategy
         self._weights = {name: array.copy() for name, array in weights.items()}
         self._momentum = {name: np.zeros_like(array) for name, array in weights.items()}
-        self._shards = ShardSums(self.group, self._config.shards, [array.shape for array in weights.values()])
+        self._combine_on_host()
 
     def train_step(self, batch: Batch) -> StepLoss:
-        losses: Any = None
-        if batch.shards is None:
-            losses, gradients = self._gradients(batch)
-            phases.begin(GRADIENTS)
-            total = self.group.sum(np.concatenate([one.ravel() for one in gradients]).astype(np.float64))
-            cuts = np.cumsum([one.size for one in gradients])[:-1]
-            gradients = [part / self.group.size for part in np.split(total, cuts)]
-        else:
-            self._shards.begin(batch, ())
-            for shard in batch.shards:
-                self._shards.add(*self._gradients(shard), ())
-            phases.begin(GRADIENTS)
-            gradients, _, losses = self._shards.combine()
-        phases.begin(UPDATE)
-        for (name, weights), gradient in zip(self._weights.items(), gradients, strict=True):
-            self._momentum[name] *= self._config.momentum
-            self._momentum[name] += gradient.reshape(weights.shape)
-            weights -= np.float32(batch.lr) * self._momentum[name]
-        return losses
+        self._lr = np.float32(batch.lr)
+        return super().train_step(batch)
 
-    def _gradients(self, batch: Batch) -> tuple[float, list[np.ndarray]]:
-        phases.begin(FORWARD)
-        pixels, labels = batch.arrays
-        inputs, rows = _flat(pixels), np.arange(len(labels))
-        probabilities = _softmax(self.logits(pixels))
-        loss = float((batch.weights * -np.log(probabilities[rows, labels])).sum())
-        probabilities[rows, labels] -= 1
-        outputs = probabilities * batch.weights[:, None]
-        return loss, [(outputs.T @ inputs).astype(np.float32), outputs.sum(axis=0, dtype=np.float32)]
+    def gradient_shapes(self) -> list[tuple[int, ...]]:
+        return [array.shape for array in self._weights.values()]
+
+    def start_statistics(self) -> list[np.ndarray]:
+        return []
+
+    def gradients(self, parts: Sequence[Batch]) -> Iterator[Gradients]:
+        for batch in parts:
+            phases.begin(FORWARD)
+            pixels, labels = batch.arrays
+            inputs, rows = _flat(pixels), np.arange(len(labels))
+            probabilities = _softmax(self.logits(pixels))
+            loss = float((batch.weights * -np.log(probabilities[rows, labels])).sum())
+            probabilities[rows, labels] -= 1
+            outputs = probabilities * batch.weights[:, None]
+            yield Gradients(loss, [(outputs.T @ inputs).astype(np.float32), outputs.sum(axis=0, dtype=np.float32)], [])
+
+    def update(self, combined: Combined) -> None:
+        phases.begin(UPDATE)
+        for (name, weights), gradient in zip(self._weights.items(), combined.arrays, strict=True):
+            self._momentum[name] *= self._config.momentum
+            self._momentum[name] += gradient
+            weights -= self._lr * self._momentum[name]
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         kernel, bias = self._weights.values()
@@ -122,10 +120,7 @@ def _load_target(config: Config, runtime: RuntimeOptions) -> tuple[NetworkTarget
 
 def install() -> Framework:
     """Let training in this process use it; returns the framework whose place it takes."""
-    registry.ENTRIES["mxnet"] = lambda: (
-        StrategyEntry("single", NumPyStrategy, NumPyLearner, SINGLE),
-        StrategyEntry("ring", NumPyStrategy, NumPyLearner, RING),
-    )
+    registry.ENTRIES["mxnet"] = lambda: tuple(registry.on_host(NumPyStrategy, NumPyLearner))
     registry.require = registry.settle = lambda *_: None  # type: ignore[assignment]
     training.load_target = _load_target  # type: ignore[assignment]
     entry_point.examine_host = lambda: []

@@ -108,14 +108,15 @@ def flip_gradients(rank: int, once: bool) -> None:
     """
     add = ShardSums.add
 
-    def add_flipped(self, loss, gradients, statistics):
+    def add_flipped(self, gradients):
         step = self._step
         is_first = step.step == BAD_STEP and not (step.audit and step.audit.only)
         if rank_info.detect().rank == rank and (is_first if once else step.step >= BAD_STEP):
-            gradients = [gradient.copy() for gradient in gradients]
-            gradients[0].view(np.uint32).flat[np.abs(gradients[0]).argmax()] ^= 1 << 22
+            first, *others = (array.copy() for array in gradients.arrays)
+            first.view(np.uint32).flat[np.abs(first).argmax()] ^= 1 << 22
+            gradients = gradients._replace(arrays=[first, *others])
             print("1 bit flipped", flush=True)
-        add(self, loss, gradients, statistics)
+        add(self, gradients)
 
     ShardSums.add = add_flipped
 

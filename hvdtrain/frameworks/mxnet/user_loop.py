@@ -96,7 +96,8 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         with autograd.pause():
             weights = load_array(self._row_weights.astype(losses.dtype), self._context)
             phases.begin(BACKWARD)
-            self.add(self.late_gradients())
+            if self._combiner:
+                self.add(self.late_gradients())
             self._backward(losses, weights)
             step_loss = self._end_backward(LazyLoss([(losses.detach() * weights).sum()]), ends_step)
             forget_gradients(self._parameters)

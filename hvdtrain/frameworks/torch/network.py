@@ -266,7 +266,7 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
 
 def from_real(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """What `as_real` has made real, in its type."""
-    return torch.complex(*values.unbind(-1)) if dtype.is_complex else values.to(dtype)
+    return (torch.complex(*values.unbind(-1)) if dtype.is_complex else values).to(dtype)
 
 
 def laid_out_as(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

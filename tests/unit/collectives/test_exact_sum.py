@@ -15,7 +15,7 @@ from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.datasets.sharding import Assignment, bounds
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces.combining import ShardLoss
+from hvdtrain.interfaces.combining import Gradients, ShardLoss
 from hvdtrain.interfaces.reading import Audit, Batch
 
 SHAPES = [(3, 4), (7,), ()]
@@ -120,7 +120,7 @@ def combined(*shards_by_rank, all_shards=(), values=(), groups=()):
         sums, shards = ShardSums(group, 5, [(2,)]), shards_by_rank[group.rank]
         sums.begin(step_of(*shards, all_shards=all_shards), [])
         for shard in shards:
-            sums.add(values[shard] if values else shard, [np.full(2, shard, np.float32)], [])
+            sums.add(Gradients(values[shard] if values else shard, [np.full(2, shard, np.float32)], []))
         try:
             return sums.combine(), group
         except TrainingError as error:
@@ -132,20 +132,20 @@ def combined(*shards_by_rank, all_shards=(), values=(), groups=()):
 def test_every_rank_knows_all_losses_and_who_computed_them():
     expected = [ShardLoss(shard, rank, shard) for shard, rank in enumerate([1, 0, 2, 0, 1])]
     for result, _ in combined([3, 1], [0, 4], [2], all_shards=range(5)):
-        assert result.losses == expected
-        assert result.gradients[0].tolist() == [2, 2]
+        assert result.loss == expected
+        assert result.arrays[0].tolist() == [2, 2]
 
 
 def test_losses_keep_their_bits_and_one_that_is_not_finite_stays_alone():
     values = [0.1, NAN, -1e-300, float("inf"), 1e300]
     for result, _ in combined([0, 1], [2], [4, 3], values=values):
-        np.testing.assert_array_equal([loss.value for loss in result.losses], values)
+        np.testing.assert_array_equal([loss.value for loss in result.loss], values)
 
 
 def test_a_last_batch_has_shards_without_rows():
     for result, _ in combined([0], [4], [], all_shards=(0, 4)):
-        assert [(loss.shard, loss.rank) for loss in result.losses] == [(0, 0), (4, 1)]
-        assert result.gradients[0].tolist() == [np.float32(0.8)] * 2, "the third rank takes part"
+        assert [(loss.shard, loss.rank) for loss in result.loss] == [(0, 0), (4, 1)]
+        assert result.arrays[0].tolist() == [np.float32(0.8)] * 2, "the third rank takes part"
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_the_ranks_agree_on_the_newest_membership_that_all_know():
 def test_gradients_are_means_over_all_shards_and_statistics_over_those_with_rows():
     step = ShardSums(SingleProcess(), 4, [(2,)])
     step.begin(step_of(0, 1), [np.array([1.0, 1.0]), np.array(7)])
-    step.add(1.0, [np.array([1, 2], np.float32)], [np.array([2.0, 1.0]), np.array(8)])
-    step.add(1.0, [np.array([3, 2], np.float32)], [np.array([4.0, 1.0]), np.array(8)])
+    step.add(Gradients(1.0, [np.array([1, 2], np.float32)], [np.array([2.0, 1.0]), np.array(8)]))
+    step.add(Gradients(1.0, [np.array([3, 2], np.float32)], [np.array([4.0, 1.0]), np.array(8)]))
     (gradient,), (mean, count), _ = step.combine()
     assert gradient.dtype == np.float32 and gradient.tolist() == [1, 1]
     assert mean.tolist() == [3, 1]
@@ -183,7 +183,7 @@ def test_statistics_that_no_shard_changes_keep_their_bits():
     step = ShardSums(SingleProcess(), 3, [])
     step.begin(step_of(0, 1, 2), [mask, numbers])
     for _ in range(3):
-        step.add(1.0, [], [mask.copy(), numbers + [0, 1]])
+        step.add(Gradients(1.0, [], [mask.copy(), numbers + [0, 1]]))
     _, (after, counted), _ = step.combine()
     assert after.tobytes() == mask.tobytes()
     assert counted.tolist() == [2**60 + 1, -4]
@@ -261,7 +261,8 @@ def audited(audit, loss=1.0, gradient=1.0, mean=2.0, only=False):
         for shard in shards:
             is_checked = shard.is_witness and group.rank == audit.by
             values = (loss, gradient, mean) if is_checked else (1.0, 1.0, 2.0)
-            sums.add(values[0], [np.full(2, values[1], np.float32)], [np.full(1, values[2], np.float32)])
+            arrays = np.full(2, values[1], np.float32), np.full(1, values[2], np.float32)
+            sums.add(Gradients(values[0], *([array] for array in arrays)))
         try:
             return sums.combine()
         except (ShardsDiffer, ShardHashes) as found:
@@ -272,9 +273,9 @@ def audited(audit, loss=1.0, gradient=1.0, mean=2.0, only=False):
 
 def test_the_shard_that_is_checked_does_not_count_twice():
     for combined in audited(Audit(1, by=2)):
-        assert [float(loss) for loss in combined.losses] == [1.0] * 4
-        assert [loss.rank for loss in combined.losses] == [0, 0, 1, 2]
-        assert combined.gradients[0].tolist() == [1, 1] and combined.statistics[0].tolist() == [2]
+        assert [float(loss) for loss in combined.loss] == [1.0] * 4
+        assert [loss.rank for loss in combined.loss] == [0, 0, 1, 2]
+        assert combined.arrays[0].tolist() == [1, 1] and combined.statistics[0].tolist() == [2]
 
 
 @pytest.mark.parametrize("damage", [{"loss": 1 + 2**-52}, {"gradient": 1 + 2**-23}, {"mean": 2 + 2**-22}])

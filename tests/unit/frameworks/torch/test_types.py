@@ -12,10 +12,12 @@ from support.schedules import BY_STEPS, SCHEDULES
 from torch import nn
 from torch.optim import lr_scheduler
 
+from hvdtrain.collectives.combining import MeanOfRanks
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.torch.network import SAVED, buffer_arrays, load_buffers
 from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
-from hvdtrain.frameworks.torch.strategies import SENT_BY_HOROVOD, TorchAllreduce, _broadcast, _Compression
+from hvdtrain.frameworks.torch.strategies import SENT_BY_HOROVOD, TorchStrategy, _broadcast, _Compression
+from hvdtrain.frameworks.torch.user_loop import TorchUserLearner
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64)
 
@@ -103,14 +105,19 @@ def test_horovod_broadcasts_tensors_of_any_type_and_layout(dtype):
 
 
 @pytest.mark.parametrize("dtypes", [*((dtype,) for dtype in TYPES), TYPES])
-def test_an_allreduce_averages_gradients_of_all_types(dtypes):
+def test_a_mean_on_the_host_averages_gradients_of_all_types(dtypes):
     def combined(group):
         shapes = (), (3,), (1, 2), (2, 3, 4, 4)
         parameters = [torch.nn.Parameter(values(dtype, shape)) for dtype in dtypes for shape in shapes]
+        strategy = TorchStrategy(Config(strategy="ring"), RuntimeOptions(device="cpu"), group)
+        strategy.make_combiner = MeanOfRanks
+        learner = TorchUserLearner(strategy)
+        learner.setup(nn.ParameterList(parameters), torch.optim.SGD(parameters, lr=0.0), False)
         for parameter in parameters:
             parameter.grad = parameter.detach().clone() * (1 + 2 * group.rank)
-        strategy = TorchAllreduce(Config(strategy="ring"), RuntimeOptions(device="cpu"), group)
-        strategy.reduce(torch.optim.SGD(parameters, lr=0.1))
+        learner.add(learner.take_gradients(0.0))
+        learner._is_stepping = True
+        learner.end_step()
         return parameters
 
     for parameters in on_all_ranks(2, combined):
