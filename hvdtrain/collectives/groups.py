@@ -18,6 +18,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.combining import Packing
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import rank_info
+from hvdtrain.system.membership import Membership
 from hvdtrain.system.phases import collective
 
 T = TypeVar("T")
@@ -30,6 +31,10 @@ class FixedMembers:
 
     rank: int
     size: int
+    survives = False
+    membership: Membership | None = None
+    known_membership: int = 0
+    agreed_membership = 0
 
     @property
     def ranks(self) -> Sequence[int]:

@@ -89,15 +89,14 @@ class ShardSums:
             shards[:, shard.part] += 1, self._group.rank, float(loss)
         if audit := self._step.audit:
             hashes[int(audit.by == self._group.rank)] = audits.halves(self._hash)
-        memberships[self._group.rank] = getattr(self._group, "known_membership", 0)
+        memberships[self._group.rank] = self._group.known_membership
         return np.concatenate([shards.ravel(), hashes.ravel(), memberships])
 
     def _unpack_status(self, carried: np.ndarray) -> list[ShardLoss]:
-        """The losses, from the sum of what all ranks said; sets the membership that all know, if the group has one."""
+        """The losses, from the sum of what all ranks said; sets the membership that all know."""
         of_shards, hashes, memberships = np.split(carried, [3 * self._shards, 3 * self._shards + 4])
         computed, ranks, losses = of_shards.reshape(3, self._shards).tolist()
-        if hasattr(self._group, "agreed_membership"):
-            self._group.agreed_membership = int(memberships.min())
+        self._group.agreed_membership = int(memberships.min())
         self._check(computed)
         if audit := self._step.audit:
             self._compare(audit, int(ranks[audit.shard]), *hashes.tolist())

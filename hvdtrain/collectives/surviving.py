@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -81,6 +81,8 @@ class RanksChange(NamedTuple):
 
 class SurvivingGroup:
     """The members of a job that survives lost ranks; before it has joined them, a group of this process alone."""
+
+    survives = True
 
     def __init__(self, connect: Connect) -> None:
         launched = rank_info.detect()
@@ -296,17 +298,5 @@ def _is_by_lost_rank(error: Exception) -> bool:
 
 def leave_if_agreed(group: Group) -> None:
     """Raise RanksChanged if all ranks know of others that join; all do after the same step."""
-    if not isinstance(group, SurvivingGroup) or not group.membership:
-        return
-    if group.agreed_membership > group.membership.number:
+    if group.membership and group.agreed_membership > group.membership.number:
         raise RanksJoin("other ranks join")
-
-
-def ranks_of(group: Group) -> Sequence[int]:
-    """See `Group.ranks`."""
-    return group.ranks
-
-
-def rank_of(group: Group) -> int:
-    """See `Group.place`."""
-    return group.place

@@ -9,6 +9,7 @@ import numpy as np
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.interfaces.combining import Combiner, Mean, Packing
+from hvdtrain.system.membership import Membership
 
 
 class Group(Protocol):
@@ -37,6 +38,24 @@ class Group(Protocol):
     def place(self) -> int:
         """This process's rank, as the launcher numbers it."""
         ...
+
+    @property
+    def survives(self) -> bool:
+        """Whether training continues with other members where some are lost, or join; the others' stay the same."""
+        ...
+
+    @property
+    def membership(self) -> Membership | None:
+        """The present members, of a group that survives."""
+        ...
+
+    @property
+    def known_membership(self) -> int:
+        """The number of the newest membership that this process knows; always 0 where members stay the same."""
+        ...
+
+    agreed_membership: int
+    """The newest that all know, by the last sum of a step."""
 
     @property
     def local_rank(self) -> int:

@@ -10,7 +10,6 @@ import time
 from typing import NoReturn
 
 from hvdtrain.collectives.audits import AuditVerdict, ShardHashes, ShardsDiffer, judge
-from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.errors import WrongBits
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Audit, Batch
@@ -56,7 +55,7 @@ class Auditor(Observer):
     def again(self, at: Position, difference: ShardsDiffer) -> Batch:
         """The step in which every rank computes the shard again; it ends with ShardHashes."""
         self._unequal += 1
-        owner, by = (ranks_of(self._run.group)[position] for position in difference.hashes)
+        owner, by = (self._run.group.ranks[position] for position in difference.hashes)
         what = f"shard {difference.shard} of step {difference.at}"
         log.warning("ranks %d and %d computed different bits for %s; each rank computes it again", owner, by, what)
         return self._batches.only(difference.at, at.epoch, Audit(difference.shard, difference.by))
@@ -64,7 +63,7 @@ class Auditor(Observer):
     def decide(self, at: Position, difference: ShardsDiffer, hashes: ShardHashes) -> NoReturn:
         """Stop the job, or go on without the rank that was wrong, after all have computed the shard again."""
         verdict, group = judge(difference.hashes, hashes.by_rank), self._run.group
-        names, ranks = group.gather(f"rank {rank_of(group)} on {rank_info.host_name()}"), ranks_of(group)
+        names, ranks = group.gather(f"rank {group.place} on {rank_info.host_name()}"), group.ranks
         wrong = None if verdict.wrong is None else ranks[verdict.wrong]
         values = {"shard": difference.shard, "rank": ranks[difference.owner], "by": ranks[difference.by]}
         self._reporter.record("audit", at, **values, wrong=wrong)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.collectives.surviving import by_rank, ranks_of
+from hvdtrain.collectives.groups import by_rank
 from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
@@ -179,8 +179,8 @@ class Balancing(Observer):
             self._report(at, change)
 
     def _report(self, at: Position, change: Rebalancing) -> None:
-        group, why = self._run.group, explained(change, ranks_of(self._run.group))
-        counts, ranks = by_rank(group, change.assignment.counts), ranks_of(group)
+        group, why = self._run.group, explained(change, self._run.group.ranks)
+        counts, ranks = by_rank(group, change.assignment.counts), group.ranks
         moves = [[shard, ranks[giver], ranks[receiver]] for shard, giver, receiver in change.moves]
         givers, receivers = (format_ranks({move[place] for move in moves}) for place in (1, 2))
         self._reporter.show(

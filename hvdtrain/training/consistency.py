@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.collectives.surviving import ranks_of
 from hvdtrain.config.options import Config
 from hvdtrain.errors import NotFiniteError, TrainingError, UserError
 from hvdtrain.frameworks.arithmetic import threads
@@ -58,7 +57,7 @@ def check_same_weights(group: Group, weights: Weights, when: str, since: int | N
         return parameters
     of_ranks = group.gather({name: checksum({name: value}) for name, value in weights.items()})
     name = next(name for name, its in of_ranks[wrong].items() if its != of_ranks[usual].get(name))
-    rank, of_others = ranks_of(group)[wrong], "the others'" if usual else "rank 0's"
+    rank, of_others = group.ranks[wrong], "the others'" if usual else "rank 0's"
     before = "" if since is None else f"; after step {since} they were identical"
     raise TrainingError(
         f"{when}: parameter {name} of rank {rank} differs from {of_others}, so the ranks train different networks"

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.collectives.arrays import share_local_arrays
-from hvdtrain.collectives.surviving import ranks_of
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Evaluated
@@ -198,7 +197,7 @@ def _compare_ranks(run: RunContext, seconds: float) -> list[float]:
         log.warning(
             "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in training they "
             "wait for it: check that host with python -m hvdtrain doctor",
-            *(ranks_of(run.group)[slow.rank], gathered[slow.rank][0], by_rank[slow.rank]),
+            *(run.group.ranks[slow.rank], gathered[slow.rank][0], by_rank[slow.rank]),
             statistics.median([*by_rank[: slow.rank], *by_rank[slow.rank + 1 :]]),
         )
     return by_rank

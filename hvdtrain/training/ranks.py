@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.errors import INTERRUPTED, NotFiniteError, Stopped
 from hvdtrain.interfaces.combining import ShardLoss, StepLoss
 from hvdtrain.interfaces.learner import Position
@@ -96,7 +95,7 @@ class IntervalCollector:
         if self._is_joined:
             self._pending, self._is_joined = [], False
         if isinstance(loss, list):  # positions in the group, which may be others when they are joined
-            ranks = ranks_of(self._run.group)
+            ranks = self._run.group.ranks
             loss = [of_shard._replace(rank=ranks[of_shard.rank]) for of_shard in loss]
         self._pending.append((step, loss))
         self.logged.end_step()
@@ -285,7 +284,7 @@ class StopRequest:
     def _say(self, text: str) -> None:
         """Print a line; `print` may not be used in a signal handler, which may interrupt another `print`."""
         with contextlib.suppress(OSError):  # a terminal that was closed
-            os.write(2, f"hvdtrain: rank {rank_of(self._group)}: {text}\n".encode())
+            os.write(2, f"hvdtrain: rank {self._group.place}: {text}\n".encode())
 
     def reason(self) -> str:
         """The first signal's name or the path of the file; empty if there is no request."""
@@ -306,7 +305,7 @@ class StopRequest:
 
     def raise_stopped(self, group: Group, rank: int, folder: Path, step: int) -> NoReturn:
         """Raise Stopped on all ranks, after the checkpoint of this step. rank: who was asked to stop, by position."""
-        reason, number = group.gather(self.reason())[rank], ranks_of(group)[rank]
+        reason, number = group.gather(self.reason())[rank], group.ranks[rank]
         if group.rank == 0:
             self._file.unlink(missing_ok=True)  # so that the run can be resumed
         raise Stopped(

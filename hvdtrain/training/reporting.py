@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from hvdtrain.collectives.surviving import RanksChange, SurvivingGroup, by_rank, ranks_of
+from hvdtrain.collectives.groups import by_rank
+from hvdtrain.collectives.surviving import RanksChange
 from hvdtrain.config.score import AUTO, LOSS, score_of
 from hvdtrain.frameworks import arithmetic
 from hvdtrain.interfaces.learner import Position
@@ -95,7 +96,7 @@ class Reporter(Observer):
         self._run, self._batches, self._throughput = run, batches, throughput
         self.track = track
         self._writer = MetricsWriter(run.folder, track) if run.is_rank_0 else None
-        if isinstance(run.group, SurvivingGroup) and (first := run.group.membership):
+        if first := run.group.membership:
             self.record("members", at, **_members(Pause(RanksChange(first, {}, first.ranks), 0.0, 0)))
         self._display = self._new_display(at)
         self._last_interval: dict[str, Any] = {}
@@ -203,7 +204,7 @@ class Reporter(Observer):
 
     def _show_epoch(self, at: Position, evaluation: Evaluation) -> None:
         step, group, scores = at.step, self._run.group, evaluation.scores
-        wait_shares = dict(zip(ranks_of(group), group.gather(self._throughput.take_wait_share()), strict=True))
+        wait_shares = dict(zip(group.ranks, group.gather(self._throughput.take_wait_share()), strict=True))
         reader = self._batches.reader
         workers = reader.workers if reader.reads_ahead else None
         data = data_texts(wait_shares, workers, self._batches.bad_rows.count(group))

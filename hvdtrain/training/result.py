@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.config.score import score_of
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.interfaces.learner import Checkpoint
@@ -40,7 +39,7 @@ def finish(started: StartedRun) -> None:
     reporter.close()
     phases.begin(RESULT)
     parameters = run.check_same_weights(started.training.at.step, "after the last step")
-    log.info("rank %d ends with parameters %s", rank_of(run.group), parameters)
+    log.info("rank %d ends with parameters %s", run.group.place, parameters)
     scores = {"validation": last.scores.record, "test": tested.scores.record} if evaluated != "test" else {}
     chosen = {"validation": scores.get("validation"), "best": _test_best(started, scores) if scores else None}
     content = {**_content(started, tested.scores, parameters), **chosen}

@@ -7,12 +7,12 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
 from hvdtrain.collectives.arrays import broadcast_arrays
-from hvdtrain.collectives.surviving import SurvivingGroup, rank_of
+from hvdtrain.collectives.surviving import SurvivingGroup
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.interfaces.learner import Learner, Position
@@ -87,8 +87,7 @@ class StartedRun:
             observers.append(Tracing(run, self.reporter.show))
         ranks = IntervalCollector(run, self.batches, timer.take, stop)
         self.log, ranks.losses = ranks.logged.add, start.losses
-        survives = isinstance(run.group, SurvivingGroup)
-        first = checkpoint_folder.next_number(run.folder / "checkpoints") if survives else None
+        first = checkpoint_folder.next_number(run.folder / "checkpoints") if run.group.survives else None
         saver, auditor = Saver(run, first), Auditor(run, self.batches, self.reporter)
         self.training = TrainingLoop(run, start, self.batches, ranks, saver, auditor, observers, self._take_over)
         self.compile_s = 0.0
@@ -176,9 +175,9 @@ def start_run(
 
 def _begin_or_join(run: RunContext, reader: Reader, replays: bool) -> Start:
     """Start or resume a run together with the other ranks, or join those that train it already."""
-    group = run.group
-    if not isinstance(group, SurvivingGroup):
+    if not run.group.survives:
         return _begin(run, replays)
+    group = cast(SurvivingGroup, run.group)
     if group.is_replacement:
         _warm_up(run, reader)
     group.join(max(run.runtime.hang_timeout, MIN_LIMIT_S))
@@ -214,7 +213,7 @@ def _begin(run: RunContext, replays: bool) -> Start:
     weights = run.learner.weights()
     run.not_finite_at_first.update(consistency.not_finite(weights))
     parameters = run.check_same_weights(start.position.step, "before the first step", weights)
-    log.info("rank %d of %d starts with parameters %s", rank_of(run.group), run.group.size, parameters)
+    log.info("rank %d of %d starts with parameters %s", run.group.place, run.group.size, parameters)
     if run.config.shards:
         consistency.warn_of_processors(run.group, run.arithmetic)
     return start
@@ -225,7 +224,7 @@ def _join(run: RunContext, agreement: Agreement) -> Start:
     group, given = run.group, receive(run, agreement.root)
     run.folder = given.folder
     open_log(run.folder, group, run.runtime)
-    log.info("rank %d joins %d others at step %d", rank_of(group), group.size - 1, agreement.step)
+    log.info("rank %d joins %d others at step %d", group.place, group.size - 1, agreement.step)
     run.not_finite_at_first.update(consistency.not_finite(run.learner.weights()))
     return Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled)
 
@@ -287,11 +286,11 @@ def recorded_end(run: RunContext) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        end = RunEnd.of_exception(error).on_rank(rank_of(run.group), run.group.size)
+        end = RunEnd.of_exception(error).on_rank(run.group.place, run.group.size)
         if end.status == "stopped":
             if run.is_rank_0:
                 end.write(run.folder)
-        elif not isinstance(run.group, SurvivingGroup):
+        elif not run.group.survives:
             end.write(run.folder, replace=False)  # a rank that lost another one fails after it: the first one stays
         raise
     if run.is_rank_0:

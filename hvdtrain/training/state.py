@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.collectives.arrays import broadcast_arrays, broadcast_from
-from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
@@ -105,7 +104,7 @@ def _begin_with(learner: Learner, local: StartingWeights | None) -> None:
 
 def open_log(folder: Path, group: Group, runtime: RuntimeOptions) -> None:
     """Open this rank's log; rank 0 has the console. Raises UserError if the file cannot be created."""
-    console.open_log(folder, rank_of(group), on_console=group.rank == 0 and not runtime.quiet)
+    console.open_log(folder, group.place, on_console=group.rank == 0 and not runtime.quiet)
 
 
 def _open(run: RunContext) -> Opened:

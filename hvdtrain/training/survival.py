@@ -12,10 +12,10 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from hvdtrain.collectives.arrays import broadcast_from
-from hvdtrain.collectives.surviving import RanksChange, RanksChanged, RanksJoin, SurvivingGroup, rank_of
+from hvdtrain.collectives.surviving import RanksChange, RanksChanged, RanksJoin, SurvivingGroup
 from hvdtrain.errors import TrainingError
 from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.interfaces.strategy import Group
@@ -112,16 +112,16 @@ class Survivors:
 
     def __init__(self, run: RunContext, ranks: IntervalCollector, take_over: Callable[[Position], None]) -> None:
         self._run, self._ranks, self._take_over = run, ranks, take_over
-        if isinstance(run.group, SurvivingGroup):
-            run.group.connect_limit_s = math.inf  # from now on the watchdog notices ranks that do not come
+        if run.group.survives:
+            # From now on the watchdog notices ranks that do not come.
+            cast(SurvivingGroup, run.group).connect_limit_s = math.inf
 
     def renew(self, change: RanksChanged, at: Position, is_settled: bool) -> tuple[Position, bool, Pause]:
         """Where the ranks that train now go on: at the furthest step of all, and whether all that was due then is done.
 
         at, is_settled: of this rank.
         """
-        group, began, before = self._run.group, time.monotonic(), at.step
-        assert isinstance(group, SurvivingGroup)
+        group, began, before = cast(SurvivingGroup, self._run.group), time.monotonic(), at.step
         in_step = is_settled and not isinstance(change, RanksJoin) and before < self._run.last_step
         phases.begin(RENEWING)
         self._at, self._is_settled = at, is_settled
@@ -156,7 +156,7 @@ def receive(run: RunContext, root: int) -> Handover:
     Raises TrainingError if its options, data or arithmetic are not theirs; they go on without it, and without its host.
     """
     given = hand_over(run.group, None, root)
-    rank, local = rank_of(run.group), run.shared_values
+    rank, local = run.group.place, run.shared_values
     for name, value in given.options.items():
         if local.get(name) != value:
             _refuse(rank, f"has {name} {local.get(name)}, and the others have {value}")

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.collectives.surviving import ranks_of
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
@@ -190,7 +189,7 @@ class SlowRanks:
     @property
     def figures(self) -> list[str]:
         """What the progress display shows."""
-        ranks = ranks_of(self._group)
+        ranks = self._group.ranks
         return [f"rank {ranks[place]} is slow ({much})" for (place, _), much in sorted(self._slow.items())]
 
     def started(self) -> None:
@@ -227,7 +226,7 @@ class SlowRanks:
                 self._name(rank)
         for key in [key for key in self._slow if key not in slow]:
             del self._slow[key]
-            named = ranks_of(self._group)[key[0]], self._hosts[key[0]]
+            named = self._group.ranks[key[0]], self._hosts[key[0]]
             if self._work and self._work[key[0]] + 1 < max(self._work):
                 log.warning("no rank waits for rank %d on %s any longer: it has fewer shards", *named)
             else:
@@ -235,7 +234,7 @@ class SlowRanks:
 
     def _name(self, slow: SlowRank) -> None:
         """Log that the steps of the window took a rank longer."""
-        key, host, rank = (slow.rank, slow.part), self._hosts[slow.rank], ranks_of(self._group)[slow.rank]
+        key, host, rank = (slow.rank, slow.part), self._hosts[slow.rank], self._group.ranks[slow.rank]
         if slow.part == "compute":
             self._slow[key] = f"{slow.ratio:.1f}x"
             log.warning(

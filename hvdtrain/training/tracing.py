@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hvdtrain.collectives.surviving import ranks_of
 from hvdtrain.config.forms import StepRange
 from hvdtrain.frameworks.tracing import waiter
 from hvdtrain.interfaces.learner import Position
@@ -88,7 +87,7 @@ class Tracing(Observer):
         self.steps = None
 
     def _write(self, gathered: list[Any], after: ClockReading) -> None:
-        numbers = ranks_of(self._run.group)
+        numbers = self._run.group.ranks
         lines = [ClockLine(place, self._before, after) for place in range(len(gathered))]
         ranks = [
             RankSteps(rank, host, [_on_clock(step, line) for step in steps])

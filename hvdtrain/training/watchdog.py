@@ -20,8 +20,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
-from hvdtrain.collectives.surviving import SurvivingGroup, rank_of, ranks_of
+from hvdtrain.collectives.surviving import SurvivingGroup
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import agent_pipe, rank_info
@@ -60,8 +61,8 @@ class Watchdog(Observer):
     def __init__(self, folder: Path, group: Group, timeout_s: float, timer: StepTimer, rows: Callable[[], int]) -> None:
         self._watching = undebugged(threading.Thread(target=self._watch, name="watchdog", daemon=True))
         self._folder, self._group, self._timeout_s = folder / "heartbeats", group, timeout_s
-        self._rank, self._timer, self._rows = rank_of(group), timer, rows
-        self._beats = Heartbeats(self._folder, self._rank, lambda: ranks_of(group), self._heartbeat)
+        self._rank, self._timer, self._rows = group.place, timer, rows
+        self._beats = Heartbeats(self._folder, self._rank, lambda: group.ranks, self._heartbeat)
         self._thread = threading.get_ident()
         self._clock, self._ended = RunningTime(), threading.Event()
         self._reached = 0, STEP, 0
@@ -180,13 +181,14 @@ class Watchdog(Observer):
         if seen.works(self.limit_s / 2) or (self._compiling and not seen.silent):
             return
         time.sleep(max(began + REPORT_WAIT_S - time.monotonic(), 0))  # until the other ranks have written theirs
-        text = f"{explain(seen, ranks_of(self._group), idle_s)}; the stacks of all ranks are in {self._folder}"
+        text = f"{explain(seen, self._group.ranks, idle_s)}; the stacks of all ranks are in {self._folder}"
         with contextlib.suppress(OSError):
             (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
         first, self._hung = seen.living[0], []
-        if isinstance(self._group, SurvivingGroup):
-            self._hung = seen.awaited(ranks_of(self._group))
-            if self._group.is_cut and not phases.waits:  # lost ones are silent, and new ones wait for this one
+        if self._group.survives:
+            self._hung = seen.awaited(self._group.ranks)
+            is_cut = cast(SurvivingGroup, self._group).is_cut
+            if is_cut and not phases.waits:  # lost ones are silent, and new ones wait for this one
                 first, self._hung = self._rank, [self._rank]
         self._report = text, first
         if self._rank == first and not self._hung:

@@ -6,7 +6,7 @@ It starts processes because strategies combine gradients over ranks and devices 
 import json
 
 import pytest
-from support.jobs import distance, finish, real_data_folder, start
+from support.jobs import PROGRAMS, distance, finish, launcher, real_data_folder, run, start
 from support.parity import EVERY_STEP, PLAIN, after, assert_same_training, one_process, reference
 from support.shared_runs import RANKED, SharedRun, over_ranks, resumed, trains
 
@@ -108,6 +108,18 @@ def test_weights_and_accuracy_equal_those_of_one_process(shared_jobs, row, data,
     devices = json.loads((run_folder / "config.json").read_text())["devices"]
     assert devices == (2 if row[3] == "alone" and row[1] not in SINGLE else 1)
     assert_times_of_ranks(run_folder, trained.ranks, tells=row[1].removeprefix("module-") not in UNTOLD)
+
+
+@pytest.mark.parametrize(
+    "framework",
+    [trains(name, runs=[reference()], id=name, short=name == "mxnet") for name in ("torch", "mxnet", "tensorflow")],
+)
+def test_another_way_to_combine_gradients_is_one_file_for_all_frameworks(tmp_path, shared_jobs, framework):
+    """tests/support/reverse_order.py, which knows no framework."""
+    program = ["python", str(PROGRAMS.with_name("reverse_order.py")), framework, "--name", "run"]
+    status, output = run([*launcher("local", 3), *program, *PLAIN, *EVERY_STEP], tmp_path)
+    assert status == 0, output
+    assert_same_training(tmp_path / "runs" / "run", shared_jobs.folder(reference()), 3)
 
 
 # One row per learner: each has the same momentum, and resumes bit for bit.

@@ -157,11 +157,11 @@ def test_reference_has_the_options_and_exit_statuses_of_the_code():
 
 
 def test_strategy_in_the_guide_is_that_of_the_code():
-    page, frameworks = (ROOT / "docs" / "strategies.md").read_text(), ROOT / "hvdtrain" / "frameworks"
+    page, package = (ROOT / "docs" / "strategies.md").read_text(), ROOT / "hvdtrain"
     (example,) = re.findall(r"```python\n(.*?)```", page, re.S)
-    (entry,) = re.findall(r"^ {8}StrategyEntry.*$", page, re.M)
-    assert example in (frameworks / "torch" / "strategies.py").read_text()
-    assert entry in (frameworks / "registry.py").read_text()
+    (entry,) = re.findall(r"^ {4}\"mpi\": GroupEntry\($.*?^ {4}\),$", page, re.M | re.S)
+    assert example in (package / "collectives" / "combining.py").read_text()
+    assert entry in (package / "frameworks" / "registry.py").read_text()
 
 
 def test_guarantees_link_to_the_files_that_have_their_marks():
@@ -262,8 +262,8 @@ def programs(page: Path) -> list[str]:
 
 def test_programs_of_pages_compile_and_know_their_names(tmp_path):
     """A program may use what one above it on its page has imported or defined."""
-    strategies = (ROOT / "hvdtrain" / "frameworks" / "torch" / "strategies.py").read_text()  # which a page quotes
-    found = {page: [block for block in programs(page) if block not in strategies] for page in PAGES}
+    combining = (ROOT / "hvdtrain" / "collectives" / "combining.py").read_text()  # which a page quotes
+    found = {page: [block for block in programs(page) if block not in combining] for page in PAGES}
     assert len(found[ROOT / "docs" / "own.md"]) + len(found[ROOT / "docs" / "own-loop.md"]) >= 5
     for number, (page, blocks) in enumerate(found.items()):
         for block in blocks:

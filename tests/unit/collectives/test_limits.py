@@ -82,14 +82,14 @@ import os, sys
 import numpy as np
 from hvdtrain.collectives.ring import RingGroup
 from hvdtrain.jobs import protocol
-from hvdtrain.system import processes
+from hvdtrain.system import agent_pipe, processes
 from hvdtrain.system.rank_info import RankInfo
 processes.SUSPENDED_S = 0.7
 what, port = sys.argv[1], int(sys.argv[2])
 print("up", flush=True)
 sys.stdin.read(1)
 if what == "agent":
-    os.environ[protocol.SUPERVISOR] = f"127.0.0.1:{{port}}"
+    os.environ[agent_pipe.SUPERVISOR] = f"127.0.0.1:{{port}}"
     protocol.connect("token", {LIMIT_S})
 else:
     ring = RingGroup(RankInfo("test", int(what), 2, int(what)), ("127.0.0.1", port), "token", {LIMIT_S})
