@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from hosts import Hosts, Speed, hosts
-from hvdtrain.config.validity import check_ranges
 from jobs import Jobs
 from report import Report
 from rows import ROWS, TASKS, Row, Task, choose, write_data
 
-from hvdtrain.config.option import invalid, option
+from hvdtrain.config.option import as_options, invalid, option
 from hvdtrain.config.option_parser import read_arguments
 from hvdtrain.errors import MissingPackage, TrainingError, UserError
 from hvdtrain.runs.metrics import decoded
@@ -58,7 +57,7 @@ class LinksOptions:
     """Folder for the results, links.md and links.png; what it has is not measured again."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        as_options(self)
         for name in self.tasks:
             if name not in TASKS:
                 raise invalid("tasks", name, "no such network", f"choose from {', '.join(TASKS)}")

@@ -139,7 +139,8 @@ class Run(SimpleNamespace):
 
     def __init__(self, shards, size, balance="auto"):
         self.config, self.runtime = Config(shards=shards), RuntimeOptions(balance=balance)
-        self.group, self.assignment = SimpleNamespace(size=size), Assignment.contiguous(size, shards)
+        self.group = SimpleNamespace(size=size, ranks=range(size))
+        self.assignment = Assignment.contiguous(size, shards)
 
     def assign(self, assignment):
         self.assignment = assignment or Assignment.contiguous(self.group.size, self.config.shards)

@@ -222,9 +222,8 @@ def test_a_rank_sends_its_state_only_where_it_does_not_reach_the_folder(tmp_path
     def save(group):
         learner = LocalState(group, sent)
         config = Config(batch_size=6, sync_every=2)
-        Saver(RunContext(config, RuntimeOptions(), NetworkTarget(NETWORK), learner, numbered(30), tmp_path)).save(
-            Position()
-        )
+        run = RunContext(config, RuntimeOptions(), NetworkTarget(NETWORK), learner, numbered(30), folder=tmp_path)
+        Saver(run).save(Position())
 
     monkeypatch.setattr(checkpoints, "write_own", written)
     on_all_ranks(3, save)
