@@ -101,7 +101,7 @@ class Config:
     """Weights to begin with, by names: a .safetensors file, a state dict of PyTorch (.pt, .pth), a run, RUN/best or a
     checkpoint."""
     freeze: tuple[str, ...] = option((), MODEL, is_repeated=True, decided_by="script", affects_speed=True)
-    """Pattern of names of parameters that are not trained, such as `conv1.*` (PyTorch); may be given several times."""
+    """Pattern of names of parameters that are not trained, such as `conv1.*`; may be given several times."""
     seed: int = option(0, MODEL, minimum=0, resume=Resume.SAME, in_sweep="use --seeds N for the seeds 0 to N-1")
     """Random seed of the initial weights and the order of samples."""
     epochs: int = option(12, OPTIMIZER, above=0)
@@ -210,6 +210,10 @@ class Config:
     def by_horovod(self) -> bool:
         """Whether Horovod itself combines the gradients, as soon as each is computed."""
         return self.over_horovod and self.compression in (NONE, FP16)
+
+    def parts(self, size: int) -> int:
+        """Parts of a global batch of `size` ranks: shards, or one for each rank."""
+        return self.shards or size
 
     def global_batch(self, size: int) -> int:
         """Rows of one step over all `size` ranks."""

@@ -143,7 +143,7 @@ SCRIPT_REMEDIES = {
     "accumulate": "use --shards N, with which the loop gets each batch in N parts, or a smaller --batch-size",
     "precision": "leave it out, and compute in torch.autocast",
     "weights": "leave it out, and load them into the model before setup()",
-    "freeze": "leave it out, and call requires_grad_(False) before setup()",
+    "freeze": "leave it out, and freeze parameters of the model before setup()",
 }
 """What to do instead of an option that a script with a loop of its own decides, where that is not plain."""
 
@@ -212,7 +212,7 @@ RULES: tuple[Rule, ...] = (
         "compression", {"precision": only("fp16")}, "what it owes has a changing loss scale", LESS_SCALED, NO_POWERSGD
     ),
     # What frameworks lack.
-    *_together({"framework": but("torch")}, freeze="it is in PyTorch only", compile="torch.compile belongs to PyTorch"),
+    Rule("compile", {"framework": but("torch")}, "torch.compile belongs to PyTorch"),
     *_together(
         {"framework": only("mxnet")},
         precision=("MXNet 1.9 has no fp16 matrix product on the CPU", SCALED),
@@ -227,6 +227,7 @@ RULES: tuple[Rule, ...] = (
         optimizer="the hand-written update is SGD",
         ema="the hand-written step averages no weights",
         precision=("the hand-written step is plain fp32", FP32),
+        freeze="the hand-written update is of all parameters",
         clip_norm="the hand-written update does not clip",
         on_nan="the hand-written update cannot skip a step",
     ),
@@ -234,11 +235,11 @@ RULES: tuple[Rule, ...] = (
         _strategy("manual"),
         compile="the hand-written step has a network for each device",
         accumulate="the hand-written step processes a batch in one pass",
-        freeze="the number of gradients is not fixed",
     ),
     *_together(
         _strategy("module*"),
         batch_norm="Module's graph has no collectives",
+        freeze="Module's fit updates all parameters",
         ema="Module's fit averages no weights",
         precision=("Module's graph is plain fp32", FP32),
         clip_norm="Module reduces and updates in one call",
@@ -247,6 +248,7 @@ RULES: tuple[Rule, ...] = (
     *_together(
         _strategy("keras-fit*"),
         optimizer="the epsilon of Keras' Adam differs from that of the other frameworks",
+        freeze="Keras' fit trains all variables of a layer, or none",
         ema="Keras' fit averages no weights here",
         precision=("Keras' fit has no loss scale", FP32),
         accumulate="Keras' fit processes a batch in one pass",

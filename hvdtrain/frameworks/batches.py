@@ -7,7 +7,7 @@ import numpy as np
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.interfaces.strategy import Group
+from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.networks.random_numbers import draw_masks
 
@@ -18,24 +18,24 @@ Rows = tuple[np.ndarray, ...]
 """The weights of a batch's rows, and arrays of as many rows."""
 
 
-def choose_device(requested: str, count: int, group: Group, shared: bool = False) -> str:
-    """`cpu` or `cuda:<local_rank>`; `cuda:<local_rank % count>` where ranks may share a GPU.
+def choose_device(strategy: Strategy, count: int) -> str:
+    """`cpu` or `cuda:<local_rank>`; with --shards, whose result does not depend on it, `cuda:<local_rank % count>`.
 
-    requested: --device. count: how many GPUs the framework sees. shared: whether several ranks may use one GPU, as with
-    --shards, whose result does not depend on it. Raises UserError if there is no GPU, or none for this local rank.
+    count: how many GPUs the framework sees. Raises UserError if there is no GPU, or none for this local rank.
     """
+    requested, local_rank = strategy.runtime.device, strategy.group.local_rank
     if requested == "cpu" or (requested == "auto" and not count):
         return "cpu"
     if not count:
         raise UserError("--device gpu: the framework sees no GPU on this host", "use --device cpu, or check nvidia-smi")
-    if shared:
-        return f"cuda:{group.local_rank % count}"
-    if group.local_rank >= count:
+    if strategy.config.shards:
+        return f"cuda:{local_rank % count}"
+    if local_rank >= count:
         raise UserError(
-            f"local rank {group.local_rank} has no GPU: this host has {count}, and each rank needs one",
+            f"local rank {local_rank} has no GPU: this host has {count}, and each rank needs one",
             "start fewer processes per host, or use --device cpu",
         )
-    return f"cuda:{group.local_rank}"
+    return f"cuda:{local_rank}"
 
 
 def device_number(device: str) -> int:

@@ -219,7 +219,7 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
     strategy = _start(entry, config, runtime)
     if isinstance(target, UserTask):
         batch = min(config.global_batch(strategy.group.size), len(target.dataset.train))
-        parts = (config.shards or strategy.group.size) * strategy.devices * config.accumulate
+        parts = config.parts(strategy.group.size) * strategy.devices * config.accumulate
         target.expect_rows(max(batch // parts, 1))
     return entry.learner(target, weights, strategy)
 

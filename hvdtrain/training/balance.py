@@ -172,7 +172,7 @@ class Balancing(Observer):
         """Move shards if the times of the last logging steps say so."""
         run, steps = self._run, at.step - self._step
         self._step = at.step
-        if not run.config.shards > run.group.size > 1 or run.runtime.balance == "off" or steps <= 0:
+        if not run.parts > run.group.size > 1 or run.runtime.balance == "off" or steps <= 0:
             return
         if change := self._balancer.add(steps, interval.times):
             run.assign(change.assignment)

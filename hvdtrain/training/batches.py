@@ -50,7 +50,7 @@ class Batches:
         """
         run = self._run
         self._start, self._order = at, run.order(at.epoch)[at.rows_in_epoch :]
-        if run.config.shards and run.target.kind == "script":
+        if run.in_shards and run.target.kind == "script":
             self._check_last_batch(len(self._order) % run.global_batch)
         return self._batches(at, at.step + steps)
 
@@ -59,7 +59,7 @@ class Batches:
 
         rows: of an incomplete last batch, 0 for none.
         """
-        shards = self._run.config.shards
+        shards = self._run.parts
         if 0 < rows < shards and self._run.remainder != "drop":
             raise UserError(
                 f"--shards {shards}: the last batch of the epoch has {rows} row(s), and a loop needs one in each shard",
@@ -106,12 +106,12 @@ class Batches:
             numbers = (*numbers, audit.shard)
         slices = self._slices(step, numbers)
         computed = zip(numbers, slices, strict=True)
-        return {number: part for number, part in computed if not run.config.shards or part.weights.any()}
+        return {number: part for number, part in computed if not run.in_shards or part.weights.any()}
 
     def _slices(self, step: int, numbers: Sequence[int]) -> list[sharding.Slice]:
         """Parts of a step of this epoch. numbers: ranks, or with --shards shards."""
         run = self._run
-        cut = sharding.Cut(run.config.shards or run.group.size, tuple(numbers))
+        cut = sharding.Cut(run.parts, tuple(numbers))
         order, number = self._order, step - self._start.step
         if number < 0:  # of before this rank has joined, or begun again
             whole = run.order(self._start.epoch)
@@ -122,7 +122,7 @@ class Batches:
         """The shards of a step that have rows."""
         run = self._run
         rows = len(self._order) - (step - self._start.step) * run.global_batch
-        return sharding.parts_with_rows(rows, run.global_batch, run.remainder, run.config.shards)
+        return sharding.parts_with_rows(rows, run.global_batch, run.remainder, run.parts)
 
     def audit(self, step: int) -> Audit | None:
         """The shard of a step that two ranks compute (`--audit`)."""
@@ -137,7 +137,7 @@ class Batches:
         batches = [
             self._batch(part, rows, lr, step, number) for (number, part), rows in zip(parts.items(), read, strict=True)
         ]
-        if not run.config.shards:
+        if not run.in_shards:
             self._count(batches)
             return batches[0]
         audit = self.audit(step)

@@ -106,8 +106,8 @@ def _evaluate_rows(
         phases.begin(EVALUATION)
         batches.bad_rows.add(part, numbers, rows.bad)
         arrays = tuple(np.delete(array, list(rows.bad), 0) if rows.bad else array for array in rows.arrays)
-        if run.config.shards:  # a model that draws random numbers in evaluations draws them by the rows
-            run.learner.seed(step, run.config.shards + 1 + int(numbers[0]))
+        if run.in_shards:  # a model that draws random numbers in evaluations draws them by the rows
+            run.learner.seed(step, run.parts + 1 + int(numbers[0]))
         if len(arrays[0]):
             sums.add(run.learner.evaluate(arrays), arrays)
         on_batch(count)

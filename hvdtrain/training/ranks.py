@@ -137,10 +137,10 @@ class IntervalCollector:
     def _read_losses(self) -> Losses:
         """The losses since the last logging step."""
         pending = self._pending
-        shards, rank = self._run.config.shards, self._run.group.rank
-        if shards:  # all ranks have the same, or joined later; rank 0 has them all
+        rank = self._run.group.rank
+        if self._run.in_shards:  # all ranks have the same, or joined later; rank 0 has them all
             of_shards = [(step, losses) for step, losses in pending if isinstance(losses, list)]
-            return losses_of_shards(of_shards, shards) if rank == 0 else Losses()
+            return losses_of_shards(of_shards, self._run.parts) if rank == 0 else Losses()
         losses = self._run.learner.read_losses([loss for _, loss in pending])
         return losses_of_rank(rank, [(step, loss) for (step, _), loss in zip(pending, losses, strict=True)])
 

@@ -163,6 +163,6 @@ def _reasons(segment: Segment, run: RunContext) -> list[str]:
     recorded = {**bits.values, "variables": bits.table("variables").values, "versions": compared}
     reasons = consistency.changes(recorded, here)
     before = record.table("config").text("strategy"), record.count("ranks")
-    if not run.config.shards and before != (run.config.strategy, run.group.size):
+    if not run.in_shards and before != (run.config.strategy, run.group.size):
         reasons.append(f"without --shards, {before[0]} on {before[1]} rank(s) has other bits")
     return reasons

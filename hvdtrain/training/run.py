@@ -107,6 +107,16 @@ class RunContext:
         """Number of training images."""
         return len(self.dataset.train)
 
+    @property
+    def in_shards(self) -> bool:
+        """Whether the parts of a global batch are shards, and not the ranks' rows."""
+        return self.config.shards > 0
+
+    @property
+    def parts(self) -> int:
+        """Number of parts of a global batch."""
+        return self.config.parts(self.group.size)
+
     def order(self, epoch: int) -> np.ndarray:
         """The rows of an epoch in the order of training, int64 (n,): that of the stream, where the data is one."""
         is_stream = stream_of(self.dataset.train) is not None
@@ -220,7 +230,7 @@ class RunContext:
             score_choice=score.choice if score else "",
             classes=self.dataset.classes,
             init=self.config.init,
-            arithmetic=self.arithmetic if self.config.shards else {},
+            arithmetic=self.arithmetic if self.in_shards else {},
         )
 
 

@@ -198,7 +198,7 @@ def _begin_or_join(run: RunContext, reader: Reader, replays: bool) -> Start:
 def _begin(run: RunContext, replays: bool) -> Start:
     """Start or resume a run together with the other ranks. run: without a folder."""
     consistency.check_same_options(run.group, run.shared_values)
-    if run.config.shards:
+    if run.in_shards:
         consistency.check_same_arithmetic(run.group, run.arithmetic)
     start = resume(run, replays)
     resumed = start.resumed
@@ -214,7 +214,7 @@ def _begin(run: RunContext, replays: bool) -> Start:
     run.not_finite_at_first.update(consistency.not_finite(weights))
     parameters = run.check_same_weights(start.position.step, "before the first step", weights)
     log.info("rank %d of %d starts with parameters %s", run.group.place, run.group.size, parameters)
-    if run.config.shards:
+    if run.in_shards:
         consistency.warn_of_processors(run.group, run.arithmetic)
     return start
 

@@ -80,7 +80,7 @@ def resume(run: RunContext, replays: bool = False) -> Start:
     if path is None or saved is None:
         _begin_with(learner, weights)
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
-    if not replays and (config.shards or saved.arithmetic):
+    if not replays and (run.in_shards or saved.arithmetic):
         consistency.check_resumed(config, run.arithmetic, path, saved)
     restore(run, path, saved)
     if local_saved and _drops_states(local_saved, learner):

@@ -36,7 +36,7 @@ def try_out(run: RunContext) -> None:
             before = checksum(run.learner.weights())
             target.guard(f"an evaluation of {len(arrays[0])} row(s)", run.learner.choose_eval_mode, arrays)
             run.learner.changes_in_evaluation = checksum(run.learner.weights()) != before
-    if config.shards or run.group.size * run.learner.devices > 1:
+    if run.in_shards or run.group.size * run.learner.devices > 1:
         find_own_changes(run, max(whole))
 
 
@@ -50,7 +50,7 @@ def find_own_changes(run: RunContext, rows: int) -> None:
         others = _own_changes(run, tuple(np.repeat(array[-1:], rows, 0) for array in tried), 1)
         by_rows = min((name for name, _ in changed.items() ^ others.items()), default="")
         run.learner.changes_in_evaluation = True  # it may, although it has not changed the first weights
-        if run.config.shards:
+        if run.in_shards:
             run.learner.keep_in_shards(sorted(changed))
     if by_rows:
         raise changes_by_rows(f"--model {run.config.model}" if run.target.kind == "task" else "setup()", by_rows)
@@ -77,7 +77,7 @@ def _own_changes(run: RunContext, arrays: tuple[np.ndarray, ...], part: int) -> 
             run.target.guard("a step", learner.try_step, _batch(arrays, part))
             changed = dict(_described(learner).items() - before.items())
             resized = changed.keys() & learner.untrained
-            if resized and run.config.shards:
+            if resized and run.in_shards:
                 problem = f"--shards: the model makes or resizes {min(resized)} in a step, which depends on the shard"
                 raise UserError(problem, "give it its shape before the first step, or leave out --shards")
             return {name: changed[name] for name in changed.keys() - resized}
@@ -92,15 +92,14 @@ def _described(learner: Learner) -> dict[str, str]:
 
 def _lengths(run: RunContext, rows: int) -> set[int]:
     """The numbers of rows of a rank or shard, in a step of so many rows."""
-    parts = run.config.shards or run.group.size
-    cut = sharding.Cut(parts, tuple(range(parts if rows else 0)))
+    cut = sharding.Cut(run.parts, tuple(range(run.parts if rows else 0)))
     slices = sharding.slices_of_step(np.arange(rows), 0, rows, "exact", cut)
-    return {len(part.rows) for part in slices if part.weights.any() or not run.config.shards}
+    return {len(part.rows) for part in slices if part.weights.any() or not run.in_shards}
 
 
 def _try_step(run: RunContext, rows: int, remedy: str) -> None:
     batch = _batch(run.target.tried_rows(run.dataset, "train", rows))
-    where = f"a step with {rows} row(s) of a {'shard' if run.config.shards else 'rank'}"
+    where = f"a step with {rows} row(s) of a {'shard' if run.in_shards else 'rank'}"
     try:
         run.target.guard(where, run.learner.try_step, batch)
     except UserError as error:

@@ -99,7 +99,7 @@ def trainings(framework, group):
     if kind == "classifier":
         options = (*STEPS, *task(framework, "Classifier"), "--max-steps", "3", "--compression")
         return {f"classifier-{method}": (*options, method) for method in METHODS}
-    frozen = ("--freeze", "of_kind.*") if framework == "torch" else ()
+    frozen = ("--freeze", "*.embeddings" if framework == "tensorflow" else "of_kind.*")
     options = ("--strategy", "ring", "--epochs", "3", "--batch-size", "8", "--optimizer", "adam", "--lr", "0.01")
     return resumed("regression", *options, *frozen, *LOCAL, *task(framework, "Regression"))
 

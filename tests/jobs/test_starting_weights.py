@@ -69,12 +69,24 @@ def test_weights_of_another_framework(framework, first):
     assert distance(newest(path).weights, newest(first / "runs/first").weights) < 1e-6
 
 
+@pytest.mark.parametrize("framework", ["mxnet", pytest.param("tensorflow", marks=pytest.mark.matrix)])
+def test_another_framework_goes_on_with_frozen_parameters(framework, first):
+    path = train_here(first, "torch", *FROZEN, "--ema", "0.5", "--name", f"frozen-{framework}")
+    before = newest(path)
+    train_here(first, framework, "--resume", f"runs/frozen-{framework}", "--max-steps", "6")
+    after = newest(path)
+    assert (after.framework, after.position.step) == (framework, 6)
+    assert after.optimizer.arrays.keys() == before.optimizer.arrays.keys()
+    for key, array in after.weights.items():
+        assert np.array_equal(array, before.weights[key]) == key.startswith("conv"), key
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--weights", "evil.pt"), "--weights evil.pt: PyTorch does not read it with weights_only"),
         (("--weights", "runs/first", "--resume", "runs/first"), "--weights: the run to resume has its own weights"),
-        (("--freeze", "cnv*"), "--freeze cnv*: no parameter has such a name"),
+        (("--freeze", "cnv*"), "--freeze cnv*: matches no trained parameter"),
         (("--freeze", "*"), "--freeze: all parameters are frozen"),
     ],
 )

@@ -110,7 +110,8 @@ class NormalizationOverRanks:
         self, layer: BatchNorm, x: nd.NDArray, weight: nd.NDArray, bias: nd.NDArray, *_: nd.NDArray
     ) -> nd.NDArray:
         normalize = _NormalizeOverRanks(self._group, self.real_rows, layer.epsilon)
-        y, self.last = normalize(x.astype("float32", copy=False), weight, bias, self.last)
+        # First those that have gradients: MXNet's Function does not write any after one that is not needed.
+        y, self.last = normalize(weight, bias, x.astype("float32", copy=False), self.last)
         self._statistics.update(layer.name, *normalize.moments)
         return y
 
@@ -128,7 +129,7 @@ class _NormalizeOverRanks(autograd.Function):
         """Mean, biased variance, and the number of values that they are of."""
 
     def forward(
-        self, x: nd.NDArray, weight: nd.NDArray, bias: nd.NDArray, before: nd.NDArray
+        self, weight: nd.NDArray, bias: nd.NDArray, x: nd.NDArray, before: nd.NDArray
     ) -> tuple[nd.NDArray, nd.NDArray]:
         real = self._real_rows.reshape((-1, *(1,) * (x.ndim - 1)))
         mean, variance, self._count = self.moments = self._moments(x.astype("float64"), real)
@@ -157,7 +158,7 @@ class _NormalizeOverRanks(autograd.Function):
         shared = nd.broadcast_mul(nd.broadcast_add(nd.broadcast_mul(normalized, mean_normalized), mean), self._real)
         of_x = nd.broadcast_mul(gradient - shared, _of_channels(self._weight * self._scale, gradient))
         of_bias, of_weight = (_quotient(total, self._group.size, gradient) for total in totals)
-        gradients = of_x, of_weight, of_bias, of_next + 0
+        gradients = of_weight, of_bias, of_x, of_next + 0
         for result in gradients:
             result.wait_to_read()  # MXNet passes them on as they are when this function returns
         return gradients

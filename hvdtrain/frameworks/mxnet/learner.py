@@ -13,6 +13,7 @@ import numpy as np
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
 
+from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, device_number, statistics_by_rank
 from hvdtrain.frameworks.engine import Engine
@@ -61,7 +62,7 @@ class ContextLearner(Learner):
         self.state_by_rank = strategy.state_by_rank
         gpus = mx.context.num_gpus()
         self.device, self.devices = "gpu", devices
-        chosen = choose_device(strategy.runtime.device, gpus, self.group, shared=bool(self._config.shards))
+        chosen = choose_device(strategy, gpus)
         if chosen == "cpu":
             self.device, self._contexts = "cpu", [mx.cpu(i) for i in range(devices)]
         else:
@@ -107,6 +108,8 @@ class MXNetSteps(ContextLearner, Engine):
     _block: gluon.Block
     _parameters: Parameters
     """Those that are trained."""
+    _arrays: Parameters
+    """Also those that are frozen."""
     _trainer: gluon.Trainer
     _statistics: Statistics
     _start: list[np.ndarray]
@@ -157,7 +160,7 @@ class MXNetSteps(ContextLearner, Engine):
 
     def keep_in_shards(self, names: list[str]) -> None:
         assert isinstance(self._statistics, BlockStatistics)
-        self._statistics.parameters |= {name: self._parameters[name] for name in names}
+        self._statistics.parameters |= {name: self._arrays[name] for name in names}
 
     def start_statistics(self) -> list[np.ndarray]:
         self._start, self._computed = self._statistics.read(), None
@@ -214,7 +217,9 @@ class MXNetLearner(MXNetSteps):
         self._objective = OBJECTIVES[target.kind](target, weights, strategy, self._contexts)
         self._block = self._objective.block
         self._parameters, self.local_weights = self._objective.parameters, self._objective.local_weights
-        self._statistics = self._objective.statistics
+        self._statistics, self.frozen = self._objective.statistics, frozenset(self._objective.frozen)
+        self._arrays = self._parameters | self._objective.frozen
+        share_arrays(self, self.frozen)
         optimizer = make_optimizer(config)
         self._trainer = strategy.make_trainer(self._parameters, optimizer)
         self._states = OptimizerStates(config, optimizer, self._contexts, self._parameters)

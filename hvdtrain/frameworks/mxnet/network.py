@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -13,6 +13,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from hvdtrain.frameworks.batches import mask_names
+from hvdtrain.frameworks.patterns import freeze
 from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
@@ -303,6 +304,22 @@ def fill_gradients(parameters: Parameters) -> None:
             if not values._fresh_grad:
                 gradient[:] = 0
                 values._fresh_grad = True  # else the trainer refuses to update it
+
+
+def freeze_parameters(
+    patterns: Sequence[str], parameters: Parameters, others: Iterable[str]
+) -> tuple[Parameters, Parameters]:
+    """What `freeze` returns; layers that are frozen as a whole get no gradients.
+
+    The others do, which nothing uses: without that of its weight, a dense layer of MXNet leaves out that of its bias,
+    and statistics change in their layer's backward pass only.
+    """
+    trained, frozen = freeze(patterns, parameters, others)
+    layers = {name.rpartition(".")[0] for name in (*trained, *others)}
+    for name, parameter in frozen.items():
+        if name.rpartition(".")[0] not in layers:
+            parameter.grad_req = "null"
+    return trained, frozen
 
 
 def is_sparse(parameter: gluon.Parameter) -> bool:

@@ -29,6 +29,7 @@ from hvdtrain.frameworks.mxnet.network import (
     fill_gradients,
     forget_gradients,
     forget_graph,
+    freeze_parameters,
     is_one_graph,
     is_sparse,
     load_array,
@@ -54,7 +55,8 @@ class MXNetObjective:
     """A block on all devices of a process, and what its outputs are worth."""
 
     parameters: Parameters
-    """Those that are trained, by canonical name."""
+    frozen: Parameters
+    """Those that are trained, and those that --freeze names, by canonical name."""
     local_weights: frozenset[str]
     statistics: Statistics
     block: gluon.Block
@@ -116,9 +118,10 @@ class MXNetNetworkObjective(MXNetObjective):
         self.block = GluonNetwork(network, multiple)
         self.block.initialize(ctx=contexts)
         arrays = {canonical_name(name): array for name, array in self.block.collect_params().items()}
-        self.parameters = {name: arrays[name] for name, _ in network.parameters()}
+        self._all = {name: arrays[name] for name, _ in network.parameters()}
         self._of_batch = {name: arrays[name] for name, _ in network.statistics()}
         """What `Forward` leaves in the place of the running statistics."""
+        self.parameters, self.frozen = freeze_parameters(config.freeze, self._all, self._of_batch)
         self.statistics: RunningStatistics = RunningStatistics(network)
         self.load(weights)
         self.local_weights = statistics_by_rank(network, config)
@@ -169,12 +172,12 @@ class MXNetNetworkObjective(MXNetObjective):
         return evaluate(self.logits(images), labels)
 
     def weights(self) -> Weights:
-        arrays = {name: parameter.data(self._contexts[0]) for name, parameter in self.parameters.items()}
+        arrays = {name: parameter.data(self._contexts[0]) for name, parameter in self._all.items()}
         return {name: array.asnumpy() for name, array in arrays.items()} | dict(self.statistics.arrays)
 
     def load(self, weights: Weights) -> None:
         self._network.check(weights)
-        for name, parameter in self.parameters.items():
+        for name, parameter in self._all.items():
             parameter.set_data(mx.nd.array(weights[name]))
         self.statistics.load(weights)
 
@@ -197,13 +200,14 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         before = parameter_weights(known, contexts[0])
         inputs, targets = task.try_out(self._build)
         load_parameters(known, before)
-        arrays = named_parameters(self.block)
-        self.parameters = {name: array for name, array in arrays.items() if array.grad_req != "null"}
-        self._untrained = {name: array for name, array in arrays.items() if array.grad_req == "null"}
-        self.local_weights = frozenset(self._untrained)
-        self.statistics = BlockStatistics(self._untrained, contexts[0])
+        self._all = named_parameters(self.block)
+        self.parameters = {name: array for name, array in self._all.items() if array.grad_req != "null"}
+        untrained = {name: array for name, array in self._all.items() if array.grad_req == "null"}
+        self.local_weights = frozenset(untrained)
+        self.statistics = BlockStatistics(untrained, contexts[0])
         if not self.parameters:
             raise nothing_to_train(task)
+        self.parameters, self.frozen = freeze_parameters(strategy.config.freeze, self.parameters, untrained)
         self._check_parameters()
         self._try_out(inputs, targets)
         if weights:
@@ -247,7 +251,7 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         return inputs, targets
 
     def _check_parameters(self) -> None:
-        for name, parameter in (self.parameters | self._untrained).items():
+        for name, parameter in self._all.items():
             if parameter._deferred_init:
                 problem = f"returned a model that does not use {name}, whose shape is not known"
                 raise self._task.error("model", problem, "leave its layer out, or give it in_units or in_channels")
@@ -320,10 +324,10 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         return logits.argmax(axis=1) == labels.astype(np.float32)
 
     def weights(self) -> Weights:
-        return parameter_weights(self.parameters | self._untrained, self._contexts[0])
+        return parameter_weights(self._all, self._contexts[0])
 
     def load(self, weights: Weights) -> None:
-        load_parameters(self.parameters | self._untrained, weights)
+        load_parameters(self._all, weights)
 
 
 def seed_generators(seed: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.decay import without_decay
+from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.interfaces.learner import OptimizerState
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import Rows, split_rows
-from hvdtrain.frameworks.decay import without_decay
+from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
 from hvdtrain.frameworks.tensorflow.network import scale_pixels
 from hvdtrain.frameworks.tensorflow.strategies import (

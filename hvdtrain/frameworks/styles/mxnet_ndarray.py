@@ -15,11 +15,11 @@ from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices, mask_names, network_rows, split_rows
-from hvdtrain.frameworks.decay import without_decay
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, OperatorLearner
 from hvdtrain.frameworks.mxnet.network import Forward, cross_entropy, scale_pixels
 from hvdtrain.frameworks.mxnet.strategies import CONVERSIONS, allreduce_groups
+from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.interfaces.learner import OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import Strategy

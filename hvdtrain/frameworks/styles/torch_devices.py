@@ -22,7 +22,7 @@ from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices, split_rows
-from hvdtrain.frameworks.decay import without_decay
+from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.frameworks.torch.network import host_array, load_module, module_weights, placed_tensors, unlisted_buffers
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.strategies import TorchStrategy, Wrapper

@@ -29,12 +29,12 @@ from hvdtrain.tasks.target import Target
 
 def select_device(strategy: TensorFlowStrategy) -> str:
     """The device of this rank; hides the GPUs of other ranks. Raises what `choose_device` raises."""
-    gpus, shards = tf.config.list_physical_devices("GPU"), strategy.config.shards
-    chosen = choose_device(strategy.runtime.device, len(gpus), strategy.group, shared=bool(shards))
+    gpus = tf.config.list_physical_devices("GPU")
+    chosen = choose_device(strategy, len(gpus))
     with contextlib.suppress(RuntimeError):  # TensorFlow has started already: another learner of this process did it
         if not strategy.many_devices:
             tf.config.set_visible_devices([] if chosen == "cpu" else gpus[device_number(chosen)], "GPU")
-            if chosen != "cpu" and shards:  # without it, the first rank of a GPU takes all of its memory
+            if chosen != "cpu" and strategy.config.shards:  # else the first rank of a GPU takes all of its memory
                 tf.config.experimental.set_memory_growth(gpus[device_number(chosen)], True)
     return chosen
 
@@ -67,12 +67,12 @@ class TensorFlowLearner(Engine):
         self._update_call: Callable[..., None] | None = None
         # In shards, each number of rows has a graph of its own; see `ShardGraphs`.
         self._evaluate = compiled(self._make_evaluation, reduce_retracing=not config.shards)
-        self.local_weights = self._objective.local_weights
+        self.local_weights, self.frozen = self._objective.local_weights, frozenset(self._objective.frozen)
         if config.shards:
             self._shards = ShardGraphs(self._objective)
         if weights:
             self.load(weights)
-        strategy.broadcast(self._variables)
+        strategy.broadcast([*self._variables, *self._objective.frozen.values()])
         strategy.broadcast(self._optimizer.variables)
         self._combine_on_host()
 
@@ -192,7 +192,7 @@ class TensorFlowLearner(Engine):
         self._update(arrays[:count], lr)
 
     def keep_in_shards(self, names: list[str]) -> None:
-        self._shards.statistics += [self._parameters[name] for name in names]
+        self._shards.statistics += [self._objective.variables[name] for name in names]
 
     def try_step(self, batch: Batch) -> None:
         _, *rows = self._objective.rows(batch, parts := self.devices * self._config.accumulate)
@@ -218,11 +218,7 @@ class TensorFlowLearner(Engine):
         return self._objective.logits(tf.constant(channel_last(images))).numpy()
 
     def weights(self) -> Weights:
-        return {name: self._objective.to_canonical(name, v.numpy()) for name, v in self._arrays().items()}
-
-    def _arrays(self) -> dict[str, tf.Variable]:
-        """Parameters and running statistics."""
-        return self._parameters | self._objective.statistics
+        return {name: self._objective.to_canonical(name, v.numpy()) for name, v in self._objective.variables.items()}
 
     def load(self, weights: Weights) -> None:
         self._objective.load(weights)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, pad_rows, statistics_by_rank
+from hvdtrain.frameworks.patterns import freeze
 from hvdtrain.frameworks.tensorflow.network import (
     KerasNetwork,
     WeightLayout,
@@ -39,14 +40,20 @@ GENERATOR_STATE = "StateVar"
 class TensorFlowObjective:
     """A model, and what its outputs are worth. Arrays and tensors have one row each for n samples.
 
-    It is made in the scope of its strategy. `parameters` are trained; `statistics` are all other variables that a
-    checkpoint has. Both have canonical names.
+    It is made in the scope of its strategy. `parameters` are trained, --freeze names those that are `frozen`, and
+    `statistics` are all other variables that a checkpoint has. All have canonical names.
     """
 
     model: tf.keras.Model
     parameters: dict[str, tf.Variable]
+    frozen: dict[str, tf.Variable]
     statistics: dict[str, tf.Variable]
     local_weights: frozenset[str]
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """All that a checkpoint has."""
+        return self.parameters | self.frozen | self.statistics
 
     def rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
         """The weights of the rows, and the arguments of `losses`, padded to a multiple of that many rows."""
@@ -82,7 +89,7 @@ class TensorFlowObjective:
     def load(self, weights: Weights) -> None:
         """Set parameters and running statistics. Raises ValueError if names or shapes differ."""
         self.check(weights)
-        for name, variable in (self.parameters | self.statistics).items():
+        for name, variable in self.variables.items():
             variable.assign(tf.cast(self.from_canonical(name, weights[name]), variable.dtype))
 
     def check(self, weights: Weights) -> None:
@@ -107,7 +114,8 @@ class TensorFlowNetworkObjective(TensorFlowObjective):
         self._synchronized = bool(network.batch_norms) and config.batch_norm == "sync"
         sum_over_ranks = strategy.make_sum_over_ranks() if self._synchronized else None
         self.model = KerasNetwork(network, config.precision, sum_over_ranks)
-        self.parameters, self.statistics = self.model.parameters, self.model.statistics
+        self.statistics = self.model.statistics
+        self.parameters, self.frozen = freeze(config.freeze, self.model.parameters, self.statistics)
         self.local_weights = statistics_by_rank(network, config)
 
     def rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
@@ -171,6 +179,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         self._name_variables(before + self._made)
         trained = set(map(id, self.parameters.values()))  # those that build() may have set
         values = before + [(v, built.get(id(v), value) if id(v) in trained else value) for v, value in self._made]
+        self.parameters, self.frozen = freeze(strategy.config.freeze, self.parameters, self.statistics)
         self._find_unused(tape, losses)
         for variable, value in values:
             variable.assign(value)
@@ -325,8 +334,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         return values[count:]
 
     def check(self, weights: Weights) -> None:
-        variables = self.parameters | self.statistics
-        check_weights(weights, {name: tuple(variable.shape) for name, variable in variables.items()})
+        check_weights(weights, {name: tuple(variable.shape) for name, variable in self.variables.items()})
 
 
 def _kind(variable: tf.Variable) -> str:

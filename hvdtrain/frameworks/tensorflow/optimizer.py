@@ -9,7 +9,7 @@ import tensorflow as tf
 from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import scale_of_rows
-from hvdtrain.frameworks.decay import without_decay
+from hvdtrain.frameworks.patterns import without_decay
 
 # All replicas update their copies of a variable in the same way, so any copy has its value.
 FIRST_REPLICA = tf.VariableAggregation.ONLY_FIRST_REPLICA

@@ -16,6 +16,7 @@ from hvdtrain.config.options import MAX_SHARDS
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, pad_rows, scale_of_rows
 from hvdtrain.frameworks.engine import Engine
+from hvdtrain.frameworks.patterns import freeze
 from hvdtrain.frameworks.torch.arithmetic import DTYPES, check_scalable
 from hvdtrain.frameworks.torch.averages import TorchAverages
 from hvdtrain.frameworks.torch.batch_norm import TorchBatchNormalization
@@ -37,7 +38,6 @@ from hvdtrain.frameworks.torch.network import (
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.shards import ShardStart
-from hvdtrain.frameworks.torch.state_dicts import freeze
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer
 from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
@@ -66,7 +66,7 @@ class TorchSteps(Engine):
     def __init__(self, strategy: TorchStrategy) -> None:
         self.group = strategy.group
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        self.device = choose_device(strategy.runtime.device, gpus, self.group, shared=bool(strategy.config.shards))
+        self.device = choose_device(strategy, gpus)
         if self.device != "cpu":
             torch.cuda.set_device(self.device)  # for streams and libraries that are not told the device
         self.devices, self.state_by_rank = strategy.devices, strategy.state_by_rank
@@ -198,8 +198,11 @@ class TorchLearner(TorchSteps):
         if weights:
             self.load(weights)
         self._model.to(self.device)
-        freeze(self._model, config.freeze)
-        self._parameters, self.frozen = trained_parameters(self._model), frozen_parameters(self._model)
+        trained, others = trained_parameters(self._model), frozen_parameters(self._model)
+        self._parameters, left_out = freeze(config.freeze, trained, others)
+        for parameter in left_out.values():
+            parameter.requires_grad_(False)
+        self.frozen = frozen_parameters(self._model)
         check_scalable(self._parameters, config.precision)
         self._load_loss_scale(self._scaler.state_dict())
         self._own = TaskOptimizer.of(target, config, self._parameters, self.group.size)

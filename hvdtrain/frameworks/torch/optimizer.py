@@ -19,7 +19,7 @@ from torch import nn
 
 from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.decay import without_decay
+from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.frameworks.torch.network import SAVED, host_array, laid_out_as
 from hvdtrain.interfaces.learner import OptimizerState
 from hvdtrain.networks.description import Weights

@@ -1,20 +1,15 @@
-"""State dicts in PyTorch's own format, and which parameters of a model are frozen."""
+"""State dicts in PyTorch's own format."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
-from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.network import SAVED, host_array
 from hvdtrain.networks.description import Weights
-from hvdtrain.system.text import did_you_mean
 
 INNER = ("state_dict", "model_state_dict", "model")
 """Under which of these names files have the model's state next to others."""
@@ -55,21 +50,3 @@ def _plain(name: str) -> str:
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
     return name
-
-
-def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Let the parameters whose names match one of the patterns (`*` for any text) be as they are (`--freeze`).
-
-    Raises UserError for a pattern that matches none, and if nothing is left to train.
-    """
-    parameters = dict(model.named_parameters())
-    for pattern in patterns:
-        frozen = [parameter for name, parameter in parameters.items() if fnmatchcase(name, pattern)]
-        if not frozen:
-            hint = did_you_mean(pattern, parameters) or f" (there are {', '.join(list(parameters)[:8])} ...)"
-            remedy = "give a name, or a pattern such as 'conv1.*'"
-            raise UserError(f"--freeze {pattern}: no parameter has such a name{hint}", remedy, option="freeze")
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-    if patterns and not any(parameter.requires_grad for parameter in parameters.values()):
-        raise UserError("--freeze: all parameters are frozen", "leave some to train", option="freeze")

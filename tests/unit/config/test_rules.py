@@ -8,7 +8,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 
 NO_LOOP, NO_SCALE = {"batch_norm": "sync", "groups": 2}, {"precision": "fp16"}
-BY_HAND = {"ema": 0.9, "clip_norm": 1.0, "on_nan": "skip", "precision": "bf16"}
+BY_HAND = {"freeze": "a", "ema": 0.9, "clip_norm": 1.0, "on_nan": "skip", "precision": "bf16"}
 SURVIVING = {"survives": True, "can_survive": True, "strategy": "ring"}
 ROWS = {"samples": 100, "full_batches": 1, "step_rows": 64, "device_rows": 32, "unit": "rows", "evaluated": 10}
 SCRIPT = {"script": "loop.py", "untested": 0.0, "is_other": False}
@@ -24,10 +24,10 @@ CASES = [
     ({"strategy": "ddp"}, {"groups": 2, "compression": "fp16", "accumulate": 2}),
     ({"compression": "powersgd:2"}, {"groups": 2}),
     ({"precision": "fp16"}, {"compression": "powersgd:2"}),
-    ({"framework": "mxnet"}, {"freeze": "a", "compile": True, "precision": "fp16", "accumulate": 2}),
+    ({"framework": "mxnet"}, {"compile": True, "precision": "fp16", "accumulate": 2}),
     ({"framework": "mxnet", "precision": "bf16"}, {"isa": "avx2"}),
     ({"strategy": "ndarray"}, {**BY_HAND, "optimizer": "adam", "compression": "fp16"}),
-    ({"strategy": "manual"}, {"compression": "fp16", "compile": True, "accumulate": 2, "freeze": "a"}),
+    ({"strategy": "manual"}, {"compression": "fp16", "compile": True, "accumulate": 2}),
     ({"strategy": "module"}, {**BY_HAND, "batch_norm": "sync", "compression": "fp16"}),
     ({"strategy": "keras-fit"}, {**BY_HAND, "optimizer": "adam", "accumulate": 2, "compression": "int8"}),
     ({"strategy": "keras-fit-mirrored"}, {"batch_norm": "sync"}),

@@ -5,9 +5,11 @@ from support.fake_learner import NETWORK
 from support.learners import learner
 
 from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
-from hvdtrain.frameworks.decay import without_decay
+from hvdtrain.frameworks.patterns import without_decay
+from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.tasks.target import NetworkTarget
 
 
@@ -16,14 +18,17 @@ class LocalRank2(SingleProcess):
 
 
 def test_device_of_a_rank():
-    assert choose_device("auto", 4, LocalRank2()) == "cuda:2"
-    assert choose_device("cpu", 4, LocalRank2()) == "cpu"
-    assert choose_device("auto", 0, SingleProcess()) == "cpu"
+    def chosen(device, count, group, **options):
+        return choose_device(Strategy(Config(**options), RuntimeOptions(device=device), group), count)
+
+    assert chosen("auto", 4, LocalRank2()) == "cuda:2"
+    assert chosen("cpu", 4, LocalRank2()) == "cpu"
+    assert chosen("auto", 0, SingleProcess()) == "cpu"
     with pytest.raises(UserError, match=r"local rank 2 has no GPU: .*2"):
-        choose_device("auto", 2, LocalRank2())
-    assert choose_device("auto", 2, LocalRank2(), shared=True) == "cuda:0"
+        chosen("auto", 2, LocalRank2())
+    assert chosen("auto", 2, LocalRank2(), shards=4) == "cuda:0"
     with pytest.raises(UserError, match="sees no GPU"):
-        choose_device("gpu", 0, SingleProcess())
+        chosen("gpu", 0, SingleProcess())
 
 
 def test_scale_of_rows_is_the_number_of_ranks_rounded_up_to_a_power_of_two():

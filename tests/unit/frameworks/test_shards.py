@@ -114,7 +114,7 @@ def train_on_ranks(framework, target, cuts_of_ranks, arrays, **options):
             of_rank = learner(framework, target, group, **options)
             if not target.is_portable and ("shards" in options or group.size > 1):
                 run = {"learner": of_rank, "config": of_rank._config, "target": target, "dataset": target.dataset}
-                find_own_changes(SimpleNamespace(**run), 6)
+                find_own_changes(SimpleNamespace(**run, in_shards="shards" in options), 6)
             assert of_rank.local_weights == frozenset() or "shards" not in options
             losses = [of_rank.train_step(batch) for batch in steps(arrays, *cuts_of_ranks[group.rank])]
             losses = [[*map(float, loss)] if "shards" in options else float(loss) for loss in losses]

@@ -140,7 +140,7 @@ class Run(SimpleNamespace):
     def __init__(self, shards, size, balance="auto"):
         self.config, self.runtime = Config(shards=shards), RuntimeOptions(balance=balance)
         self.group = SimpleNamespace(size=size, ranks=range(size))
-        self.assignment = Assignment.contiguous(size, shards)
+        self.assignment, self.parts = Assignment.contiguous(size, shards), shards or size
 
     def assign(self, assignment):
         self.assignment = assignment or Assignment.contiguous(self.group.size, self.config.shards)

@@ -23,6 +23,7 @@ class Run(SimpleNamespace):
     config, runtime = Config(shards=SHARDS, batch_size=BATCH, remainder="exact"), RuntimeOptions()
     samples, global_batch, remainder = ROWS, BATCH, "exact"
     group, target = SingleProcess(), SimpleNamespace(kind="network")
+    in_shards, parts = True, SHARDS
     numbers: tuple[int, ...] = (0, 1)
 
     @property

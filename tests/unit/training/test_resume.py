@@ -292,7 +292,9 @@ def test_other_versions_threads_and_ranks_are_reasons(run):
 
     def reasons(strategy="single", size=1, **changed):
         config, group = dataclasses.replace(segment.config, strategy=strategy), SimpleNamespace(size=size)
-        return replay._reasons(segment, SimpleNamespace(config=config, group=group, arithmetic={**here, **changed}))
+        return replay._reasons(
+            segment, SimpleNamespace(config=config, group=group, in_shards=False, arithmetic={**here, **changed})
+        )
 
     assert reasons(versions={name: versions[name] for name in ("numpy", "python")}) == []
     numpy, python = reasons()
