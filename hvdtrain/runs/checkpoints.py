@@ -246,7 +246,7 @@ def _check_memory(manifest: Manifest) -> None:
 
 
 def _read(manifest: Manifest, names: Sequence[str]) -> Weights:
-    """The arrays of these files, if they are what the manifest says."""
+    """The arrays of these files, if they are what the manifest says. They can be written to."""
     arrays: Weights = {}
     for name in names:
         content = read_limited(manifest.path / name, memory_bytes())
@@ -254,7 +254,7 @@ def _read(manifest: Manifest, names: Sequence[str]) -> Weights:
         part = safetensors.numpy.load(content)
         if twice := arrays.keys() & part.keys():
             raise ValueError(f"{name} has arrays of another file: {min(twice)!r:.80}")
-        arrays |= {key: array.copy() for key, array in part.items()}  # which may be written to
+        arrays |= part
     return arrays
 
 

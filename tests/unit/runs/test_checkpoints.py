@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -221,6 +222,17 @@ def test_divided_arrays_are_loaded_as_saved(tmp_path):
     assert sorted(one.name for one in path.glob("weights*")) == names
     found = [sorted(load_file(path / name)) for name in names]
     assert found == [["empty", "scalar", "transposed"], ["large"], ["big_endian", "flags", "half"]]
+
+
+def test_a_file_and_its_arrays_are_in_memory_once_each_while_it_is_read(tmp_path):
+    large = np.zeros(1 << 20, np.float32)
+    path = save_checkpoint(tmp_path, weights={"large": large})
+    tracemalloc.start()
+    try:
+        checkpoints.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 2.2 * large.nbytes
+    finally:
+        tracemalloc.stop()
 
 
 OWN = [{"error": np.full(9, rank, np.float32)} for rank in range(4)]
