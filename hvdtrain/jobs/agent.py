@@ -46,8 +46,9 @@ from hvdtrain.system.run_end import Failure
 
 GRACE_S = 2.0
 """When a job has failed: the time between SIGTERM and SIGKILL."""
-DRAIN_S, DRAIN_STEP_S = 1.0, 0.02
-"""How long to read the output of a program that has ended: a process that it left behind may hold the pipe open."""
+DRAIN_S, DRAIN_STEP_S = 1.0, 0.2
+"""How long to read the output of a program that has ended: a process that it left behind may hold the pipe open. A part
+of it that takes a longer step to be sent waits for a supervisor that does not read: such steps do not count."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 """Signals that go to the program."""
 
@@ -255,13 +256,14 @@ class Agent:
             key.data(selector)
 
     def _drain(self, selector: selectors.BaseSelector) -> None:
-        """Wait until what the program has printed is sent."""
+        """Wait until what the program has printed is sent; a supervisor that does not read takes none of the time."""
         drained_s = 0.0
         while self._output and self._output.is_alive() and drained_s < DRAIN_S:
-            began = time.monotonic()
+            frame = self._output.frame
             self._output.join(DRAIN_STEP_S)
             self._serve(selector, 0.0)
-            drained_s += 0.0 if self._output.waits else time.monotonic() - began
+            waits = frame and self._output.frame is frame
+            drained_s += 0.0 if waits else DRAIN_STEP_S  # not by a clock: this process may have been suspended
         if self._output:
             self._output.close()
 

@@ -75,8 +75,8 @@ class ProgramOutput(threading.Thread):
     def __init__(self, pipes: dict[str, IO[bytes]], connection: socket.socket) -> None:
         super().__init__(name="output", daemon=True)
         self._pipes, self._connection = pipes, connection
-        self.waits = False
-        """Whether it waits until the supervisor has read what was sent."""
+        self.frame = b""
+        """What is being sent: it may wait until the supervisor has read what was sent before."""
 
     def run(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -91,10 +91,10 @@ class ProgramOutput(threading.Thread):
         self.close()
 
     def _send(self, frame: bytes) -> None:
-        self.waits = True
+        self.frame = frame
         with contextlib.suppress(OSError):  # where the supervisor has ended, what is printed is lost
             self._connection.sendall(frame)
-        self.waits = False
+        self.frame = b""
 
     def close(self) -> None:
         """Send nothing any more, from any thread: one that waits for the supervisor goes on."""

@@ -121,6 +121,7 @@ class RankOutput:
 
     async def end(self, limit_s: float) -> None:
         """Wait so long for the end of the output that is read, and read no more."""
+        self.hurry()
         if self._reading:
             done, _ = await asyncio.wait([self._reading], timeout=limit_s)
             if not done:

@@ -208,6 +208,13 @@ def test_a_command_line_with_an_error_is_explained_once(tmp_path):
     assert any("unrecognized arguments: --epochz" in text for text in written)
 
 
+def test_what_prints_without_end_after_its_program_does_not_hold_up_the_job(tmp_path):
+    """The agent reads it for a second, and ends it."""
+    command = shlex.join(launch(["sh", "-c", "yes & exit 3"], ranks=1))
+    status, _ = run(["bash", "-c", f"{command} > /dev/null"], tmp_path, timeout_s=20)
+    assert status == 3
+
+
 LONG = """
 for number in range(200_000):
     print(number, rank, "x" * 50)

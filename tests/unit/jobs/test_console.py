@@ -146,7 +146,8 @@ def test_a_line_without_an_end_is_printed_in_parts(monkeypatch):
     assert console.printed.endswith(b"[3] one\n[3] two\n")
 
 
-def test_a_console_holds_up_a_program_until_it_has_ended_and_the_rest_is_awaited():
+@pytest.mark.parametrize("program_ends", [True, False], ids=["its end", "that of its agent"])
+def test_a_console_holds_up_a_program_until_it_has_ended_and_the_rest_is_awaited(program_ends):
     """What arrives after the end is printed at once; where no end of it comes, it is read no more after a while."""
 
     async def check():
@@ -158,7 +159,8 @@ def test_a_console_holds_up_a_program_until_it_has_ended_and_the_rest_is_awaited
         reading = asyncio.create_task(rank.read(reader))
         await asyncio.sleep(0.1)
         assert console.printed == b"[0] one\n"
-        rank.hurry()
+        if program_ends:
+            rank.hurry()
         await rank.end(0.2)
         assert console.printed == b"[0] one\n[0] two\n[0] three\n"
         assert await asyncio.wait([reading], timeout=5) and reading.cancelled()
