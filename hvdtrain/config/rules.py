@@ -100,7 +100,8 @@ class Rule:
         others = [name for name in self.when if name in defaults]
         given = " and ".join(f"--{key(name)} {_text(known[name])}".rstrip() for name in others)
         value = f"{_text(known[self.option])} with {given}" if given else _text(known[self.option])
-        allowed = " or ".join(str(defaults[self.option] if one is None else one) for one in self.allowed.listed)
+        listed = () if self.allowed.is_inverse else self.allowed.listed
+        allowed = " or ".join(str(defaults[self.option] if one is None else one) for one in listed)
         use = "leave it out" if allowed in ("", "False", "()") else f"use {allowed}"
         change = [f"{'leave out' if self.when[name] == GIVEN else 'change'} --{key(name)}" for name in others]
         remedy = self.instead.format_map(known) or ", or ".join([use, *change])
@@ -169,7 +170,9 @@ BF16 = "use bf16, which sends as many bytes"
 SGD = "use --optimizer sgd and a --momentum above 0, or --no-nesterov"
 LESS_SCALED = "use --precision bf16 or fp32, or --compression int8"
 OTHER = "use another strategy (--strategy help lists them)"
+SOME_SHARDS = "give --shards 8, for example, or launch without --survive"
 SURVIVING = "use --strategy horovod or ring, or launch without --survive"
+NO_METHOD = "leave out that method, or use another strategy of PyTorch"
 NEW_RUN = "leave it out, or start a new run"
 WRITE_TASK = "write a task instead (docs/own.md)"
 PAD = "give a smaller one, or use --remainder pad"
@@ -266,7 +269,7 @@ RULES: tuple[Rule, ...] = (
         batch_norm="each device of a process normalizes its own rows",
     ),
     Rule("strategy", {"is_code": GIVEN, "has_tasks": DEFAULT}, "it trains networks as data only", OTHER, NONE),
-    Rule("strategy", UPDATES, "in {framework}, it updates without the task's {schedule_method}()", OTHER, NONE),
+    Rule("strategy", UPDATES, "in {framework}, it updates without the task's {schedule_method}()", NO_METHOD, NONE),
     Rule("shards", {"sums_shards": DEFAULT}, "the strategy sums no gradients of shards exactly", f"use {SHARDED}"),
     Rule("sync_every", {"sums_shards": DEFAULT}, "the strategy has no steps of single ranks", f"use {SHARDED}"),
     Rule("devices", {"many_devices": DEFAULT}, "the strategy uses one device per process", OTHER, only(0, 1)),
@@ -277,9 +280,14 @@ RULES: tuple[Rule, ...] = (
     Rule("on_wrong_bits", {"audit": DEFAULT}, "wrong bits are found by audits", "give --audit as well"),
     Rule("on_wrong_bits", {"survives": DEFAULT}, "this job ends when a rank is lost", "use hvdtrain launch --survive"),
     *_together(
+        {"survives": GIVEN}, sync_every="with launch --survive, the steps that a lost rank made by itself would be lost"
+    ),
+    Rule(
+        "shards",
         {"survives": GIVEN},
-        sync_every="with launch --survive, the steps that a lost rank made by itself would be lost",
-        shards=("with launch --survive, other ranks must be able to compute what a lost one computed", GIVEN),
+        "with launch --survive, other ranks must be able to compute what a lost one computed",
+        SOME_SHARDS,
+        GIVEN,
     ),
     Rule(
         "strategy", {"survives": GIVEN, "can_survive": DEFAULT}, "its ranks cannot be connected again", SURVIVING, NONE

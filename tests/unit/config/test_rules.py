@@ -75,6 +75,7 @@ def test_each_rule_is_broken_by_its_case():
             with pytest.raises(UserError) as raised:
                 check({**given, name: value})
             assert raised.value.option == name and raised.value.remedy, (given, name)
+            assert not raised.value.remedy.startswith(f"use {value}"), "a value that is refused is no remedy"
             broken += [rule for rule in rules.RULES if rule.option == name and _says(raised.value, rule)]
     assert [rule for rule in rules.RULES if rule not in broken] == []
 
@@ -97,6 +98,20 @@ def _says(error, rule):
         ),
         ({"strategy": "manual", "ema": 0.9}, "--ema 0.9 with --strategy manual: the hand-written step averages no"),
         ({"shards": 2, "ranks": 3}, "--shards 2: 3 ranks were started, and each needs a shard; give more"),
+        (
+            {**SURVIVING, "shards": 0},
+            "--shards 0: with launch --survive, other ranks must be able to compute what a lost one computed; "
+            "give --shards 8",
+        ),
+        (
+            {"sync_every": 4, "compression": "fp16"},
+            "--compression fp16 with --sync-every 4: it is Horovod's own, for gradients, and ranks send weights; "
+            "leave it out, or leave out --sync-every",
+        ),
+        (
+            {"framework": "mxnet", "schedule_method": "schedule", "takes_optimizer": False},
+            "--strategy horovod: in mxnet, it updates without the task's schedule(); leave out that method, or use",
+        ),
         ({"groups": 9, "gradients": 8}, "--groups 9: lenet has 8 gradients; give at most 8, or auto"),
         ({**ROWS, "full_batches": 0}, "--batch-size 64: larger than the 100 training rows; give a smaller one, or use"),
         ({**SCRIPT, "lr": 0.1}, "--lr 0.1: loop.py decides it by itself; leave it out, and change the script"),
