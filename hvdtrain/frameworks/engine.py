@@ -88,9 +88,9 @@ class Engine(Learner):
         return self.end_step()
 
     def begin_step(self, batch: Batch) -> None:
-        """Begin a step whose gradients are combined on the host."""
-        assert self._combiner
-        self._combiner.begin(batch, self.start_statistics() if self._in_shards else [])
+        """Begin a step, if its gradients are combined on the host."""
+        if self._combiner:
+            self._combiner.begin(batch, self.start_statistics() if self._in_shards else [])
 
     def add(self, parts: Iterable[Gradients]) -> None:
         """Let the combiner have the gradients of parts of the step, as soon as each is there."""

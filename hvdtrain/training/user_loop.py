@@ -77,8 +77,8 @@ class UserLoop(LoopPosition):
         self._stream: Iterator[Arrays | EpochEnd] = iter(())
         """The rest of the run: the batches that the script gets."""
         self._turn: Turn | None = None
-        """The present one; None before the first, and after the loop."""
-        self._is_set_up = self._has_steps = False
+        """The present one; None before the first."""
+        self._is_set_up = self._has_steps = self._is_complete = False
         self._resumed_schedules: dict[str, int] = {}
         """Steps of each schedule of a run that is resumed in the middle of an epoch, until the first step."""
         self._lr = 0.0
@@ -92,10 +92,14 @@ class UserLoop(LoopPosition):
             self._stack.__exit__(kind, error, trace)
             return
         with self._stack:
-            if self._turn and (self._has_steps or self._turn.is_within_step):  # the script has left the loop
+            if self._is_complete or not self._turn:
+                return
+            if self._has_steps or self._turn.is_within_step:  # the script has left the loop
                 phases.is_leaving = True
                 for _ in self._stream:
                     pass
+                if not self._is_complete:
+                    raise UserError("the script caught an error that has ended its loop", "let it end the script")
 
     def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
         """The model and the optimizer to use from then on: on the device, with rank 0's weights, for all ranks.
@@ -182,10 +186,8 @@ class UserLoop(LoopPosition):
 
     def _turns(self, batch: Batch) -> Generator[Arrays, None, Turn]:
         """The arrays of the batch, or of each of its shards; the last turn, without a loss if the script leaves."""
-        parts: tuple[Batch, ...] = (batch,)
-        if batch.shards is not None:
-            parts = batch.shards
-            self._learner.begin_step(batch)
+        parts = (batch,) if batch.shards is None else batch.shards
+        self._learner.begin_step(batch)
         for number, part in enumerate(parts, 1):
             turn = self._turn = Turn(number == 1, number == len(parts))
             arrays = self._learner.prepare(part)
@@ -219,7 +221,7 @@ class UserLoop(LoopPosition):
     def _finish(self) -> None:
         assert self._started
         result.finish(self._started)
-        self._turn = None
+        self._is_complete = True
 
     def log(self, **values: Any) -> None:
         """Record figures of the script's own at the next logging step: numbers, or tensors of one value.
@@ -227,9 +229,10 @@ class UserLoop(LoopPosition):
         Each is averaged over the steps since the last logging step, and over the ranks that have logged it. It does not
         wait for other ranks, so that each may log what it has. Raises UserError for what is no number.
         """
-        _check_time("log", self._turn is not None, "call it for a batch, before or after step()")
-        assert self._started
-        self._started.log(values)
+        started = self._started
+        _check_time("log", bool(started) and not self._is_complete, "call it for a batch, before or after step()")
+        assert started
+        started.log(values)
 
     def step(self, losses: Any) -> bool:
         """Train on the losses of the batch's rows, (n,): backward, gradients over all ranks, and update.

@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from hvdtrain.__main__ import main
+from hvdtrain.collectives.combining import MeanOfRanks
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.collectives.surviving import RanksChanged
@@ -195,6 +196,36 @@ def test_a_loop_left_between_two_shards_is_an_error(steps_shard, start):
             run.step(losses(model, batch))
             if steps_shard:
                 break
+
+
+def test_an_error_that_ends_the_loop_ends_the_run_also_where_the_script_catches_it(start):
+    """Without it, a run without a result ended as a finished one."""
+    expected = pytest.raises(UserError, match="the script caught an error that has ended its loop")
+    with expected, start() as run, contextlib.suppress(UserError):
+        model, _ = run.setup(*parts())
+        for number, batch in enumerate(run.batches(ROWS)):
+            if number == 0:
+                run.step(losses(model, batch))
+    assert not (run.folder / "result.json").exists()
+
+
+def test_figures_may_be_logged_before_the_first_batch(start):
+    """As on a rank that joins others at the end of an epoch."""
+    with start() as run:
+        model, _ = run.setup(*parts())
+        batches = run.batches(ROWS)
+        run.log(first=1)
+        for batch in batches:
+            run.step(losses(model, batch))
+    assert records(run, "train")[0]["logged"] == {"first": 1}
+
+
+def test_what_combines_gradients_on_the_host_begins_each_step(start, monkeypatch):
+    begun = []
+    monkeypatch.setattr(MeanOfRanks, "begin", lambda combiner, step, statistics: begun.append(step.step))
+    with start(strategy="ring") as run:
+        train(run)
+    assert begun == [*range(6)]
 
 
 class Making(nn.Sequential):
