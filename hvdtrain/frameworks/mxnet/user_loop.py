@@ -98,9 +98,11 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
             phases.begin(BACKWARD)
             if self._combiner:
                 self.add(self.late_gradients())
-            self._backward(losses, weights)
-            step_loss = self._end_backward(LazyLoss([(losses.detach() * weights).sum()]), ends_step)
-            forget_gradients(self._parameters)
+            try:
+                self._backward(losses, weights)
+                step_loss = self._end_backward(LazyLoss([(losses.detach() * weights).sum()]), ends_step)
+            finally:  # also of a step that is done again, as the ranks have changed
+                forget_gradients(self._parameters)
             self._has_state, self._updates = True, self._trainer.optimizer.num_update
             return step_loss
 
