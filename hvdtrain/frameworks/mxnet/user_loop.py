@@ -91,8 +91,8 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
 
     def step(self, losses: mx.nd.NDArray, ends_step: bool) -> StepLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
-        self._check_own_changes()
         self._refuse_own_step()
+        self._check_own_changes()
         with autograd.pause():
             weights = load_array(self._row_weights.astype(losses.dtype), self._context)
             phases.begin(BACKWARD)
