@@ -308,6 +308,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "framework", SCRIPT, "a script with its own training loop needs torch or mxnet", WRITE_TASK, but("tensorflow")
     ),
+    Rule("strategy", SCRIPT, "its learner makes the whole step", OTHER, but("manual")),
     Rule("split", SCRIPT | {"untested": GIVEN}, "{script} has test rows of its own, or none", "give 0.9/0.1", NONE),
     Rule("model", SCRIPT | {"is_other": GIVEN}, "{script} makes its model, and resumes its own runs", NEW_RUN, NONE),
     Rule("batch_size", {"full_batches": DEFAULT}, "larger than the {samples} training {unit}", PAD, NONE),

@@ -64,15 +64,15 @@ class Division(NamedTuple):
         known; else see `labels_of`. Raises UserError for parts that cannot be made, or that would have no row.
         """
         is_whole = test is not None
-        problem = ""
+        problem, remedy = "", ""
         if (self.split or self.validation) and stream_of(train):
             problem = f"--split: {name} is a stream, whose rows cannot be chosen by number"
+            remedy = "give the parts as streams of their own"
         elif self.split and is_whole:
-            problem = f"--split: {name} has a test part"
+            problem, remedy = f"--split: {name} has a test part", "give TRAIN/VALIDATION, such as 0.9/0.1"
         elif not self.split and not is_whole:
-            problem = f"{name}: has no test part"
+            problem, remedy = f"{name}: has no test part", "give --split 0.8/0.1/0.1, or 0.8 for no validation rows"
         if problem:
-            remedy = "give --split 0.9/0.1 where there is a test part, else 0.8/0.1/0.1, or 0.8 for no validation rows"
             raise UserError(problem, remedy, option="split")
         if test is None:
             if labels is None and isinstance(train, ArraySource) and train.arrays[-1].dtype.kind in "iu":

@@ -223,7 +223,8 @@ class Agent:
 
     def _output_connection(self) -> socket.socket:
         """Raises UserError if the supervisor cannot be reached any more."""
-        channel = protocol.connect(self._token, self._options.start_timeout)
+        first = self._channel.supervisor_address if self._channel else ""
+        channel = protocol.connect(self._token, self._options.start_timeout, first)
         with contextlib.suppress(Closed):
             channel.send(protocol.OutputOf(self._key))
             channel.receive()

@@ -237,16 +237,17 @@ class Channel:
         self.connection.close()
 
 
-def connect(token: str, timeout_s: float) -> Channel:
+def connect(token: str, timeout_s: float, first: str = "") -> Channel:
     """Connect to the supervisor at one of its addresses, and authenticate both sides.
 
+    first: the address to try first, as one before it may drop all packets.
     Raises UserError if none of the addresses leads to it within timeout_s seconds.
     """
     addresses, _, port = os.environ[agent_pipe.SUPERVISOR].rpartition(":")
     errors = dict[str, Exception]()
     with RunningLimit(timeout_s) as limit:  # a job may be suspended for longer
         while not limit.is_over:
-            for address in addresses.split(","):
+            for address in sorted(addresses.split(","), key=lambda address: address != first):
                 try:
                     connection = socket.create_connection((address, int(port)), ANSWER_TIMEOUT_S)
                     return authenticate(connection, token)

@@ -182,6 +182,8 @@ def _flush_folder(folder: Path) -> None:
 def _prune(folder: Path, keep: int, checked: Path) -> None:
     """Remove old checkpoints. Damaged ones do not count, so that they take no whole one's place.
 
+    What cannot be read now stays: it may be whole, or something else.
+
     checked: one that is known to be whole. Of the others, which may be large, no more than needed are read.
     """
     known = checkpoint_folder.entries(folder)
@@ -191,7 +193,7 @@ def _prune(folder: Path, keep: int, checked: Path) -> None:
         return
     best = next(filter(is_whole, checkpoint_folder.best_first(known)), None)
     kept = {entry.path for entry in known if entry.written >= newest[-1].written or entry == best}
-    for path in set(checkpoint_folder.paths(folder)) - kept:
+    for path in {entry.path for entry in known} - kept:
         # Renamed first, so that none is seen while parts of it are missing.
         aside = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}-old")
         shutil.rmtree(path.rename(aside), ignore_errors=True)

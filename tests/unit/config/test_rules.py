@@ -51,6 +51,7 @@ CASES = [
     ({"schedule_method": "schedule", "takes_optimizer": False}, {"strategy": "ring"}),
     (SCRIPT, {"framework": "tensorflow", "lr": 0.1, "precision": "bf16"}),
     ({**SCRIPT, "untested": 0.8}, {"split": "0.8"}),
+    (SCRIPT, {"strategy": "manual"}),
     ({**SCRIPT, "is_other": True}, {"model": "mlp"}),
     ({**ROWS, "full_batches": 0}, {"batch_size": 128}),
     (ROWS, {"shards": 65, "accumulate": 33}),

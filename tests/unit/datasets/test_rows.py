@@ -225,7 +225,7 @@ def test_classes_of_both_parts_are_the_same(tmp_path):
     (folder / "train" / "cat").mkdir()
     rejected(folder, "train/cat: holds no image")
     shutil.rmtree(folder / "val")
-    rejected(folder, "has no test part; give --split 0.9/0.1 where")
+    rejected(folder, "has no test part; give --split 0.8/0.1/0.1")
     shutil.rmtree(folder / "train")
     (folder / "train").mkdir()
     rejected(folder, "has no folders of images")

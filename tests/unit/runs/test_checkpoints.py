@@ -97,7 +97,7 @@ def test_pruning_keeps_whole_checkpoints_besides_damaged_ones(run):
     run.damage(4, MANIFEST)
     run.keep = 1
     run.save(5)
-    assert run.names() == ["5"]
+    assert run.names() == ["4", "5"], "what cannot be read now may be whole"
 
 
 def test_best_names_the_best_whole_checkpoint(run):

@@ -235,10 +235,10 @@ def test_hugging_faces_data_sets(tmp_path, monkeypatch):
     data = load_dataset(f"{path}:one", split=0.5, **chosen)
     assert data.classes == ("a", "b") and data.train[np.arange(4)][0].shape == (4, 1, 4, 4)
     assert len(load_dataset(f"{path}:both", **chosen).test) == 8
-    rejected(f"{path}:one", "has no test part; give --split 0.9/0.1 where", **chosen)
+    rejected(f"{path}:one", "has no test part; give --split 0.8/0.1/0.1", **chosen)
     rejected(f"{path}:one", "which of its columns are image and label is not known (img, fine_label, text)", split=0.5)
     rejected(f"{path}:both", "which of its columns are image and label", label="fine_label")
-    rejected(f"{path}:both", "has a test part; give --split 0.9/0.1", split=0.5, **chosen)
+    rejected(f"{path}:both", "has a test part; give TRAIN/VALIDATION", split=0.5, **chosen)
 
 
 def test_streams_of_arrow_and_names_in_capitals(tmp_path):
