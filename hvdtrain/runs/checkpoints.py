@@ -105,7 +105,8 @@ def save(
     draft = draft or begin(folder, checkpoint.position.step)
     final, number = folder / f"step-{checkpoint.position.step:08d}", checkpoint_folder.next_number(folder)
     if final.exists():  # it is damaged, or was written before steps were renumbered
-        final = folder / f"{final.name}-{number}"
+        names = (folder / f"{final.name}-{suffix}" for suffix in itertools.count(number))
+        final = next(path for path in names if not path.exists())
     try:
         _write_files(draft, checkpoint, number, own)
         _check_written(draft, own)

@@ -98,6 +98,8 @@ def test_pruning_keeps_whole_checkpoints_besides_damaged_ones(run):
     run.keep = 1
     run.save(5)
     assert run.names() == ["4", "5"], "what cannot be read now may be whole"
+    for _ in range(3):
+        (run.save(4) / MANIFEST).write_text("{}")
 
 
 def test_best_names_the_best_whole_checkpoint(run):
