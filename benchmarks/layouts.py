@@ -18,11 +18,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.runs import metrics
 
 TIMEOUT_S = 600
 
@@ -75,26 +76,25 @@ def train(framework: str, layout: Layout, options: tuple[str, ...], folder: Path
         killed = kill_ranks(job, layout.kills, folder / "run" / "metrics.jsonl")
         if job.wait(TIMEOUT_S):
             raise SystemExit((folder / "output").read_text()[-2000:])
-    losses = [record["loss"] for record in records(folder / "run" / "metrics.jsonl") if record["kind"] == "train"]
-    return json.loads((folder / "run" / "result.json").read_text())["parameters"], losses[-1], killed
+    trained = trained_steps(folder / "run" / "metrics.jsonl")
+    return json.loads((folder / "run" / "result.json").read_text())["parameters"], trained[-1]["loss"], killed
 
 
-def kill_ranks(job: subprocess.Popen[bytes], count: int, metrics: Path) -> int:
+def kill_ranks(job: subprocess.Popen[bytes], count: int, path: Path) -> int:
     """Kill so many ranks, one after the other, each when all train again; how many were killed."""
     chance, killed, due, deadline = random.Random(0), 0, 2, time.monotonic() + TIMEOUT_S
     while killed < count and job.poll() is None and time.monotonic() < deadline:
-        steps = [record["step"] for record in records(metrics) if record["kind"] == "train"]
-        if steps and steps[-1] >= due:
+        steps = trained_steps(path)
+        if steps and steps[-1]["step"] >= due:
             chance.choice(ranks_of(job)).kill()
-            killed, due = killed + 1, steps[-1] + chance.randint(1, 8 if count > 2 else 3)
+            killed, due = killed + 1, steps[-1]["step"] + chance.randint(1, 8 if count > 2 else 3)
         time.sleep(0.02)
     return killed
 
 
-def records(metrics: Path) -> list[dict[str, object]]:
-    """The complete lines of a run's records."""
-    lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+def trained_steps(path: Path) -> list[dict[str, Any]]:
+    """The records of a run's steps so far."""
+    return [record for record in metrics.read(path) if record["kind"] == "train"] if path.exists() else []
 
 
 def ranks_of(job: subprocess.Popen[bytes]) -> list[psutil.Process]:

@@ -106,7 +106,7 @@ FACTS_OF_RULES = {
     "device_rows": "fewer rows on a device",
     "evaluated": "rows to evaluate",
 }
-"""With what rules hold that is no option."""
+"""Facts on which rules depend, besides options."""
 WORDS = {"script": "the script", "unit": "rows", "model": "the network"}
 WORDS |= {method: method.removesuffix("_method") for method in ("optimizer_method", "schedule_method")}
 """What stands for facts in reasons; N for those that are numbers."""

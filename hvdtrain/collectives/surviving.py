@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.collectives.groups import by_rank as by_rank
 from hvdtrain.collectives.memberships import MembershipReader
 from hvdtrain.errors import HvdtrainError, TrainingError, UserError
 from hvdtrain.interfaces.strategy import Group

@@ -38,7 +38,7 @@ class Score(NamedTuple):
 
 
 def check_choice(text: str) -> None:
-    """Raise ValueError for what is no value of --score."""
+    """Raise ValueError if the text is not a valid --score."""
     if text != AUTO and not CHOICE.fullmatch(text):
         raise ValueError("does not say whether the greatest or the least value is the best")
 

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from hvdtrain.runs.metrics import HAPPENED, MetricsReader
-from hvdtrain.runs.records import shown
+from hvdtrain.runs.records import Count, Seconds, shown
 from hvdtrain.system.text import count_of, format_ranks
 
 MAX_RECORDS, MAX_CHANGES = 2000, 300
@@ -25,8 +25,6 @@ LOST, JOINED, SHARDS, AUDIT = "lost", "joined", "shards", "audit"
 MOST = msgspec.Meta(max_length=MAX_RANKS)
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
 RankList = Annotated[list[Rank], MOST]
-Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
-Duration = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class RankEvent(NamedTuple):
@@ -73,7 +71,7 @@ class MembersRecord(Happened, tag="members"):
     """Ranks that were lost at this step."""
     joined: RankList = []
     number: Count = 0
-    seconds: Duration = 0.0
+    seconds: Seconds = 0.0
     """How long training stood still."""
     repeated: Count = 0
     """Steps that were done again."""

@@ -10,10 +10,9 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from hvdtrain.runs.metrics import CURVES, MAX_METRICS, MetricsReader, Records, logged_of, metrics_of
+from hvdtrain.runs.records import Seconds
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.text import finite_number
-
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Curve(NamedTuple):
@@ -25,6 +24,12 @@ class Curve(NamedTuple):
 
     def __bool__(self) -> bool:
         return bool(self.values)
+
+    def add(self, epoch: float, step: int, value: float) -> None:
+        """Add the next point."""
+        self.epochs.append(epoch)
+        self.steps.append(step)
+        self.values.append(value)
 
     def thinned(self, most: int) -> Curve:
         """At most about `most` points, with the least and the greatest value of each group of neighbors kept."""
@@ -117,9 +122,7 @@ class HistoryReader(MetricsReader):
             for name, curve in curves.items() if epoch is not None else ():
                 value = finite_number(record.get(name))
                 if epoch is not None and value is not None:
-                    curve.epochs.append(epoch)
-                    curve.steps.append(record["step"])
-                    curve.values.append(value)
+                    curve.add(epoch, record["step"], value)
         return curves
 
     def logged(self) -> dict[str, Curve]:
@@ -129,10 +132,7 @@ class HistoryReader(MetricsReader):
             epoch = finite_number(record.get("epoch"))
             for name, value in logged_of(record).items():
                 if epoch is not None and (f"logged {name}" in curves or len(curves) < MAX_METRICS):
-                    curve = curves.setdefault(f"logged {name}", Curve([], [], []))
-                    curve.epochs.append(epoch)
-                    curve.steps.append(record["step"])
-                    curve.values.append(value)
+                    curves.setdefault(f"logged {name}", Curve([], [], [])).add(epoch, record["step"], value)
         return curves
 
     def hashes(self) -> dict[int, SavedHash]:

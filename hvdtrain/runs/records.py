@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from hvdtrain.system.files import read_json
 from hvdtrain.system.text import finite_number, printable
@@ -13,6 +15,8 @@ from hvdtrain.system.text import finite_number, printable
 MAX_TEXT = 300
 """Characters of a text that are shown."""
 MAX_COUNT = 1 << 53
+Count = Annotated[int, msgspec.Meta(ge=0, lt=MAX_COUNT)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Record:

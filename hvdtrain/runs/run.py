@@ -17,7 +17,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.history import History, HistoryReader
-from hvdtrain.runs.records import MAX_COUNT, Record, as_text
+from hvdtrain.runs.records import MAX_COUNT, Count, Record, as_text
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.files import read_json
 from hvdtrain.system.run_end import RunEnd
@@ -46,7 +46,7 @@ class ConfigFile(msgspec.Struct):
 class ResultFile(msgspec.Struct):
     """What the result.json of each run has."""
 
-    steps: Annotated[int, msgspec.Meta(ge=0, lt=MAX_COUNT)]
+    steps: Count
     global_batch: Positive
     per_class_accuracy: dict[str, Any] | None = None
 

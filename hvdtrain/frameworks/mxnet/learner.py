@@ -167,7 +167,7 @@ class MXNetSteps(ContextLearner, Engine):
         return self._start
 
     def take_gradients(self, loss: LazyLoss) -> list[Gradients]:
-        """See `Engine`. Copies of gradients cost 4 % of LeNet's step where nothing is computed meanwhile."""
+        """See `UserLearner`. Copies of gradients cost 4 % of LeNet's step where nothing is computed meanwhile."""
         self._computed = loss
         if not (self._in_shards and self._start):
             return []

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from hvdtrain.collectives import surviving
+from hvdtrain.collectives.groups import by_rank
 from hvdtrain.collectives.surviving import (
     RanksChange,
     RanksChanged,
     RanksJoin,
     SurvivingGroup,
-    by_rank,
     leave_if_agreed,
 )
 from hvdtrain.errors import HvdtrainError, PeerLost, TrainingError, UserError
