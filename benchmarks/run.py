@@ -104,13 +104,17 @@ def framework_of(name: str) -> str:
 
 def measure(name: str, data: str, steps: int) -> dict[str, float]:
     """Run one job; its images/s, and the peak memory of a rank in MB."""
+    if name in BARE:
+        return reported(start([*BARE[name], data, str(steps)], AS_SHIPPED))
+    launcher, framework, options = OURS[name]
+    return train([*launcher(2), sys.executable, "-m", f"hvdtrain.{framework}_lenet", *options], data, steps)
+
+
+def train(command: list[str], data: str, steps: int) -> dict[str, float]:
+    """The figures of a training of hvdtrain by this command."""
     with tempfile.TemporaryDirectory() as folder:
-        if name in BARE:
-            return reported(start([*BARE[name], data, str(steps)], AS_SHIPPED))
-        launcher, framework, options = OURS[name]
-        command = [*launcher(2), sys.executable, "-m", f"hvdtrain.{framework}_lenet", "--recipe", "book"]
         place = ["--data", data, "--runs", folder, "--name", "job", "--max-steps", str(steps), "--quiet"]
-        start([*command, *place, *options])
+        start([*command, "--recipe", "book", *place])
         result = json.loads(Path(folder, "job", "result.json").read_text())
         return {key: result[key] for key in ("images_per_s", "peak_rss_mb", "outside_share")}
 

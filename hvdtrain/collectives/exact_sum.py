@@ -50,9 +50,9 @@ def sum_over_shards(
     # Of other arrays all ranks know the sum: zeros, or NaN.
     sent = [number for number in range(len(shapes)) if finite[number] and largest[number]]
     sent_shapes = [shapes[number] for number in sent]
-    flat = np.zeros(sum(map(math.prod, sent_shapes)))
+    flat = np.empty(sum(map(math.prod, sent_shapes)))
     for number, total in zip(sent, _views(flat, sent_shapes), strict=True):
-        _add_rounded([arrays[number] for arrays in local_shards], magic[number], total)
+        _sum_rounded([arrays[number] for arrays in local_shards], magic[number], total)
     summed = np.asarray(group.sum(flat)) if group.size > 1 and sent else flat
     arrays = [np.full(shape, 0.0 if ok else np.nan) for shape, ok in zip(shapes, finite, strict=True)]
     for number, total in zip(sent, _views(summed, sent_shapes), strict=True):
@@ -60,10 +60,16 @@ def sum_over_shards(
     return ExactSums(arrays, carried)
 
 
-def _add_rounded(arrays: Sequence[np.ndarray], magic: float, total: np.ndarray) -> None:
-    """Add arrays to `total`, rounded to the grid of this magic number."""
-    rounded = np.empty_like(total)
-    for array in arrays:
+def _sum_rounded(arrays: Sequence[np.ndarray], magic: float, total: np.ndarray) -> None:
+    """Set `total` to the sum of the arrays, rounded to the grid of this magic number."""
+    if not arrays:
+        total.fill(0)
+        return
+    first, *others = arrays
+    np.add(first, magic, total, dtype=np.float64)
+    total -= magic
+    rounded = np.empty_like(total) if others else total
+    for array in others:
         np.add(array, magic, rounded, dtype=np.float64)
         rounded -= magic
         total += rounded

@@ -70,12 +70,12 @@ class ShardSums:
         sums = sum_over_shards(self._group, self._added, shapes, self._shards, self._packed_status())
         self._added = []
         losses = self._unpack_status(sums.carried)
-        count = len(self._parameters)
-        # NumPy turns arrays without dimensions into scalars.
-        gradients = [np.asarray(total / self._shards, np.float32) for total in sums.arrays[:count]]
-        changes = (total / max(len(losses), 1) for total in sums.arrays[count:])
+        means = [np.empty(shape, np.float32) for shape in self._parameters]
+        for total, mean in zip(sums.arrays, means, strict=False):  # after the gradients come the statistics
+            np.divide(total, self._shards, mean, casting="same_kind")
+        changes = (total / max(len(losses), 1) for total in sums.arrays[len(means) :])
         statistics = [_changed(before, change) for before, change in zip(self._start, changes, strict=True)]
-        return Combined(gradients, statistics, losses)
+        return Combined(means, statistics, losses)
 
     def _packed_status(self) -> np.ndarray:
         """What this rank says about its shards, float64.
