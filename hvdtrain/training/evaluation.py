@@ -1,10 +1,9 @@
-"""Evaluation on validation or test data, each row on exactly one rank; and which ranks were slow at it."""
+"""Evaluation on validation or test data, each row on exactly one rank."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-import statistics
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
@@ -19,8 +18,6 @@ from hvdtrain.interfaces.reading import EvaluatedPart
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.metrics import EVALUATION_NAMES
-from hvdtrain.runs.step_times import StepSeconds, slow_ranks
-from hvdtrain.system import rank_info
 from hvdtrain.system.phases import EVALUATION, EVALUATION_DATA, phases
 from hvdtrain.training.averages import averaged
 from hvdtrain.training.batches import Batches
@@ -92,7 +89,7 @@ def evaluate(
     phases.begin(EVALUATION)
     for names in sums.renamed if run.is_rank_0 else ():
         _say_renamed(f"{run.folder}", *names)
-    seconds = _compare_ranks(run, time.perf_counter() - began)
+    seconds = run.group.gather(time.perf_counter() - began)
     return Evaluation(sums.join(run.group, part), seconds, part)
 
 
@@ -187,17 +184,3 @@ def _say_renamed(folder: str, name: str, recorded: str) -> None:
 def _joined_counts(group: Group, counts: np.ndarray) -> np.ndarray | None:
     """The sums over all ranks as int64; None for no counts."""
     return np.rint(sum_arrays(group, counts)[0]).astype(np.int64) if counts.size else None
-
-
-def _compare_ranks(run: RunContext, seconds: float) -> list[float]:
-    """The seconds of all ranks; logs those that are slow."""
-    gathered = run.group.gather((rank_info.host_name(), seconds))
-    by_rank = [taken for _, taken in gathered]
-    for slow in slow_ranks([[StepSeconds(taken, 0.0, 0.0) for taken in by_rank]], work=run.assignment.counts):
-        log.warning(
-            "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in training they "
-            "wait for it: check that host with python -m hvdtrain doctor",
-            *(run.group.ranks[slow.rank], gathered[slow.rank][0], by_rank[slow.rank]),
-            statistics.median([*by_rank[: slow.rank], *by_rank[slow.rank + 1 :]]),
-        )
-    return by_rank

@@ -211,6 +211,7 @@ class Reporter(Observer):
         self._metrics = [f"{name} {value:.4f}" for name, value in scores.metrics.items()]
         if self._writer:
             self._writer.write("ranks", step, evaluation_s=by_rank(group, evaluation.seconds))
+        self._slow_ranks.add_evaluation(evaluation.seconds, self._run.assignment.counts)
         self._check_score(scores)
         epochs, part = self._run.config.epochs, at.rows_in_epoch / self._run.samples
         name = f"{at.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{at.epoch}/{epochs}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -185,6 +186,8 @@ class SlowRanks:
         self._window: deque[list[StepSeconds]] = deque()
         self._slow: dict[tuple[int, str], str] = {}
         """Ranks that are slow, by position, what takes them so long, and by how much."""
+        self._slow_evaluations: dict[int, int] = {}
+        """How many of the last evaluations took a rank longer, by position; one by seconds counts as MIN_PARTS."""
 
     @property
     def figures(self) -> list[str]:
@@ -231,6 +234,23 @@ class SlowRanks:
                 log.warning("no rank waits for rank %d on %s any longer: it has fewer shards", *named)
             else:
                 log.warning("rank %d on %s is as fast as the other ranks again", *named)
+
+    def add_evaluation(self, seconds: Sequence[float], work: Sequence[int]) -> None:
+        """What each rank took for its share of an evaluation: one that is slow in several, or by seconds, is named.
+
+        In a short one, a rank that has lost its core once looks slow.
+        """
+        before, self._slow_evaluations = self._slow_evaluations, {}
+        for slow in slow_ranks([[StepSeconds(taken, 0.0, 0.0) for taken in seconds]], work=work):
+            rank, others = slow.rank, [taken for place, taken in enumerate(seconds) if place != slow.rank]
+            counted = before.get(rank, 0)
+            self._slow_evaluations[rank] = counted + (MIN_PARTS if slow.more_s >= WINDOW_S else 1)
+            if counted < MIN_PARTS <= self._slow_evaluations[rank]:
+                log.warning(
+                    "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in "
+                    "training they wait for it: check that host with python -m hvdtrain doctor",
+                    *(self._group.ranks[rank], self._hosts[rank], seconds[rank], statistics.median(others)),
+                )
 
     def _name(self, slow: SlowRank) -> None:
         """Log that the steps of the window took a rank longer."""

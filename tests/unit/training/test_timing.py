@@ -191,6 +191,27 @@ def test_slow_ranks_are_named(caplog, intervals, expected, shown):
     assert shown in (slow.figures, ...) and ("waits for data" in str(messages)) == ("--workers" in str(messages))
 
 
+ONCE, TWICE = [0.33, 0.04], [0.9, 0.2]
+EVALUATIONS = {
+    "lost its core once": ([ONCE, [0.04, 0.04]] * 4, 0),
+    "lost it twice": ([ONCE, TWICE, [0.04, 0.04]], 0),
+    "stays slow": ([TWICE] * 5, 1),
+    "again, after it had recovered": (([TWICE] * 3 + [[0.2, 0.2]]) * 2, 2),
+    "slow by seconds": ([[9.0, 3.0]] * 5, 1),
+    "each in turn": ([ONCE, ONCE[::-1]] * 4, 0),
+}
+"""What two ranks took for their shares, and how often one is named."""
+
+
+@pytest.mark.parametrize(("evaluations", "named"), EVALUATIONS.values(), ids=EVALUATIONS)
+def test_a_rank_that_stays_slow_in_evaluations_is_named(caplog, evaluations, named):
+    slow = SlowRanks(Ranks(2))
+    slow.started()
+    for seconds in evaluations:
+        slow.add_evaluation(seconds, [1, 1])
+    assert caplog.text.count("rank 0 on node0 is slow") == len(caplog.records) == named
+
+
 def test_only_what_matters_is_shown() -> None:
     none = {"train": 0, "validation": 0, "test": 0}
     assert data_texts({0: 0.01, 1: 0.04}, 2, none) == []
