@@ -83,6 +83,8 @@ class Learner(abc.ABC):
     """With --shards: names of `weights` that are not trained; all ranks have the mean over the shards."""
     frozen: frozenset[str] = frozenset()
     """Names of `weights` that nothing changes, as far as they are known."""
+    optimizer_order: tuple[str, ...] = ()
+    """Names of the parameters as the optimizer has them, where a user's code decides that: the same on every rank."""
     state_by_rank: bool = False
     """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
     skipped: int = 0

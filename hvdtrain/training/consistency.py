@@ -25,6 +25,9 @@ from hvdtrain.runs.console import log
 from hvdtrain.system import arithmetic, rank_info, stacks
 from hvdtrain.system.text import printable
 
+ORDER = "the optimizer's parameters in the order"
+"""Names `Learner.optimizer_order` among the values that all ranks share."""
+
 
 def checksum(weights: Weights) -> str:
     """SHA-256 over names, shapes and bits of all parameters: its first 16 hexadecimal digits."""
@@ -41,6 +44,8 @@ def check_same_options(group: Group, local: dict[str, Any]) -> None:
         remedy = "give every rank the same options and files"
         if name == "data":
             remedy = "give every rank the same rows in the same order, and seed what is random in them"
+        if name == ORDER:
+            remedy = "make the optimizer from a list, such as model.parameters(): a set has another order on each rank"
         raise UserError(f"rank {rank} has {name} {value}, rank 0 has {expected}", remedy, rank=rank)
 
 

@@ -95,7 +95,11 @@ class RunContext:
         recorded = {**to_record(self.config), **to_record(self.runtime)}
         options = {f"--{key(name)}": value for name, value in recorded.items() if not FACTS[name].per_rank}
         layers = hashlib.sha256(to_json(self.target.record()).encode()).hexdigest()[:16]
-        return {**options, "layers": layers, "data": self.dataset.fingerprint}
+        shared = {**options, "layers": layers, "data": self.dataset.fingerprint}
+        if names := self.learner.optimizer_order:
+            digest = hashlib.sha256(to_json(names).encode()).hexdigest()[:16]
+            shared[consistency.ORDER] = f"{', '.join(names[:3])}, ... ({digest})"
+        return shared
 
     @property
     def is_rank_0(self) -> bool:

@@ -56,8 +56,9 @@ class Saver:
         if run.is_rank_0:
             run.lock.check()
         with must_write(f"the checkpoint of step {position.step}", run.folder):
-            draft, own, others = self._write_own(position.step)
-            if run.is_rank_0 and not self._is_written(position.step):
+            is_written = run.is_rank_0 and self._is_written(position.step)
+            draft, own, others = self._write_own(position.step, is_written)
+            if run.is_rank_0 and not is_written:
                 state = dataclasses.replace(run.checkpoint(position, weights, score), other_ranks=others)
                 checkpoints.save(self._folder, state, run.runtime.keep, draft, own)
         self._saved_at = time.monotonic()
@@ -69,17 +70,20 @@ class Saver:
         newest = None if self._first is None else checkpoint_folder.newest_whole(self._folder)
         return bool(newest and self._first and newest.step == step and newest.written >= self._first)
 
-    def _write_own(self, step: int) -> tuple[Path | None, list[FileHash | None], tuple[Weights, ...]]:
+    def _write_own(self, step: int, is_written: bool) -> tuple[Path | None, list[FileHash | None], tuple[Weights, ...]]:
         """Have each other rank write what it has by itself into the checkpoint's folder, or send it to rank 0.
 
-        Returns that folder, and by rank from 1 on the hash of the file, or on rank 0 the arrays. Without any, nothing.
+        is_written: whether rank 0 has the checkpoint already. Returns that folder, and by rank from 1 on the hash of
+        the file, or on rank 0 the arrays. Without any, nothing.
         """
         learner = self._run.learner
         group, local = learner.group, learner.local_arrays()
         if not local or group.size == 1:
             return None, [], ()
-        begun = str(checkpoints.begin(self._folder, step)) if group.rank == 0 else ""
-        draft = Path(group.broadcast(begun))
+        begun = str(checkpoints.begin(self._folder, step)) if group.rank == 0 and not is_written else ""
+        if not (begun := group.broadcast(begun)):
+            return None, [], ()
+        draft = Path(begun)
         written = checkpoints.write_own(draft, group.rank, local) if group.rank else None
         others = gather_arrays(group, {} if written else local)[1:]
         return draft, group.gather(written)[1:], tuple(others)

@@ -120,6 +120,8 @@ def _open(run: RunContext) -> Opened:
         folder = checkpoints.run_to_continue(place)
     if folder:
         lock.acquire(folder)  # before reading: the job that has the folder may write a newer checkpoint
+    if folder and place and not runtime.auto_resume and not checkpoints.run_to_continue(place):
+        raise UserError(f"--resume {place}: another job has just written a newer checkpoint of that run", "try again")
     if runtime.auto_resume and folder and checkpoint_folder.paths(folder / "checkpoints"):
         place = folder
     path, saved = checkpoints.newest(place) if place else (None, None)

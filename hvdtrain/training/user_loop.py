@@ -95,11 +95,18 @@ class UserLoop(LoopPosition):
             if self._is_complete or not self._turn:
                 return
             if self._has_steps or self._turn.is_within_step:  # the script has left the loop
-                phases.is_leaving = True
-                for _ in self._stream:
-                    pass
+                self._leave()
                 if not self._is_complete:
                     raise UserError("the script caught an error that has ended its loop", "let it end the script")
+
+    def _leave(self) -> None:
+        """Go to the end of the run with the other ranks."""
+        phases.is_leaving = True
+        try:
+            for _ in self._stream:
+                pass
+        finally:
+            phases.is_leaving = False
 
     def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
         """The model and the optimizer to use from then on: on the device, with rank 0's weights, for all ranks.

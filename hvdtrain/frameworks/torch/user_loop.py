@@ -59,6 +59,8 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self._parameters, self.frozen = trained_parameters(model), frozen_parameters(model)
         self._strategy.unhook += self._hook_gradients(optimizer)
         self._trained = _trained(optimizer, model)
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        self.optimizer_order = tuple(names[each] for each in self._trained[-len(names) :])
         self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)
         self._training_model = self._wrap_model(unused_parameters)
         self._combine_on_host()

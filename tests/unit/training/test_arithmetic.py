@@ -139,7 +139,7 @@ class WithOther:
 
 def compare(group, network=LENET, data="data"):
     run = mock.Mock(config=Config(), runtime=RuntimeOptions(), target=NetworkTarget(network))
-    run.dataset.fingerprint = data
+    run.dataset.fingerprint, run.learner.optimizer_order = data, ()
     consistency.check_same_options(group, RunContext.shared_values.fget(run))
 
 

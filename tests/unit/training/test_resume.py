@@ -31,6 +31,7 @@ from hvdtrain.interfaces.learner import OptimizerState, Position
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import Dense
 from hvdtrain.runs import checkpoints
+from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.records import Record
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import replay
@@ -232,6 +233,37 @@ def test_a_rank_sends_its_state_only_where_it_does_not_reach_the_folder(tmp_path
     ranks = [saved.optimizer.arrays, *saved.other_ranks]
     assert [arrays["momentum/w"].tolist() for arrays in ranks] == [[rank] * 9 for rank in range(3)]
     assert {*sent} == expected
+
+
+def test_a_checkpoint_that_is_written_again_leaves_no_draft(tmp_path):
+    """As where the ranks change after rank 0 has written it: all do again what was due."""
+
+    def save(group):
+        run = RunContext(
+            Config(batch_size=6, sync_every=2), RuntimeOptions(), NetworkTarget(NETWORK), LocalState(group, []),
+            numbered(30), folder=tmp_path,
+        )  # fmt: skip
+        saver = Saver(run, first=1)
+        for _ in range(2):
+            saver.save(Position(step=3))
+
+    on_all_ranks(2, save)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
+
+
+def test_a_checkpoint_that_is_no_longer_the_newest_does_not_go_on_in_its_run(run, monkeypatch):
+    """Another job has written a newer one, until this one had the run's lock."""
+    runtime = RuntimeOptions(runs=run.parent, resume=run / "checkpoints" / "step-00000010", quiet=True)
+    newest, acquire = checkpoints.newest(run)[1], RunLock.acquire
+
+    def acquire_late(lock, folder):
+        position = dataclasses.replace(newest.position, step=newest.position.step + 2)
+        checkpoints.save(folder / "checkpoints", dataclasses.replace(newest, position=position), 9)
+        acquire(lock, folder)
+
+    monkeypatch.setattr(RunLock, "acquire", acquire_late)
+    with pytest.raises(UserError, match="newer checkpoint"):
+        training.train(Config(strategy="single", epochs=3, batch_size=8), runtime, list)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.history import HistoryReader
 from hvdtrain.system.phases import phases
+from hvdtrain.training import consistency
 from hvdtrain.training.loop import TrainingLoop
 
 ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.int64)
@@ -236,6 +238,19 @@ def test_shards_do_not_depend_on_the_order_of_the_optimizer(start):
         assert run._learner.gradient_shapes() == [tuple(parameter.shape) for parameter in model.parameters()]
 
 
+def test_ranks_whose_optimizers_have_another_order_are_an_error(start):
+    """They would add up gradients of different parameters; here two runs stand for two ranks."""
+    shared = []
+    for order in (1, -1):
+        with start(f"run{order}") as run:
+            model, _ = parts()
+            train(run, model, torch.optim.SGD([*model.parameters()][::order], lr=0.1))
+            shared.append(run._started.run.shared_values | {"--name": ""})
+    with pytest.raises(UserError, match="a set has another order on each rank") as raised:
+        consistency.check_same_options(SimpleNamespace(gather=lambda _: shared), {})
+    assert "rank 1 has the optimizer's parameters in the order 2.bias, 2.weight, 0.bias, ..." in raised.value.reason
+
+
 class Making(nn.Sequential):
     """Makes a buffer when it is called."""
 
@@ -328,6 +343,7 @@ def test_the_watchdog_knows_a_rank_whose_script_has_left_the_loop(start, monkeyp
             before = len(is_leaving)
             break
     assert set(is_leaving[:before]) == {False} and set(is_leaving[before:]) == {True}
+    assert not phases.is_leaving, "what this process does next is not the end of a run"
 
 
 class Unsaveable:
