@@ -21,8 +21,7 @@ from hvdtrain.runs.metrics import EVALUATION_NAMES
 from hvdtrain.system.phases import EVALUATION, EVALUATION_DATA, phases
 from hvdtrain.training.averages import averaged
 from hvdtrain.training.batches import Batches
-from hvdtrain.training.logged import total
-from hvdtrain.training.ranks import sum_arrays
+from hvdtrain.training.ranks import total
 from hvdtrain.training.run import RunContext
 
 BATCH = 256
@@ -183,4 +182,4 @@ def _say_renamed(folder: str, name: str, recorded: str) -> None:
 
 def _joined_counts(group: Group, counts: np.ndarray) -> np.ndarray | None:
     """The sums over all ranks as int64; None for no counts."""
-    return np.rint(sum_arrays(group, counts)[0]).astype(np.int64) if counts.size else None
+    return np.rint(group.sum(counts.ravel())).astype(np.int64).reshape(counts.shape) if counts.size else None

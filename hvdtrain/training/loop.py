@@ -216,7 +216,7 @@ class TrainingLoop:
 
     def _renew(self, change: RanksChanged) -> None:
         """Go on with the ranks that train now; the step that was interrupted is done again."""
-        self._ranks.logged.discard_step()
+        self._ranks.discard_step()
         self._evaluation = None
         self.at, self._is_settled, pause = self._survivors.renew(change, self.at, self._is_settled)
         self._announce(Observer.renewed, pause)

@@ -1,10 +1,10 @@
-"""The ranks at a logging step: one allreduce joins their losses, their times, and whether one of them must stop."""
+"""The ranks at a logging step: they exchange losses, times, figures of a script, and whether one of them must stop."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
+import numbers
 import os
 import signal
 import threading
@@ -14,20 +14,18 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
-import numpy as np
-
-from hvdtrain.errors import INTERRUPTED, NotFiniteError, Stopped
+from hvdtrain.errors import INTERRUPTED, NotFiniteError, Stopped, UserError
 from hvdtrain.interfaces.combining import ShardLoss, StepLoss
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
+from hvdtrain.runs.metrics import MAX_METRICS, MAX_NAME
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.phases import FINISHING, JOINING, LOGGING, phases
 from hvdtrain.system.processes import STOP_SIGNALS, is_second_request
 from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
-from hvdtrain.training.logged import Logged
 from hvdtrain.training.run import RunContext
 
 FILE = "STOP"
@@ -43,15 +41,21 @@ class RankStep(NamedTuple):
     """Of the global batch: the rank, or with --shards one of its shards."""
 
 
-class Losses(NamedTuple):
-    """What one rank says about the losses since the last logging step."""
+class RankInterval(NamedTuple):
+    """What one rank says about the steps since the last logging step."""
 
     total: float = 0.0
-    """Sum of the finite losses."""
+    """Sum of the finite losses. Of shards, rank 0 has those of all ranks."""
     number: int = 0
     """Of the losses in it."""
     not_finite: RankStep | None = None
     """The first of the others."""
+    stop_requested: bool = False
+    checkpoint_due: bool = False
+    times: StepSeconds = NO_TIME
+    """How long the steps took, without joining them, in which a rank may wait for others."""
+    logged: dict[str, list[float]] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
+    """Figures of the script, by name."""
 
 
 class LoggedInterval(NamedTuple):
@@ -67,17 +71,15 @@ class LoggedInterval(NamedTuple):
     """Whether rank 0 finds it time for a checkpoint."""
     times: Sequence[StepSeconds] = ()
     """How long the interval's steps took each rank."""
-    has_logged: bool = False
-    """Whether the script of any rank has logged figures."""
     logged: Mapping[str, float] = MappingProxyType({})
-    """Means of these figures by name, over all ranks that logged them."""
+    """Means of the script's figures by name, over all ranks that logged them."""
 
 
 class IntervalCollector:
     """Collects what this rank computes between two logging steps, and joins it over all ranks.
 
-    Losses are read only when they are joined, so no step waits for the one before it. take_time: how long the steps
-    since its last call took this rank. stop: requests to stop.
+    Losses and logged tensors are read only when they are joined, so no step waits for the one before it. take_time: how
+    long the steps since its last call took this rank. stop: requests to stop.
     """
 
     def __init__(
@@ -85,20 +87,32 @@ class IntervalCollector:
     ) -> None:
         self._run, self._batches, self._take_time, self._stop = run, batches, take_time, stop
         self._pending: list[tuple[int, StepLoss]] = []
-        self.logged = Logged()
+        self._logged: list[tuple[str, Any]] = []
+        """What the script has logged in these steps."""
+        self._present: list[tuple[str, Any]] = []
+        """And in the step that is not done yet: it may be done again, because ranks have changed."""
         self._is_joined = False
         """Whether all of these were joined: they stay until the next step, as ranks that change join them again."""
         self._stopping_rank: int | None = None
 
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Add figures by name. Raises UserError if a value is not a number, or a name is invalid."""
+        self._present += [(name, _held(name, value)) for name, value in values.items()]
+
     def add(self, step: int, loss: StepLoss) -> None:
         """Add what `Learner.train_step` returned for a step: weighted so that the mean over parts is the batch's."""
         if self._is_joined:
-            self._pending, self._is_joined = [], False
+            self._pending, self._logged, self._is_joined = [], [], False
         if isinstance(loss, list):  # positions in the group, which may be others when they are joined
             ranks = self._run.group.ranks
             loss = [of_shard._replace(rank=ranks[of_shard.rank]) for of_shard in loss]
         self._pending.append((step, loss))
-        self.logged.end_step()
+        self._logged += self._present
+        self.discard_step()
+
+    def discard_step(self) -> None:
+        """The present step is done again."""
+        self._present = []
 
     @property
     def losses(self) -> list[Any]:
@@ -121,11 +135,17 @@ class IntervalCollector:
         stop_requested = bool(self._stop.reason())
         phases.begin(FINISHING)
         weights = self._run.learner.weights()
-        losses = self._read_losses()
+        local = self._read_losses()
         phases.begin(JOINING)
-        interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._take_time(), len(self.logged))
-        if interval.has_logged:
-            interval = interval._replace(logged=self.logged.means(self._run.group))
+        interval = join(
+            self._run.group,
+            local._replace(
+                stop_requested=stop_requested,
+                checkpoint_due=checkpoint_due,
+                times=self._take_time(),
+                logged=self._read_logged(),
+            ),
+        )
         self._is_joined = True
         phases.begin(LOGGING)
         self._stopping_rank = interval.stopping_rank
@@ -134,15 +154,24 @@ class IntervalCollector:
         consistency.check_finite(weights, at.step, self._run.learner.untrained, self._run.not_finite_at_first)
         return interval
 
-    def _read_losses(self) -> Losses:
+    def _read_losses(self) -> RankInterval:
         """The losses since the last logging step."""
-        pending = self._pending
-        rank = self._run.group.rank
+        pending, rank = self._pending, self._run.group.rank
         if self._run.in_shards:  # all ranks have the same, or joined later; rank 0 has them all
             of_shards = [(step, losses) for step, losses in pending if isinstance(losses, list)]
-            return losses_of_shards(of_shards, self._run.parts) if rank == 0 else Losses()
+            return losses_of_shards(of_shards, self._run.parts) if rank == 0 else RankInterval()
         losses = self._run.learner.read_losses([loss for _, loss in pending])
         return losses_of_rank(rank, [(step, loss) for (step, _), loss in zip(pending, losses, strict=True)])
+
+    def _read_logged(self) -> dict[str, list[float]]:
+        """The figures since the last logging step, by name. Raises UserError if there are too many."""
+        values: dict[str, list[float]] = {}
+        for name, value in self._logged:
+            values.setdefault(name, []).append(float(value))
+        if len(values) > MAX_METRICS:
+            problem = f"log(): {len(values)} names of figures in one logging interval"
+            raise UserError(problem, f"log at most {MAX_METRICS}, under names that do not change from step to step")
+        return values
 
     def _handle_bad_loss(self, bad: RankStep) -> None:
         """A loss was not finite: end the job, or with --on-nan skip, which has skipped the update, warn."""
@@ -165,14 +194,31 @@ class IntervalCollector:
             self._stop.finishing()
 
 
-def losses_of_rank(rank: int, losses: list[tuple[int, float]]) -> Losses:
+def _held(name: str, value: Any) -> Any:
+    """A figure as it is now, which the script may change later: a number, or a tensor that is read later."""
+    is_name = 0 < len(name) <= MAX_NAME and name.isprintable()
+    if is_name and isinstance(value, numbers.Real):
+        return float(value)
+    size = value.numel() if hasattr(value, "numel") else getattr(value, "size", None)
+    if not is_name or size != 1 or "complex" in str(getattr(value, "dtype", "")):
+        given = f"a tensor of shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+        problem = f"{name} is {given}" if is_name else f"{name[:MAX_NAME]!r} is not a name of a figure"
+        remedy = (
+            f"give numbers, or tensors with one real value, such as a mean, by 1 to {MAX_NAME} printable characters"
+        )
+        raise UserError(f"log(): {problem}", remedy)
+    value = value.detach() if hasattr(value, "detach") else value
+    return value.clone() if hasattr(value, "clone") else value.copy()
+
+
+def losses_of_rank(rank: int, losses: list[tuple[int, float]]) -> RankInterval:
     """Of a rank: of its steps and their losses."""
     finite = [loss for _, loss in losses if math.isfinite(loss)]
     bad = (RankStep(rank, step, rank) for step, loss in losses if not math.isfinite(loss))
-    return Losses(sum(finite), len(finite), next(bad, None))
+    return RankInterval(sum(finite), len(finite), next(bad, None))
 
 
-def losses_of_shards(steps: list[tuple[int, list[ShardLoss]]], shards: int) -> Losses:
+def losses_of_shards(steps: list[tuple[int, list[ShardLoss]]], shards: int) -> RankInterval:
     """Of steps in so many shards, and the losses of those that have rows; the others have a loss of 0.
 
     The same bits for any number of ranks.
@@ -181,66 +227,31 @@ def losses_of_shards(steps: list[tuple[int, list[ShardLoss]]], shards: int) -> L
     finite = [loss.value for _, loss in losses if math.isfinite(loss.value)]
     bad = [RankStep(loss.rank, step, loss.shard) for step, loss in losses if not math.isfinite(loss.value)]
     # fsum rounds once, so that the order has no influence.
-    return Losses(math.fsum(finite), len(steps) * shards - len(bad), bad[0] if bad else None)
+    return RankInterval(math.fsum(finite), len(steps) * shards - len(bad), bad[0] if bad else None)
 
 
-def join(
-    group: Group,
-    losses: Losses,
-    stop_requested: bool = False,
-    checkpoint_due: bool = False,
-    times: StepSeconds = NO_TIME,
-    logged: int = 0,
-) -> LoggedInterval:
-    """What all ranks computed, in a single allreduce; call it on every rank at the same step.
-
-    losses: what this rank says about them: of shards, rank 0 about all. stop_requested: whether this rank was asked to
-    stop. times: how long the steps took it, without this sum, in which it may wait for other ranks. logged: number of
-    figures of its script.
-    """
-    rank, size = group.rank, group.size
-    totals = np.array([losses.total, losses.number, checkpoint_due and rank == 0, logged])
-    bad, stop = np.zeros((4, size)), np.zeros(size)
-    if losses.not_finite:
-        bad[:, rank] = [1, *losses.not_finite]
-    stop[rank] = stop_requested
-    columns = np.zeros((4, size))
-    columns[:, rank] = [times.compute, times.communicate or 0.0, times.data, times.communicate is None]
-    totals, bad, stop, columns = sum_arrays(group, totals, bad, stop, columns)
-    loss = float(totals[0] / totals[1]) if totals[1] else math.nan
-    return LoggedInterval(loss, _earliest(bad), _first(stop), bool(totals[2]), _times(columns), bool(totals[3]))
+def join(group: Group, local: RankInterval) -> LoggedInterval:
+    """What all ranks computed, in a single gather; call it on every rank at the same step."""
+    values = [list(value) if isinstance(value, tuple) else value for value in local]  # of types that every group sends
+    ranks = [RankInterval(*of_rank) for of_rank in group.gather(values)]
+    number = sum(rank.number for rank in ranks)
+    bad = [RankStep(*rank.not_finite) for rank in ranks if rank.not_finite]
+    stopping = [place for place, rank in enumerate(ranks) if rank.stop_requested]
+    names = sorted(set().union(*(rank.logged for rank in ranks)))
+    logged = {name: [value for rank in ranks for value in rank.logged.get(name, ())] for name in names}
+    return LoggedInterval(
+        sum(rank.total for rank in ranks) / number if number else math.nan,
+        min(bad, key=lambda step: step.step, default=None),
+        stopping[0] if stopping else None,
+        ranks[0].checkpoint_due,
+        [StepSeconds(*rank.times) for rank in ranks],
+        {name: total(values) / len(values) for name, values in logged.items()},
+    )
 
 
-def sum_arrays(group: Group, *arrays: np.ndarray) -> list[np.ndarray]:
-    """The element-wise sum of each array over all ranks, float64, in the array's shape.
-
-    One allreduce for all, because each costs a cycle of Horovod's.
-    """
-    joined = group.sum(np.concatenate([array.ravel() for array in arrays]))
-    ends = itertools.accumulate(array.size for array in arrays)
-    return [joined[end - array.size : end].reshape(array.shape) for end, array in zip(ends, arrays, strict=True)]
-
-
-def _times(columns: np.ndarray) -> list[StepSeconds]:
-    """The times of all ranks, by rank: no rank knows its communication unless all do."""
-    known = not columns[3].any()
-    return [
-        StepSeconds(compute, communicate if known else None, data)
-        for compute, communicate, data in columns[:3].T.tolist()
-    ]
-
-
-def _earliest(bad: np.ndarray) -> RankStep | None:
-    """The first bad step. bad: by rank, whether it knows one, and its rank, step and part."""
-    is_known, _, steps, _ = bad
-    if not is_known.any():
-        return None
-    _, rank, step, part = bad[:, np.argmin(np.where(is_known > 0, steps, np.inf))].tolist()
-    return RankStep(int(rank), int(step), int(part))
-
-
-def _first(flags: np.ndarray) -> int | None:
-    return int(np.argmax(flags)) if flags.any() else None
+def total(values: Sequence[float]) -> float:
+    """The sum, rounded once, so that neither the order nor the ranks have an influence; it may be NaN or infinite."""
+    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
 
 
 class StopRequest:

@@ -7,7 +7,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from hvdtrain.collectives.groups import by_rank
 from hvdtrain.collectives.surviving import RanksChange
@@ -25,7 +25,7 @@ from hvdtrain.training.evaluation import Evaluation, Scores
 from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import LoggedInterval
 from hvdtrain.training.run import RunContext
-from hvdtrain.training.timing import SlowRanks, Throughput
+from hvdtrain.training.timing import SlowRanks, StepsInterval, Throughput, wait_share
 
 MIN_WAIT_SHARE = 0.05
 """Share of the training time in which steps wait for data, from which on it is shown."""
@@ -46,17 +46,6 @@ def data_texts(wait_shares: dict[int, float], workers: int | None, bad: dict[Par
         others = f"{bad['validation']} of validation" if bad["validation"] else f"{bad['test']} of test"
         texts.append(f"skipped {bad['train']} bad train row(s) and {others} (see logs)")
     return texts
-
-
-class EpochInterval(NamedTuple):
-    """The steps of a logging interval, over all ranks."""
-
-    steps: int
-    loss: float
-    """Mean, nats; NaN where none was finite."""
-    lr: float
-    """Of the last step."""
-    images_per_s: float
 
 
 SPIKE_FACTOR, SPIKE_NATS = 3.0, 0.5
@@ -102,9 +91,8 @@ class Reporter(Observer):
         self._last_interval: dict[str, Any] = {}
         """The last record of a logging step."""
         self._spikes = SpikeDetector()
-        self._epoch: list[EpochInterval] = []
-        """Those since the last evaluation."""
-        self._step = at.step
+        self._epoch: list[tuple[StepsInterval, float]] = []
+        """The logging intervals since the last evaluation, and their losses."""
         self._metrics: list[str] = []
         self._slow_ranks = SlowRanks(run.group)
         self._has_warned_of_score = run.runtime.score == AUTO
@@ -171,15 +159,14 @@ class Reporter(Observer):
     def joined(self, at: Position, interval: LoggedInterval) -> None:
         """Record the steps since the last logging step, and warn of what is unusual."""
         self._slow_ranks.add(interval.times, self._run.assignment.counts)
-        if speed := self._throughput.interval(at):  # else no step was made since then
-            self._report(at, interval, speed)
+        if steps := self._throughput.interval(at):  # else no step was made since then
+            self._report(at, interval, steps)
 
-    def _report(self, at: Position, interval: LoggedInterval, speed: dict[str, float]) -> None:
+    def _report(self, at: Position, interval: LoggedInterval, steps: StepsInterval) -> None:
         run, step, loss, logged = self._run, at.step, interval.loss, dict(interval.logged)
-        lr, images_per_s = run.learning_rate(max(step - 1, 0)), speed["images_per_s"]
-        self._epoch.append(EpochInterval(step - self._step, loss, lr, images_per_s))
-        self._step = step
-        values: dict[str, Any] = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
+        lr = run.learning_rate(max(step - 1, 0))
+        self._epoch.append((steps, loss))
+        values: dict[str, Any] = {"loss": loss, "lr": lr, **steps.record, "skipped": run.learner.skipped}
         values |= {LOGGED: logged} if logged else {}
         epoch = step / run.steps_per_epoch
         self._last_interval = {"step": step, "epoch": epoch, **values, **to_record(by_rank(run.group, interval.times))}
@@ -188,7 +175,7 @@ class Reporter(Observer):
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
-        figures = [f"{images_per_s:,.0f} {run.target.unit}/s", f"loss {loss:.4f}", *self._metrics, f"lr {lr:.3g}"]
+        figures = [f"{steps.images_per_s:,.0f} {run.target.unit}/s", f"loss {loss:.4f}", *self._metrics, f"lr {lr:.3g}"]
         figures += [f"{name} {value:.4g}" for name, value in logged.items()]
         figures[:0] = self._slow_ranks.figures
         self._display.update(step, at.epoch + 1, figures)
@@ -204,7 +191,7 @@ class Reporter(Observer):
 
     def _show_epoch(self, at: Position, evaluation: Evaluation) -> None:
         step, group, scores = at.step, self._run.group, evaluation.scores
-        wait_shares = dict(zip(group.ranks, group.gather(self._throughput.take_wait_share()), strict=True))
+        wait_shares = dict(zip(group.ranks, group.gather(wait_share([steps for steps, _ in self._epoch])), strict=True))
         reader = self._batches.reader
         workers = reader.workers if reader.reads_ahead else None
         data = data_texts(wait_shares, workers, self._batches.bad_rows.count(group))
@@ -217,9 +204,21 @@ class Reporter(Observer):
         name = f"{at.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{at.epoch}/{epochs}"
         test = [] if scores.loss is None else [f"{evaluation.part} loss {scores.loss:.4f}"]
         test += [f"{evaluation.part} {metric}" for metric in self._metrics]
-        train = epoch_texts(self._epoch, self._run.target.unit)
+        train = self._epoch_texts()
         self._epoch = []
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data])}")
+
+    def _epoch_texts(self) -> list[str]:
+        """Mean training loss, last learning rate and mean speed since the last evaluation; nothing without steps."""
+        if not self._epoch:
+            return []
+        finite = [(interval.steps, loss) for interval, loss in self._epoch if math.isfinite(loss)]
+        steps = sum(count for count, _ in finite)
+        loss = sum(count * loss for count, loss in finite) / steps if steps else math.nan
+        every = sum(interval.steps for interval, _ in self._epoch)
+        speed = every / sum(interval.steps / interval.images_per_s for interval, _ in self._epoch)
+        lr = self._last_interval["lr"]
+        return [f"train loss {loss:.4f}", f"lr {lr:.3g}", f"{speed:,.0f} {self._run.target.unit}/s"]
 
     def _check_score(self, scores: Scores) -> None:
         """Warn, once, if the metric that --score names is not measured."""
@@ -252,17 +251,6 @@ class Reporter(Observer):
         if self._writer:
             self._writer.close()
             self._writer = None
-
-
-def epoch_texts(intervals: list[EpochInterval], unit: str) -> list[str]:
-    """Mean training loss, last learning rate and mean speed in rows, called `unit`; nothing without steps."""
-    if not intervals:
-        return []
-    finite = [interval for interval in intervals if math.isfinite(interval.loss)]
-    steps, total = sum(one.steps for one in finite), sum(one.steps * one.loss for one in finite)
-    speed = sum(one.steps for one in intervals) / sum(one.steps / one.images_per_s for one in intervals)
-    loss = total / steps if steps else math.nan
-    return [f"train loss {loss:.4f}", f"lr {intervals[-1].lr:.3g}", f"{speed:,.0f} {unit}/s"]
 
 
 def _members(pause: Pause) -> dict[str, Any]:

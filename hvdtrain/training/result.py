@@ -25,6 +25,7 @@ from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.start import StartedRun
 from hvdtrain.training.state import broadcast_checkpoint, must_write
+from hvdtrain.training.timing import wait_share
 
 
 def finish(started: StartedRun) -> None:
@@ -93,7 +94,7 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
     peaks_kib = run.group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     step_s = max(run.group.gather(throughput.seconds_per_step))
     compile_s = max(run.group.gather(started.compile_s))
-    wait_share = max(run.group.gather(throughput.wait_share))
+    data_wait_share = max(run.group.gather(wait_share(throughput.intervals)))
     bad_rows = started.batches.bad_rows.count(run.group)
     return {
         "accuracy": scores.metrics.get("accuracy"),
@@ -110,7 +111,7 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
         "best_checkpoint": best.path.name if (best := _best_entry(run)) else None,
         "early_stop": _early_stop(started),
         "outside_share": throughput.outside_share,
-        "data_wait_share": wait_share,
+        "data_wait_share": data_wait_share,
         "bad_rows": bad_rows["train"],
         "bad_validation_rows": bad_rows["validation"],
         "bad_test_rows": bad_rows["test"],

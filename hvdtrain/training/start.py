@@ -86,7 +86,7 @@ class StartedRun:
 
             observers.append(Tracing(run, self.reporter.show))
         ranks = IntervalCollector(run, self.batches, timer.take, stop)
-        self.log, ranks.losses = ranks.logged.add, start.losses
+        self.log, ranks.losses = ranks.log, start.losses
         first = checkpoint_folder.next_number(run.folder / "checkpoints") if run.group.survives else None
         saver, auditor = Saver(run, first), Auditor(run, self.batches, self.reporter)
         self.training = TrainingLoop(run, start, self.batches, ranks, saver, auditor, observers, self._take_over)

@@ -21,8 +21,6 @@ from hvdtrain.training.observer import Observer
 
 PART_S = 1.0
 """A window's parts take this long: logging steps that are shorter count together, as within less chance decides."""
-INTERVAL = ("images_per_s", "outside_s", "data_wait_s")
-"""What `Throughput.interval` measures, by the names in the record of a logging step."""
 MIN_PARTS = 3
 """A window has so many parts, even if they take longer than WINDOW_S."""
 
@@ -85,17 +83,35 @@ class StepTimer:
         return StepSeconds(max(seconds - communicate_s - data_s, 0.0), communicate_s, data_s)
 
 
-class Throughput(Observer):
-    """Images per second of each logging interval, and the share of time outside the framework's steps.
+class StepsInterval(NamedTuple):
+    """The steps of a logging interval, on this rank."""
 
-    Images are rows of the data: those that pad a batch do not count. Neither does time of evaluations and checkpoints.
-    """
+    steps: int
+    seconds: float
+    """Of training, without evaluations and checkpoints."""
+    images_per_s: float
+    """Rows of the data: those that pad a batch do not count."""
+    outside_s: float
+    """In the loop, between the framework's steps."""
+    waited_s: float
+    """For data."""
+
+    @property
+    def record(self) -> dict[str, float]:
+        """What the record of a logging step has of it."""
+        return {"images_per_s": self.images_per_s, "outside_s": self.outside_s, "data_wait_s": self.waited_s}
+
+
+def wait_share(intervals: Sequence[StepsInterval]) -> float:
+    """Time in which steps waited for data, as a share of that of these intervals."""
+    return sum(each.waited_s for each in intervals) / (sum(each.seconds for each in intervals) or 1.0)
+
+
+class Throughput(Observer):
+    """The time of all logging intervals of this rank."""
 
     def __init__(self) -> None:
-        self._waited_s = self._epoch_s = self._epoch_waited_s = 0.0
-        self._rates: list[float] = []
-        self._step_s: list[float] = []
-        self._seconds = self._outside_s = 0.0
+        self.intervals: list[StepsInterval] = []
         self._has_begun = False
 
     def started(self, at: Position) -> None:
@@ -108,14 +124,13 @@ class Throughput(Observer):
         """Take the intervals of an earlier process from its records of logging steps."""
         last = 0
         for record in records:
-            rate, outside_s, waited_s = (finite_number(record.get(name)) for name in INTERVAL)
-            if not rate:
-                continue
-            self._rates.append(rate)
-            self._step_s.append(global_batch / rate)
-            self._seconds += (record["step"] - last) * global_batch / rate
-            self._outside_s, self._waited_s = self._outside_s + (outside_s or 0.0), self._waited_s + (waited_s or 0.0)
-            last = record["step"]
+            rate, outside_s, waited_s = (
+                finite_number(record.get(name)) for name in ("images_per_s", "outside_s", "data_wait_s")
+            )
+            if rate:
+                steps, last = record["step"] - last, record["step"]
+                seconds = steps * global_batch / rate
+                self.intervals.append(StepsInterval(steps, seconds, rate, outside_s or 0.0, waited_s or 0.0))
 
     def epoch_started(self, at: Position) -> None:
         """An interval begins here, in an epoch."""
@@ -126,46 +141,33 @@ class Throughput(Observer):
         """The next interval begins here: the time of a checkpoint does not count."""
         self.epoch_started(at)
 
-    def interval(self, at: Position) -> dict[str, float]:
-        """End the interval here, in an epoch, and begin the next: the values of INTERVAL, or nothing without a step."""
+    def interval(self, at: Position) -> StepsInterval | None:
+        """End the interval here, in an epoch, and begin the next; None without a step."""
         seconds, steps = time.perf_counter() - self._began, at.step - self._at.step
         if steps == 0:
-            return {}
+            return None
+        rate = (at.rows_in_epoch - self._at.rows_in_epoch) / seconds
         outside_s = phases.seconds(LOOP, DATA, LOGGING) - self._outside_before
-        waited_s = phases.seconds(DATA) - self._waited_before
-        self._rates.append((at.rows_in_epoch - self._at.rows_in_epoch) / seconds)
-        self._step_s.append(seconds / steps)
-        self._seconds, self._outside_s = self._seconds + seconds, self._outside_s + outside_s
-        self._waited_s += waited_s
-        self._epoch_s, self._epoch_waited_s = self._epoch_s + seconds, self._epoch_waited_s + waited_s
+        interval = StepsInterval(steps, seconds, rate, outside_s, phases.seconds(DATA) - self._waited_before)
+        self.intervals.append(interval)
         self.epoch_started(at)
-        return dict(zip(INTERVAL, (self._rates[-1], outside_s, waited_s), strict=True))
-
-    def take_wait_share(self) -> float:
-        """Time in which steps waited for data, as a share of the training time since this was called last."""
-        share = self._epoch_waited_s / self._epoch_s if self._epoch_s else 0.0
-        self._epoch_s = self._epoch_waited_s = 0.0
-        return share
-
-    @property
-    def wait_share(self) -> float:
-        """Time in which steps waited for data, as a share of all training time."""
-        return self._waited_s / self._seconds if self._seconds else 0.0
+        return interval
 
     @property
     def images_per_s(self) -> float:
         """Of the median interval, without the first one, which warms up, if there are others; 0 before the first."""
-        return _median(self._rates)
+        return _median([interval.images_per_s for interval in self.intervals])
 
     @property
     def seconds_per_step(self) -> float:
         """Of the median interval, as `images_per_s`."""
-        return _median(self._step_s)
+        return _median([interval.seconds / interval.steps for interval in self.intervals])
 
     @property
     def outside_share(self) -> float:
         """Time in the loop, between the framework's steps, as a share of all training time."""
-        return self._outside_s / self._seconds if self._seconds else 0.0
+        seconds = sum(interval.seconds for interval in self.intervals)
+        return sum(interval.outside_s for interval in self.intervals) / (seconds or 1.0)
 
 
 def _median(values: list[float]) -> float:

@@ -16,7 +16,7 @@ from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
 from hvdtrain.runs.step_times import StepSeconds, to_record
 from hvdtrain.training import consistency
 from hvdtrain.training.audit import Auditor
-from hvdtrain.training.ranks import IntervalCollector, Losses, RankStep, join, losses_of_rank, losses_of_shards
+from hvdtrain.training.ranks import IntervalCollector, RankInterval, RankStep, join, losses_of_rank, losses_of_shards
 from hvdtrain.training.survival import Agreement, Handover, Standing, agree, hand_over
 
 NAN, INF = float("nan"), float("inf")
@@ -27,8 +27,8 @@ def joined(*losses_by_rank, stop=(), due=(), times=()):
 
     def join_rank(group):
         losses = losses_of_rank(group.rank, list(enumerate(losses_by_rank[group.rank], start=8)))
-        taken = {"times": times[group.rank]} if times else {}
-        return join(group, losses, stop_requested=group.rank in stop, checkpoint_due=group.rank in due, **taken)
+        losses = losses._replace(stop_requested=group.rank in stop, checkpoint_due=group.rank in due)
+        return join(group, losses._replace(times=times[group.rank]) if times else losses)
 
     intervals = on_all_ranks(len(losses_by_rank), join_rank)
     assert all(interval == intervals[0] for interval in intervals), "ranks must agree"
@@ -86,7 +86,7 @@ def test_what_travels_with_the_losses():
     assert taken == times
     assert to_record(taken) == {"compute_s": [1.235, 0.0001235], "communicate_s": [0.5, 0.25], "data_s": [0.0, 12.5]}
     unknown = [times[0], times[1]._replace(communicate=None)]
-    assert [time.communicate for time in joined([1.0], [3.0], times=unknown).times] == [None, None]
+    assert to_record(joined([1.0], [3.0], times=unknown).times)["communicate_s"] is None
     assert [joined([1.0], [1.0], due=due).checkpoint_due for due in ({0}, {1})] == [True, False]
     assert [joined([1.0], [1.0], [1.0], stop=stop).stopping_rank for stop in ({1, 2}, {0})] == [1, 0]
 
@@ -102,7 +102,7 @@ def test_mean_loss_of_shards_does_not_depend_on_the_ranks(ranks):
     ]
 
     def interval(group):
-        return join(group, losses_of_shards(steps, 5) if group.rank == 0 else Losses())
+        return join(group, losses_of_shards(steps, 5) if group.rank == 0 else RankInterval())
 
     for joined_losses in on_all_ranks(ranks, interval):
         assert joined_losses.loss == math.fsum([0.1, 0.2, 0.3, 0.7, 1.1, 0.9]) / 9

@@ -25,7 +25,7 @@ from hvdtrain.training import batches, saver, timing
 from hvdtrain.training.batches import BadRows
 from hvdtrain.training.reporting import SpikeDetector, data_texts
 from hvdtrain.training.saver import Saver
-from hvdtrain.training.timing import SlowRanks, StepTimer, Throughput
+from hvdtrain.training.timing import SlowRanks, StepTimer, Throughput, wait_share
 from hvdtrain.training.train import train
 
 
@@ -90,10 +90,10 @@ def test_rows_that_pad_a_batch_are_not_images(clock):
     for _ in range(3):
         speed.epoch_started(start)
         clock.now += 2
-        assert speed.interval(dataclasses.replace(start, step=start.step + 2, rows_in_epoch=100))["images_per_s"] == 50
+        assert speed.interval(dataclasses.replace(start, step=start.step + 2, rows_in_epoch=100)).images_per_s == 50
         start = dataclasses.replace(start, epoch=start.epoch + 1, step=start.step + 2)
     assert (speed.images_per_s, speed.seconds_per_step) == (50, 1)
-    assert speed.interval(dataclasses.replace(start, rows_in_epoch=100)) == {}
+    assert speed.interval(dataclasses.replace(start, rows_in_epoch=100)) is None
 
 
 class SlowRun:
@@ -226,18 +226,15 @@ def test_wait_is_a_share_of_the_time_in_steps() -> None:
     throughput, at = Throughput(), Position(step=0)
     phases.start_run(LOOP, lambda begins: None)
     throughput.epoch_started(at)
-    assert throughput.take_wait_share() == throughput.wait_share == 0
+    assert wait_share(throughput.intervals) == 0
     for step in (1, 2):
         phases.begin(DATA)
         time.sleep(0.01)
         phases.begin(FORWARD)
         at = Position(step=step, rows_in_epoch=step)
         interval = throughput.interval(at)
-        assert 0.01 <= interval["data_wait_s"] <= interval["outside_s"]
-    share = throughput.take_wait_share()
-    assert 0 < share <= 1 and share == throughput.wait_share
-    assert throughput.take_wait_share() == 0, "it begins anew"
-    assert throughput.wait_share == share
+        assert 0.01 <= interval.waited_s <= interval.outside_s
+    assert 0 < wait_share(throughput.intervals) <= 1
 
 
 def test_a_bad_row_is_named_once_and_counted_once(monkeypatch) -> None:
