@@ -118,7 +118,6 @@ def read_processor(path: Path = CPUINFO) -> Processor:
 
 @functools.cache
 def processor() -> Processor:
-    """This host's processor."""
     return read_processor()
 
 

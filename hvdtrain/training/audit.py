@@ -39,16 +39,13 @@ class Auditor(Observer):
         self._audits = self._unequal = 0
 
     def started(self, at: Position) -> None:
-        """Warn if there is nothing to compare."""
         if self._run.runtime.audit and self._run.group.size == 1:
             log.warning("--audit: this is the only rank, so no other one can compute its shards as well")
 
     def step_done(self, at: Position) -> None:
-        """Count the audit of the step."""
         self._audits += self._batches.audit(at.step - 1) is not None
 
     def joined(self, at: Position, interval: LoggedInterval) -> None:
-        """Record the audits so far."""
         if self._run.runtime.audit:
             self._reporter.record("audited", at, audits=self._audits, unequal=self._unequal)
 

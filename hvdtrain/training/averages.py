@@ -1,11 +1,27 @@
-"""Evaluating the moving average of the weights instead of the weights, by --ema."""
+"""A learner that has another state for a while: the moving average of its weights (`--ema`), or what a trial leaves."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 
-from hvdtrain.interfaces.learner import Learner
+from hvdtrain.interfaces.learner import Learner, OptimizerState
+from hvdtrain.networks.description import Weights
+
+
+@contextlib.contextmanager
+def restoring(learner: Learner, with_optimizer: bool = False) -> Iterator[None]:
+    """After a `with` block, let the learner have its weights and their averages again, and its optimizer's state."""
+    weights, averages = _copied(learner.weights()), learner.averages()
+    state = learner.optimizer_state() if with_optimizer else OptimizerState({})
+    state = state._replace(arrays=_copied(state.arrays))
+    try:
+        yield
+    finally:
+        learner.load(weights)
+        learner.load_averages(averages)
+        if with_optimizer:
+            learner.load_optimizer_state(state)
 
 
 @contextlib.contextmanager
@@ -15,12 +31,11 @@ def averaged(learner: Learner) -> Iterator[None]:
     Running statistics stay those of training.
     """
     averages = learner.averages()
-    if not averages:
+    with restoring(learner) if averages else contextlib.nullcontext():
+        if averages:
+            learner.load(learner.weights() | averages)
         yield
-        return
-    trained = {name: array.copy() for name, array in learner.weights().items()}
-    learner.load(trained | averages)
-    try:
-        yield
-    finally:
-        learner.load(trained)
+
+
+def _copied(arrays: Weights) -> Weights:
+    return {name: array.copy() for name, array in arrays.items()}

@@ -160,7 +160,6 @@ class Balancing(Observer):
         self._balancer = Balancer(run.assignment)
 
     def started(self, at: Position) -> None:
-        """The first interval begins here."""
         self._step = at.step
 
     def renewed(self, at: Position, pause: Pause) -> None:

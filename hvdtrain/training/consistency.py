@@ -8,8 +8,9 @@ libraries choose kernels, `versions`, and, as information, the `processor`.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ def checksum(weights: Weights) -> str:
 
 def check_same_options(group: Group, local: dict[str, Any]) -> None:
     """Raise UserError, naming the first that differs, unless all ranks have the same `RunContext.shared_values`."""
-    for name, rank, value, expected in differences(group, local):
+    for name, rank, value, expected in differences(group.gather(local)):
         remedy = "give every rank the same options and files"
         if name == "data":
             remedy = "give every rank the same rows in the same order, and seed what is random in them"
@@ -73,16 +74,12 @@ def check_same_weights(group: Group, weights: Weights, when: str, since: int | N
     )
 
 
-def differences(group: Group, local_values: dict[str, Any]) -> Iterator[tuple[str, int, Any, Any]]:
-    """What differs between the ranks' values: in the order of rank 0's names and then of ranks.
-
-    Each is a name, a rank, its value, and that of rank 0.
-    """
-    gathered = group.gather(local_values)
-    for name, expected in gathered[0].items():
-        for rank, values in enumerate(gathered):
-            if values.get(name) != expected:
-                yield name, rank, values.get(name), expected
+def differences(by_rank: Sequence[dict[str, Any]]) -> Iterator[tuple[str, int, Any, Any]]:
+    """What differs between the ranks' values, by names and then by ranks: name, rank, its value, and that of rank 0."""
+    for name in dict.fromkeys(itertools.chain.from_iterable(by_rank)):
+        for rank, values in enumerate(by_rank):
+            if values.get(name) != by_rank[0].get(name):
+                yield name, rank, values.get(name), by_rank[0].get(name)
 
 
 def not_finite(weights: Weights) -> dict[str, np.ndarray]:
@@ -159,7 +156,7 @@ def arithmetic_record(config: Config, learner: Learner) -> dict[str, Any]:
 def check_same_arithmetic(group: Group, local: dict[str, Any]) -> None:
     """Raise UserError, on all ranks, naming hosts and values of the first difference between the ranks' records."""
     hosts = group.gather(rank_info.host_name())
-    for name, rank, value, expected in differences(group, dict(_values(local))):
+    for name, rank, value, expected in differences(group.gather(_values(local))):
         fact, title = _fact(name)
         raise UserError(
             f"{title} of rank {rank} on {hosts[rank]} is {_shown(value)}, and of rank 0 on {hosts[0]} "
@@ -189,7 +186,7 @@ def check_resumed(config: Config, local: dict[str, Any], path: Path, saved: Chec
         was = f"--shards {shards} in {saved.framework}" if shards else "no --shards"
         log.warning("%s was trained with %s: the bits will not be those of an undisturbed run", path, was)
         return
-    for name, was, now in _changed(saved.arithmetic, local):
+    for name, _, now, was in differences([_values(saved.arithmetic), _values(local)]):
         fact, title = _fact(name)
         raise UserError(
             f"--resume {path}: {title} is {_shown(now)} on {rank_info.host_name()} and was {_shown(was)}, so the bits "
@@ -206,24 +203,18 @@ def check_resumed(config: Config, local: dict[str, Any], path: Path, saved: Chec
 
 def changes(recorded: dict[str, Any], local: dict[str, Any]) -> list[str]:
     """What has another value here than in a record, in texts for a message."""
-    return [f"{_fact(name)[1]} is {_shown(now)} and was {_shown(was)}" for name, was, now in _changed(recorded, local)]
+    changed = differences([_values(recorded), _values(local)])
+    return [f"{_fact(name)[1]} is {_shown(now)} and was {_shown(was)}" for name, _, now, was in changed]
 
 
-def _changed(recorded: dict[str, Any], local: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The names of `_values` that differ, with the recorded value and that of this rank."""
-    theirs, ours = dict(_values(recorded)), dict(_values(local))
-    for name in theirs | ours:
-        if theirs.get(name) != ours.get(name):
-            yield name, theirs.get(name), ours.get(name)
-
-
-def _values(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The values of a record that are compared, with names such as `threads` and `versions.numpy`."""
-    yield from ((name, record.get(name)) for name in BIT_FACTS if name not in (VARIABLES, VERSIONS))
-    variables: dict[str, str] = record.get(VARIABLES, {})
-    yield from ((f"{VARIABLES}.{name}", variables.get(name)) for name in arithmetic.DECIDING)
-    versions: dict[str, str] = record.get(VERSIONS, {})
-    yield from ((f"{VERSIONS}.{name}", value) for name, value in sorted(versions.items()))
+def _values(record: dict[str, Any]) -> dict[str, Any]:
+    """The values of a record that are compared, by names such as `threads` and `versions.numpy`."""
+    variables, versions = record.get(VARIABLES, {}), record.get(VERSIONS, {})
+    return {
+        **{name: record.get(name) for name in BIT_FACTS if name not in (VARIABLES, VERSIONS)},
+        **{f"{VARIABLES}.{name}": variables.get(name) for name in arithmetic.DECIDING},
+        **{f"{VERSIONS}.{name}": version for name, version in sorted(versions.items())},
+    }
 
 
 def _fact(name: str) -> tuple[BitFact, str]:

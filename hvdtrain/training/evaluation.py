@@ -128,7 +128,6 @@ class Sums:
         self._confusion = np.zeros((classes, classes) if classes <= MAX_CONFUSED else (0, 0))
 
     def add(self, evaluated: Evaluated, arrays: tuple[np.ndarray, ...]) -> None:
-        """Add an evaluation step on these rows."""
         self._rows += len(arrays[0])
         self._values[LOSS].append(evaluated.loss)
         for name, recorded in recorded_names(evaluated.metrics).items():

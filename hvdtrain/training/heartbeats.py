@@ -63,7 +63,6 @@ class Observation(NamedTuple):
 
     @property
     def living(self) -> list[int]:
-        """Ranks that run, in order."""
         return sorted(set(self.beats) - self.silent)
 
     @property
@@ -111,7 +110,6 @@ class Heartbeats:
         """How long the latest heartbeat took."""
 
     def start(self) -> None:
-        """Write the first heartbeat, then the others in the thread."""
         with contextlib.suppress(OSError):  # without the folder, a hang still ends the job
             self._folder.mkdir(exist_ok=True)
         self._write()

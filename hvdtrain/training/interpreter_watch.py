@@ -38,7 +38,6 @@ def main(pid: int, name: str) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal or a debugger."""
     with open(f"/proc/{pid}/stat", errors="replace") as status:
         return status.read().rpartition(")")[2].split()[0] in "Tt"
 

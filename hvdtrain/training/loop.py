@@ -12,7 +12,6 @@ from hvdtrain.collectives.surviving import RanksChanged, leave_if_agreed
 from hvdtrain.config.score import Score, score_of
 from hvdtrain.errors import Stopped
 from hvdtrain.interfaces.combining import StepLoss
-from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Batch, EvaluatedPart
 from hvdtrain.system.phases import JOINING, LOOP, phases
 from hvdtrain.training.audit import Auditor
@@ -20,10 +19,11 @@ from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, evaluate
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import IntervalCollector
+from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.saver import Saver
 from hvdtrain.training.state import Start
-from hvdtrain.training.survival import Survivors
+from hvdtrain.training.survival import renew
 
 MakeSteps = Callable[[Iterator[Batch], int], Iterable[Any]]
 """Makes so many steps with these batches, and calls `TrainingLoop.after_step` after each. What it yields is for the
@@ -34,7 +34,7 @@ class TrainingLoop:
     """Synchronous data-parallel training: each rank trains on its rows of every global batch, and all stay equal.
 
     The steps are made by the learner, or by a script with a loop of its own. start: where it begins. observers: only
-    watch. take_over: see `Survivors`.
+    watch.
     """
 
     def __init__(
@@ -43,21 +43,18 @@ class TrainingLoop:
         start: Start,
         batches: Batches,
         ranks: IntervalCollector,
-        saver: Saver,
-        auditor: Auditor,
+        reporter: Reporter,
         observers: list[Observer],
-        take_over: Callable[[Position], None],
     ) -> None:
         self.at, self._run, self._batches, self._ranks = start.position, run, batches, ranks
-        self._saver, self._auditor, self._observers = saver, auditor, [*observers, auditor]
-        self._survivors = Survivors(run, ranks, take_over)
+        self._saver, self._auditor = Saver(run), Auditor(run, batches, reporter)
+        self._observers = [*observers, self._auditor]
         self._is_settled = start.is_settled
         """Whether all that was due after the last step is done."""
         self._evaluation: Evaluation | None = None
         """That of an epoch whose end has begun."""
 
     def watch_by(self, observer: Observer) -> None:
-        """Announce to this observer as well what follows."""
         self._observers.append(observer)
 
     def train(self, at_end: Callable[[], None] = lambda: None) -> None:
@@ -218,7 +215,7 @@ class TrainingLoop:
         """Go on with the ranks that train now; the step that was interrupted is done again."""
         self._ranks.discard_step()
         self._evaluation = None
-        self.at, self._is_settled, pause = self._survivors.renew(change, self.at, self._is_settled)
+        self.at, self._is_settled, pause = renew(self._run, self._ranks, change, self.at, self._is_settled)
         self._announce(Observer.renewed, pause)
 
     def evaluate(self, part: EvaluatedPart, step: int | None = None) -> Evaluation:

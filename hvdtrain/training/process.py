@@ -75,10 +75,10 @@ def ending_process() -> Iterator[Ending]:
         notify(ending.on_end, RunEnd.of_process(exit_status))
         raise
     except KeyboardInterrupt as error:
-        end(rank, Failure.of_exception(error), INTERRUPTED, 0.0, ending.on_end)
+        end(rank, Failure.of_exception(error), INTERRUPTED, command=ending.on_end)
     except bdb.BdbQuit:
         left = UserError("the debugger ended", "without a terminal, as under a launcher, see docs/own-loop.md")
-        end(rank, Failure.of_exception(left), left.exit_status, 0.0, ending.on_end)
+        end(rank, Failure.of_exception(left), left.exit_status, command=ending.on_end)
     except Exception as error:
         failure = Failure.of_exception(known := stacks.known_error(error) or error)
         if isinstance(known, HvdtrainError):

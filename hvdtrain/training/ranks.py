@@ -155,7 +155,6 @@ class IntervalCollector:
         return interval
 
     def _read_losses(self) -> RankInterval:
-        """The losses since the last logging step."""
         pending, rank = self._pending, self._run.group.rank
         if self._run.in_shards:  # all ranks have the same, or joined later; rank 0 has them all
             of_shards = [(step, losses) for step, losses in pending if isinstance(losses, list)]

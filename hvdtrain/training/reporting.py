@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from hvdtrain.collectives.groups import by_rank
@@ -19,12 +20,14 @@ from hvdtrain.runs.console import Display, log, log_to_file
 from hvdtrain.runs.metrics import LOGGED, MetricsWriter
 from hvdtrain.runs.step_times import to_record
 from hvdtrain.system import resources
+from hvdtrain.system.files import read_json
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, Scores
 from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import LoggedInterval
 from hvdtrain.training.run import RunContext
+from hvdtrain.training.state import must_write, open_log
 from hvdtrain.training.timing import SlowRanks, StepsInterval, Throughput, wait_share
 
 MIN_WAIT_SHARE = 0.05
@@ -69,22 +72,20 @@ class SpikeDetector:
 
 
 class Reporter(Observer):
-    """Rank 0 writes metrics and shows progress; every rank logs warnings.
+    """Rank 0 writes the run's record and metrics, also for trackers, and shows progress; every rank logs warnings.
 
-    track: called on rank 0 with each record. Raises OSError if the metrics file cannot be created.
+    stack: of what ends with the run. Raises OSError if the metrics file cannot be created.
     """
 
     def __init__(
-        self,
-        run: RunContext,
-        at: Position,
-        track: Callable[[dict[str, Any]], None],
-        batches: Batches,
-        throughput: Throughput,
+        self, run: RunContext, at: Position, batches: Batches, throughput: Throughput, stack: contextlib.ExitStack
     ) -> None:
-        self._run, self._batches, self._throughput = run, batches, throughput
-        self.track = track
-        self._writer = MetricsWriter(run.folder, track) if run.is_rank_0 else None
+        self._run, self._batches, self._throughput, self._stack = run, batches, throughput, stack
+        self._writer: MetricsWriter | None = None
+        if run.is_rank_0:
+            with must_write("the record of this run", run.folder):
+                content = run.write_record()
+            self._begin_metrics(at, content)
         if first := run.group.membership:
             self.record("members", at, **_members(Pause(RanksChange(first, {}, first.ranks), 0.0, 0)))
         self._display = self._new_display(at)
@@ -98,6 +99,33 @@ class Reporter(Observer):
         self._has_warned_of_score = run.runtime.score == AUTO
         self.evaluations: dict[EvaluatedPart, Evaluation] = {}
         """The last one of this process on each part of the data."""
+
+    def _begin_metrics(self, at: Position, content: dict[str, Any] | None) -> None:
+        """Write metrics from here on. content: of config.json, for trackers; None where it cannot be read."""
+        run, track = self._run, None
+        if content and run.runtime.tracker:
+            from hvdtrain.runs.trackers.tracking import Tracking
+
+            tracking = Tracking(run.runtime.tracker, run.folder, content, at.step)
+            self._stack.enter_context(tracking.until_end())
+            track = tracking.log
+        self._writer = MetricsWriter(run.folder, *filter(None, [track]))
+
+    def _take_over(self, at: Position) -> None:
+        """On a new rank 0: have the run's folder, its console and its trackers, as the one that is lost had them."""
+        run, content = self._run, None
+        run.lock.acquire(run.folder)
+        open_log(run.folder, run.group, run.runtime)
+        if (run.folder / "config.json").exists():
+            with contextlib.suppress(OSError, ValueError):  # of a folder that does not respond
+                content = read_json(run.folder / "config.json")
+        else:  # it was lost before it had written that
+            with must_write("the record of this run", run.folder):
+                content = run.write_record()
+        self._begin_metrics(at, content)
+        self._display = self._new_display(at)
+        if self._writer and self._last_interval:  # the one that is lost may not have written it
+            self._writer.write("train", **self._last_interval)
 
     def _new_display(self, at: Position) -> Display:
         shown = self._run.is_rank_0 and not self._run.runtime.quiet
@@ -142,22 +170,18 @@ class Reporter(Observer):
         )
 
     def started(self, at: Position) -> None:
-        """Learn where the ranks are."""
         self._slow_ranks.started()
 
     def renewed(self, at: Position, pause: Pause) -> None:
         """Record the change; on a new rank 0, go on with the record and the console of the one that is lost."""
         self.evaluations.clear()  # new ranks have none: all evaluate at the end
         self._slow_ranks = SlowRanks(self._run.group)
-        if self._run.is_rank_0 and not self._writer:
-            self._writer, self._display = MetricsWriter(self._run.folder, self.track), self._new_display(at)
-            if self._last_interval:  # the one that is lost may not have written it
-                self._writer.write("train", **self._last_interval)
+        if self._run.is_rank_0 and not self._run.lock.is_held:
+            self._take_over(at)
         self.record("members", at, **_members(pause))
         log_to_file(logging.INFO, _described(pause, at.step))
 
     def joined(self, at: Position, interval: LoggedInterval) -> None:
-        """Record the steps since the last logging step, and warn of what is unusual."""
         self._slow_ranks.add(interval.times, self._run.assignment.counts)
         if steps := self._throughput.interval(at):  # else no step was made since then
             self._report(at, interval, steps)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from hvdtrain.system.arithmetic import threads_by_variables
 from hvdtrain.system.checkpoint_folder import BEST, Entry
 from hvdtrain.system.phases import RESULT, phases
 from hvdtrain.system.text import printable
+from hvdtrain.training.averages import restoring
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.start import StartedRun
@@ -148,15 +150,10 @@ def _test_best(started: StartedRun, last: dict[str, Any]) -> dict[str, Any] | No
     best = broadcast_checkpoint(run.group, _read(entry) if entry else None)
     if best is None:
         return None
-    weights = {name: array.copy() for name, array in run.learner.weights().items()}
-    averages = run.learner.averages()
-    try:
+    with restoring(run.learner):  # also where ranks have changed, which end the run with these weights again
         run.learner.load(best.weights)
         run.learner.load_averages(best.averages)
         validated, tested = (training.evaluate(part, step).scores for part in ("validation", "test"))
-    finally:  # also where ranks have changed, which end the run with these weights again
-        run.learner.load(weights)
-        run.learner.load_averages(averages)
     return {"checkpoint": name, "step": step, "validation": validated.record, "test": tested.record}
 
 
@@ -169,7 +166,6 @@ def _read(entry: Entry) -> Checkpoint | None:
 
 
 def _store(run: RunContext, content: dict[str, Any]) -> None:
-    """Write `result.json` and the plot."""
     from hvdtrain.runs import plots
 
     run.lock.check()
@@ -178,30 +174,20 @@ def _store(run: RunContext, content: dict[str, Any]) -> None:
         plots.plot_metrics(run.folder, f"{run.target.title(run.config)} in {run.config.framework}", run.runtime.score)
 
 
-class RankCores(NamedTuple):
-    """What a rank computes with."""
-
-    host: str
-    threads: int
-    """Threads of all its devices."""
-    cores: frozenset[int]
-    """Numbers of the cores that it may use."""
-
-
 def count_cores(run: RunContext) -> int | None:
     """Cores that the job computes with; call it on every rank. None if it trains on GPUs."""
-    cores = frozenset(os.sched_getaffinity(0))
-    local_cores = [rank_info.host_name(), threads_by_variables() * run.learner.devices, sorted(cores)]
-    ranks = [RankCores(host, threads, frozenset(numbers)) for host, threads, numbers in run.group.gather(local_cores)]
+    cores = sorted(os.sched_getaffinity(0))
+    ranks = run.group.gather([rank_info.host_name(), threads_by_variables() * run.learner.devices, cores])
     return total_cores(ranks) if run.learner.device == "cpu" else None
 
 
-def total_cores(ranks: Iterable[RankCores]) -> int:
-    """Threads of all ranks, but no more than the cores of each host that its ranks may use."""
-    hosts: dict[str, list[RankCores]] = {}
-    for rank in ranks:
-        hosts.setdefault(rank.host, []).append(rank)
-    return sum(
-        min(sum(rank.threads for rank in on_host), len(frozenset().union(*(rank.cores for rank in on_host))))
-        for on_host in hosts.values()
-    )
+def total_cores(ranks: Iterable[Sequence[Any]]) -> int:
+    """Threads of all ranks, but no more than the cores of each host that its ranks may use.
+
+    ranks: of each its host, the number of its threads, and the numbers of the cores that it may use.
+    """
+    threads, cores = Counter[str](), defaultdict[str, set[int]](set)
+    for host, of_rank, numbers in ranks:
+        threads[host] += of_rank
+        cores[host].update(numbers)
+    return sum(min(threads[host], len(cores[host])) for host in threads)

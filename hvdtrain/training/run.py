@@ -24,6 +24,8 @@ from hvdtrain.interfaces.learner import AVERAGE, Checkpoint, Learner, Position
 from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
+from hvdtrain.runs import record
+from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.system.text import to_json
 from hvdtrain.tasks.target import Target
@@ -80,7 +82,6 @@ class RunContext:
 
     @property
     def group(self) -> Group:
-        """The processes that train together."""
         return self.learner.group
 
     @property
@@ -108,7 +109,6 @@ class RunContext:
 
     @property
     def samples(self) -> int:
-        """Number of training images."""
         return len(self.dataset.train)
 
     @property
@@ -118,7 +118,6 @@ class RunContext:
 
     @property
     def parts(self) -> int:
-        """Number of parts of a global batch."""
         return self.config.parts(self.group.size)
 
     def order(self, epoch: int) -> np.ndarray:
@@ -133,7 +132,6 @@ class RunContext:
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:
-        """Number of steps in an epoch, by --remainder."""
         return sharding.steps_per_epoch(self.samples, self.config.global_batch(self.group.size), self.config.remainder)
 
     @property
@@ -157,7 +155,6 @@ class RunContext:
 
     @functools.cached_property
     def last_step(self) -> int:
-        """Number of steps in the run."""
         return last_step(self.config, self.samples, self.group.size)
 
     @functools.cached_property
@@ -193,6 +190,21 @@ class RunContext:
     def arithmetic(self) -> dict[str, Any]:
         """What decides the bits on this rank besides options and data, as JSON values."""
         return consistency.arithmetic_record(self.config, self.learner)
+
+    def write_record(self) -> dict[str, Any]:
+        """Write what is known before the first step; the content of `config.json`."""
+        options, target = self.recorded_options, self.target.record()
+        bits = {name: value for name, value in self.arithmetic.items() if name not in consistency.ELSEWHERE}
+        data = self.dataset.fingerprint[: record.FINGERPRINT_DIGITS]
+        written = record.write_options(
+            self.folder, options, self.runtime, target, self.learner, self.last_step, bits, data, self.parent
+        )
+        findings = self.examine_host()
+        record.write_json(self.folder / "doctor.json", {"findings": findings})
+        for finding in findings:
+            if finding["status"] == "fail":
+                log.warning("%s; %s", finding["text"], finding["remedy"])
+        return written
 
     def check_same_weights(self, step: int, when: str = "", weights: Weights | None = None) -> str:
         """The checksum, after so many steps, of the weights that must be identical on all ranks; call it on every rank.

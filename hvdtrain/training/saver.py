@@ -24,14 +24,10 @@ MAX_SHARE = 0.01
 
 
 class Saver:
-    """Saves the state of a run.
-
-    first: in a job that survives lost ranks, the number of the first checkpoint that the job may have written.
-    """
-
-    def __init__(self, run: RunContext, first: int | None = None) -> None:
-        self._run, self._first = run, first
-        self._folder = run.folder / "checkpoints"
+    def __init__(self, run: RunContext) -> None:
+        self._run, self._folder = run, run.folder / "checkpoints"
+        self._first = checkpoint_folder.next_number(self._folder) if run.group.survives else 0
+        """In a job that survives lost ranks, the number of the first checkpoint that it may have written."""
         self.every = Intervals.parse(run.runtime.checkpoint_every)
         self._saved_at, self._took_s = time.monotonic(), 0.0
 
@@ -67,8 +63,8 @@ class Saver:
 
     def _is_written(self, step: int) -> bool:
         """Whether there is a checkpoint of this step, as the ranks have changed after that, and all is done again."""
-        newest = None if self._first is None else checkpoint_folder.newest_whole(self._folder)
-        return bool(newest and self._first and newest.step == step and newest.written >= self._first)
+        newest = checkpoint_folder.newest_whole(self._folder) if self._run.group.survives else None
+        return bool(newest and newest.step == step and newest.written >= self._first)
 
     def _write_own(self, step: int, is_written: bool) -> tuple[Path | None, list[FileHash | None], tuple[Weights, ...]]:
         """Have each other rank write what it has by itself into the checkpoint's folder, or send it to rank 0.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import numpy as np
 
@@ -17,19 +18,18 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.interfaces.learner import Learner, Position
 from hvdtrain.interfaces.reading import Dataset
-from hvdtrain.runs import metrics, record
+from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.metrics import MetricsReader
-from hvdtrain.system import agent_pipe, checkpoint_folder, rank_info
+from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import OpenedRun
-from hvdtrain.system.files import read_json
 from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import consistency
-from hvdtrain.training.audit import Auditor
+from hvdtrain.training.averages import restoring
 from hvdtrain.training.balance import Balancing
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.loop import TrainingLoop
@@ -37,8 +37,7 @@ from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import IntervalCollector, StopRequest
 from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import Findings, RunContext
-from hvdtrain.training.saver import Saver
-from hvdtrain.training.state import Start, must_write, open_log, resume
+from hvdtrain.training.state import Start, open_log, resume
 from hvdtrain.training.survival import Agreement, Standing, agree, receive, together
 from hvdtrain.training.timing import StepTimer, Throughput
 from hvdtrain.training.trial import try_out
@@ -74,12 +73,11 @@ class StartedRun:
         timer, at = StepTimer(run.group), start.position
         phases.start_run(run.learner.between_steps, timer.on_step_time)
         self.run, self.batches, self.throughput = run, Batches(run, reader), Throughput()
-        self._stack = stack
         if run.is_over(at):  # the process that made the steps has ended before it wrote their result
             self.throughput.recall(MetricsReader(run.folder / metrics.NAME).read().of_kind("train"), run.global_batch)
         stop = StopRequest(run.folder, run.group)
         watchdog = Watchdog(run.folder, run.group, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
-        self.reporter = Reporter(run, at, self._record(at), self.batches, self.throughput)
+        self.reporter = Reporter(run, at, self.batches, self.throughput, stack)
         observers: list[Observer] = [watchdog, self.reporter, self.throughput, Balancing(run, self.reporter)]
         if run.runtime.timeline:
             from hvdtrain.training.tracing import Tracing
@@ -87,9 +85,7 @@ class StartedRun:
             observers.append(Tracing(run, self.reporter.show))
         ranks = IntervalCollector(run, self.batches, timer.take, stop)
         self.log, ranks.losses = ranks.log, start.losses
-        first = checkpoint_folder.next_number(run.folder / "checkpoints") if run.group.survives else None
-        saver, auditor = Saver(run, first), Auditor(run, self.batches, self.reporter)
-        self.training = TrainingLoop(run, start, self.batches, ranks, saver, auditor, observers, self._take_over)
+        self.training = TrainingLoop(run, start, self.batches, ranks, self.reporter, observers)
         self.compile_s = 0.0
         """Seconds that this rank took to compile its step."""
         for ends in (stop, watchdog, contextlib.closing(self.reporter), recorded_end(run)):
@@ -97,37 +93,7 @@ class StartedRun:
 
     @property
     def at(self) -> Position:
-        """Where training is."""
         return self.training.at
-
-    def _record(self, at: Position, is_recorded: bool = False) -> Callable[[dict[str, Any]], None]:
-        """On rank 0, write what is known before the first step, and hand it to trackers, if there are some.
-
-        is_recorded: whether another rank 0 has written it. Returns what is called with each record of metrics.
-        """
-        run, content = self.run, None
-        if is_recorded:
-            with contextlib.suppress(OSError, ValueError):  # of a folder that does not respond
-                content = read_json(run.folder / "config.json")
-        elif run.is_rank_0:
-            with must_write("the record of this run", run.folder):
-                content = write_record(run)
-        if not (content and run.runtime.tracker):
-            return lambda record: None
-        from hvdtrain.runs.trackers.tracking import Tracking
-
-        tracking = Tracking(run.runtime.tracker, run.folder, content, at.step)
-        self._stack.enter_context(tracking.until_end())
-        return tracking.log
-
-    def _take_over(self, at: Position) -> None:
-        """On a new rank 0: have the run's folder, its console and its trackers, as the one that is lost had them."""
-        run = self.run
-        if run.is_rank_0 and not run.lock.is_held:
-            run.lock.acquire(run.folder)
-            open_log(run.folder, run.group, run.runtime)
-            # It may have been lost before it had written that.
-            self.reporter.track = self._record(at, (run.folder / "config.json").exists())
 
     def introduce(self) -> None:
         """Say what is trained, and compile the learner's step, if --compile asks for it, before any of it is timed.
@@ -192,7 +158,9 @@ def _begin_or_join(run: RunContext, reader: Reader, replays: bool) -> Start:
         group.trains()
         return start
 
-    return together(group, begin_or_join)[0]
+    start, _ = together(group, begin_or_join)
+    group.connect_limit_s = math.inf  # from now on the watchdog notices ranks that do not come
+    return start
 
 
 def _begin(run: RunContext, replays: bool) -> Start:
@@ -234,14 +202,9 @@ def _warm_up(run: RunContext, reader: Reader) -> None:
     learner, at = run.learner, Position(global_batch=run.global_batch, seed=run.config.seed)
     if run.target.kind == "script":  # whose loop makes the steps
         return
-    weights = {name: array.copy() for name, array in learner.weights().items()}
-    state = learner.optimizer_state()
-    before = state._replace(arrays={name: array.copy() for name, array in state.arrays.items()})
-    for batch in Batches(run, reader).of_epoch(at, 1):
-        learner.train_step(batch)
-    learner.load(weights)
-    learner.load_optimizer_state(before)
-    learner.load_averages({})
+    with restoring(learner, with_optimizer=True):
+        for batch in Batches(run, reader).of_epoch(at, 1):
+            learner.train_step(batch)
     learner.skipped = 0
 
 
@@ -257,22 +220,6 @@ def _leave_as_it_is(run: RunContext, at: Position) -> NoReturn:
         )
     run.group.close()
     raise AlreadyFinished(run, at)
-
-
-def write_record(run: RunContext) -> dict[str, Any]:
-    """Write what is known before the first step; the content of `config.json`."""
-    target = run.target.record()
-    bits = {name: value for name, value in run.arithmetic.items() if name not in consistency.ELSEWHERE}
-    data = run.dataset.fingerprint[: record.FINGERPRINT_DIGITS]
-    written = record.write_options(
-        run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step, bits, data, run.parent
-    )
-    findings = run.examine_host()
-    record.write_json(run.folder / "doctor.json", {"findings": findings})
-    for finding in findings:
-        if finding["status"] == "fail":
-            log.warning("%s; %s", finding["text"], finding["remedy"])
-    return written
 
 
 @contextlib.contextmanager

@@ -33,8 +33,6 @@ from hvdtrain.training.starting_weights import StartingWeights
 
 
 class Start(NamedTuple):
-    """Where a run starts."""
-
     folder: Path
     position: Position
     resumed: Path | None = None
@@ -47,9 +45,6 @@ class Start(NamedTuple):
     """Whether all that was due after the last step is done."""
 
 
-Opened = tuple[Path, Path | None, Checkpoint | None, StartingWeights | None]
-
-
 def resume(run: RunContext, replays: bool = False) -> Start:
     """Where the run starts; loads the state to resume, if there is one, into the learner.
 
@@ -58,19 +53,18 @@ def resume(run: RunContext, replays: bool = False) -> Start:
     ranks, if another job holds it, if there is no usable checkpoint, or it does not match the options.
     """
     config, learner, group = run.config, run.learner, run.group
-    opened: Opened | None = None
+    local_saved, weights = None, None
+    opened: tuple[Path | None, Path | None, bool] = None, None, False
     refusal: tuple[str, str] | None = None
     if group.rank == 0:  # only rank 0 reads: other hosts need not have the files
         try:
-            opened = _open(run)
+            folder, path, local_saved, weights = _open(run)
+            opened = folder, path, record.is_finished(folder)
         except UserError as error:
             refusal = error.reason, error.remedy
-    refusal = group.broadcast(refusal)
+    refusal, (folder, path, has_result) = group.broadcast((refusal, opened))
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
         raise UserError(*refusal)
-    local_folder, local_path, local_saved, weights = opened or (None, None, None, None)
-    has_result = bool(local_folder and record.is_finished(local_folder))
-    folder, path, has_result = group.broadcast((local_folder, local_path, has_result))
     saved = broadcast_checkpoint(group, local_saved and _for_ranks(local_saved, learner))
     is_finished = has_result and saved is not None and run.is_over(_recounted(run, saved))
     if is_finished:
@@ -93,13 +87,10 @@ def resume(run: RunContext, replays: bool = False) -> Start:
 
 def _begin_with(learner: Learner, local: StartingWeights | None) -> None:
     """Load the weights of --weights that rank 0 has read, if there are some; call it on every rank."""
-    given = broadcast_from(learner.group, local and [local.text, local.is_complete], 0)
-    if not given:
-        return
-    text, is_complete = given
-    learner.load({**learner.weights(), **broadcast_arrays(learner.group, local.weights if local else {})})
-    if learner.group.rank == 0:
-        (log.info if is_complete else log.warning)("%s", text)
+    if given := broadcast_arrays(learner.group, local.weights if local else {}):
+        learner.load({**learner.weights(), **given})
+    if local:
+        (log.info if local.is_complete else log.warning)("%s", local.text)
 
 
 def open_log(folder: Path, group: Group, runtime: RuntimeOptions) -> None:
@@ -107,7 +98,7 @@ def open_log(folder: Path, group: Group, runtime: RuntimeOptions) -> None:
     console.open_log(folder, group.place, on_console=group.rank == 0 and not runtime.quiet)
 
 
-def _open(run: RunContext) -> Opened:
+def _open(run: RunContext) -> tuple[Path, Path | None, Checkpoint | None, StartingWeights | None]:
     """The run's folder, whose lock is acquired, and the checkpoint to resume from, if any, with its path; or --weights.
 
     Raises UserError for a checkpoint of another run that cannot be resumed, for which no folder is created.

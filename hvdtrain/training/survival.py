@@ -8,7 +8,6 @@ unless each rank had done it: it depends on the state alone.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,8 +31,6 @@ T = TypeVar("T")
 
 
 class Standing(NamedTuple):
-    """How far a rank is."""
-
     step: int = -1
     """Number of steps done; -1 for a rank without a state of training."""
     is_settled: bool = True
@@ -104,50 +101,36 @@ def together(
             change = another
 
 
-class Survivors:
-    """Goes on with the ranks that are left, or have joined, whenever they change.
+def renew(
+    run: RunContext, ranks: IntervalCollector, change: RanksChanged, at: Position, is_settled: bool
+) -> tuple[Position, bool, Pause]:
+    """Where the ranks that train now go on: at the furthest step of all, and whether all that was due then is done.
 
-    take_over: called on each rank after a change, with its position; the new rank 0 takes over what the lost one had.
+    at, is_settled: of this rank. Each rank gets the furthest state, or gives it.
     """
+    group, began, before = cast(SurvivingGroup, run.group), time.monotonic(), at.step
+    in_step = is_settled and not isinstance(change, RanksJoin) and before < run.last_step
+    phases.begin(RENEWING)
 
-    def __init__(self, run: RunContext, ranks: IntervalCollector, take_over: Callable[[Position], None]) -> None:
-        self._run, self._ranks, self._take_over = run, ranks, take_over
-        if run.group.survives:
-            # From now on the watchdog notices ranks that do not come.
-            cast(SurvivingGroup, run.group).connect_limit_s = math.inf
-
-    def renew(self, change: RanksChanged, at: Position, is_settled: bool) -> tuple[Position, bool, Pause]:
-        """Where the ranks that train now go on: at the furthest step of all, and whether all that was due then is done.
-
-        at, is_settled: of this rank.
-        """
-        group, began, before = cast(SurvivingGroup, self._run.group), time.monotonic(), at.step
-        in_step = is_settled and not isinstance(change, RanksJoin) and before < self._run.last_step
-        phases.begin(RENEWING)
-        self._at, self._is_settled = at, is_settled
-        is_settled, changes = together(group, self._agree, change)
-        assert changes
-        group.trains()
-        at = self._at
-        self._take_over(at)
-        return at, is_settled, Pause(changes, time.monotonic() - began, int(in_step and at.step == before))
-
-    def _agree(self) -> bool:
-        """Get the furthest state, or give it; whether all that was due after its step is done."""
-        run, group = self._run, self._run.group
-        agreement = agree(group, Standing(self._at.step, self._is_settled))
+    def share_state() -> bool:
+        nonlocal at, is_settled
+        agreement = agree(group, Standing(at.step, is_settled))
         if not agreement.is_shared:
-            handover = hand_over(group, self._given() if group.rank == agreement.root else None, agreement.root)
-            if self._at.step < agreement.step:
-                restore(run, run.folder, handover.state)
-                run.learner.skipped, self._ranks.losses = handover.skipped, handover.losses
-                self._at, self._is_settled = handover.state.position, False
+            given = None
+            if group.rank == agreement.root:
+                state = run.checkpoint(at, run.learner.weights())
+                given = Handover(state, run.folder, run.shared_values, run.learner.skipped, ranks.losses)
+            given = hand_over(group, given, agreement.root)
+            if at.step < agreement.step:
+                restore(run, run.folder, given.state)
+                run.learner.skipped, ranks.losses = given.skipped, given.losses
+                at, is_settled = given.state.position, False
         return agreement.is_settled
 
-    def _given(self) -> Handover:
-        run = self._run
-        state = run.checkpoint(self._at, run.learner.weights())
-        return Handover(state, run.folder, run.shared_values, run.learner.skipped, self._ranks.losses)
+    is_done, changes = together(group, share_state, change)
+    assert changes
+    group.trains()
+    return at, is_done, Pause(changes, time.monotonic() - began, int(in_step and at.step == before))
 
 
 def receive(run: RunContext, root: int) -> Handover:

@@ -41,8 +41,8 @@ class StepTimer:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._interval = NO_TIME
-        """Since `take` was called last, up to the last moment that belonged to no step."""
+        self._taken = NO_TIME
+        """Of all steps when `take` was called last."""
         self._state: tuple[StepSeconds, _Reading | None] = NO_TIME, None
         """Of all steps up to that moment, and the beginning of the present steps: one value, so that a reader in
         another thread sees both."""
@@ -53,14 +53,12 @@ class StepTimer:
         if begins:
             self._state = total, self._read()
             return
-        times = self._since(began)
-        self._interval = self._interval.plus(times)
-        self._state = total.plus(times), None
+        self._state = total.plus(self._since(began)), None
 
     def take(self) -> StepSeconds:
         """What the steps took since this was called last; call it outside of steps."""
-        interval, self._interval = self._interval, NO_TIME
-        return interval
+        before, self._taken = self._taken, self.total
+        return self._taken.minus(before)
 
     @property
     def total(self) -> StepSeconds:
@@ -133,7 +131,6 @@ class Throughput(Observer):
                 self.intervals.append(StepsInterval(steps, seconds, rate, outside_s or 0.0, waited_s or 0.0))
 
     def epoch_started(self, at: Position) -> None:
-        """An interval begins here, in an epoch."""
         self._at, self._began = at, time.perf_counter()
         self._outside_before, self._waited_before = phases.seconds(LOOP, DATA, LOGGING), phases.seconds(DATA)
 
@@ -193,7 +190,6 @@ class SlowRanks:
 
     @property
     def figures(self) -> list[str]:
-        """What the progress display shows."""
         ranks = self._group.ranks
         return [f"rank {ranks[place]} is slow ({much})" for (place, _), much in sorted(self._slow.items())]
 

@@ -41,7 +41,6 @@ class Tracing(Observer):
             self._after(done)
 
     def step_ended(self, at: Position) -> None:
-        """Record the step, and start or stop to record."""
         done = at.step
         if not self.steps or done == self._done:  # leaving an epoch before its end is not a step
             return
@@ -56,7 +55,6 @@ class Tracing(Observer):
         self._done = -1
 
     def ended(self, at: Position) -> None:
-        """Write what was recorded."""
         if phases.is_recording:
             self._finish()
         elif self.steps:
@@ -75,10 +73,10 @@ class Tracing(Observer):
             phases.record()
 
     def _finish(self) -> None:
-        """Stop, and write what all ranks have recorded."""
         steps, group = phases.stop_recording(), self._run.group
         after = read_clocks(group)
-        gathered = group.gather([rank_info.host_name(), [_as_list(step) for step in steps]])
+        of_steps = [[step.step, [list(part) for part in step.parts]] for step in steps]  # values that every group sends
+        gathered = group.gather([rank_info.host_name(), of_steps])
         if self._run.is_rank_0:
             try:
                 self._write(gathered, after)
@@ -90,7 +88,7 @@ class Tracing(Observer):
         numbers = self._run.group.ranks
         lines = [ClockLine(place, self._before, after) for place in range(len(gathered))]
         ranks = [
-            RankSteps(rank, host, [_on_clock(step, line) for step in steps])
+            RankSteps(rank, host, [_on_clock(number, parts, line) for number, parts in steps])
             for rank, (host, steps), line in zip(numbers, gathered, lines, strict=True)
         ]
         error_s = max(line.error_ns for line in lines) / 1e9
@@ -112,13 +110,7 @@ class Tracing(Observer):
         self._show(f"timeline: {path}; open it at https://ui.perfetto.dev or chrome://tracing")
 
 
-def _as_list(step: StepSpans) -> list[Any]:
-    """A step as JSON values, which every group can exchange."""
-    return [step.step, [list(part) for part in step.parts]]
-
-
-def _on_clock(step: list[Any], line: ClockLine) -> StepSpans:
-    """What `_as_list` made of a step, by rank 0's clock."""
-    number, parts = step
+def _on_clock(number: int, parts: list[Any], line: ClockLine) -> StepSpans:
+    """A step by rank 0's clock. parts: `Span`s as lists."""
     spans = [Span(name, round(line.to_rank_0(begin)), round(line.to_rank_0(end))) for name, begin, end in parts]
     return StepSpans(number, spans)

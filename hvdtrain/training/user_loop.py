@@ -26,13 +26,9 @@ from hvdtrain.training.loop_position import LoopPosition
 from hvdtrain.training.run import Findings
 from hvdtrain.training.start import AlreadyFinished, check_trackers, start_run
 
-
-class EpochEnd:
-    """Stands in the stream of batches after the last one of an epoch, for a script of two nested loops."""
-
-
-EPOCH_END: Final = EpochEnd()
 Arrays = tuple[Any, ...]
+EPOCH_END: Final[Arrays] = (object(),)
+"""Stands in the stream of batches after the last one of an epoch, for a script of two nested loops."""
 
 
 @dataclass
@@ -49,7 +45,6 @@ class Turn:
 
     @property
     def is_within_step(self) -> bool:
-        """Whether a part of the step is made, but not all of it."""
         is_made = self.loss is not None
         return not self.ends_step if is_made else not self.is_first
 
@@ -74,7 +69,7 @@ class UserLoop(LoopPosition):
         self._learner = build_user_learner(config, self._script, runtime)
         self._stack = contextlib.ExitStack()
         self._started = self._finished = None
-        self._stream: Iterator[Arrays | EpochEnd] = iter(())
+        self._stream: Iterator[Arrays] = iter(())
         """The rest of the run: the batches that the script gets."""
         self._turn: Turn | None = None
         """The present one; None before the first."""
@@ -139,7 +134,7 @@ class UserLoop(LoopPosition):
         Raises UserError if the rows or evaluate are invalid, and what `train` raises.
         """
         self._begin("batches", tuple, train, test, evaluate, validation)
-        return (batch for batch in self._stream if not isinstance(batch, EpochEnd))
+        return (batch for batch in self._stream if batch is not EPOCH_END)
 
     def each_epoch(
         self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None, validation: Any = None
@@ -155,7 +150,7 @@ class UserLoop(LoopPosition):
     def _begin(
         self,
         name: str,
-        at_epoch_end: Callable[[], Iterable[EpochEnd]],
+        at_epoch_end: Callable[[], Iterable[Arrays]],
         train: Any,
         test: Any,
         evaluate: Callable[..., Any] | None,
@@ -212,7 +207,7 @@ class UserLoop(LoopPosition):
                 raise UserError(problem, "call it for each batch, on every rank")
         return turn
 
-    def _end_of_epoch(self) -> Iterator[EpochEnd]:
+    def _end_of_epoch(self) -> Iterator[Arrays]:
         """Let the script do what it does at the end of an epoch, once: not where the ranks have changed after it.
 
         Not either at the end of a run that --max-steps ends before: a resumed one goes on in the middle of the epoch.
@@ -289,7 +284,7 @@ def _check_time(call: str, is_time: bool, remedy: str) -> None:
         raise UserError(f"{call}() is called at the wrong time", remedy)
 
 
-def _by_epoch(stream: Iterator[Arrays | EpochEnd]) -> Iterator[Iterator[Arrays]]:
+def _by_epoch(stream: Iterator[Arrays]) -> Iterator[Iterator[Arrays]]:
     """The batches of each epoch, of a stream of all.
 
     The stream goes on from the end of an epoch when the next epoch is asked for, so what the script does in between
@@ -305,11 +300,11 @@ def _by_epoch(stream: Iterator[Arrays | EpochEnd]) -> Iterator[Iterator[Arrays]]
             )
 
 
-def _until_end(first: Arrays | EpochEnd, stream: Iterator[Arrays | EpochEnd]) -> Generator[Arrays, None, None]:
-    if isinstance(first, EpochEnd):  # all of its steps were done before ranks changed
+def _until_end(first: Arrays, stream: Iterator[Arrays]) -> Generator[Arrays, None, None]:
+    if first is EPOCH_END:  # all of its steps were done before ranks changed
         return
     yield first
     for batch in stream:
-        if isinstance(batch, EpochEnd):
+        if batch is EPOCH_END:
             return
         yield batch

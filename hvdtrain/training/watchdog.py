@@ -93,11 +93,9 @@ class Watchdog(Observer):
         faulthandler.unregister(signal.SIGQUIT)
 
     def step_done(self, at: Position) -> None:
-        """A training step is progress."""
         self.progress(at.step)
 
     def evaluating(self, at: Position, batches: int) -> None:
-        """So is a batch of the evaluation after it."""
         self.progress(at.step, EVALUATION, batches)
 
     def renewed(self, at: Position, pause: Pause) -> None:
@@ -213,7 +211,6 @@ class Watchdog(Observer):
         os._exit(1)
 
     def _heartbeat(self, number: int) -> Heartbeat:
-        """The state of this rank."""
         idle_s = self._clock.seconds - self._last
         return Heartbeat(
             *(self._rank, os.getpid(), rank_info.host_name(), self._reached[0], self._doing()),

@@ -21,7 +21,7 @@ from hvdtrain.runs import console
 from hvdtrain.runs.record import create_folder
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.training import audit, process, result
-from hvdtrain.training.result import RankCores, count_cores, total_cores
+from hvdtrain.training.result import count_cores, total_cores
 from hvdtrain.training.state import must_write
 
 
@@ -112,7 +112,7 @@ FOUR, ALONE = frozenset(range(4)), SingleProcess()
     ],
 )
 def test_a_core_counts_once(ranks, total):
-    assert total_cores([RankCores(*rank) for rank in ranks]) == total
+    assert total_cores(ranks) == total
 
 
 def test_threads_of_devices_are_cores_and_gpus_have_none(monkeypatch):

@@ -239,11 +239,12 @@ def test_a_checkpoint_that_is_written_again_leaves_no_draft(tmp_path):
     """As where the ranks change after rank 0 has written it: all do again what was due."""
 
     def save(group):
+        group.survives = True
         run = RunContext(
             Config(batch_size=6, sync_every=2), RuntimeOptions(), NetworkTarget(NETWORK), LocalState(group, []),
             numbered(30), folder=tmp_path,
         )  # fmt: skip
-        saver = Saver(run, first=1)
+        saver = Saver(run)
         for _ in range(2):
             saver.save(Position(step=3))
 
