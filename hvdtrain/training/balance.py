@@ -135,16 +135,12 @@ def better(assignment: Assignment, window: Sequence[np.ndarray]) -> Rebalancing 
     after = np.array(balanced(before.tolist(), shard_s.tolist()))
     before_s, after_s = float((before * shard_s).max()), float((after * shard_s).max())
     gain = 1 - after_s / before_s
-    if gain < max(MIN_GAIN, NOISES * _noise(rows, shard_s)):
-        return None
-    return Rebalancing(*moved(assignment, after.tolist()), shard_s.tolist(), before_s, after_s)
-
-
-def _noise(rows: np.ndarray, shard_s: np.ndarray) -> float:
-    """By how much the ratio of two ranks' medians varies by chance, as a share: their standard deviation."""
     squares = math.fsum(((rows / shard_s - 1) ** 2).ravel())  # in no processor's own order: all ranks decide the same
     of_part = np.sqrt(squares / rows.size * len(rows) / (len(rows) - 1))
-    return float(of_part * np.sqrt(2 * np.pi / 2 / len(rows)))  # of a median, sqrt(pi / 2) times that of a mean
+    noise = float(of_part * np.sqrt(2 * np.pi / 2 / len(rows)))  # of the ratio of two medians, as a share
+    if gain < max(MIN_GAIN, NOISES * noise):
+        return None
+    return Rebalancing(*moved(assignment, after.tolist()), shard_s.tolist(), before_s, after_s)
 
 
 class Balancing(Observer):

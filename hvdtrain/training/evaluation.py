@@ -148,7 +148,10 @@ class Sums:
         Raises UserError if there is no row.
         """
         gathered = group.gather((self._rows, self._values))
-        confusion, by_class = (_joined_counts(group, counts) for counts in (self._confusion, self._by_class))
+        confusion, by_class = (
+            np.rint(group.sum(counts.ravel())).astype(np.int64).reshape(counts.shape) if counts.size else None
+            for counts in (self._confusion, self._by_class)
+        )
         rows = sum(of_rank for of_rank, _ in gathered)
         if not rows:
             raise UserError(f"no row of the {part} data can be read", "see the ranks' logs for each row")
@@ -177,8 +180,3 @@ def recorded_names(metrics: Collection[str]) -> dict[str, str]:
 def _say_renamed(folder: str, name: str, recorded: str) -> None:
     """Log it, once for each run."""
     log.info("the metric %r is recorded as %r, as the record has a value of its own by that name", name, recorded)
-
-
-def _joined_counts(group: Group, counts: np.ndarray) -> np.ndarray | None:
-    """The sums over all ranks as int64; None for no counts."""
-    return np.rint(group.sum(counts.ravel())).astype(np.int64).reshape(counts.shape) if counts.size else None

@@ -48,14 +48,11 @@ class TrainingLoop:
     ) -> None:
         self.at, self._run, self._batches, self._ranks = start.position, run, batches, ranks
         self._saver, self._auditor = Saver(run), Auditor(run, batches, reporter)
-        self._observers = [*observers, self._auditor]
+        self.observers = [*observers, self._auditor]
         self._is_settled = start.is_settled
         """Whether all that was due after the last step is done."""
         self._evaluation: Evaluation | None = None
         """That of an epoch whose end has begun."""
-
-    def watch_by(self, observer: Observer) -> None:
-        self._observers.append(observer)
 
     def train(self, at_end: Callable[[], None] = lambda: None) -> None:
         """Let the learner train to the last step; see `run`."""
@@ -241,5 +238,5 @@ class TrainingLoop:
         self._announce(Observer.saved, self._saver.save(self.at, score))
 
     def _announce(self, event: Callable[..., None], *details: Any) -> None:
-        for observer in self._observers:
+        for observer in self.observers:
             getattr(observer, event.__name__)(self.at, *details)

@@ -137,7 +137,7 @@ def replay(segment: Segment) -> HashComparison:
             comparison, group = HashComparison(started.run, segment), learner.group
             if reasons := _reasons(segment, started.run):
                 log.warning("different bits are to be expected: %s", "; ".join(reasons))
-            started.training.watch_by(comparison)
+            started.training.observers.append(comparison)
             started.training.train()
             # Equal on all ranks, which then end in the same way; only rank 0 has read the run.
             problem = group.broadcast("; ".join([comparison.difference, *reasons]) if comparison.difference else "")

@@ -20,7 +20,6 @@ from hvdtrain.interfaces.learner import Learner, Position
 from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log, log_to_file
-from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.metrics import MetricsReader
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import OpenedRun
@@ -129,8 +128,9 @@ def start_run(
     replays: see `resume`. Raises what `train` raises, and AlreadyFinished.
     """
     reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
-    with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as stack:
-        run = RunContext(config, runtime, target, learner, dataset, examine_host, lock=lock)
+    with contextlib.closing(learner), contextlib.ExitStack() as stack:
+        run = RunContext(config, runtime, target, learner, dataset, examine_host)
+        stack.enter_context(run.lock)
         try_out(run)
         learner.set_length(config.epochs * run.steps_per_epoch, config.epochs)
         stack.enter_context(reader)  # before other ranks wait for this one

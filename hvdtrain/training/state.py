@@ -19,7 +19,7 @@ from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
-from hvdtrain.interfaces.learner import IS_DELTA, MEAN, RANK_ERROR, Checkpoint, Learner, OptimizerState, Position
+from hvdtrain.interfaces.learner import IS_DELTA, MEAN, RANK_ERROR, Checkpoint, Learner, Position
 from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
@@ -127,7 +127,10 @@ def _open(run: RunContext) -> tuple[Path, Path | None, Checkpoint | None, Starti
 
 def broadcast_checkpoint(group: Group, saved: Checkpoint | None, root: int = 0) -> Checkpoint | None:
     """The checkpoint of rank `root`, on every rank; of other ranks' optimizers a rank gets its own arrays only."""
-    described = broadcast_from(group, saved and _without_arrays(saved), root)
+    if described := saved:
+        empty = saved.optimizer._replace(arrays={})
+        described = dataclasses.replace(saved, weights={}, optimizer=empty, other_ranks=({},) * len(saved.other_ranks))
+    described = broadcast_from(group, described, root)
     if described is None:
         return None
     local = saved if saved and group.rank == root else described
@@ -139,12 +142,6 @@ def broadcast_checkpoint(group: Group, saved: Checkpoint | None, root: int = 0) 
         others.append(received if rank == group.rank else {})
     optimizer = local.optimizer._replace(arrays=first)
     return dataclasses.replace(local, weights=weights, optimizer=optimizer, other_ranks=tuple(others))
-
-
-def _without_arrays(saved: Checkpoint) -> Checkpoint:
-    """The checkpoint's other values."""
-    others: tuple[Weights, ...] = ({},) * len(saved.other_ranks)
-    return dataclasses.replace(saved, weights={}, optimizer=saved.optimizer._replace(arrays={}), other_ranks=others)
 
 
 def restore(run: RunContext, path: Path, saved: Checkpoint) -> None:
@@ -187,8 +184,9 @@ def _check_saved(run: RunContext, path: Path, saved: Checkpoint) -> None:
 
 
 def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Checkpoint) -> None:
-    """Load the optimizer's state, if the checkpoint has that of this optimizer."""
-    state = _local_state(learner, saved)
+    """Load the optimizer's state, if the checkpoint has that of this optimizer, with what this rank has by itself."""
+    local = ({}, *saved.other_ranks)[learner.group.rank] if saved.other_ranks else {}
+    state = saved.optimizer._replace(arrays=saved.optimizer.arrays | local)
     of_mean, state = state.under(MEAN), state.without(MEAN)
     if saved.framework != config.framework:  # in whose order of elements the mean's state is
         state, of_mean = state._replace(extra={}), {}
@@ -284,12 +282,6 @@ def _for_ranks(saved: Checkpoint, learner: Learner) -> Checkpoint:
         mean = np.mean(errors, axis=0, dtype=np.float64).astype(np.float32)
         optimizer = optimizer._replace(arrays=optimizer.arrays | {RANK_ERROR: mean})
     return dataclasses.replace(saved, optimizer=optimizer, other_ranks=others if ranks == size else ())
-
-
-def _local_state(learner: Learner, saved: Checkpoint) -> OptimizerState:
-    """This rank's optimizer state: that of rank 0, with what each rank has by itself."""
-    local = ({}, *saved.other_ranks)[learner.group.rank] if saved.other_ranks else {}
-    return saved.optimizer._replace(arrays=saved.optimizer.arrays | local)
 
 
 @contextlib.contextmanager

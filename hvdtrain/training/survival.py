@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from hvdtrain.collectives.arrays import broadcast_from
 from hvdtrain.collectives.surviving import RanksChange, RanksChanged, RanksJoin, SurvivingGroup
@@ -140,19 +140,14 @@ def receive(run: RunContext, root: int) -> Handover:
     """
     given = hand_over(run.group, None, root)
     rank, local = run.group.place, run.shared_values
-    for name, value in given.options.items():
-        if local.get(name) != value:
-            _refuse(rank, f"has {name} {local.get(name)}, and the others have {value}")
-    for difference in consistency.changes(given.state.arithmetic, run.arithmetic):
-        _refuse(rank, f"would compute other bits: {difference} on the others")
+    others = ((name, value, local.get(name)) for name, value in given.options.items() if local.get(name) != value)
+    problems = [f"has {name} {own}, and the others have {value}" for name, value, own in others]
+    bits = consistency.changes(given.state.arithmetic, run.arithmetic)
+    problems += [f"would compute other bits: {difference} on the others" for difference in bits]
+    if problems:  # a job that trains well does not end for that
+        agent_pipe.send(Excluded(rank, problems[0]))
+        remedy = "use hosts of one kind, with the same files"
+        raise TrainingError(f"rank {rank} cannot join: it {problems[0]}", remedy, rank=rank)
     restore(run, given.folder, given.state)
     run.learner.skipped = given.skipped
     return given
-
-
-def _refuse(rank: int, reason: str) -> NoReturn:
-    """This rank cannot join: a job that trains well does not end for that."""
-    agent_pipe.send(Excluded(rank, reason))
-    raise TrainingError(
-        f"rank {rank} cannot join: it {reason}", "use hosts of one kind, with the same files", rank=rank
-    )

@@ -180,8 +180,6 @@ class Watchdog(Observer):
             return
         time.sleep(max(began + REPORT_WAIT_S - time.monotonic(), 0))  # until the other ranks have written theirs
         text = f"{explain(seen, self._group.ranks, idle_s)}; the stacks of all ranks are in {self._folder}"
-        with contextlib.suppress(OSError):
-            (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
         first, self._hung = seen.living[0], []
         if self._group.survives:
             self._hung = seen.awaited(self._group.ranks)
