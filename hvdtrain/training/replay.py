@@ -133,7 +133,7 @@ def replay(segment: Segment) -> HashComparison:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     runtime = dataclasses.replace(runtime, runs=folder)
     try:
-        with start_run(config, runtime, target, learner, dataset, list, replays=True) as started:
+        with start_run(RunContext(config, runtime, target, learner, dataset), replays=True) as started:
             comparison, group = HashComparison(started.run, segment), learner.group
             if reasons := _reasons(segment, started.run):
                 log.warning("different bits are to be expected: %s", "; ".join(reasons))

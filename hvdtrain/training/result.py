@@ -93,10 +93,9 @@ def _early_stop(started: StartedRun) -> str | None:
 def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, Any]:
     """The content of `result.json`; call it on every rank."""
     run, throughput = started.run, started.throughput
-    peaks_kib = run.group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    step_s = max(run.group.gather(throughput.seconds_per_step))
-    compile_s = max(run.group.gather(started.compile_s))
-    data_wait_share = max(run.group.gather(wait_share(throughput.intervals)))
+    peak_kib, waits = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, wait_share(throughput.intervals)
+    of_ranks = run.group.gather([peak_kib, throughput.seconds_per_step, started.compile_s, waits])
+    peak_kib, step_s, compile_s, waits = map(max, zip(*of_ranks, strict=True))
     bad_rows = started.batches.bad_rows.count(run.group)
     return {
         "accuracy": scores.metrics.get("accuracy"),
@@ -113,13 +112,13 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
         "best_checkpoint": best.path.name if (best := _best_entry(run)) else None,
         "early_stop": _early_stop(started),
         "outside_share": throughput.outside_share,
-        "data_wait_share": data_wait_share,
+        "data_wait_share": waits,
         "bad_rows": bad_rows["train"],
         "bad_validation_rows": bad_rows["validation"],
         "bad_test_rows": bad_rows["test"],
         "cores": count_cores(run),
         "flops_per_image": run.target.flops_per_row,
-        "peak_rss_mb": max(peaks_kib) / 1024,
+        "peak_rss_mb": peak_kib / 1024,
         "skipped": run.learner.skipped,
         "per_class_accuracy": dict(zip(run.dataset.classes, scores.per_class(), strict=False)),
         "confusion": None if scores.confusion is None else scores.confusion.tolist(),

@@ -42,10 +42,7 @@ Findings = list[dict[str, Any]]
 
 @dataclass(eq=False)
 class RunContext:
-    """Options, learner, data and folder of a run, which do not change while it trains; and who computes which shards.
-
-    Raises UserError if the training data has fewer images than one step needs, or a step fewer rows than --accumulate.
-    """
+    """Options, learner, data and folder of a run, which stay while it trains; and who computes which shards."""
 
     config: Config
     runtime: RuntimeOptions
@@ -67,7 +64,8 @@ class RunContext:
     _identical_after: int | None = None
     """The last step after which the ranks had the same weights, as far as they were compared."""
 
-    def __post_init__(self) -> None:
+    def check_data(self) -> None:
+        """Raise UserError if the data has fewer images than one step needs, or a step fewer rows than --accumulate."""
         config, samples = self.config, self.samples
         batch = config.global_batch(self.group.size)
         rules.check(

@@ -7,17 +7,16 @@ import logging
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NoReturn, cast
 
 import numpy as np
 
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.surviving import SurvivingGroup
-from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.datasets.reader import Reader
-from hvdtrain.interfaces.learner import Learner, Position
-from hvdtrain.interfaces.reading import Dataset
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.metrics import MetricsReader
@@ -26,7 +25,6 @@ from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
-from hvdtrain.tasks.target import Target
 from hvdtrain.training import consistency
 from hvdtrain.training.averages import restoring
 from hvdtrain.training.balance import Balancing
@@ -35,7 +33,7 @@ from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import IntervalCollector, StopRequest
 from hvdtrain.training.reporting import Reporter
-from hvdtrain.training.run import Findings, RunContext
+from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import Start, open_log, resume
 from hvdtrain.training.survival import Agreement, Standing, agree, receive, together
 from hvdtrain.training.timing import StepTimer, Throughput
@@ -114,25 +112,18 @@ class StartedRun:
 
 
 @contextlib.contextmanager
-def start_run(
-    config: Config,
-    runtime: RuntimeOptions,
-    target: Target,
-    learner: Learner,
-    dataset: Dataset,
-    examine_host: Callable[[], Findings],
-    replays: bool = False,
-) -> Iterator[StartedRun]:
+def start_run(run: RunContext, replays: bool = False) -> Iterator[StartedRun]:
     """Start a run, resume it, or join the ranks that train it; inside, its folder is locked and its log open.
 
-    replays: see `resume`. Raises what `train` raises, and AlreadyFinished.
+    run: without a folder. replays: see `resume`. Raises what `train` raises, and AlreadyFinished.
     """
-    reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
-    with contextlib.closing(learner), contextlib.ExitStack() as stack:
-        run = RunContext(config, runtime, target, learner, dataset, examine_host)
+    config, target = run.config, run.target
+    reader = Reader(run.dataset, run.runtime.workers, target.loader_spec, config.seed, target.labels)
+    with contextlib.closing(run.learner), contextlib.ExitStack() as stack:
         stack.enter_context(run.lock)
+        run.check_data()
         try_out(run)
-        learner.set_length(config.epochs * run.steps_per_epoch, config.epochs)
+        run.learner.set_length(config.epochs * run.steps_per_epoch, config.epochs)
         stack.enter_context(reader)  # before other ranks wait for this one
         started = StartedRun(run, _begin_or_join(run, reader, replays), reader, stack)
         started.introduce()

@@ -11,7 +11,7 @@ from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import result
-from hvdtrain.training.run import Findings
+from hvdtrain.training.run import Findings, RunContext
 from hvdtrain.training.start import AlreadyFinished, check_trackers, start_run
 
 
@@ -32,7 +32,7 @@ def train(
     learner = build_learner(config, target, target.initial_weights(config), runtime)
 
     try:
-        with start_run(config, runtime, target, learner, dataset, examine_host) as started:
+        with start_run(RunContext(config, runtime, target, learner, dataset, examine_host)) as started:
             started.training.train(lambda: result.finish(started))
     except AlreadyFinished as finished:
         return finished.run.folder

@@ -23,7 +23,7 @@ from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.tasks.user import Script
 from hvdtrain.training import result
 from hvdtrain.training.loop_position import LoopPosition
-from hvdtrain.training.run import Findings
+from hvdtrain.training.run import Findings, RunContext
 from hvdtrain.training.start import AlreadyFinished, check_trackers, start_run
 
 Arrays = tuple[Any, ...]
@@ -166,9 +166,9 @@ class UserLoop(LoopPosition):
         if evaluate:
             self._learner.evaluate_by(evaluate)
         dataset = self._script.load(train, test, validation, self._config)
-        starting = start_run(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
+        run = RunContext(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
         try:
-            started = self._started = self._stack.enter_context(starting)
+            started = self._started = self._stack.enter_context(start_run(run))
         except AlreadyFinished as finished:  # the script goes on after its loop
             self._finished = finished
             return
