@@ -39,27 +39,19 @@ INSTRUCTION_SETS = (
 """Instruction sets by which libraries choose kernels, the best first, and the kernel's names of what they need."""
 
 MKL_BRANCH, OPENBLAS_KERNELS, NUMPY_FEATURES = "MKL_CBWR", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES"
+_AVX512_OF_NUMPY = "AVX512_CLX,AVX512_CNL,AVX512_ICL"
+_SET_BY_ISA = {
+    "ATEN_CPU_CAPABILITY": ("avx2", "avx512"),
+    "ONEDNN_MAX_CPU_ISA": ("AVX2", "AVX512_CORE"),
+    "DNNL_MAX_CPU_ISA": ("AVX2", "AVX512_CORE"),
+    "MKL_ENABLE_INSTRUCTIONS": ("AVX2", "AVX512"),
+    MKL_BRANCH: ("AVX2", "AVX512"),
+    OPENBLAS_KERNELS: ("Haswell", "SkylakeX"),
+    NUMPY_FEATURES: (f"AVX512F,AVX512CD,AVX512_SKX,{_AVX512_OF_NUMPY}", _AVX512_OF_NUMPY),
+    "TF_ENABLE_ONEDNN_OPTS": ("0", "1"),  # by default on with AVX-512 only; its bf16 fails with oneDNN at AVX2
+}
 AT_MOST = {
-    "avx2": {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "DNNL_MAX_CPU_ISA": "AVX2",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-        MKL_BRANCH: "AVX2",
-        OPENBLAS_KERNELS: "Haswell",
-        NUMPY_FEATURES: "AVX512F,AVX512CD,AVX512_SKX,AVX512_CLX,AVX512_CNL,AVX512_ICL",
-        "TF_ENABLE_ONEDNN_OPTS": "0",  # by default on with AVX-512 only; its bf16 fails with oneDNN at AVX2
-    },
-    "avx512": {
-        "ATEN_CPU_CAPABILITY": "avx512",
-        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
-        "DNNL_MAX_CPU_ISA": "AVX512_CORE",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX512",
-        MKL_BRANCH: "AVX512",
-        OPENBLAS_KERNELS: "SkylakeX",
-        NUMPY_FEATURES: "AVX512_CLX,AVX512_CNL,AVX512_ICL",
-        "TF_ENABLE_ONEDNN_OPTS": "1",
-    },
+    isa: {name: values[place] for name, values in _SET_BY_ISA.items()} for place, isa in enumerate(("avx2", "avx512"))
 }
 """The variables that --isa sets."""
 FEATURES_OF_NUMPY_2 = {"avx2": ",AVX512_SPR,X86_V4", "avx512": ",AVX512_SPR"}
