@@ -9,7 +9,8 @@ from hvdtrain.datasets.sharding import steps_per_epoch
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces.strategy import Group
-from hvdtrain.training.start import AlreadyFinished, StartedRun
+from hvdtrain.training.loop import TrainingLoop
+from hvdtrain.training.start import AlreadyFinished
 
 
 class LoopPosition:
@@ -17,7 +18,7 @@ class LoopPosition:
 
     _config: Config
     _learner: UserLearner
-    _started: StartedRun | None
+    _training: TrainingLoop | None
     _finished: AlreadyFinished | None
 
     @property
@@ -78,8 +79,8 @@ class LoopPosition:
         return self._running.run.folder
 
     @property
-    def _running(self) -> StartedRun | AlreadyFinished:
-        running = self._started or self._finished
+    def _running(self) -> TrainingLoop | AlreadyFinished:
+        running = self._training or self._finished
         if running is None:
             raise UserError(
                 "the run has not begun, so it has no epoch, steps or folder yet",
@@ -93,8 +94,8 @@ class LoopPosition:
 
         Empty before the first one of this process.
         """
-        started = self._started
-        evaluation = started and started.reporter.evaluations.get(started.run.dataset.evaluated)
+        training = self._training
+        evaluation = training and training.reporter.evaluations.get(training.run.dataset.evaluated)
         if not evaluation or evaluation.scores.loss is None:
             return {}
         return {**evaluation.scores.metrics, "loss": evaluation.scores.loss}

@@ -133,12 +133,12 @@ def replay(segment: Segment) -> HashComparison:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     runtime = dataclasses.replace(runtime, runs=folder)
     try:
-        with start_run(RunContext(config, runtime, target, learner, dataset), replays=True) as started:
-            comparison, group = HashComparison(started.run, segment), learner.group
-            if reasons := _reasons(segment, started.run):
+        with start_run(RunContext(config, runtime, target, learner, dataset), replays=True) as training:
+            comparison, group = HashComparison(training.run, segment), learner.group
+            if reasons := _reasons(segment, training.run):
                 log.warning("different bits are to be expected: %s", "; ".join(reasons))
-            started.training.observers.append(comparison)
-            started.training.train()
+            training.observers.append(comparison)
+            training.train()
             # Equal on all ranks, which then end in the same way; only rank 0 has read the run.
             problem = group.broadcast("; ".join([comparison.difference, *reasons]) if comparison.difference else "")
         group.close()

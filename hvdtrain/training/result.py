@@ -24,31 +24,31 @@ from hvdtrain.system.phases import RESULT, phases
 from hvdtrain.system.text import printable
 from hvdtrain.training.averages import restoring
 from hvdtrain.training.evaluation import Scores
+from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.run import RunContext
-from hvdtrain.training.start import StartedRun
 from hvdtrain.training.state import broadcast_checkpoint, must_write
 from hvdtrain.training.timing import wait_share
 
 
-def finish(started: StartedRun) -> None:
+def finish(training: TrainingLoop) -> None:
     """Write the result, and leave the job in order; call it on every rank, after the last step.
 
     Raises TrainingError if ranks differ or the result cannot be written.
     """
-    run, reporter = started.run, started.reporter
+    run, reporter = training.run, training.reporter
     evaluated: EvaluatedPart = run.dataset.evaluated
-    last = reporter.evaluations.get(evaluated) or started.training.evaluate(evaluated)
-    tested = last if evaluated == "test" else started.training.evaluate("test")
+    last = reporter.evaluations.get(evaluated) or training.evaluate(evaluated)
+    tested = last if evaluated == "test" else training.evaluate("test")
     reporter.close()
     phases.begin(RESULT)
-    parameters = run.check_same_weights(started.training.at.step, "after the last step")
+    parameters = run.check_same_weights(training.at.step, "after the last step")
     log.info("rank %d ends with parameters %s", run.group.place, parameters)
     scores = {"validation": last.scores.record, "test": tested.scores.record} if evaluated != "test" else {}
-    chosen = {"validation": scores.get("validation"), "best": _test_best(started, scores) if scores else None}
-    content = {**_content(started, tested.scores, parameters), **chosen}
+    chosen = {"validation": scores.get("validation"), "best": _test_best(training, scores) if scores else None}
+    content = {**_content(training, tested.scores, parameters), **chosen}
     if run.is_rank_0:
         _store(run, content)
-        speed = f"{started.throughput.images_per_s:,.0f} {run.target.unit}/s"
+        speed = f"{training.throughput.images_per_s:,.0f} {run.target.unit}/s"
         texts = (_summary(tested.scores, content["per_class_accuracy"]), speed, f"parameters {parameters}")
         newest = content["best_checkpoint"] in (None, f"step-{content['steps']:08d}")
         best = "" if newest else f" (best checkpoint: {run.folder / BEST}, {_described_best(content)})"
@@ -76,12 +76,12 @@ def _described_best(content: dict[str, Any]) -> str:
     return ", ".join([content["best_checkpoint"], *(f"test {name} {value:.4f}" for name, value in figures.items())])
 
 
-def _early_stop(started: StartedRun) -> str | None:
+def _early_stop(training: TrainingLoop) -> str | None:
     """Why the run ended before its last step (--patience); None if it did not."""
-    run, at = started.run, started.training.at
+    run, at = training.run, training.at
     if at.step >= run.last_step or not at.has_waited(run.config.patience):
         return None
-    evaluation = started.reporter.evaluations[run.dataset.evaluated]
+    evaluation = training.reporter.evaluations[run.dataset.evaluated]
     score = score_of(evaluation.scores.loss, evaluation.scores.metrics, run.runtime.score, run.dataset.evaluated)
     title = printable(score.title) if score else f"{run.dataset.evaluated} score"
     return (
@@ -90,19 +90,19 @@ def _early_stop(started: StartedRun) -> str | None:
     )
 
 
-def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, Any]:
+def _content(training: TrainingLoop, scores: Scores, parameters: str) -> dict[str, Any]:
     """The content of `result.json`; call it on every rank."""
-    run, throughput = started.run, started.throughput
+    run, throughput = training.run, training.throughput
     peak_kib, waits = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, wait_share(throughput.intervals)
-    of_ranks = run.group.gather([peak_kib, throughput.seconds_per_step, started.compile_s, waits])
+    of_ranks = run.group.gather([peak_kib, throughput.seconds_per_step, training.compile_s, waits])
     peak_kib, step_s, compile_s, waits = map(max, zip(*of_ranks, strict=True))
-    bad_rows = started.batches.bad_rows.count(run.group)
+    bad_rows = training.batches.bad_rows.count(run.group)
     return {
         "accuracy": scores.metrics.get("accuracy"),
         "metrics": scores.metrics,
         "loss": scores.loss,
         "test_rows": scores.rows,
-        "steps": started.training.at.step,
+        "steps": training.at.step,
         "parameters": parameters,
         "images_per_s": throughput.images_per_s,
         "step_s": step_s,
@@ -110,7 +110,7 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
         "epoch_s": step_s * run.steps_per_epoch,
         "global_batch": run.global_batch,
         "best_checkpoint": best.path.name if (best := _best_entry(run)) else None,
-        "early_stop": _early_stop(started),
+        "early_stop": _early_stop(training),
         "outside_share": throughput.outside_share,
         "data_wait_share": waits,
         "bad_rows": bad_rows["train"],
@@ -133,13 +133,13 @@ def _best_entry(run: RunContext) -> Entry | None:
     return None
 
 
-def _test_best(started: StartedRun, last: dict[str, Any]) -> dict[str, Any] | None:
+def _test_best(training: TrainingLoop, last: dict[str, Any]) -> dict[str, Any] | None:
     """The scores of the best checkpoint, by which a run with validation data is compared; call it on every rank.
 
     last: those of the last weights, which the learner has before and after. None if there is no such checkpoint, or it
     cannot be read.
     """
-    run, training = started.run, started.training
+    run = training.run
     entry = _best_entry(run)
     name, step = run.group.broadcast((entry.path.name, entry.step) if entry else ("", -1))
     if not name:

@@ -17,28 +17,20 @@ from hvdtrain.collectives.surviving import SurvivingGroup
 from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.interfaces.learner import Position
-from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log, log_to_file
-from hvdtrain.runs.metrics import MetricsReader
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import OpenedRun
-from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 from hvdtrain.training import consistency
 from hvdtrain.training.averages import restoring
-from hvdtrain.training.balance import Balancing
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.loop import TrainingLoop
-from hvdtrain.training.observer import Observer
-from hvdtrain.training.ranks import IntervalCollector, StopRequest
-from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import Start, open_log, resume
 from hvdtrain.training.survival import Agreement, Standing, agree, receive, together
-from hvdtrain.training.timing import StepTimer, Throughput
 from hvdtrain.training.trial import try_out
-from hvdtrain.training.watchdog import MIN_LIMIT_S, Watchdog
+from hvdtrain.training.watchdog import MIN_LIMIT_S
 
 
 class AlreadyFinished(Exception):
@@ -60,59 +52,8 @@ def check_trackers(runtime: RuntimeOptions) -> None:
         trackers.check(runtime.tracker)
 
 
-class StartedRun:
-    """A run that is ready for its first step: the loop, and all who watch it.
-
-    start: where it begins. reader: of the run's data. stack: of what ends with the run.
-    """
-
-    def __init__(self, run: RunContext, start: Start, reader: Reader, stack: contextlib.ExitStack) -> None:
-        timer, at = StepTimer(run.group), start.position
-        phases.start_run(run.learner.between_steps, timer.on_step_time)
-        self.run, self.batches, self.throughput = run, Batches(run, reader), Throughput()
-        if run.is_over(at):  # the process that made the steps has ended before it wrote their result
-            self.throughput.recall(MetricsReader(run.folder / metrics.NAME).read().of_kind("train"), run.global_batch)
-        stop = StopRequest(run.folder, run.group)
-        watchdog = Watchdog(run.folder, run.group, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
-        self.reporter = Reporter(run, at, self.batches, self.throughput, stack)
-        observers: list[Observer] = [watchdog, self.reporter, self.throughput, Balancing(run, self.reporter)]
-        if run.runtime.timeline:
-            from hvdtrain.training.tracing import Tracing
-
-            observers.append(Tracing(run, self.reporter.show))
-        ranks = IntervalCollector(run, self.batches, timer.take, stop)
-        self.log, ranks.losses = ranks.log, start.losses
-        self.training = TrainingLoop(run, start, self.batches, ranks, self.reporter, observers)
-        self.compile_s = 0.0
-        """Seconds that this rank took to compile its step."""
-        for ends in (stop, watchdog, contextlib.closing(self.reporter), recorded_end(run)):
-            stack.enter_context(ends)
-
-    @property
-    def at(self) -> Position:
-        return self.training.at
-
-    def introduce(self) -> None:
-        """Say what is trained, and compile the learner's step, if --compile asks for it, before any of it is timed.
-
-        A rank that cannot compile logs why, and trains uncompiled. No rank waits for the others here.
-        """
-        self.reporter.introduce()
-        run = self.run
-        if not run.config.compile:
-            return
-        try:
-            self.compile_s = run.learner.compile(run.dataset.train[np.arange(-(-run.global_batch // run.group.size))])
-        except Exception as error:  # of a kind that PyTorch does not document
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            log.warning("--compile: training continues uncompiled: %s", reason)
-            log_to_file(logging.INFO, traceback.format_exc())
-        if self.compile_s:
-            self.reporter.show(f"compiled the step in {self.compile_s:.1f} s")
-
-
 @contextlib.contextmanager
-def start_run(run: RunContext, replays: bool = False) -> Iterator[StartedRun]:
+def start_run(run: RunContext, replays: bool = False) -> Iterator[TrainingLoop]:
     """Start a run, resume it, or join the ranks that train it; inside, its folder is locked and its log open.
 
     run: without a folder. replays: see `resume`. Raises what `train` raises, and AlreadyFinished.
@@ -125,9 +66,30 @@ def start_run(run: RunContext, replays: bool = False) -> Iterator[StartedRun]:
         try_out(run)
         run.learner.set_length(config.epochs * run.steps_per_epoch, config.epochs)
         stack.enter_context(reader)  # before other ranks wait for this one
-        started = StartedRun(run, _begin_or_join(run, reader, replays), reader, stack)
-        started.introduce()
-        yield started
+        training = TrainingLoop(run, _begin_or_join(run, reader, replays), reader, stack)
+        stack.enter_context(recorded_end(run))
+        _introduce(training)
+        yield training
+
+
+def _introduce(training: TrainingLoop) -> None:
+    """Say what is trained, and compile the learner's step, if --compile asks for it, before any of it is timed.
+
+    A rank that cannot compile logs why, and trains uncompiled. No rank waits for the others here.
+    """
+    training.reporter.introduce()
+    run = training.run
+    if not run.config.compile:
+        return
+    rows = run.dataset.train[np.arange(-(-run.global_batch // run.group.size))]
+    try:
+        training.compile_s = run.learner.compile(rows)
+    except Exception as error:  # of a kind that PyTorch does not document
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        log.warning("--compile: training continues uncompiled: %s", reason)
+        log_to_file(logging.INFO, traceback.format_exc())
+    if training.compile_s:
+        training.reporter.show(f"compiled the step in {training.compile_s:.1f} s")
 
 
 def _begin_or_join(run: RunContext, reader: Reader, replays: bool) -> Start:

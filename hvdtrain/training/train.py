@@ -32,8 +32,8 @@ def train(
     learner = build_learner(config, target, target.initial_weights(config), runtime)
 
     try:
-        with start_run(RunContext(config, runtime, target, learner, dataset, examine_host)) as started:
-            started.training.train(lambda: result.finish(started))
+        with start_run(RunContext(config, runtime, target, learner, dataset, examine_host)) as training:
+            training.train(lambda: result.finish(training))
     except AlreadyFinished as finished:
         return finished.run.folder
-    return started.run.folder
+    return training.run.folder

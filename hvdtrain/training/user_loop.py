@@ -68,7 +68,7 @@ class UserLoop(LoopPosition):
         self._config, self._runtime, self._examine_host = config, runtime, examine_host
         self._learner = build_user_learner(config, self._script, runtime)
         self._stack = contextlib.ExitStack()
-        self._started = self._finished = None
+        self._training = self._finished = None
         self._stream: Iterator[Arrays] = iter(())
         """The rest of the run: the batches that the script gets."""
         self._turn: Turn | None = None
@@ -119,7 +119,7 @@ class UserLoop(LoopPosition):
 
         Each has state_dict() and load_state_dict(). Call it before `batches`. Raises UserError otherwise.
         """
-        is_time = self._is_set_up and not self._started
+        is_time = self._is_set_up and not self._training
         _check_time("register", is_time, "call it after setup() and before batches()")
         self._learner.register(states)
 
@@ -156,7 +156,7 @@ class UserLoop(LoopPosition):
         evaluate: Callable[..., Any] | None,
         validation: Any,
     ) -> None:
-        is_time = self._is_set_up and not (self._started or self._finished)
+        is_time = self._is_set_up and not (self._training or self._finished)
         _check_time(name, is_time, "call it once, after setup()")
         has_rows = test is not None or validation is not None or Division.by(self._config).validation > 0
         if has_rows != (evaluate is not None):
@@ -168,21 +168,21 @@ class UserLoop(LoopPosition):
         dataset = self._script.load(train, test, validation, self._config)
         run = RunContext(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
         try:
-            started = self._started = self._stack.enter_context(start_run(run))
+            training = self._training = self._stack.enter_context(start_run(run))
         except AlreadyFinished as finished:  # the script goes on after its loop
             self._finished = finished
             return
-        if started.at.epoch and started.at.rows_in_epoch:  # resumed in the middle of an epoch
+        if training.at.epoch and training.at.rows_in_epoch:  # resumed in the middle of an epoch
             self._resumed_schedules = self._learner.schedule_steps()
-        self._stream = started.training.run(self._make_steps, self._finish, at_epoch_end)
+        self._stream = training.train_by(self._make_steps, self._finish, at_epoch_end)
 
     def _make_steps(self, batches: Iterator[Batch], _: int) -> Iterator[Arrays]:
         """The arrays of each batch, and the steps that the script makes with them; see `MakeSteps`."""
-        assert self._started
+        assert self._training
         for batch in batches:
             turn = yield from self._turns(batch)
             if turn.loss is not None:
-                self._started.training.after_step(turn.loss)
+                self._training.after_step(turn.loss)
             if phases.is_leaving:
                 return
 
@@ -212,8 +212,8 @@ class UserLoop(LoopPosition):
 
         Not either at the end of a run that --max-steps ends before: a resumed one goes on in the middle of the epoch.
         """
-        assert self._started
-        training, learner = self._started.training, self._learner
+        assert self._training
+        training, learner = self._training, self._learner
         training.evaluate_epoch()
         at = training.at
         if not (at.rows_in_epoch or phases.is_leaving) and learner.ended_epochs != at.epoch:
@@ -221,8 +221,8 @@ class UserLoop(LoopPosition):
             yield EPOCH_END
 
     def _finish(self) -> None:
-        assert self._started
-        result.finish(self._started)
+        assert self._training
+        result.finish(self._training)
         self._is_complete = True
 
     def log(self, **values: Any) -> None:
@@ -231,10 +231,10 @@ class UserLoop(LoopPosition):
         Each is averaged over the steps since the last logging step, and over the ranks that have logged it. It does not
         wait for other ranks, so that each may log what it has. Raises UserError for what is no number.
         """
-        started = self._started
-        _check_time("log", bool(started) and not self._is_complete, "call it for a batch, before or after step()")
-        assert started
-        started.log(values)
+        training = self._training
+        _check_time("log", bool(training) and not self._is_complete, "call it for a batch, before or after step()")
+        assert training
+        training.log(values)
 
     def step(self, losses: Any) -> bool:
         """Train on the losses of the batch's rows, (n,): backward, gradients over all ranks, and update.

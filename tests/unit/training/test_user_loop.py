@@ -245,7 +245,7 @@ def test_ranks_whose_optimizers_have_another_order_are_an_error(start):
         with start(f"run{order}") as run:
             model, _ = parts()
             train(run, model, torch.optim.SGD([*model.parameters()][::order], lr=0.1))
-            shared.append(run._started.run.shared_values | {"--name": ""})
+            shared.append(run._training.run.shared_values | {"--name": ""})
     with pytest.raises(UserError, match="a set has another order on each rank") as raised:
         consistency.check_same_options(SimpleNamespace(gather=lambda _: shared), {})
     assert "rank 1 has the optimizer's parameters in the order 2.bias, 2.weight, 0.bias, ..." in raised.value.reason
