@@ -27,8 +27,8 @@ from hvdtrain.training.averages import restoring
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.run import RunContext
-from hvdtrain.training.state import Start, open_log, resume
-from hvdtrain.training.survival import Agreement, Standing, agree, receive, together
+from hvdtrain.training.state import Start, resume
+from hvdtrain.training.survival import Standing, agree, join_others, together
 from hvdtrain.training.trial import try_out
 from hvdtrain.training.watchdog import MIN_LIMIT_S
 
@@ -104,7 +104,7 @@ def _begin_or_join(run: RunContext, reader: Reader, replays: bool) -> Start:
     def begin_or_join() -> Start:
         agreement = agree(group, Standing())
         if agreement.root >= 0:
-            start = _join(run, agreement)
+            start = join_others(run, agreement)
         else:
             run.learner.load(broadcast_arrays(group, run.learner.weights()))
             start = _begin(run, replays)
@@ -122,15 +122,12 @@ def _begin(run: RunContext, replays: bool) -> Start:
     if run.in_shards:
         consistency.check_same_arithmetic(run.group, run.arithmetic)
     start = resume(run, replays)
-    resumed = start.resumed
-    run.folder = start.folder
-    run.parent = "" if resumed is None or resumed.is_relative_to(start.folder) else f"{resumed}"
     if start.is_finished:
         _leave_as_it_is(run, start.position)
     if run.local_steps:
         run.local_steps.begin(start.position.step)
     if run.is_rank_0:
-        agent_pipe.send(OpenedRun(str(run.folder), run.runtime.auto_resume, str(resumed or "")))
+        agent_pipe.send(OpenedRun(str(run.folder), run.runtime.auto_resume, str(start.resumed or "")))
     weights = run.learner.weights()
     run.not_finite_at_first.update(consistency.not_finite(weights))
     parameters = run.check_same_weights(start.position.step, "before the first step", weights)
@@ -138,16 +135,6 @@ def _begin(run: RunContext, replays: bool) -> Start:
     if run.in_shards:
         consistency.warn_of_processors(run.group, run.arithmetic)
     return start
-
-
-def _join(run: RunContext, agreement: Agreement) -> Start:
-    """Go on with the others, who train already, from their state."""
-    group, given = run.group, receive(run, agreement.root)
-    run.folder = given.folder
-    open_log(run.folder, group, run.runtime)
-    log.info("rank %d joins %d others at step %d", group.place, group.size - 1, agreement.step)
-    run.not_finite_at_first.update(consistency.not_finite(run.learner.weights()))
-    return Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled)
 
 
 def _warm_up(run: RunContext, reader: Reader) -> None:

@@ -33,7 +33,6 @@ from hvdtrain.training.starting_weights import StartingWeights
 
 
 class Start(NamedTuple):
-    folder: Path
     position: Position
     resumed: Path | None = None
     """The checkpoint that it resumes from, of this run or another."""
@@ -46,11 +45,11 @@ class Start(NamedTuple):
 
 
 def resume(run: RunContext, replays: bool = False) -> Start:
-    """Where the run starts; loads the state to resume, if there is one, into the learner.
+    """Where the run starts; gives it its folder, and loads the state to resume, if there is one, into the learner.
 
-    run: without a folder. replays: whether other arithmetic than the checkpoint's is allowed, see
-    `consistency.check_resumed`. Call it on every rank; rank 0 acquires the lock of the folder. Raises UserError, on all
-    ranks, if another job holds it, if there is no usable checkpoint, or it does not match the options.
+    replays: whether other arithmetic than the checkpoint's is allowed, see `consistency.check_resumed`. Call it on
+    every rank; rank 0 acquires the lock of the folder. Raises UserError, on all ranks, if another job holds it, if
+    there is no usable checkpoint, or it does not match the options.
     """
     config, learner, group = run.config, run.learner, run.group
     local_saved, weights = None, None
@@ -65,6 +64,7 @@ def resume(run: RunContext, replays: bool = False) -> Start:
     refusal, (folder, path, has_result) = group.broadcast((refusal, opened))
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
         raise UserError(*refusal)
+    run.folder, run.parent = folder, "" if path is None or path.is_relative_to(folder) else f"{path}"
     saved = broadcast_checkpoint(group, local_saved and _for_ranks(local_saved, learner))
     is_finished = has_result and saved is not None and run.is_over(_recounted(run, saved))
     if is_finished:
@@ -73,7 +73,7 @@ def resume(run: RunContext, replays: bool = False) -> Start:
         open_log(folder, group, run.runtime)
     if path is None or saved is None:
         _begin_with(learner, weights)
-        return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
+        return Start(Position(global_batch=config.global_batch(group.size), seed=config.seed))
     if not replays and (run.in_shards or saved.arithmetic):
         consistency.check_resumed(config, run.arithmetic, path, saved)
     restore(run, path, saved)
@@ -82,7 +82,7 @@ def resume(run: RunContext, replays: bool = False) -> Start:
         log.warning(
             "each of the checkpoint's %d ranks has its own optimizer state; all ranks resume from rank 0's", ranks
         )
-    return Start(folder, _resumed(learner, path, saved), path, is_finished)
+    return Start(_resumed(learner, path, saved), path, is_finished)
 
 
 def _begin_with(learner: Learner, local: StartingWeights | None) -> None:

@@ -18,6 +18,7 @@ from hvdtrain.collectives.surviving import RanksChange, RanksChanged, RanksJoin,
 from hvdtrain.errors import TrainingError
 from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.interfaces.strategy import Group
+from hvdtrain.runs.console import log
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.agent_pipe import Excluded
 from hvdtrain.system.phases import RENEWING, phases
@@ -25,7 +26,7 @@ from hvdtrain.training import consistency
 from hvdtrain.training.observer import Pause
 from hvdtrain.training.ranks import IntervalCollector
 from hvdtrain.training.run import RunContext
-from hvdtrain.training.state import broadcast_checkpoint, restore
+from hvdtrain.training.state import Start, broadcast_checkpoint, open_log, restore
 
 T = TypeVar("T")
 
@@ -133,13 +134,13 @@ def renew(
     return at, is_done, Pause(changes, time.monotonic() - began, int(in_step and at.step == before))
 
 
-def receive(run: RunContext, root: int) -> Handover:
-    """On a rank that joins others which train: their state, which is loaded into the learner.
+def join_others(run: RunContext, agreement: Agreement) -> Start:
+    """On a rank that joins others, which train already: where it goes on with them, from their state.
 
     Raises TrainingError if its options, data or arithmetic are not theirs; they go on without it, and without its host.
     """
-    given = hand_over(run.group, None, root)
-    rank, local = run.group.place, run.shared_values
+    group, given = run.group, hand_over(run.group, None, agreement.root)
+    rank, local = group.place, run.shared_values
     others = ((name, value, local.get(name)) for name, value in given.options.items() if local.get(name) != value)
     problems = [f"has {name} {own}, and the others have {value}" for name, value, own in others]
     bits = consistency.changes(given.state.arithmetic, run.arithmetic)
@@ -149,5 +150,8 @@ def receive(run: RunContext, root: int) -> Handover:
         remedy = "use hosts of one kind, with the same files"
         raise TrainingError(f"rank {rank} cannot join: it {problems[0]}", remedy, rank=rank)
     restore(run, given.folder, given.state)
-    run.learner.skipped = given.skipped
-    return given
+    run.folder, run.learner.skipped = given.folder, given.skipped
+    open_log(run.folder, group, run.runtime)
+    log.info("rank %d joins %d others at step %d", rank, group.size - 1, agreement.step)
+    run.not_finite_at_first.update(consistency.not_finite(run.learner.weights()))
+    return Start(given.state.position, losses=given.losses, is_settled=agreement.is_settled)

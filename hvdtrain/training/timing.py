@@ -25,14 +25,6 @@ MIN_PARTS = 3
 """A window has so many parts, even if they take longer than WINDOW_S."""
 
 
-class _Reading(NamedTuple):
-    """What the clocks show at a moment."""
-
-    now_s: float
-    communicate_s: float | None
-    data_s: float
-
-
 class StepTimer:
     """Times the steps of this rank: what `phases` says belongs to a step, without evaluations, checkpoints and sums.
 
@@ -43,7 +35,7 @@ class StepTimer:
         self._group = group
         self._taken = NO_TIME
         """Of all steps when `take` was called last."""
-        self._state: tuple[StepSeconds, _Reading | None] = NO_TIME, None
+        self._state: tuple[StepSeconds, StepSeconds | None] = NO_TIME, None
         """Of all steps up to that moment, and the beginning of the present steps: one value, so that a reader in
         another thread sees both."""
 
@@ -66,19 +58,13 @@ class StepTimer:
         total, began = self._state
         return total.plus(self._since(began))
 
-    def _read(self) -> _Reading:
-        return _Reading(time.perf_counter(), self._group.communicate_s, phases.seconds(DATA))
+    def _read(self) -> StepSeconds:
+        """The clocks: the difference of two readings is the time between them."""
+        communicate_s, data_s = self._group.communicate_s, phases.seconds(DATA)
+        return StepSeconds(time.perf_counter() - (communicate_s or 0.0) - data_s, communicate_s, data_s)
 
-    def _since(self, began: _Reading | None) -> StepSeconds:
-        if began is None:
-            return NO_TIME
-        now = self._read()
-        seconds, data_s = now.now_s - began.now_s, now.data_s - began.data_s
-        if now.communicate_s is None or began.communicate_s is None:
-            return StepSeconds(max(seconds - data_s, 0.0), None, data_s)
-        # Horovod's figure can shrink a little where other tensors follow those of the last step.
-        communicate_s = min(max(now.communicate_s - began.communicate_s, 0.0), seconds - data_s)
-        return StepSeconds(max(seconds - communicate_s - data_s, 0.0), communicate_s, data_s)
+    def _since(self, began: StepSeconds | None) -> StepSeconds:
+        return self._read().minus(began) if began else NO_TIME
 
 
 class StepsInterval(NamedTuple):
