@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hvdtrain.collectives.arrays import share_local_arrays
+from hvdtrain.config.score import Score, score_of
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Evaluated
@@ -30,8 +31,8 @@ MAX_CONFUSED = 1000
 """With more classes there is no confusion matrix: its size grows with their square, and nobody reads it."""
 
 
-class Scores(NamedTuple):
-    """An evaluation over all rows of validation or test data."""
+class Evaluation(NamedTuple):
+    """An evaluation by all ranks, over all rows of validation or test data."""
 
     loss: float | None
     """Mean loss, nats; None without rows."""
@@ -43,6 +44,13 @@ class Scores(NamedTuple):
     """Rows that were read."""
     by_class: np.ndarray | None = None
     """int64 (classes, 2): the rows of each class, and how many of them were right; None for a task."""
+    part: EvaluatedPart = "test"
+    seconds: Sequence[float] = ()
+    """What each rank took for its share."""
+
+    def score(self, choice: str) -> Score | None:
+        """The one that a value of --score names; None if there are no rows."""
+        return score_of(self.loss, self.metrics, choice, self.part)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -57,15 +65,6 @@ class Scores(NamedTuple):
             return list(self.by_class[:, 1] / self.by_class[:, 0])
 
 
-class Evaluation(NamedTuple):
-    """An evaluation over all ranks."""
-
-    scores: Scores
-    seconds: list[float]
-    """What each rank took for its share."""
-    part: EvaluatedPart = "test"
-
-
 def evaluate(
     run: RunContext, batches: Batches, step: int, part: EvaluatedPart, on_batch: Callable[[int], None]
 ) -> Evaluation:
@@ -77,7 +76,7 @@ def evaluate(
     """
     phases.begin(EVALUATION)
     if not len(run.dataset.parts[part]):
-        return Evaluation(Scores(None, {}, None), [0.0] * run.group.size, part)
+        return Evaluation(None, {}, None, part=part, seconds=[0.0] * run.group.size)
     began = time.perf_counter()
     sums = Sums(run.target.confused_classes(run.dataset))
     if run.group.size > 1:
@@ -89,7 +88,7 @@ def evaluate(
     for names in sums.renamed if run.is_rank_0 else ():
         _say_renamed(f"{run.folder}", *names)
     seconds = run.group.gather(time.perf_counter() - began)
-    return Evaluation(sums.join(run.group, part), seconds, part)
+    return sums.join(run.group, part)._replace(seconds=seconds)
 
 
 def _evaluate_rows(
@@ -142,7 +141,7 @@ class Sums:
         if self._confusion.size:
             np.add.at(self._confusion, (labels, evaluated.predicted), 1)
 
-    def join(self, group: Group, part: EvaluatedPart = "test") -> Scores:
+    def join(self, group: Group, part: EvaluatedPart = "test") -> Evaluation:
         """The scores over all ranks: exactly those of a single process. Call it on every rank.
 
         Raises UserError if there is no row.
@@ -158,7 +157,7 @@ class Sums:
         names = sorted(set().union(*(values for _, values in gathered)))
         means = {name: total([value for _, of in gathered for value in of.get(name, ())]) / rows for name in names}
         loss = means.pop(LOSS)
-        return Scores(loss, means, confusion, rows, by_class)
+        return Evaluation(loss, means, confusion, rows, by_class, part)
 
 
 LOSS = ""

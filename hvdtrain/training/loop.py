@@ -10,7 +10,7 @@ from typing import Any
 
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.surviving import RanksChanged, leave_if_agreed
-from hvdtrain.config.score import Score, score_of
+from hvdtrain.config.score import Score
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import Stopped
 from hvdtrain.interfaces.combining import StepLoss
@@ -185,9 +185,8 @@ class TrainingLoop:
             self._join_epoch()
         if not stops_with_score:
             self._ranks.stop_if_asked(self.at, self._save)
-        part = self.run.dataset.evaluated
-        scores = (self._evaluation or self.evaluate(part)).scores
-        score = score_of(scores.loss, scores.metrics, self.run.runtime.score, part)
+        evaluation = self._evaluation or self.evaluate(self.run.dataset.evaluated)
+        score = evaluation.score(self.run.runtime.score)
         if score and not self.at.rows_in_epoch:
             self.at = self.at.scored(score.order, score.choice)
         if stops_with_score:

@@ -96,6 +96,6 @@ class LoopPosition:
         """
         training = self._training
         evaluation = training and training.reporter.evaluations.get(training.run.dataset.evaluated)
-        if not evaluation or evaluation.scores.loss is None:
+        if not evaluation or evaluation.loss is None:
             return {}
-        return {**evaluation.scores.metrics, "loss": evaluation.scores.loss}
+        return {**evaluation.metrics, "loss": evaluation.loss}

@@ -12,7 +12,7 @@ from typing import Any
 
 from hvdtrain.collectives.groups import by_rank
 from hvdtrain.collectives.surviving import RanksChange
-from hvdtrain.config.score import AUTO, LOSS, score_of
+from hvdtrain.config.score import AUTO, LOSS
 from hvdtrain.frameworks import arithmetic
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import EvaluatedPart, Part
@@ -23,7 +23,7 @@ from hvdtrain.system import resources
 from hvdtrain.system.files import read_json
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.training.batches import Batches
-from hvdtrain.training.evaluation import Evaluation, Scores
+from hvdtrain.training.evaluation import Evaluation
 from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import LoggedInterval
 from hvdtrain.training.run import RunContext
@@ -207,26 +207,26 @@ class Reporter(Observer):
     def evaluated(self, at: Position, evaluation: Evaluation) -> None:
         """Record an evaluation, and how reading went since the last one; exchanges values of all ranks."""
         self.evaluations[evaluation.part] = evaluation
-        step, epoch, scores = at.step, at.step / self._run.steps_per_epoch, evaluation.scores
-        if self._writer and scores.loss is not None:
-            self._writer.write(evaluation.part, step, epoch=epoch, loss=scores.loss, **scores.metrics)
+        if self._writer and evaluation.loss is not None:
+            epoch = at.step / self._run.steps_per_epoch
+            self._writer.write(evaluation.part, at.step, epoch=epoch, loss=evaluation.loss, **evaluation.metrics)
         if evaluation.part == self._run.dataset.evaluated:  # else it is not one of training, but the test at its end
             self._show_epoch(at, evaluation)
 
     def _show_epoch(self, at: Position, evaluation: Evaluation) -> None:
-        step, group, scores = at.step, self._run.group, evaluation.scores
+        group = self._run.group
         wait_shares = dict(zip(group.ranks, group.gather(wait_share([steps for steps, _ in self._epoch])), strict=True))
         reader = self._batches.reader
         workers = reader.workers if reader.reads_ahead else None
         data = data_texts(wait_shares, workers, self._batches.bad_rows.count(group))
-        self._metrics = [f"{name} {value:.4f}" for name, value in scores.metrics.items()]
+        self._metrics = [f"{name} {value:.4f}" for name, value in evaluation.metrics.items()]
         if self._writer:
-            self._writer.write("ranks", step, evaluation_s=by_rank(group, evaluation.seconds))
+            self._writer.write("ranks", at.step, evaluation_s=by_rank(group, evaluation.seconds))
         self._slow_ranks.add_evaluation(evaluation.seconds, self._run.assignment.counts)
-        self._check_score(scores)
+        self._check_score(evaluation)
         epochs, part = self._run.config.epochs, at.rows_in_epoch / self._run.samples
         name = f"{at.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{at.epoch}/{epochs}"
-        test = [] if scores.loss is None else [f"{evaluation.part} loss {scores.loss:.4f}"]
+        test = [] if evaluation.loss is None else [f"{evaluation.part} loss {evaluation.loss:.4f}"]
         test += [f"{evaluation.part} {metric}" for metric in self._metrics]
         train = self._epoch_texts()
         self._epoch = []
@@ -244,14 +244,14 @@ class Reporter(Observer):
         lr = self._last_interval["lr"]
         return [f"train loss {loss:.4f}", f"lr {lr:.3g}", f"{speed:,.0f} {self._run.target.unit}/s"]
 
-    def _check_score(self, scores: Scores) -> None:
+    def _check_score(self, evaluation: Evaluation) -> None:
         """Warn, once, if the metric that --score names is not measured."""
-        choice, measured = self._run.runtime.score, score_of(scores.loss, scores.metrics, self._run.runtime.score)
+        choice, measured = self._run.runtime.score, evaluation.score(self._run.runtime.score)
         if self._has_warned_of_score or not measured or measured.choice == choice:
             return
         self._has_warned_of_score = True
         if self._run.is_rank_0:
-            known = (*scores.metrics, LOSS)
+            known = (*evaluation.metrics, LOSS)
             meant = printable(did_you_mean(choice.partition(":")[2], known))
             names = printable(", ".join(known))
             log.warning("--score %s: no such metric%s (there are %s); %s is taken", choice, meant, names, measured.name)

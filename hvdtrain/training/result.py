@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.config.score import score_of
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.interfaces.reading import EvaluatedPart
@@ -23,7 +22,7 @@ from hvdtrain.system.checkpoint_folder import BEST, Entry
 from hvdtrain.system.phases import RESULT, phases
 from hvdtrain.system.text import printable
 from hvdtrain.training.averages import restoring
-from hvdtrain.training.evaluation import Scores
+from hvdtrain.training.evaluation import Evaluation
 from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import broadcast_checkpoint, must_write
@@ -43,13 +42,13 @@ def finish(training: TrainingLoop) -> None:
     phases.begin(RESULT)
     parameters = run.check_same_weights(training.at.step, "after the last step")
     log.info("rank %d ends with parameters %s", run.group.place, parameters)
-    scores = {"validation": last.scores.record, "test": tested.scores.record} if evaluated != "test" else {}
+    scores = {"validation": last.record, "test": tested.record} if evaluated != "test" else {}
     chosen = {"validation": scores.get("validation"), "best": _test_best(training, scores) if scores else None}
-    content = {**_content(training, tested.scores, parameters), **chosen}
+    content = {**_content(training, tested, parameters), **chosen}
     if run.is_rank_0:
         _store(run, content)
         speed = f"{training.throughput.images_per_s:,.0f} {run.target.unit}/s"
-        texts = (_summary(tested.scores, content["per_class_accuracy"]), speed, f"parameters {parameters}")
+        texts = (_summary(tested, content["per_class_accuracy"]), speed, f"parameters {parameters}")
         newest = content["best_checkpoint"] in (None, f"step-{content['steps']:08d}")
         best = "" if newest else f" (best checkpoint: {run.folder / BEST}, {_described_best(content)})"
         if content["early_stop"]:
@@ -58,7 +57,7 @@ def finish(training: TrainingLoop) -> None:
     run.group.close()
 
 
-def _summary(scores: Scores, per_class: dict[str, float]) -> str:
+def _summary(scores: Evaluation, per_class: dict[str, float]) -> str:
     """The test's metrics, or its loss if there are none."""
     texts = [f"test {name} {value:.4f}" for name, value in scores.metrics.items()]
     if per_class:
@@ -81,8 +80,7 @@ def _early_stop(training: TrainingLoop) -> str | None:
     run, at = training.run, training.at
     if at.step >= run.last_step or not at.has_waited(run.config.patience):
         return None
-    evaluation = training.reporter.evaluations[run.dataset.evaluated]
-    score = score_of(evaluation.scores.loss, evaluation.scores.metrics, run.runtime.score, run.dataset.evaluated)
+    score = training.reporter.evaluations[run.dataset.evaluated].score(run.runtime.score)
     title = printable(score.title) if score else f"{run.dataset.evaluated} score"
     return (
         f"stopped early, after epoch {at.epoch} of {run.config.epochs}: no better {title} than that of epoch "
@@ -90,7 +88,7 @@ def _early_stop(training: TrainingLoop) -> str | None:
     )
 
 
-def _content(training: TrainingLoop, scores: Scores, parameters: str) -> dict[str, Any]:
+def _content(training: TrainingLoop, scores: Evaluation, parameters: str) -> dict[str, Any]:
     """The content of `result.json`; call it on every rank."""
     run, throughput = training.run, training.throughput
     peak_kib, waits = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, wait_share(throughput.intervals)
@@ -152,7 +150,7 @@ def _test_best(training: TrainingLoop, last: dict[str, Any]) -> dict[str, Any] |
     with restoring(run.learner):  # also where ranks have changed, which end the run with these weights again
         run.learner.load(best.weights)
         run.learner.load_averages(best.averages)
-        validated, tested = (training.evaluate(part, step).scores for part in ("validation", "test"))
+        validated, tested = (training.evaluate(part, step) for part in ("validation", "test"))
     return {"checkpoint": name, "step": step, "validation": validated.record, "test": tested.record}
 
 
