@@ -85,8 +85,6 @@ def evaluate(
     with averaged(run.learner):
         _evaluate_rows(run, batches, step, part, sums, on_batch)
     phases.begin(EVALUATION)
-    for names in sums.renamed if run.is_rank_0 else ():
-        _say_renamed(f"{run.folder}", *names)
     seconds = run.group.gather(time.perf_counter() - began)
     return sums.join(run.group, part)._replace(seconds=seconds)
 
@@ -121,8 +119,6 @@ class Sums:
         self._rows = 0
         self._values: dict[str, list[float]] = {LOSS: []}
         """The sums of each evaluation step, by name."""
-        self.renamed: dict[tuple[str, str], None] = {}
-        """Metrics that the record has by another name, and that name."""
         self._by_class = np.zeros((classes, 2))
         self._confusion = np.zeros((classes, classes) if classes <= MAX_CONFUSED else (0, 0))
 
@@ -132,7 +128,7 @@ class Sums:
         for name, recorded in recorded_names(evaluated.metrics).items():
             self._values.setdefault(recorded, []).append(evaluated.metrics[name])
             if recorded != name:
-                self.renamed[name, recorded] = None
+                _say_renamed(name, recorded)
         if evaluated.predicted is None or not self._by_class.size:
             return
         labels = arrays[1]
@@ -176,6 +172,6 @@ def recorded_names(metrics: Collection[str]) -> dict[str, str]:
 
 
 @functools.cache
-def _say_renamed(folder: str, name: str, recorded: str) -> None:
-    """Log it, once for each run."""
+def _say_renamed(name: str, recorded: str) -> None:
+    """Log it, once."""
     log.info("the metric %r is recorded as %r, as the record has a value of its own by that name", name, recorded)

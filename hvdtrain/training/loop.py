@@ -105,7 +105,7 @@ class TrainingLoop:
         self.batches.prepare()
         self._announce(Observer.started)
         if not self._is_settled:  # ranks have changed before all of them had done what was due after the last step
-            if self._ends_epoch:
+            if self.at.step % self.run.steps_per_epoch == 0 or self.at.step >= self.run.last_step:
                 yield from at_epoch_end()
                 self._end_epoch()
             else:
@@ -152,11 +152,6 @@ class TrainingLoop:
         if self.at.step < self._epoch_end:  # the end of the epoch joins and saves
             (self._do_what_is_due if is_sync_point else self._end_step)()
         phases.begin(phases.between)
-
-    @property
-    def _ends_epoch(self) -> bool:
-        """Whether the last step was that of an epoch, or of the run."""
-        return self.at.step % self.run.steps_per_epoch == 0 or self.at.step >= self.run.last_step
 
     def _end_step(self) -> None:
         """All that was due after the step is done."""

@@ -96,12 +96,11 @@ class Throughput(Observer):
 
     def __init__(self) -> None:
         self.intervals: list[StepsInterval] = []
-        self._has_begun = False
+        self._at: Position | None = None
 
     def started(self, at: Position) -> None:
         """The first interval begins here; that of a rank that goes on with others goes on."""
-        if not self._has_begun:
-            self._has_begun = True
+        if self._at is None:
             self.epoch_started(at)
 
     def recall(self, records: Sequence[Mapping[str, Any]], global_batch: int) -> None:
@@ -126,6 +125,7 @@ class Throughput(Observer):
 
     def interval(self, at: Position) -> StepsInterval | None:
         """End the interval here, in an epoch, and begin the next; None without a step."""
+        assert self._at
         seconds, steps = time.perf_counter() - self._began, at.step - self._at.step
         if steps == 0:
             return None
