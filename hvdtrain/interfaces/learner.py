@@ -84,7 +84,7 @@ class Learner(abc.ABC):
     frozen: frozenset[str] = frozenset()
     """Names of `weights` that nothing changes, as far as they are known."""
     optimizer_order: tuple[str, ...] = ()
-    """Names of the parameters as the optimizer has them, where a user's code decides that: the same on every rank."""
+    """Names of the parameters as the optimizer has them, which a user's code may decide: the same on every rank."""
     state_by_rank: bool = False
     """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
     skipped: int = 0

@@ -137,13 +137,12 @@ class Batches:
         batches = [
             self._batch(part, rows, lr, step, number) for (number, part), rows in zip(parts.items(), read, strict=True)
         ]
-        if not run.in_shards:
-            self._count(batches)
-            return batches[0]
         audit = self.audit(step)
         if audit and audit.by == run.group.rank:
             batches[-1] = batches[-1]._replace(is_witness=True)
-        self._count(batches)
+        self.rows += sum(int(np.count_nonzero(batch.weights)) for batch in batches if not batch.is_witness)
+        if not run.in_shards:
+            return batches[0]
         nothing = (), NO_WEIGHTS, lr, step, NO_ROWS
         return Batch(*nothing, shards=tuple(batches), all_shards=self._with_rows(step), audit=audit)
 
@@ -152,9 +151,6 @@ class Batches:
             part.weights[list(rows.bad)] = 0
             self.bad_rows.add("train", part.rows, rows.bad)
         return Batch(rows.arrays, part.weights, lr, step, part.rows, number)
-
-    def _count(self, batches: Sequence[Batch]) -> None:
-        self.rows += sum(int(np.count_nonzero(batch.weights)) for batch in batches if not batch.is_witness)
 
     def only(self, step: int, epoch: int, audit: Audit) -> Batch:
         """A step of this epoch that only computes the audited shard, on every rank."""

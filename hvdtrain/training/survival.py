@@ -52,13 +52,10 @@ class Agreement(NamedTuple):
 def agree(group: Group, standing: Standing) -> Agreement:
     """From where all ranks go on; call it on every rank after each change."""
     gathered = [Standing(*values) for values in group.gather(list(standing))]
-    step = max(one.step for one in gathered)
-    begun = [one for one in gathered if one.step >= 0]
-    if not begun:
-        return Agreement(-1, step, True, True)
-    is_settled = all(one == Standing(step) for one in begun)
-    is_shared = all(one.step == step for one in gathered)
-    return Agreement([one.step for one in gathered].index(step), step, is_settled, is_shared)
+    steps = [one.step for one in gathered]
+    step = max(steps)
+    is_settled = all(one == Standing(step) for one in gathered if one.step >= 0)
+    return Agreement(steps.index(step) if step >= 0 else -1, step, is_settled, min(steps) == step)
 
 
 class Handover(NamedTuple):

@@ -36,7 +36,7 @@ from hvdtrain.frameworks.torch.network import (
     unchanged,
 )
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
-from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
+from hvdtrain.frameworks.torch.optimizer import make_optimizer, order_of, read_state, write_state
 from hvdtrain.frameworks.torch.shards import ShardStart
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer
@@ -212,6 +212,7 @@ class TorchLearner(TorchSteps):
         self._load_loss_scale(self._scaler.state_dict())
         self._own = TaskOptimizer.of(target, config, self._parameters, self.group.size)
         optimizer = self._own.optimizer if self._own else make_optimizer(config, self._parameters)
+        self.optimizer_order = order_of(optimizer, self._parameters)
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = self._wrap_model(self._objective.finds_unused)
         layers = [layer for layer in self._model.modules() if isinstance(layer, TorchBatchNormalization)]

@@ -10,7 +10,7 @@ import inspect
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,13 @@ def _groups(config: Config, named: dict[str, nn.Parameter]) -> list[dict[str, An
         {"params": [parameter for name, parameter in named.items() if name in without], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def order_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> tuple[str, ...]:
+    """The names of the parameters that are trained, as the optimizer has them."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    every = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return tuple(names[id(parameter)] for parameter in every if parameter.requires_grad)
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:

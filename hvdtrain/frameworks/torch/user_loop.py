@@ -22,7 +22,7 @@ from hvdtrain.frameworks.torch.network import (
     why_not_saved,
 )
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
-from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, needs_closure, to_arrays
+from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, needs_closure, order_of, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import fast_forward
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
@@ -59,8 +59,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self._parameters, self.frozen = trained_parameters(model), frozen_parameters(model)
         self._strategy.unhook += self._hook_gradients(optimizer)
         self._trained = _trained(optimizer, model)
-        names = {id(parameter): name for name, parameter in self._parameters.items()}
-        self.optimizer_order = tuple(names[each] for each in self._trained[-len(names) :])
+        self.optimizer_order = order_of(optimizer, self._parameters)
         self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)
         self._training_model = self._wrap_model(unused_parameters)
         self._combine_on_host()

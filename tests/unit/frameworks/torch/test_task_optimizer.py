@@ -82,6 +82,11 @@ def test_what_is_no_schedule(schedule, text):
         learner(sgd, schedule).set_length(6, 2)
 
 
+def test_the_order_of_the_parameters_is_known_and_so_compared_over_ranks():
+    reverse = learner(lambda self, parameters: torch.optim.SGD([values for _, values in parameters[::-1]], lr=0.1))
+    assert (learner(sgd).optimizer_order, reverse.optimizer_order) == (("weight", "bias"), ("bias", "weight"))
+
+
 def halved(self, optimizer, steps, epochs):
     assert (steps, epochs) == (6, 2)
     return [lr_scheduler.StepLR(optimizer, 1, 0.5), (lr_scheduler.StepLR(optimizer, 1, 0.1), "epoch")]
