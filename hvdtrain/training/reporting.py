@@ -57,18 +57,12 @@ SPIKE_HISTORY, SPIKE_MIN = 20, 5
 """Number of recent intervals that the median is taken over, and how many it needs at least."""
 
 
-class SpikeDetector:
-    """Remembers the losses of recent intervals, and recognizes one that is far above them."""
-
-    def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=SPIKE_HISTORY)
-
-    def exceeded_median(self, loss: float) -> float | None:
-        """The median of the recent intervals if `loss` (nats) is a spike above it, else None."""
-        median = statistics.median(self._recent) if len(self._recent) >= SPIKE_MIN else math.inf
-        if math.isfinite(loss):
-            self._recent.append(loss)
-        return median if loss > max(SPIKE_FACTOR * median, median + SPIKE_NATS) else None
+def exceeded_median(recent: deque[float], loss: float) -> float | None:
+    """The median of the losses of recent intervals, in nats, if this one, which is added, is a spike above them."""
+    median = statistics.median(recent) if len(recent) >= SPIKE_MIN else math.inf
+    if math.isfinite(loss):
+        recent.append(loss)
+    return median if loss > max(SPIKE_FACTOR * median, median + SPIKE_NATS) else None
 
 
 class Reporter(Observer):
@@ -91,7 +85,7 @@ class Reporter(Observer):
         self._display = self._new_display(at)
         self._last_interval: dict[str, Any] = {}
         """The last record of a logging step."""
-        self._spikes = SpikeDetector()
+        self._losses: deque[float] = deque(maxlen=SPIKE_HISTORY)
         self._epoch: list[tuple[StepsInterval, float]] = []
         """The logging intervals since the last evaluation, and their losses."""
         self._metrics: list[str] = []
@@ -102,14 +96,15 @@ class Reporter(Observer):
 
     def _begin_metrics(self, at: Position, content: dict[str, Any] | None) -> None:
         """Write metrics from here on. content: of config.json, for trackers; None where it cannot be read."""
-        run, track = self._run, None
-        if content and run.runtime.tracker:
-            from hvdtrain.runs.trackers.tracking import Tracking
+        run = self._run
+        if not (content and run.runtime.tracker):
+            self._writer = MetricsWriter(run.folder)
+            return
+        from hvdtrain.runs.trackers.tracking import Tracking
 
-            tracking = Tracking(run.runtime.tracker, run.folder, content, at.step)
-            self._stack.enter_context(tracking.until_end())
-            track = tracking.log
-        self._writer = MetricsWriter(run.folder, *filter(None, [track]))
+        tracking = Tracking(run.runtime.tracker, run.folder, content, at.step)
+        self._stack.enter_context(tracking.until_end())
+        self._writer = MetricsWriter(run.folder, tracking.log)
 
     def _take_over(self, at: Position) -> None:
         """On a new rank 0: have the run's folder, its console and its trackers, as the one that is lost had them."""
@@ -196,7 +191,7 @@ class Reporter(Observer):
         self._last_interval = {"step": step, "epoch": epoch, **values, **to_record(by_rank(run.group, interval.times))}
         if self._writer:
             self._writer.write("train", **self._last_interval)
-        median = self._spikes.exceeded_median(loss)
+        median = exceeded_median(self._losses, loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
         figures = [f"{steps.images_per_s:,.0f} {run.target.unit}/s", f"loss {loss:.4f}", *self._metrics, f"lr {lr:.3g}"]
