@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -301,10 +302,7 @@ def _by_epoch(stream: Iterator[Arrays]) -> Iterator[Iterator[Arrays]]:
 
 
 def _until_end(first: Arrays, stream: Iterator[Arrays]) -> Generator[Arrays, None, None]:
-    if first is EPOCH_END:  # all of its steps were done before ranks changed
-        return
-    yield first
-    for batch in stream:
-        if batch is EPOCH_END:
+    for batch in itertools.chain((first,), stream):
+        if batch is EPOCH_END:  # at once where all steps of the epoch were done before ranks changed
             return
         yield batch

@@ -120,12 +120,7 @@ class TorchSteps(Engine):
 
     @property
     def _combined_parameters(self) -> list[nn.Parameter]:
-        """The trained ones, as the optimizer has them: on the order depend the bits of a --compression.
-
-        With --shards as the model has them: the optimizer of a script may have them in another order on each rank.
-        """
-        if self._config.shards:
-            return [*self._parameters.values()]
+        """The trained ones, as the optimizer has them: on the order depend the bits of a --compression."""
         return [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
 
     def keep_in_shards(self, names: list[str]) -> None:

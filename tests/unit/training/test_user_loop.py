@@ -230,14 +230,6 @@ def test_what_combines_gradients_on_the_host_begins_each_step(start, monkeypatch
     assert begun == [*range(6)]
 
 
-def test_shards_do_not_depend_on_the_order_of_the_optimizer(start):
-    """A set, of which some scripts make it, has another one in each process."""
-    with start(shards=2) as run:
-        model, _ = parts()
-        run.setup(model, torch.optim.SGD([*model.parameters()][::-1], lr=0.1))
-        assert run._learner.gradient_shapes() == [tuple(parameter.shape) for parameter in model.parameters()]
-
-
 def test_ranks_whose_optimizers_have_another_order_are_an_error(start):
     """They would add up gradients of different parameters; here two runs stand for two ranks."""
     shared = []
