@@ -186,9 +186,7 @@ class IntervalCollector:
     def stop_if_asked(self, at: Position, save: Callable[[], None]) -> None:
         """If a rank was asked to stop: save, and raise Stopped on all ranks."""
         if self._stopping_rank is not None:
-            self._stop.stopping()
-            save()
-            self._stop.raise_stopped(self._run.group, self._stopping_rank, self._run.folder, at.step)
+            self._stop.stop(self._stopping_rank, at.step, save)
         if self._run.is_over(at):
             self._stop.finishing()
 
@@ -306,21 +304,22 @@ class StopRequest:
         """The last step is done: a request to stop no longer has an effect, as the result is written next."""
         self._next = WRITING_RESULT
 
-    def stopping(self) -> None:
-        """All ranks are stopping: until the process ends, ignore signals that ask for the same."""
+    def stop(self, rank: int, step: int, save: Callable[[], None]) -> NoReturn:
+        """Save the state after this step, and raise Stopped, on all ranks. rank: who was asked to, by position.
+
+        Until the process ends, signals that ask for the same are ignored.
+        """
         self._next = "the checkpoint is being written"
         for number in set(self._handlers) - {signal.SIGINT}:
             signal.signal(number, signal.SIG_IGN)
             del self._handlers[number]
-
-    def raise_stopped(self, group: Group, rank: int, folder: Path, step: int) -> NoReturn:
-        """Raise Stopped on all ranks, after the checkpoint of this step. rank: who was asked to stop, by position."""
-        reason, number = group.gather(self.reason())[rank], group.ranks[rank]
-        if group.rank == 0:
+        save()
+        reason, place = self._group.gather(self.reason())[rank], self._group.ranks[rank]
+        if self._group.rank == 0:
             self._file.unlink(missing_ok=True)  # so that the run can be resumed
         raise Stopped(
-            f"rank {number} was asked to stop by {reason}; the checkpoint of step {step} is written",
-            f"resume with --resume {folder}",
-            rank=number,
+            f"rank {place} was asked to stop by {reason}; the checkpoint of step {step} is written",
+            f"resume with --resume {self._file.parent}",
+            rank=place,
             step=step,
         )
