@@ -122,7 +122,7 @@ class Member:
         self._requested = True
 
     def _agree(self) -> None:
-        """As `Survivors` does."""
+        """As `survival.renew` does."""
         group = self._group
         found = agree(group, Standing(self._step))
         if not found.is_shared:
