@@ -1,4 +1,4 @@
-"""Where the ranks of a job that survives run, and when a lost one is started again. Nothing here waits or starts."""
+"""Where the ranks of a job run, and when what has failed is started again. Nothing here waits or starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from hvdtrain.system.rank_info import host_name
 QUICK_S = 60.0
 """A rank that was started again and is lost within this time is only started after a pause."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""The pause, doubled with each such loss."""
+
+
+def pause_after(failures: int) -> float:
+    """Seconds before a rank, or a job from its checkpoint, is started again that has failed so often in a row."""
+    return min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
 
 
 class Place(NamedTuple):
@@ -92,7 +96,7 @@ class Places:
             self._doubtful.add(place.host)
         quick = history.starts > 1 and now - history.started < QUICK_S
         history.quick_losses = history.quick_losses + 1 if quick else 0
-        pause = min(FIRST_PAUSE_S * 2 ** (history.quick_losses - 1), LONGEST_PAUSE_S) if quick else 0.0
+        pause = pause_after(history.quick_losses) if quick else 0.0
         history.due = now + pause
         return pause
 

@@ -26,6 +26,7 @@ from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.hosts import placed
 from hvdtrain.jobs.job import Job, inherited, python_programs_first, reduced
+from hvdtrain.jobs.places import pause_after
 from hvdtrain.jobs.signals import Signals, interrupted_status, signal_during, signal_within
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import rank_info, run_end
@@ -105,16 +106,13 @@ def _make_folder(folder: Path) -> None:
 
 
 FILE = "attempts.json"
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Before the next attempt; doubled after each attempt without a newer checkpoint."""
 MAX_ATTEMPTS_WITHOUT_CHECKPOINT = 3
 """After this many in a row, the cause of the failure is not a temporary one."""
 
 
 @dataclass
 class Attempt:
-    """One start of the job."""
+    """One start of the job: the memberships of its ranks that begin at the same checkpoint."""
 
     checkpoint: Entry | None = None
     """The newest checkpoint when it began; None where there was none."""
@@ -126,11 +124,6 @@ class Attempt:
     step: int | None = None
     """The last step that a rank is known to have completed; None where none is known."""
     end: RunEnd = field(default_factory=lambda: RunEnd("finished"))
-
-    @property
-    def trained(self) -> bool:
-        """Whether there were steps before its end."""
-        return self.step is not None or self.checkpoint is not None
 
     @property
     def ended(self) -> str:
@@ -212,21 +205,22 @@ class Restarts:
 
     async def _run_attempts(self) -> RunEnd:
         while True:
-            attempt = Attempt(await self._files.call(newest_checkpoint, self._resumed_folder))
-            self._attempts.append(attempt)
-            attempt.end = await self._run_attempt(attempt)
-            await self._files.call(self._close, attempt)
-            failure = attempt.end.failure
-            if not failure or not self._job.restarts or attempt.end.status == "stopped":
-                return attempt.end
-            without = await self._files.call(self._without_progress) or 1
-            why = self._reason_to_give_up(attempt.end, failure, without)
-            if why:
-                return attempt.end if len(self._attempts) == 1 else self._given_up(why, attempt.end)
-            number = await self._pause(attempt.end, without) or await self._check_hosts()
-            if number:
-                stopped = RunEnd("stopped", interrupted_status(number), failure)
-                return self._given_up("it was asked to end between two attempts", stopped)
+            self._attempts.append(Attempt(await self._files.call(newest_checkpoint, self._resumed_folder)))
+            end = self._attempts[-1].end = await self._run_attempt(self._attempts[-1])
+            failures = await self._files.call(self._close, self._attempts[-1]) or 1
+            if not end.failure or not self._job.restarts or end.status == "stopped":
+                return end
+            why = self._reason_to_give_up(end, end.failure, failures)
+            if not why:
+                number = await self._pause(end, failures)
+                if not number:
+                    continue
+                why = "it was asked to end between two attempts"
+                end = RunEnd("stopped", interrupted_status(number), end.failure)
+            if len(self._attempts) > 1 or end.status == "stopped":
+                lines = [f"  {number}: {attempt.line()}" for number, attempt in enumerate(self._attempts, 1)]
+                self._say("\n".join([f"gave up, as {why}; the attempts:", *lines]))
+            return end
 
     async def _run_attempt(self, attempt: Attempt) -> RunEnd:
         try:
@@ -246,16 +240,19 @@ class Restarts:
         if len(self._attempts) == 1:
             return self._job
         folder = self._resumed_folder
-        trained = any(attempt.trained for attempt in self._attempts)
+        trained = any(attempt.step is not None or attempt.checkpoint for attempt in self._attempts)
         if folder and trained and await self._files.call(os.path.isdir, folder) is False:
             raise UserError(f"{folder} is missing, so that training would start from the beginning", "restore it")
         return reduced(self._job, await self._checked, self._say)
 
-    def _close(self, attempt: Attempt) -> None:
-        """Complete the record of an attempt, and write it to the run's folder."""
+    def _close(self, attempt: Attempt) -> int:
+        """Complete the record of an attempt, and write it to the run's folder.
+
+        Returns how many attempts, up to this one, have begun since the newest checkpoint was written.
+        """
         attempt.seconds, folder = time.time() - attempt.began, self._resumed_folder
         if not self._job.restarts or not folder:
-            return
+            return len(self._attempts)
         if self._run and self._run.checkpoint and len(self._attempts) == 1:
             attempt.checkpoint = entry_of(folder / "checkpoints" / os.path.basename(self._run.checkpoint))
         attempt.step = last_step(folder, attempt.began)
@@ -263,9 +260,11 @@ class Restarts:
             text = json.dumps([made.record() for made in self._attempts], indent=1)
             with contextlib.suppress(OSError):  # a full disk does not keep a job from being restarted
                 write_atomically(folder / FILE, text + "\n")
+        newest = newest_checkpoint(folder) if attempt.end.failure else None
+        return max(sum(made.checkpoint == newest for made in self._attempts), 1)
 
-    def _reason_to_give_up(self, end: RunEnd, failure: Failure, without_progress: int) -> str:
-        """Why there is no further attempt; empty where there is one."""
+    def _reason_to_give_up(self, end: RunEnd, failure: Failure, failures: int) -> str:
+        """Why there is no further attempt; empty where there is one. failures: without a newer checkpoint."""
         number = len(self._attempts)
         if end.exit_status == UserError.exit_status and (not failure.at_start or number == 1):
             return "an option or a file is invalid"
@@ -273,26 +272,13 @@ class Restarts:
             return "options and data decide this failure, so that each restart would end in the same way"
         if number > self._job.restarts:
             return f"--restarts {self._job.restarts} are used up"
-        if self._is_repeated(failure):
+        last = {(made.checkpoint, signature(made.end.failure or failure)) for made in self._attempts[-2:]}
+        if signature(failure) and number > 1 and len(last) == 1:
             return "the same rank failed twice in the same way, from the same checkpoint"
         # Hosts that do not respond may come back: only the pauses grow for them, up to --restarts.
-        if self._resumed_folder and not failure.at_start and without_progress >= MAX_ATTEMPTS_WITHOUT_CHECKPOINT:
+        if self._resumed_folder and not failure.at_start and failures >= MAX_ATTEMPTS_WITHOUT_CHECKPOINT:
             return f"{MAX_ATTEMPTS_WITHOUT_CHECKPOINT} attempts in a row wrote no newer checkpoint"
         return ""
-
-    def _is_repeated(self, failure: Failure) -> bool:
-        """Whether the attempt before failed in the same way, without a newer checkpoint since."""
-        *_, before, last = [None, *self._attempts]
-        if not before or not before.end.failure or not last or not signature(failure):
-            return False
-        return signature(before.end.failure) == signature(failure) and before.checkpoint == last.checkpoint
-
-    def _without_progress(self) -> int:
-        """How many attempts, up to the last one, have begun since the newest checkpoint was written."""
-        if not self._resumed_folder:
-            return len(self._attempts)
-        newest = newest_checkpoint(self._resumed_folder)
-        return max(sum(attempt.checkpoint == newest for attempt in self._attempts), 1)
 
     def _record(self, end: RunEnd) -> RunEnd:
         """Write into the run's folder how the last attempt ended, and return it.
@@ -308,21 +294,16 @@ class Restarts:
         end.write(folder)
         return end
 
-    async def _pause(self, end: RunEnd, without_progress: int) -> int:
-        """Wait before the next attempt; the signal that asked for the end of the job meanwhile, or 0."""
-        pause_s = min(FIRST_PAUSE_S * 2 ** (without_progress - 1), LONGEST_PAUSE_S)
-        number = f"{len(self._attempts)} of {self._job.restarts}"
+    async def _pause(self, end: RunEnd, failures: int) -> int:
+        """Wait before the next attempt, and find out which hosts respond.
+
+        Returns the signal that asked for the end of the job meanwhile, or 0.
+        """
+        pause_s = pause_after(failures)
         await self._files.call(self._record, end._replace(status="restarting"))
-        self._say(f"restarting in {pause_s:.0f} s ({number})")
-        return await signal_within(self._signals, pause_s)
-
-    async def _check_hosts(self) -> int:
-        """Find out which hosts respond now; the signal that asked for the end of the job meanwhile, or 0."""
-        self._checked = in_thread(hosts.inspect, hosts.other_hosts(self._job.hosts))
-        return await signal_during(self._signals, self._checked)
-
-    def _given_up(self, why: str, last: RunEnd) -> RunEnd:
-        """Say so, with a line for each attempt; how the last one ended."""
-        lines = [f"  {number}: {attempt.line()}" for number, attempt in enumerate(self._attempts, 1)]
-        self._say("\n".join([f"gave up, as {why}; the attempts:", *lines]))
-        return last
+        self._say(f"restarting in {pause_s:.0f} s ({len(self._attempts)} of {self._job.restarts})")
+        number = await signal_within(self._signals, pause_s)
+        if not number:
+            self._checked = in_thread(hosts.inspect, hosts.other_hosts(self._job.hosts))
+            number = await signal_during(self._signals, self._checked)
+        return number

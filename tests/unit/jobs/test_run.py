@@ -20,7 +20,7 @@ from hvdtrain.cli.launch_options import parse
 from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Position
-from hvdtrain.jobs import background, hosts, run, signals
+from hvdtrain.jobs import background, hosts, places, run, signals
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job, reduced
 from hvdtrain.jobs.run import Restarts
@@ -267,7 +267,7 @@ def test_hosts_are_checked_beside_the_event_loop(monkeypatch, asked):
     """A host that does not answer keeps neither the loop nor a request to stop waiting."""
     answered = threading.Event()
     monkeypatch.setattr(run.hosts, "inspect", lambda *_: answered.wait(30) and [])
-    monkeypatch.setattr(run, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(places, "FIRST_PAUSE_S", 0.01)
 
     async def supervise(job, opened):
         return KILLED
