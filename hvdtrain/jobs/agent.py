@@ -292,19 +292,19 @@ class Agent:
         assert self._channel
         try:
             for message in self._channel.receive_available():
-                self._obey(message, selector)
+                self._obey(message)
         except Closed:
             selector.unregister(self._channel)
             if self._output:
                 self._output.close()
             self._end()
 
-    def _obey(self, message: protocol.Message, selector: selectors.BaseSelector) -> None:
+    def _obey(self, message: protocol.Message) -> None:
         match message:
             case protocol.Signal():
                 self._signal(message.number)
             case protocol.NewMembership() if self._memberships and self._channel:
-                self._memberships.send(message.membership, self._channel.supervisor_address, selector)
+                self._memberships.send(message.membership, self._channel.supervisor_address)
             case protocol.End():
                 if message.at_once:
                     self._signal_group(signal.SIGKILL)

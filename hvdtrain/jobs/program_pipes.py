@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import selectors
 import socket
 import threading
-from collections import deque
 from typing import IO
 
 from hvdtrain.jobs import protocol
@@ -16,51 +16,33 @@ from hvdtrain.system import agent_pipe
 from hvdtrain.system.membership import Membership
 
 
-class MembershipPipe:
-    """The agent's end. It never waits for a program that does not read, and keeps all that is not written yet.
+class MembershipPipe(threading.Thread):
+    """Hands memberships to the program, which may not read for long: this thread waits for it, and the agent does not.
 
     reading: the program's end. variable: the value of `membership.VARIABLE` for the program.
     """
 
     def __init__(self) -> None:
+        super().__init__(name="memberships", daemon=True)
         self.reading, self._writing = os.pipe()
-        os.set_blocking(self._writing, False)
         self.variable = agent_pipe.named(self.reading)
-        self._queue = deque[bytes]()
+        self._queue = queue.SimpleQueue[bytes]()
 
-    def fileno(self) -> int:
-        return self._writing
+    def send(self, membership: Membership, supervisor: str) -> None:
+        """Hand a membership to the program, after those before it. The program has to be started.
 
-    def send(self, membership: Membership, supervisor: str, selector: selectors.BaseSelector) -> None:
-        """Hand a membership to the program, after those before it.
-
-        supervisor: the address of the supervisor's host, where the rendezvous server of the membership is. selector:
-        calls `flush` when the program has read some.
+        supervisor: the address of the supervisor's host, where the rendezvous server of the membership is.
         """
         address, port = membership.store
-        self._queue.append(protocol.encode(membership._replace(store=(address or supervisor, port))))
-        self.flush(selector)
+        self._queue.put(protocol.encode(membership._replace(store=(address or supervisor, port))))
+        if not self.ident:
+            self.start()
 
-    def flush(self, selector: selectors.BaseSelector) -> None:
-        """Write as much as the pipe takes now."""
-        try:
-            while self._queue:
-                line = self._queue.popleft()
-                written = 0
-                try:
-                    written = os.write(self._writing, line)
-                finally:
-                    if written < len(line):
-                        self._queue.appendleft(line[written:])
-        except BlockingIOError:
-            pass
-        except OSError:  # the program has ended
-            self._queue.clear()
-        watched = self in selector.get_map()
-        if self._queue and not watched:
-            selector.register(self, selectors.EVENT_WRITE, self.flush)
-        elif watched and not self._queue:
-            selector.unregister(self)
+    def run(self) -> None:
+        with contextlib.suppress(OSError):  # the program has ended
+            while line := self._queue.get():
+                while line:
+                    line = line[os.write(self._writing, line) :]
 
 
 READ_BYTES = 1 << 16
