@@ -27,7 +27,7 @@ FLUSH_S = 3.0
 CHUNK_BYTES = 4096
 WAIT_S = 0.02
 File = int | Path
-"""A descriptor, or the path of a file that is opened when it is first written, and appended to."""
+"""A descriptor, or the path of a file that is opened when it is first written, and appended to until the end."""
 
 
 class Sink:
@@ -35,8 +35,8 @@ class Sink:
 
     def __init__(self, name: str, say: Callable[[str], None]) -> None:
         self._name, self._say, self._error_said = name, say, False
-        self._queue: deque[tuple[File, bytes | None]] = deque()
-        """Files, each with what to write there, or None to close it."""
+        self._queue: deque[tuple[File, bytes]] = deque()
+        """Files, each with what to write there."""
         self._descriptors: dict[Path, int] = {}
         """Of the files that the thread has opened."""
         self._changed = threading.Condition()
@@ -53,22 +53,14 @@ class Sink:
             lost, self._lost_lines = self._lost_lines, 0
             if not self._waiting_bytes:
                 self._moved_at = time.monotonic()
-            self._put(file, data)
+            self._queue.append((file, data))
+            self._waiting_bytes += len(data) + 1  # also where only a file is opened
+            self._changed.notify_all()
+            if not self._thread:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
         if lost:
             self._say(f"{lost} lines for {self._name} are lost, as nothing was read for {STALLED_S:.0f} s")
-
-    def close(self, file: File) -> None:
-        """Close a file after what waits for it is written."""
-        with self._changed:
-            self._put(file, None)
-
-    def _put(self, file: File, data: bytes | None) -> None:
-        self._queue.append((file, data))
-        self._waiting_bytes += _size(data)
-        self._changed.notify_all()
-        if not self._thread:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
 
     @property
     def full(self) -> bool:
@@ -99,18 +91,13 @@ class Sink:
                     self._changed.wait()
                 file, data = self._queue.popleft()
             try:
-                descriptor = self._descriptor(file)
-                if data is not None:
-                    self._write_all(descriptor, data)
-                else:
-                    os.close(descriptor)
-                    self._descriptors = {path: number for path, number in self._descriptors.items() if path != file}
+                self._write_all(self._descriptor(file), data)
             except OSError as error:
                 if not self._error_said:
                     self._error_said = True
                     self._say(f"{self._name} cannot be written ({error.strerror}); the job continues without it")
             with self._changed:
-                self._waiting_bytes -= _size(data)
+                self._waiting_bytes -= len(data) + 1
                 self._changed.notify_all()
 
     def _descriptor(self, file: File) -> int:
@@ -138,11 +125,6 @@ class Sink:
                     ready.register(file, select.POLLOUT)
                     ready.poll()
                 self._moved_at = time.monotonic()
-
-
-def _size(data: bytes | None) -> int:
-    """Bytes of an entry of the queue; to open or to close a file counts as one."""
-    return len(data or b"") + 1
 
 
 class Console:
@@ -183,18 +165,14 @@ class Console:
         """Write to a file of --output-dir."""
         self._files.write(file, data)
 
-    def close(self, file: Path) -> None:
-        """Close a file of --output-dir."""
-        self._files.close(file)
-
     @property
     def waits(self) -> bool:
         """See `Sink.waits`."""
         return any(sink.waits for sink in self._sinks)
 
-    async def room(self) -> None:
-        """Wait until there is room for more, unless what reads it has stopped."""
-        while self.waits:
+    async def room(self, is_needed: Callable[[], bool] = lambda: True) -> None:
+        """While it is needed, wait until there is room for more, unless what reads it has stopped."""
+        while self.waits and is_needed():
             await asyncio.sleep(WAIT_S)
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from hvdtrain.jobs import protocol
-from hvdtrain.jobs.console import WAIT_S, Console
+from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.protocol import FRAME, STREAMS, End, Hello, Message
 from hvdtrain.system import stacks
 from hvdtrain.system.run_end import Failure
@@ -112,8 +112,7 @@ class RankOutput:
             while True:
                 number, size = FRAME.unpack(await reader.readexactly(FRAME.size))
                 self.write(STREAMS[number], await reader.readexactly(size))
-                while self._waits and self._console.waits:
-                    await asyncio.sleep(WAIT_S)
+                await self._console.room(lambda: self._waits)
 
     def hurry(self) -> None:
         """From now on the console holds up nothing: the program has ended, or is to end."""
@@ -142,13 +141,10 @@ class RankOutput:
             self._console.store(self._files[stream], data)
 
     def close(self) -> None:
-        """Print lines that have no end, and close the files."""
+        """Print lines that have no end."""
         for stream, rest in self._incomplete.items():
             self._print(stream, [rest] if rest else [])
             self._incomplete[stream] = b""
-        for file in self._files.values():
-            self._console.close(file)
-        self._files.clear()
 
     def _print(self, stream: str, lines: list[bytes]) -> None:
         if lines:

@@ -41,7 +41,7 @@ def test_a_slow_reader_gets_everything(monkeypatch):
 
     asyncio.run(write_lines(sink, writing, 1000))
     sink.flush()
-    sink.close(writing)
+    os.close(writing)
     reader.join(30)
     assert (b"".join(received), said) == (LINE * 1000, [])
 
@@ -61,7 +61,8 @@ def test_what_a_reader_that_has_stopped_does_not_take_is_counted(monkeypatch):
         time.sleep(0.01)
     sink.write(writing, LINE)
     assert "lines for standard output are lost, as nothing was read" in said[0]
-    sink.close(writing)
+    sink.flush()
+    os.close(writing)
 
 
 def test_a_file_that_cannot_be_opened_keeps_nobody(monkeypatch, tmp_path):
@@ -75,7 +76,6 @@ def test_a_file_that_cannot_be_opened_keeps_nobody(monkeypatch, tmp_path):
     assert not waited
     answered.set()
     sink.write(path, LINE)
-    sink.close(path)
     monkeypatch.setattr(console, "FLUSH_S", 10)
     sink.flush()
     assert path.read_bytes() == 2 * LINE
@@ -107,11 +107,10 @@ def _write_named_pipes(tmp_path):
     for path in (unread, read):
         for _ in range(500):
             sink.write(path, LINE)
-        sink.close(path)
     ready = select.poll()
     ready.register(reading, select.POLLIN)
     data = b""
-    while ready.poll(10_000) and (part := os.read(reading, 1 << 16)):
+    while len(data) < 500 * len(LINE) and ready.poll(10_000) and (part := os.read(reading, 1 << 16)):
         data += part
     os.close(reading)
     assert data == 500 * LINE
@@ -127,7 +126,7 @@ class RecordingConsole:
     def __init__(self) -> None:
         self.printed = b""
 
-    print_lines = Console.print_lines
+    print_lines, room = Console.print_lines, Console.room
 
     def print(self, _: str, data: bytes) -> None:
         self.printed += data
