@@ -157,7 +157,8 @@ class Agent:
             rank_info.TOKEN: self._token,
         }
         if self._options.gloo:
-            layout = gloo.Layout(*answer.layout) if answer.layout else gloo.layout(self._rank, os.environ)
+            local_size = answer.local_size
+            layout = gloo.Layout(local_size, 0, 1) if local_size else gloo.layout(self._rank, os.environ)
             environment.update(gloo.environment(self._rank, layout, *answer.store, self._options.interface))
         return environment
 

@@ -126,12 +126,9 @@ class Places:
             gone += reversed(there[self._hosts.get(host, 0) :])
         return gone
 
-    def layout(self, rank: int) -> tuple[int, int, int]:
-        """Local size, cross rank and cross size of a rank that has a place, as `gloo.Layout` has them."""
-        place = self._places[rank]
-        hosts = list(dict.fromkeys(other.host for _, other in sorted(self._places.items())))
-        having = [host for host in hosts if any(other.local_rank == place.local_rank for other in self._on(host))]
-        return len(self._on(place.host)), having.index(place.host), len(having)
+    def local_size(self, rank: int) -> int:
+        """How many ranks have a place on the host of one that has."""
+        return len(self._on(self._places[rank].host))
 
     def _on(self, host: str) -> Sequence[Place]:
         return [place for place in self._places.values() if place.host == host]

@@ -80,12 +80,12 @@ class OutputOf(Message):
 
 
 class StartProgram(Message):
-    """The agent is to start its program. store: Gloo's rendezvous server. layout: see `gloo.Layout`."""
+    """The agent is to start its program. store: Gloo's rendezvous server, if all memberships share one."""
 
     environment: dict[str, str]
-    store: tuple[str, int]
-    layout: tuple[int, int, int] | None = None
-    """None where the launcher's variables tell it."""
+    store: tuple[str, int] = ("", 0)
+    local_size: int = 0
+    """The ranks on its host; 0 where the launcher's variables tell it."""
 
 
 class Signal(Message):

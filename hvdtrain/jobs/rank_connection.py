@@ -43,12 +43,11 @@ class RankConnection:
         if not self.disconnected:
             self._writer.write(protocol.encode(message))
 
-    def kill(self) -> None:
-        """Have the agent end the program at once, and then itself, as the job goes on without this rank."""
-        self.end(at_once=True)
-
     def end(self, at_once: bool = False) -> None:
-        """Ask the agent to end the program, without waiting for a host that no longer responds."""
+        """Ask the agent to end the program, without waiting for a host that no longer responds.
+
+        at_once: kill it, as the job goes on without this rank.
+        """
         with contextlib.suppress(OSError):
             protocol.close_if_unacknowledged(self._writer.get_extra_info("socket"), protocol.UNREACHABLE_AFTER_S)
         self.output.hurry()

@@ -61,7 +61,6 @@ class RunningRanks:
         """The rendezvous server of the newest membership."""
         self._membership: Membership | None = None
         """The newest, as its members get it."""
-        self._said_last: dict[int, str] = {}
 
     @property
     def ended(self) -> bool:
@@ -136,7 +135,7 @@ class RunningRanks:
         """Whether a rank that registers is one of the job; if not, it is ended."""
         place = self.places.of(rank.number)
         if not place or rank.number in self._ranks or not (self._takes_new_ranks or self._ends.failure):
-            rank.kill()
+            rank.end(at_once=True)
             return False
         self.places.answers(place.host)
         return True
@@ -173,7 +172,6 @@ class RunningRanks:
             self._await_others(rank)
             return
         self._losses.pop(rank.number, None)
-        self._said_last.pop(rank.number, None)
         self._publish(membership)
         if is_first:
             self._losses.clear()
@@ -276,7 +274,7 @@ class RunningRanks:
             self.places.add(self._job.spare)
         pause_s = self.places.release(number, asyncio.get_running_loop().time(), answers)
         again = self._is_repeated(number, failure)
-        self._losses[number] = failure
+        before, self._losses[number] = self._losses.get(number), failure
         if membership := self.ledger.lost(number, failure.reason or failure.how):
             self._publish(membership)
         if self.ledger.too_few or (not self.ledger.number and again):
@@ -285,7 +283,8 @@ class RunningRanks:
             self._ends.decide_if_all_ended()
             return
         self.start_due()
-        self._say_lost(number, failure, pause_s, was_member)
+        if not (before and before.text == failure.text) and not self._ends.asked(failure):
+            self._say_lost(number, failure, pause_s, was_member)
         if self.ended:
             self._ends.over.set()
 
@@ -300,15 +299,13 @@ class RunningRanks:
             text += f"; {count} rank{'s continue' if count != 1 else ' continues'}"
         elif self.places.of(number) or pause_s:
             text += f"; it is started again{f' in {pause_s:g} s' if pause_s else ''}"
-        if self._said_last.get(number) != failure.text and not self._ends.asked(failure):
-            self._said_last[number] = failure.text
-            self._console.say(text)
+        self._console.say(text)
 
     def _drop(self, number: int) -> None:
         """End a rank; from now on its process is not the job's."""
         connection, process = self._ranks.pop(number, None), self._started.pop(number, None)
         if connection:
-            connection.kill()
+            connection.end(at_once=True)
         if process:
             start_task(self._processes.retire(process))
 

@@ -212,8 +212,7 @@ class Supervisor:
         if not self._job.survives:
             return StartProgram(environment, (first.address, first.store))
         replaces = {rank_info.REPLACES: "1"} if self._ranks.ledger.number else {}
-        # Each membership has a rendezvous server of its own.
-        return StartProgram({**environment, **replaces}, ("", 0), self._ranks.places.layout(rank.number))
+        return StartProgram({**environment, **replaces}, local_size=self._ranks.places.local_size(rank.number))
 
     def _on_message(self, rank: RankConnection, message: Message) -> None:
         match message:

@@ -169,7 +169,7 @@ def test_hosts_are_filled_in_their_order():
     places = Places(HOSTS, 3)
     assert places.take(0) == [Place(0, "node1", 0), Place(1, "node1", 1), Place(2, "node2", 0)]
     assert places.take(0) == []
-    assert [places.layout(rank) for rank in range(3)] == [(2, 0, 2), (2, 0, 1), (1, 1, 2)]
+    assert [places.local_size(rank) for rank in range(3)] == [2, 2, 1]
 
 
 def test_a_lost_rank_starts_again_where_it_was_or_where_a_slot_is_free():
