@@ -8,6 +8,7 @@ fails because of that, each collective raises RanksChanged, until `renew` has ma
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import os
@@ -15,16 +16,16 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.collectives.memberships import MembershipReader
 from hvdtrain.errors import HvdtrainError, TrainingError, UserError
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import agent_pipe, rank_info
-from hvdtrain.system.agent_pipe import FINISHED, READY, TRAINS, WAITS, Reached
+from hvdtrain.system.agent_pipe import FINISHED, HEARD, READY, TRAINS, WAITS, Reached
 from hvdtrain.system.membership import VARIABLE, Membership
-from hvdtrain.system.processes import RunningTime
+from hvdtrain.system.processes import TICK_S, RunningTime
 
 ASK_AGAIN_S = 3.0
 """How long a rank whose connections broke waits for the next membership before it asks the launcher for one: a broken
@@ -57,6 +58,16 @@ class Connected(Group, Protocol):
         ...
 
 
+class Alone(SingleProcess):
+    """The group of a process that is connected with no others."""
+
+    def abort(self) -> None:
+        pass
+
+    def disconnect(self) -> None:
+        pass
+
+
 Connect = Callable[[Membership, int, Callable[[], bool]], Connected]
 """Connects the members. Called with the membership, this process's position in it, and what tells whether a newer one
 makes this one worthless; raises an error of any kind if the members cannot be connected."""
@@ -78,6 +89,55 @@ class RanksChange(NamedTuple):
         return RanksChange(later.membership, {**self.lost, **later.lost}, joined)
 
 
+class MembershipReader:
+    """What the launcher says through the agent's pipe; a thread reads it, and acknowledges it, also what it repeats.
+
+    on_loss: called in that thread with the number of each membership that has lost ranks.
+    """
+
+    def __init__(self, reading: int, on_loss: Callable[[int], None]) -> None:
+        self._file, self._on_loss = os.fdopen(reading, "rb"), on_loss
+        self._changed = threading.Condition()
+        self._newest: Membership | None = None
+        self.newest = 0
+        """Its number; 0 before the first."""
+        self._lost: list[tuple[int, dict[int, str]]] = []
+        """Numbers of memberships, and the ranks that are lost since the one before."""
+        threading.Thread(target=self._read, name="memberships", daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self._file:
+            with contextlib.suppress(ValueError, msgspec.ValidationError):
+                membership = msgspec.convert(json.loads(line), Membership, str_keys=True)
+                agent_pipe.send(Reached(HEARD, membership.number))
+                if membership.number <= self.newest:
+                    continue
+                with self._changed:
+                    self._newest, self.newest = membership, membership.number
+                    self._lost.append((membership.number, membership.lost))
+                    self._changed.notify_all()
+                if membership.lost:
+                    self._on_loss(membership.number)
+
+    def take_lost(self, number: int) -> dict[int, str]:
+        """Why ranks were lost since the last call and up to the membership with this number, by rank."""
+        with self._changed:
+            taken = [lost for of, lost in self._lost if of <= number]
+            self._lost = self._lost[len(taken) :]
+        return {rank: why for lost in taken for rank, why in lost.items()}
+
+    def wait(self, after: int, limit_s: float) -> Membership | None:
+        """The newest membership, if its number is greater than `after` within so many seconds."""
+        clock = RunningTime()
+        with self._changed:
+            while self.newest <= after:
+                if clock.seconds >= limit_s:
+                    return None
+                self._changed.wait(min(TICK_S, limit_s))
+                clock.tick()
+            return self._newest
+
+
 class SurvivingGroup:
     """The members of a job that survives lost ranks; before it has joined them, a group of this process alone."""
 
@@ -86,8 +146,7 @@ class SurvivingGroup:
     def __init__(self, connect: Connect) -> None:
         launched = rank_info.detect()
         self._connect, self.place, self.local_rank = connect, launched.rank, launched.local_rank
-        self._single = SingleProcess()
-        self._inner: Connected | None = None
+        self._inner: Connected = Alone()
         self._aborting = threading.Lock()
         self.membership: Membership | None = None
         """That of the present group; None before the first."""
@@ -113,17 +172,17 @@ class SurvivingGroup:
     @property
     def rank(self) -> int:
         """The position among the members; see `Membership`."""
-        return self._inner.rank if self._inner else 0
+        return self._inner.rank
 
     @property
     def size(self) -> int:
         """Number of members."""
-        return self._inner.size if self._inner else 1
+        return self._inner.size
 
     @property
     def controller(self) -> str:
         """See `Group.controller`."""
-        return self._inner.controller if self._inner else ""
+        return self._inner.controller
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -143,7 +202,7 @@ class SurvivingGroup:
     @property
     def communicate_s(self) -> float | None:
         """See `Group.communicate_s`."""
-        seconds = self._inner.communicate_s if self._inner else 0.0
+        seconds = self._inner.communicate_s
         return None if seconds is None else self._communicated_s + seconds
 
     def sum(self, values: np.ndarray) -> np.ndarray:
@@ -158,26 +217,18 @@ class SurvivingGroup:
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
         self._call("broadcast_bytes", values, root)
 
-    def allreduce(self, values: np.ndarray) -> None:
-        """For strategies that sum gradients by themselves; with --shards none does."""
-        values[:] = self.sum(values)
-
     def close(self) -> None:
         self.gather(None)  # so that each rank knows that rank 0 has written all
-        if self._inner:
-            with contextlib.suppress(Exception):  # others may have ended already
-                self._inner.close()
+        with contextlib.suppress(Exception):  # others may have ended already
+            self._inner.close()
         self._say(FINISHED)
 
     def _call(self, operation: str, *arguments: Any) -> Any:
         """A collective of the present group. Raises RanksChanged if its ranks are no longer those that train."""
-        inner = self._inner
-        if not inner:
-            return getattr(self._single, operation)(*arguments)
         if self.is_cut:
             raise RanksChanged
         try:
-            result = getattr(inner, operation)(*arguments)
+            result = getattr(self._inner, operation)(*arguments)
         except Exception as error:  # of a lost rank: of a kind that depends on the library
             if not (self.is_cut or _is_by_lost_rank(error)):
                 raise
@@ -197,7 +248,7 @@ class SurvivingGroup:
 
     def _abort(self) -> None:
         with self._aborting:
-            if self._inner and self.is_cut:
+            if self.is_cut:
                 self._inner.abort()
 
     def join(self, patience_s: float | None = None) -> None:
@@ -275,14 +326,12 @@ class SurvivingGroup:
     def _leave(self, with_others: bool) -> None:
         """Leave the present group. with_others: all its members leave it now."""
         inner = self._inner
-        if not inner:
-            return
         self._communicated_s += inner.communicate_s or 0.0
         with contextlib.suppress(Exception):  # of a kind that depends on the library
             if with_others:  # so that nothing is cut off that a slower rank still needs
                 inner.close()
         with self._aborting:
-            self._inner = self.membership = None
+            self._inner, self.membership = Alone(), None
         inner.abort()
         with contextlib.suppress(Exception):
             inner.disconnect()

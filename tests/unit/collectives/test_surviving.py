@@ -133,8 +133,9 @@ def test_it_says_that_it_is_ready_and_joins(launcher):
     group.trains()
     assert launcher.said() == [Reached(TRAINS, 1)]
     assert (group.rank, group.size, group.ranks) == (1, 3, (0, 1, 2))
+    before = group.exchanges
     assert group.sum(np.ones(2)).tolist() == [3, 3]
-    assert group.exchanges == 1
+    assert group.exchanges == before + 1
 
 
 def test_a_process_makes_one_run(launcher):
