@@ -19,6 +19,7 @@ from hvdtrain.jobs.hosts import Host, parse_hosts, read_hostfile, slurm_allocati
 from hvdtrain.jobs.job import Job, check_job, python_programs_first
 from hvdtrain.jobs.launchers import LAUNCHERS, build
 from hvdtrain.jobs.launchers.mpirun import installation_folder
+from hvdtrain.jobs.own_program import own_program
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import unique_name
@@ -34,11 +35,10 @@ def main(argv: list[str]) -> None:
 
 def batch(options: argparse.Namespace) -> int:
     """Write a batch script, and submit it; the exit status. Raises UserError."""
-    sweep = sbatch.sweep_program(options.program)
-    if sweep:
+    if sweep := own_program(options.program, "sweep"):
         from hvdtrain.cli import sweep_settings  # it imports the options of training
 
-        sweep_settings.check_trials(list(sweep.options), list(sweep.command), options.array)
+        sweep_settings.check_trials(*sweep.split(), options.array)
     return sbatch.run(options)
 
 

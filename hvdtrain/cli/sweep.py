@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.cli import launch, launch_options
-from hvdtrain.cli.sweep_settings import Training, parse, parse_settings, training_program, trial_number
+from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
 from hvdtrain.cli.sweep_settings import parser as parser
 from hvdtrain.config.option import arguments, as_json, key
 from hvdtrain.config.sources import CommandLine, check_recorded, to_record
 from hvdtrain.errors import MissingPackage, Stopped, TrainingError, UserError
 from hvdtrain.jobs.launchers import LAUNCHERS
-from hvdtrain.jobs.sbatch import without_program
+from hvdtrain.jobs.own_program import OwnProgram, own_program, without_program
 from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.measure.sweep.comparison import SweepResults
 from hvdtrain.measure.sweep.study import EarlyEnd, Proposal, SweepStudy, exclusive
@@ -85,7 +85,7 @@ def expected(trial: Trial, command: list[str]) -> dict[str, Any]:
             raise UserError(f"-- {command[0]} ... --{key(name)}: a sweep sets that itself", remedy)
     given = [*training.options, *arguments({**trial.training_options, "name": trial.name, **RESUME})]
     try:
-        line = CommandLine.read(given, training.program, training.framework)
+        line = CommandLine.read(given, training.name, training.framework)
         config, _ = line.options()
     except UserError as error:
         which = f"the trials with {trial.label}" if trial.label else "the trials' command"
@@ -95,10 +95,10 @@ def expected(trial: Trial, command: list[str]) -> dict[str, Any]:
     return {**to_record(config), "seed": trial.seed}
 
 
-def _training(command: list[str]) -> Training | None:
+def _training(command: list[str]) -> OwnProgram | None:
     """The training program that the command starts; None for one that is not hvdtrain's. Raises UserError."""
     if command[0] == "train":
-        return Training("hvdtrain train", None, command[1:])
+        return own_program(["hvdtrain", *command], "train")
     options = launch_options.parse(command[1:])
     if options.launcher not in LAUNCHERS:
         reason = f"-- launch {options.launcher}: it starts no job that a sweep can wait for"
@@ -107,7 +107,7 @@ def _training(command: list[str]) -> Training | None:
     if not options.program:
         raise UserError("-- launch: no program", "write it after another --, as for launch itself")
     launch.describe(options)
-    return training_program(options.program)
+    return own_program(options.program, "train")
 
 
 def _run(study: SweepStudy, count: int, is_whole: bool) -> None:

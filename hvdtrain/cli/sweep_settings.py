@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any
 
 from hvdtrain.config import sources
 from hvdtrain.config.option import key
 from hvdtrain.config.option_parser import OptionParser, parser_of
-from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
+from hvdtrain.jobs.own_program import own_program
 from hvdtrain.jobs.sbatch import last_task
 from hvdtrain.measure.sweep.trials import (
     ARGUMENT,
@@ -76,7 +74,7 @@ def parse_settings(options: SweepOptions, command: list[str]) -> Settings:
 def _find(name: str, where: str, command: list[str]) -> str:
     """The name in Python of an option of training; others, and those of a task's arguments, as they are written."""
     is_argument = name.startswith(ARGUMENT) and name.removeprefix(ARGUMENT).isidentifier()
-    is_own = name.startswith(DASHES) and command[:1] == ["launch"] and training_program(command) is None
+    is_own = name.startswith(DASHES) and command[:1] == ["launch"] and not own_program(command, "train")
     if name == RANKS or is_argument or is_own:
         return name
     remedy = f"for an argument of the task write --set {ARGUMENT}NAME=V1,V2"
@@ -124,23 +122,3 @@ def check_trials(words: list[str], command: list[str], array: str) -> None:
     if array:
         count = options.seeds * math.prod(map(len, settings.values()))
         trial_number(options, count, {TASK: str(last_task(array))})
-
-
-class Training(NamedTuple):
-    """The training program of the command, as far as it is hvdtrain's own."""
-
-    program: str
-    framework: Framework | None
-    options: list[str]
-
-
-def training_program(program: Sequence[str]) -> Training | None:
-    """What a launcher's program trains; None for one that is not hvdtrain's, whose options are not checked before."""
-    for index, argument in enumerate(program):
-        entry = re.fullmatch(r"hvdtrain\.(torch|mxnet|tensorflow)_lenet", argument)
-        if entry and program[index - 1].endswith("m"):
-            framework = cast("Framework", entry[1])
-            return Training(f"python -m {argument}", framework, list(program[index + 1 :]))
-        if Path(argument).name == "hvdtrain" and list(program[index + 1 : index + 2]) == ["train"]:
-            return Training("hvdtrain train", None, list(program[index + 2 :]))
-    return None

@@ -15,11 +15,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers import LAUNCHERS
+from hvdtrain.jobs.own_program import own_program
 from hvdtrain.system import credentials
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 from hvdtrain.system.text import printable
@@ -84,17 +83,24 @@ def _submit(text: str) -> int:
 def script(options: argparse.Namespace) -> str:
     """The script that the options describe. Raises UserError for what Slurm or the shell would misread."""
     _check(options)
-    sweep, launcher = sweep_program(options.program), _launch_command(options)
-    if sweep and sweep.command[:1] not in (("train",), ("launch",)):
-        raise UserError("-- sweep: it has no command to run", "write sweep --set NAME=V1,V2 -- train OPTIONS")
-    if sweep and sweep.command[0] == "launch" and launcher != _launch_command(options, only_required=True):
-        reason = "-- sweep ... -- launch: the sweep's own command starts the ranks, so other options have no effect"
-        raise UserError(reason, "write sweep ... -- train OPTIONS, or give the launcher's options after launch")
+    launcher = _launch_command(options)
     path = shlex.quote(os.path.dirname(sys.executable)) if sys.prefix != sys.base_prefix else ""
     launched = joined(launcher)  # it ends with --output-dir, where each task of an array has a folder of its own
     launched += f'/"{TASK}"' if options.array and options.output_dir else ""
-    program = sweep.command_line(launched, bool(options.array)) if sweep else joined(options.program)
-    return batch_script(options, path, program, "" if sweep else launched)
+    sweep = own_program(options.program, "sweep")
+    if not sweep:
+        return batch_script(options, path, joined(options.program), launched)
+    given, command = sweep.split()
+    if command[:1] not in (["train"], ["launch"]):
+        raise UserError("-- sweep: it has no command to run", "write sweep --set NAME=V1,V2 -- train OPTIONS")
+    if command[0] == "train":
+        by = f"{launched.removeprefix(PROGRAM)} -- {PROGRAM}"
+    elif launcher == _launch_command(options, only_required=True):
+        by = ""
+    else:
+        reason = "-- sweep ... -- launch: the sweep's own command starts the ranks, so other options have no effect"
+        raise UserError(reason, "write sweep ... -- train OPTIONS, or give the launcher's options after launch")
+    return batch_script(options, path, f"{joined([*sweep.start, *given])} -- {by}{joined(command)}", "")
 
 
 def _launch_command(options: argparse.Namespace, only_required: bool = False) -> list[str]:
@@ -176,45 +182,6 @@ def last_task(array: str) -> int:
     if last > MAX_TASK or any(first > last for first, last in bounds):
         raise UserError(f"--array {array!r:.100} has a range without tasks, or a number above {MAX_TASK}", remedy)
     return last
-
-
-class SweepProgram(NamedTuple):
-    """`hvdtrain sweep` as the program of a batch script, which starts a job for each of its trials.
-
-    This has to be known before anything runs: no launcher is around a sweep, and a task of an array has one trial.
-    """
-
-    start: tuple[str, ...]
-    """What starts it, up to the word sweep."""
-    options: tuple[str, ...]
-    """Those of the sweep itself."""
-    command: tuple[str, ...]
-    """What each trial runs, after --, without the name of this program: train or launch, and their options."""
-
-    def command_line(self, launcher: str, array: bool) -> str:
-        """For the shell. launcher: what starts the ranks of a trial whose command does not, also for the shell."""
-        given = any(option.partition("=")[0] == "--trial" for option in self.options)
-        trial = f' --trial "{TASK}"' if array and not given else ""
-        by = "" if self.command[0] == "launch" else f"{launcher.removeprefix(PROGRAM)} -- {PROGRAM}"
-        return f"{joined([*self.start, *self.options])}{trial} -- {by}{joined(self.command)}"
-
-
-def sweep_program(program: Sequence[str]) -> SweepProgram | None:
-    """The program, perhaps started by another one, if it is a sweep, else None."""
-    before = program[: program.index("--")] if "--" in program else program
-    for index, argument in enumerate(before):
-        by_module = before[index - 2 : index] == ["-m", "hvdtrain"] or before[index - 1 : index] == ["-mhvdtrain"]
-        if argument == "sweep" and (by_module or (index and Path(before[index - 1]).name == "hvdtrain")):
-            command = without_program(program[len(before) + 1 :])
-            return SweepProgram(tuple(before[: index + 1]), tuple(before[index + 1 :]), tuple(command))
-    return None
-
-
-def without_program(command: Sequence[str]) -> list[str]:
-    """A command line of hvdtrain from its command on, without `hvdtrain` or `python -m hvdtrain` before it."""
-    if list(command[:1]) == ["hvdtrain"]:
-        return list(command[1:])
-    return list(command[3:] if list(command[1:3]) == ["-m", "hvdtrain"] else command)
 
 
 def joined(words: Sequence[str]) -> str:

@@ -11,8 +11,8 @@ from typing import get_args
 
 from support.jobs import ROOT
 
-from hvdtrain.cli.sweep_settings import training_program
 from hvdtrain.config.options import Framework
+from hvdtrain.jobs.own_program import own_program
 from hvdtrain.system.stacks import DISTRIBUTIONS, STACKS, Stack
 
 # Each folder imports only folders before it. It also names files directly in hvdtrain/.
@@ -119,7 +119,7 @@ def test_frameworks():
     frameworks = set(get_args(Framework))
     assert set(DISTRIBUTIONS) == frameworks
     for framework in frameworks:
-        assert training_program(["python", "-m", f"hvdtrain.{framework}_lenet"]).framework == framework
+        assert own_program(["python", "-m", f"hvdtrain.{framework}_lenet"], "train").framework == framework
 
 
 def test_stacks_are_those_of_set_up():
