@@ -48,8 +48,6 @@ def _print(message: object) -> None:
 
 def launch(options: argparse.Namespace) -> int:
     """Run the job that the options describe; its exit status. Raises UserError if it cannot start."""
-    if options.max_np and not options.survive:
-        raise UserError("--max-np has no effect without --survive", "give --survive as well, or omit it")
     if options.survive and (options.launcher == "mpirun" or options.mpi):
         options.survive, options.restarts = False, options.restarts or MPI_RESTARTS
         _print(f"--survive: a lost process ends an MPI job, so it is restarted instead (--restarts {options.restarts})")
@@ -97,7 +95,7 @@ def describe(options: argparse.Namespace) -> Job:
         hostfile=options.hostfile if options.survive else None,
         spare=slurm_hosts(os.environ) if options.survive and how == "spread" and IN_SLURM in os.environ else (),
         restarts=options.restarts,
-        min_ranks=options.min_ranks or int(options.survive),  # a few survivors are enough
+        min_ranks=options.min_np or int(options.survive),  # a few survivors are enough
     )
 
 
@@ -109,8 +107,6 @@ def resume_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _hosts(options: argparse.Namespace, of_allocation: bool) -> tuple[Host, ...]:
     """The hosts that are named to the launcher. of_allocation: by default those of the Slurm allocation, if any."""
-    if options.hosts and options.hostfile:
-        raise UserError("--hosts and --hostfile both name the hosts", "give one of them")
     if options.hosts:
         return parse_hosts(options.hosts)
     if options.hostfile:

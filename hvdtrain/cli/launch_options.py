@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.config import rules
 from hvdtrain.jobs import sbatch
 from hvdtrain.jobs.launchers import LAUNCHERS
 from hvdtrain.system import removed
@@ -37,12 +39,15 @@ def parser() -> Parser:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The options; exits with status 2 where they are invalid."""
+    """The options; exits with status 2 where they are invalid. Raises UserError where they do not go together."""
     if argv and argv[0] in removed.LAUNCH_COMMANDS:
         raise removed.error(f"launch {argv[0]}", removed.LAUNCH_COMMANDS[argv[0]], "a command")
     end = argv.index("--") if "--" in argv else len(argv)
     options = parser().parse_args([*joined(argv[:end], "--sbatch"), *argv[end:]])
     options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if options.launcher == "sbatch":
+        options.ranks = options.nodes * options.ranks_per_node
+    rules.check_launch(**vars(options), is_allocated="SLURM_JOB_NODELIST" in os.environ)
     return options
 
 
@@ -67,9 +72,17 @@ def _add_job_options(command: argparse.ArgumentParser, kinds: Sequence[str]) -> 
         add("--container", default="", metavar="IMAGE",
             help="a .sif file (Apptainer), or with srun an image for pyxis")  # fmt: skip
     if "growth" in kinds:
-        add("--max-np", type=int, default=0, metavar="N",
+        add("--max-np", type=count, default=0, metavar="N",
             help="with --survive: grow up to N ranks where hosts have slots (default: -n)")  # fmt: skip
     _add_common_options(command)
+
+
+def count(text: str) -> int:
+    """A number of 0 or more; argparse prints the error."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is invalid; give 0 or more")
+    return value
 
 
 def positive(text: str) -> float:
@@ -86,9 +99,9 @@ def _add_common_options(command: argparse.ArgumentParser) -> None:
     add("--survive", action="store_true",
         help="go on in memory when ranks are lost, start them again, and take new ones; needs --shards of training "
              "(see docs/launch.md)")  # fmt: skip
-    add("--restarts", type=int, default=0, metavar="N",
+    add("--restarts", type=count, default=0, metavar="N",
         help="restart the job up to N times after failures (default: 0)")  # fmt: skip
-    add("--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
+    add("--min-np", "--min-ranks", type=count, default=0, metavar="N",
         help="end, or restart, with fewer ranks (default: 1 with --survive, all with --restarts)")  # fmt: skip
     add("--start-timeout", type=positive, default=START_TIMEOUT_S, metavar="S",
         help=f"seconds to wait until all ranks have registered, and then until their library connects them "

@@ -18,8 +18,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import msgspec
-
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed
 from hvdtrain.system.files import NOT_LOCAL, is_url
@@ -170,7 +168,7 @@ def key(name: str) -> str:
 
 def invalid(name: str, value: Any, problem: str, remedy: str = "") -> UserError:
     """The error of an option's value."""
-    return UserError(f"--{key(name)} {value}: {problem}", remedy, option=name)
+    return UserError(f"--{key(name)} {value}".rstrip() + f": {problem}", remedy, option=name)
 
 
 def convert(value: Any, kind: Any, strict: bool = True) -> Any:
@@ -184,6 +182,8 @@ def convert(value: Any, kind: Any, strict: bool = True) -> Any:
     elif kind == tuple[str, ...]:
         texts = (value,) if isinstance(value, str | int | float) else value
         value = list(map(_number_as_text, texts)) if isinstance(texts, list | tuple) else texts
+    import msgspec  # not for the launcher, which starts at once
+
     try:
         return msgspec.convert(value, kind, strict=strict, dec_hook=_path)
     except msgspec.ValidationError as error:
@@ -260,9 +260,7 @@ def to_toml(value: bool | int | float | str | Path | tuple[str, ...]) -> str:
 
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values with paths as texts and tuples as lists, as JSON has them."""
-    # to_builtins leaves a tuple as it is.
-    lists = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return msgspec.to_builtins(lists, enc_hook=format)
+    return json.loads(json.dumps(values, default=format))
 
 
 def arguments(values: Mapping[str, Any]) -> list[str]:

@@ -317,3 +317,31 @@ RULES: tuple[Rule, ...] = (
     Rule("patience", {"evaluated": DEFAULT}, "the script evaluates nothing, so it has no score", EVALUATE),
 )
 """Of the rules that are broken, the first one is the error."""
+LAUNCH: tuple[Rule, ...] = (
+    Rule("hostfile", {"hosts": GIVEN}, "--hosts names them already"),
+    Rule("max_np", {"survive": DEFAULT}, "a job grows only with --survive", "give --survive as well, or leave it out"),
+    Rule("max_np", {"ranks": above("max_np")}, "the job begins with {ranks} ranks", "give {ranks} or more"),
+    Rule(
+        "min_np",
+        {"survive": DEFAULT, "restarts": DEFAULT},
+        "it has no effect without --restarts or --survive",
+        "give one of them as well",
+    ),
+    Rule("min_np", {"ranks": below("min_np")}, "the job has {ranks} ranks", "give 1 to {ranks}"),
+    Rule("mpi", {"via": but("srun")}, "it is for srun only"),
+    Rule(
+        "survive",
+        {"launcher": only("srun"), "is_allocated": DEFAULT},
+        "it starts a step for each rank, which needs an allocation",
+        "start it in one of salloc --no-kill, or with launch sbatch",
+    ),
+)
+"""The same of the launcher's options."""
+
+
+def check_launch(**given: Any) -> None:
+    """Raise UserError for the first rule of LAUNCH that is broken. given: options of the launcher, and facts."""
+    known = {name: value or False for name, value in given.items()}
+    for rule in LAUNCH:
+        if rule.is_broken(known, {rule.option: False}):
+            raise rule.error(known, {rule.option: False})

@@ -106,25 +106,9 @@ def check_job(job: Job) -> list[str]:
         listed = ", ".join(f"{name}:{count}" for name, count in hosts)
         reason = f"{job.ranks} ranks, but {slots} slot(s) ({listed})"
         raise UserError(reason, "name more slots or hosts")
-    _check_limits(job)
     if job.crowded:
         return [f"{job.ranks_per_host} ranks share {job.cores} core(s): the job runs, but slower than with {job.cores}"]
     return []
-
-
-def _check_limits(job: Job) -> None:
-    if job.restarts < 0:
-        raise UserError(f"--restarts {job.restarts} is invalid", "give 0 or more")
-    if job.min_ranks and not job.restarts and not job.survives:
-        reason = f"--min-np {job.min_ranks} has no effect without --restarts or --survive"
-        raise UserError(reason, "give one of them as well")
-    if not 0 <= job.min_ranks <= job.ranks:
-        raise UserError(f"--min-np {job.min_ranks} is out of range", f"give 1 to {job.ranks}, the number of ranks")
-    if job.grows_to not in (0, job.max_ranks):
-        raise UserError(f"--max-np {job.grows_to} is out of range", f"give {job.ranks} or more ranks")
-    if job.survives and job.launcher == "srun" and "SLURM_JOB_ID" not in os.environ:
-        reason = "launch srun --survive starts a step for each rank, which needs an allocation"
-        raise UserError(reason, "start it in one of salloc --no-kill, or with launch sbatch")
 
 
 def reduced(job: Job, checked: list[HostCheck], say: Callable[[object], None]) -> Job:

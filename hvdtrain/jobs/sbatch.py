@@ -105,18 +105,15 @@ def script(options: argparse.Namespace) -> str:
 
 def _launch_command(options: argparse.Namespace, only_required: bool = False) -> list[str]:
     """The launcher inside the script, up to the program. only_required: without what the user may leave out."""
-    command = ["python", "-m", "hvdtrain", "launch", options.via, "-n", str(options.nodes * options.ranks_per_node)]
+    command = ["python", "-m", "hvdtrain", "launch", options.via, "-n", str(options.ranks)]
     command += ["--nodes", str(options.nodes)] if options.via == "srun" else []
     if only_required:
         return command
-    command += ["--mpi", options.mpi] if options.mpi else []
-    command += ["--container", options.container] if options.container else []
-    command += ["--interface", options.interface] if options.interface else []
-    command += ["--restarts", str(options.restarts)] if options.restarts else []
-    command += ["--survive"] if options.survive else []
-    command += ["--min-np", str(options.min_ranks)] if options.min_ranks else []
-    command += ["--start-timeout", f"{options.start_timeout:g}"] if options.start_timeout != START_TIMEOUT_S else []
-    command += ["--on-end", options.on_end] if options.on_end else []
+    for name in ("mpi", "container", "interface", "restarts", "survive", "min_np", "start_timeout", "on_end"):
+        value = getattr(options, name)
+        if value and (name, value) != ("start_timeout", START_TIMEOUT_S):
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            command += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
     command += [word for variable in options.env for word in ("--env", variable)]
     return [*command, "--output-dir", str(options.output_dir)] if options.output_dir else command
 
@@ -141,8 +138,6 @@ def _check(options: argparse.Namespace) -> None:
     if credentials.holds("", options.on_end):
         reason = "--on-end: the command holds credentials, which the script would show"
         raise UserError(reason, "let the command read them from a file that only you can read")
-    if options.mpi and "slurm" not in LAUNCHERS[options.via].options:
-        raise UserError(f"--mpi {options.mpi} is for srun only", f"omit it with --via {options.via}")
     for name in ("gpus_per_node", "partition", "account", "job_name", "mpi"):
         value = getattr(options, name)
         if value and not WORD.fullmatch(value):
