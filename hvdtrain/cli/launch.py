@@ -67,7 +67,6 @@ def launch(options: argparse.Namespace) -> int:
 
 
 IN_SLURM = "SLURM_JOB_NODELIST"
-"""Variable of an allocation: its nodes."""
 MPI_RESTARTS = 1000
 """With --survive, of a job that MPI starts."""
 

@@ -78,7 +78,6 @@ class MembershipGroup(HorovodGroup):
 
 
 def variables(membership: Membership, position: int) -> dict[str, str]:
-    """Horovod's variables for the member at a position."""
     address, port = membership.store
     values = {
         "RANK": position,
@@ -150,7 +149,6 @@ def _cut(others: frozenset[Socket], connecting: bool) -> None:
 
 
 def _sockets() -> Iterator[Socket]:
-    """The sockets of this process."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
             target = os.readlink(f"/proc/self/fd/{name}")

@@ -77,7 +77,6 @@ class RanksChange(NamedTuple):
     """What changed between two groups of a job."""
 
     membership: Membership
-    """The new one."""
     lost: dict[int, str]
     """Why ranks were lost, by rank."""
     joined: tuple[int, ...]
@@ -176,12 +175,10 @@ class SurvivingGroup:
 
     @property
     def size(self) -> int:
-        """Number of members."""
         return self._inner.size
 
     @property
     def controller(self) -> str:
-        """See `Group.controller`."""
         return self._inner.controller
 
     @property
@@ -201,7 +198,6 @@ class SurvivingGroup:
 
     @property
     def communicate_s(self) -> float | None:
-        """See `Group.communicate_s`."""
         seconds = self._inner.communicate_s
         return None if seconds is None else self._communicated_s + seconds
 

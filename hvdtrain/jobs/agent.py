@@ -50,7 +50,6 @@ DRAIN_S, DRAIN_STEP_S = 1.0, 0.2
 """How long to read the output of a program that has ended: a process that it left behind may hold the pipe open. A part
 of it that takes a longer step to be sent waits for a supervisor that does not read: such steps do not count."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-"""Signals that go to the program."""
 
 
 def main(argv: list[str]) -> int:
@@ -91,7 +90,6 @@ class Agent:
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._said: agent_pipe.Receiver | None = None
-        """What the program says about itself."""
         self._memberships = MembershipPipe() if options.survive else None
         """What the program is told about the ranks that train."""
         self._kill_at = float("inf")
@@ -270,7 +268,6 @@ class Agent:
             self._output.close()
 
     def _on_signal(self, _: selectors.BaseSelector) -> None:
-        """The launcher has sent a signal, or the program has ended."""
         assert self._process
         for number in os.read(self._wakeup_read, 64):
             if number in SIGNALS:
@@ -289,7 +286,6 @@ class Agent:
             self._send(protocol.Said(said))
 
     def _on_message(self, selector: selectors.BaseSelector) -> None:
-        """The supervisor has sent a message, or has ended."""
         assert self._channel
         try:
             for message in self._channel.receive_available():

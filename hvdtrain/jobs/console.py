@@ -36,7 +36,6 @@ class Sink:
     def __init__(self, name: str, say: Callable[[str], None]) -> None:
         self._name, self._say, self._error_said = name, say, False
         self._queue: deque[tuple[File, bytes]] = deque()
-        """Files, each with what to write there."""
         self._descriptors: dict[Path, int] = {}
         """Of the files that the thread has opened."""
         self._changed = threading.Condition()
@@ -140,14 +139,12 @@ class Console:
         self._files = Sink(f"--output-dir {output_dir}", self.say)
 
     def say(self, message: object) -> None:
-        """Print a line of hvdtrain's own on standard error."""
         self.print("stderr", f"hvdtrain: {message}\n".encode(errors="backslashreplace"))
 
     def _say_about_stderr(self, message: str) -> None:
         self.print("stdout", f"hvdtrain: {message}\n".encode(errors="backslashreplace"))
 
     def print(self, stream: str, data: bytes) -> None:
-        """Write to `stdout` or `stderr`."""
         number = {"stdout": 1, "stderr": 2}[stream]
         self._streams[number].write(number, data)
 
@@ -162,12 +159,10 @@ class Console:
         self.print(stream, printed.encode(errors="surrogateescape"))
 
     def store(self, file: Path, data: bytes) -> None:
-        """Write to a file of --output-dir."""
         self._files.write(file, data)
 
     @property
     def waits(self) -> bool:
-        """See `Sink.waits`."""
         return any(sink.waits for sink in self._sinks)
 
     async def room(self, is_needed: Callable[[], bool] = lambda: True) -> None:

@@ -12,7 +12,6 @@ from hvdtrain.jobs.hosts import Host, read_hostfile
 from hvdtrain.system.processes import RunningTime
 
 INTERVAL_S = 1.0
-"""Between two looks at the hosts."""
 MISSING_S = 5.0
 """How long slots are missing in the file before they are gone: it may be read while it is written."""
 

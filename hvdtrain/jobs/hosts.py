@@ -121,9 +121,7 @@ def slurm_allocation(ranks: int, spread: bool, environment: Mapping[str, str]) -
 
 
 TIMEOUT_S = 30.0
-"""How long a command on another host may take."""
 OUTPUT_BYTES = 1 << 20
-"""How much is read of what it prints."""
 FILE_BYTES = 1 << 24
 """How much it may print, as a forced command may print without end; and the largest known_hosts that ssh may add to."""
 
@@ -160,7 +158,6 @@ def check_hosts(hosts: list[str]) -> None:
 
 
 def inspect(hosts: list[str]) -> list[HostCheck]:
-    """Check all hosts at once."""
     if not hosts:
         return []  # then this host's versions are not needed either
     if not shutil.which("ssh"):
@@ -234,7 +231,6 @@ def _versions_command() -> str:
 
 
 def ssh_remedy(host: str, error: str) -> str:
-    """How to fix an ssh that failed with this message."""
     if "Permission denied" in error:
         return f"ssh-keygen -t ed25519 (once), then ssh-copy-id {host}; or name a key as IdentityFile in ~/.ssh/config"
     if "verification failed" in error:

@@ -32,9 +32,7 @@ class Job:
     allocation: tuple[Host, ...] = ()
     """Without `hosts`: the batch system's hosts, and how many ranks it would start on each; empty: this host."""
     interface: str | None = None
-    """Network interface between the hosts."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the user asked for by --env."""
     mpi: str = ""
     """srun's --mpi."""
     nodes: int = 0
@@ -60,13 +58,11 @@ class Job:
     launcher: str = "local"
     """One of `launchers.LAUNCHERS`, which starts the ranks."""
     restarts: int = 0
-    """How often it is restarted after a failure."""
     min_ranks: int = 0
     """With fewer, it ends, or is not restarted; 0: all are needed."""
 
     @property
     def needed_ranks(self) -> int:
-        """How many ranks it needs to go on."""
         return self.min_ranks or self.ranks
 
     @property
@@ -76,7 +72,6 @@ class Job:
 
     @property
     def ranks_per_host(self) -> int:
-        """Ranks of the host that has most."""
         if self.nodes:
             return -(-self.ranks // self.nodes)
         if self.hosts or self.allocation:

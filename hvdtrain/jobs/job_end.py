@@ -32,7 +32,6 @@ class JobEnd:
         self.running = False
         """Whether all ranks have registered."""
         self.requested: set[int] = set()
-        """Signals that asked the job to stop."""
         self.ranks_asked = False
         """Whether the launcher, such as srun, has signaled a rank."""
         self.stops = False
@@ -84,7 +83,6 @@ class JobEnd:
             self._decide()
 
     def _decide(self) -> None:
-        """End the job by the failure that came first."""
         failure = first_cause(self._failures)
         if lost_peer(failure) and any(map(self.has_stopped, self.ranks.values())):
             return  # the ranks have stopped after a checkpoint, and this one was still connected to one of them
@@ -118,7 +116,6 @@ class JobEnd:
         self.fail(Failure(f"ended by {signal_name(number)}"), interrupted_status(number))
 
     def request_stop(self, number: int) -> None:
-        """Forward a signal to the ranks, which end by themselves."""
         self.requested.add(number)
         for rank in self.ranks.values():
             rank.send(Signal(number))

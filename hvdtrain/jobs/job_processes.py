@@ -80,7 +80,6 @@ class JobProcesses:
         self._processes.remove(process)
 
     async def _watch(self, process: LauncherProcess, hidden: Callable[[], bool]) -> None:
-        """Show what a launcher itself prints, and notice its end."""
         status = await process.show_output(self._console, hidden)
         await asyncio.sleep(0.2)  # for the last messages of its ranks
         self._on_end(process, status)
@@ -183,7 +182,6 @@ class LauncherProcess:
 
 
 async def _lines(source: asyncio.StreamReader | None) -> AsyncIterator[str]:
-    """Lines of a pipe, without their ends."""
     while source:
         try:
             line = await source.readline()

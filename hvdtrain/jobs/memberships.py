@@ -46,7 +46,6 @@ class MembershipLedger:
 
     @property
     def too_few(self) -> bool:
-        """Whether the ranks that are left cannot go on."""
         return bool(self.number) and not self.finished and len(self._members) < self._min_ranks
 
     def ready(self, member: Member, after: int = 0) -> Membership | None:
@@ -88,7 +87,6 @@ class MembershipLedger:
         return rank in self._trains or not self._trains
 
     def reached(self, rank: int, said: Reached) -> None:
-        """What a member says about a membership."""
         if said.number == self.number:
             self._silent.discard(rank)
         if said.stage in (TRAINS, FINISHED) and rank in self._members:

@@ -16,7 +16,6 @@ class OwnProgram(NamedTuple):
     framework: Literal["torch", "mxnet", "tensorflow"] | None
     """That of the entry point; None where an option says it."""
     options: list[str]
-    """All that follows."""
 
     @property
     def name(self) -> str:

@@ -56,7 +56,6 @@ class Places:
 
     @classmethod
     def of_job(cls, job: Job) -> Places:
-        """The places with which a job begins."""
         hosts = job.hosts or job.allocation or (Host(host_name(), job.ranks),)
         if job.nodes:  # srun takes as many, and spreads the ranks over them
             hosts = tuple(Host(host.name, -(-job.ranks // job.nodes)) for host in hosts[: job.nodes])
@@ -101,7 +100,6 @@ class Places:
         return pause
 
     def starts(self, rank: int) -> int:
-        """How often a rank was started."""
         return self._history[rank].starts
 
     def answers(self, host: str) -> None:
@@ -109,7 +107,6 @@ class Places:
         self._doubtful.discard(host)
 
     def exclude(self, host: str) -> None:
-        """Start no rank on that host any more."""
         self._excluded.add(host)
 
     def next_due(self, now: float) -> float | None:

@@ -33,7 +33,6 @@ from hvdtrain.system.processes import RunningLimit
 from hvdtrain.system.run_end import Failure
 
 LINE_BYTES = 1 << 20
-"""The longest message."""
 ANSWER_TIMEOUT_S = 5.0
 REFUSED_S = 2.0
 """The supervisor listens before it starts agents: if its port refuses connections for so long, it has ended."""
@@ -197,7 +196,6 @@ class Channel:
             raise Closed from None
 
     def receive(self) -> Message:
-        """Wait for the next message."""
         while b"\n" not in self._rest:
             self._rest += self._read()
         line, _, self._rest = self._rest.partition(b"\n")
@@ -286,7 +284,6 @@ def authenticate(connection: socket.socket, token: str) -> Channel:
 
 
 def is_proof(given: str, token: str, challenge: str, side: str) -> bool:
-    """Whether it proves that this side knows the token."""
     return hmac.compare_digest(given.encode(errors="surrogateescape"), proof(token, challenge, side).encode())
 
 

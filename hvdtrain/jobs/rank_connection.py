@@ -30,7 +30,6 @@ class RankConnection:
         self.status: int | None = None
         """The same, when all is read that it printed."""
         self.failure: Failure | None = None
-        """Why the program says that it failed."""
         self.disconnected = False
         self.host_answers = True
         """Whether its host is there, as far as that is known."""
@@ -135,12 +134,10 @@ class RankOutput:
         self._print(stream, lines)
 
     def store(self, stream: str, data: bytes) -> None:
-        """Write to the rank's file only."""
         if stream in self._files:
             self._console.store(self._files[stream], data)
 
     def close(self) -> None:
-        """Print lines that have no end."""
         for stream, rest in self._incomplete.items():
             self._print(stream, [rest] if rest else [])
             self._incomplete[stream] = b""

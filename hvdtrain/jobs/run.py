@@ -38,7 +38,6 @@ from hvdtrain.system.run_end import Failure, RunEnd, newest_checkpoint
 from hvdtrain.system.run_steps import last_step
 
 ON_END_LIMIT_S = 60.0
-"""How long the command of --on-end may take."""
 
 
 def run(job: Job, on_end: str = "") -> RunEnd:
@@ -127,7 +126,6 @@ class Attempt:
 
     @property
     def ended(self) -> str:
-        """How it ended, in one line."""
         if self.end.failure:
             return self.end.failure.text.partition("\n")[0]
         return "stopped by request" if self.end.status == "stopped" else "well"
@@ -200,7 +198,6 @@ class Restarts:
         return self.folder if self._run and self._run.resumable else None
 
     def _opened(self, run: OpenedRun) -> None:
-        """Rank 0 says which run this attempt trains."""
         self._run = run
 
     async def _run_attempts(self) -> RunEnd:

@@ -54,11 +54,9 @@ class RunningRanks:
         self.ledger = MembershipLedger(job.ranks, job.needed_ranks)
         self.places = Places.of_job(job)
         self._started: dict[int, LauncherProcess] = {}
-        """The process of each rank."""
         self._losses: dict[int, Failure] = {}
         """Why ranks were lost that have not joined again."""
         self._store: gloo.Store | None = None
-        """The rendezvous server of the newest membership."""
         self._membership: Membership | None = None
         """The newest, as its members get it."""
 
@@ -203,7 +201,6 @@ class RunningRanks:
             self._tell()
 
     def _publish(self, membership: Membership) -> None:
-        """Tell all members."""
         if self._store:
             self._store.close()
         self._store = gloo.Store(self._address, ranks=len(membership.members))
@@ -310,7 +307,6 @@ class RunningRanks:
             start_task(self._processes.retire(process))
 
     def _on_hosts(self, hosts: tuple[Host, ...]) -> None:
-        """These hosts have slots now."""
         if not self._takes_new_ranks:
             return
         if not self.ledger.number and (slots := sum(host.slots for host in hosts)) < self._job.ranks:

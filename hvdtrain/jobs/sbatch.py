@@ -51,7 +51,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _submit(text: str) -> int:
-    """Submit a script; sbatch's exit status."""
     if not shutil.which("sbatch"):
         raise UserError(
             "sbatch is not on PATH", "submit where Slurm is installed, or omit --submit to print the script"

@@ -28,14 +28,12 @@ STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 POLL_S = 0.5
 SWEEP = "runs/sweep"
-"""The default for --output of a sweep."""
 
 
 class SeriesJob(NamedTuple):
     """One job of a series."""
 
     title: str
-    """For the progress."""
     command: Sequence[str]
     log: Path
     """File for its output, which stays if the job fails. Only one process at a time has its lock, and runs the job."""

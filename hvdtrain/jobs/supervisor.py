@@ -97,7 +97,6 @@ class Supervisor:
     # Starting.
 
     async def _start_processes(self) -> None:
-        """Start what the job begins with."""
         if self._job.survives:
             self._ranks.watch_hosts()
             self._ranks.start_due()
@@ -124,7 +123,6 @@ class Supervisor:
         self._ends.fail(Failure(f"{process.name} {describe_status(status)} {when}{printed}"), shell_status(status) or 1)
 
     def _missing(self) -> str:
-        """Ranks that have not registered."""
         return ", ".join(str(rank) for rank in range(self._job.ranks) if rank not in self._ends.ranks)
 
     # The ranks' agents.

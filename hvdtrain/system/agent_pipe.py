@@ -67,7 +67,6 @@ class Excluded(NotRunning):
 
 Report = Failure | OpenedRun | Reached | NotRunning
 KINDS = {kind.__name__: kind for kind in (OpenedRun, Reached, NotRunning, Excluded)}
-"""What is said besides failures."""
 
 
 def new_pipe() -> tuple[int, int, str]:

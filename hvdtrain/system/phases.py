@@ -33,7 +33,6 @@ class Phase:
 
 
 START = Phase("start", uses_folder=True)
-"""Before the first step."""
 DATA = Phase("data", in_step=True)
 """Waiting for rows."""
 FORWARD = Phase("forward", in_step=True, waits=True)
@@ -50,7 +49,6 @@ FIT = Phase("fit", in_step=True, waits=True)
 SCRIPT = Phase("script", in_step=True)
 """A script's own code between its calls."""
 LOOP = Phase("loop", in_step=True)
-"""The loop's own work."""
 FINISHING = Phase("logging", in_step=True, waits=True)
 """At a logging step: waiting until the framework has computed all steps."""
 JOINING = Phase("logging", waits=True)
@@ -63,7 +61,6 @@ EVALUATION = Phase("evaluation", waits=True)
 EVALUATION_DATA = Phase("evaluation")
 """Waiting for rows of the test data."""
 RESULT = Phase("result", uses_folder=True)
-"""After the last step."""
 
 
 class Span(NamedTuple):
@@ -82,12 +79,10 @@ class StepSpans(NamedTuple):
 
     @property
     def begin(self) -> int:
-        """When its first part began."""
         return self.parts[0].begin
 
     @property
     def end(self) -> int:
-        """When its last part ended."""
         return self.parts[-1].end
 
 

@@ -111,7 +111,6 @@ def reap_orphans(child: int = 0) -> bool:
 
 
 def start_remedy(error: OSError) -> str:
-    """What to do about a program that cannot be started."""
     if isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError):
         return "check that it is on PATH"
     return "check the limits of this user and its container (ulimit -a), or start fewer ranks"
@@ -176,7 +175,6 @@ class ProcessIdentity:
     """One process among those of all hosts."""
 
     host: str
-    """The host's name, for messages."""
     place: str
     """Where `pid` counts: host, boot and PID namespace, as others have the same numbers; empty where it is unknown."""
     pid: int

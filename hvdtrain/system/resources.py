@@ -144,7 +144,6 @@ _binding: Binding | None = None
 
 
 def core_binding() -> Binding:
-    """The binding of this process."""
     allowed = frozenset(os.sched_getaffinity(0))
     return _binding or Binding(allowed, allowed)
 

@@ -27,13 +27,11 @@ DISTRIBUTIONS = {
 }
 """The packages that contain each framework; the first is the one that hvdtrain's extra installs."""
 TITLES: dict[str, str] = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
-"""The frameworks' own names."""
 SYSTEM_TORCH = "hvdtrain-system-torch"
 """Folder in which set-up links the machine's own PyTorch and what it requires, with USE_SYSTEM_TORCH=1."""
 
 
 def installed_version(name: str) -> str:
-    """The version of a distribution; empty if it is not installed."""
     try:
         return metadata.version(name) or ""
     except metadata.PackageNotFoundError:

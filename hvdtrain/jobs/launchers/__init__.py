@@ -39,7 +39,6 @@ class Launcher(NamedTuple):
     """Makes what starts a job: one LaunchSpec for each rank, or one for all of them. It gets the variables of the
     process that launches, with CONTROL_VARIABLES if there is a supervisor."""
     about: str
-    """For --help."""
     options: tuple[str, ...] = ()
     """The kinds of options that it has beyond those of all launchers, as cli/launch_options.py names them."""
     in_allocation: Literal["", "named", "filled", "spread"] = ""

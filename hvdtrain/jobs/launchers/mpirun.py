@@ -31,7 +31,6 @@ def build(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
 
 
 def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
-    """mpirun and its options, before the program."""
     command = ["mpirun", *as_root(job), *without_ssh(job, environment), "-np", str(job.ranks)]
     command += ["-H", listed(job.hosts)] if job.hosts else []
     command += ["--oversubscribe"] if not job.hosts and job.crowded else []
