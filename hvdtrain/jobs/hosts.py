@@ -126,15 +126,6 @@ FILE_BYTES = 1 << 24
 """How much it may print, as a forced command may print without end; and the largest known_hosts that ssh may add to."""
 
 
-class HostCheck(NamedTuple):
-    """The result of checking one host."""
-
-    host: str
-    problem: str = ""
-    """What is wrong with the host; empty where it can be reached and has the same versions."""
-    remedy: str = ""
-
-
 def ssh(host: str, command: str) -> list[str]:
     """What runs a command in another host's shell."""
     # BatchMode: fail instead of asking for a password. --: a name never counts as an option.
@@ -149,52 +140,48 @@ def other_hosts(hosts: Sequence[Host]) -> list[str]:
 
 def check_hosts(hosts: list[str]) -> None:
     """Raises UserError, which names each host that cannot be reached by ssh or differs from this one."""
-    problems = [check for check in inspect(hosts) if check.problem]
-    if len(problems) == 1:
-        raise UserError(f"{problems[0].host}: {problems[0].problem}", problems[0].remedy)
+    problems = {host: problem for host, problem in inspect(hosts).items() if problem}
+    for host, problem in problems.items() if len(problems) == 1 else ():
+        raise UserError(f"{host}: {problem.reason}", problem.remedy)
     if problems:
-        lines = [f"\n  {check.host}: {check.problem}; {check.remedy}" for check in problems]
+        lines = [f"\n  {host}: {problem}" for host, problem in problems.items()]
         raise UserError(f"{len(problems)} hosts cannot be used:{''.join(lines)}")
 
 
-def inspect(hosts: list[str]) -> list[HostCheck]:
+def inspect(hosts: list[str]) -> dict[str, UserError | None]:
+    """What is wrong with each host; None where it can be reached and has the same versions."""
     if not hosts:
-        return []  # then this host's versions are not needed either
+        return {}  # then this host's versions are not needed either
     if not shutil.which("ssh"):
         raise UserError("no ssh on PATH, which starts ranks on other hosts", "apt-get install openssh-client")
     here = stacks.versions_here()
     with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
-        return list(pool.map(lambda host: _inspect(host, here), hosts))
+        return dict(zip(hosts, pool.map(lambda host: _inspect(host, here), hosts), strict=True))
 
 
-def _inspect(host: str, here: dict[str, str]) -> HostCheck:
+def _inspect(host: str, here: dict[str, str]) -> UserError | None:
     try:
         status, out, err = _run_limited(ssh(host, _versions_command()))
     except subprocess.TimeoutExpired:
-        remedy = f"make sure that this works: ssh {host} true"
-        return HostCheck(host, f"no answer by ssh within {TIMEOUT_S:.0f} s", remedy)
+        return UserError(f"no answer by ssh within {TIMEOUT_S:.0f} s", f"make sure that this works: ssh {host} true")
     said = last_line(err)
     if status == 255:
-        return HostCheck(host, f"no ssh without a password ({said})", ssh_remedy(host, err))
+        return UserError(f"no ssh without a password ({said})", ssh_remedy(host, err))
     if status not in (0, -signal.SIGXFSZ):
-        return HostCheck(
-            host,
+        return UserError(
             f"{sys.executable} -m hvdtrain does not run there in {os.getcwd()} ({said})",
             "provide the same folder and virtual environment on all hosts: run make setup there, or share the folders",
         )
     there = _versions(out)
     if there is None:
-        return HostCheck(
-            host,
+        return UserError(
             f"ssh does not run what it is asked to: it printed {printable(last_line(out)):.100}",
             f"allow any command there (command= in authorized_keys, ForceCommand): ssh {host} date",
         )
     differs = stacks.version_difference(there, here)
     if differs:
-        return HostCheck(
-            host, f"it differs from this host: {differs}", "run make setup on both, from the same checkout"
-        )
-    return HostCheck(host)
+        return UserError(f"it differs from this host: {differs}", "run make setup on both, from the same checkout")
+    return None
 
 
 def _run_limited(command: list[str], stdin: str = "") -> tuple[int, str, str]:

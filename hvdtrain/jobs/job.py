@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.hosts import Host, HostCheck, other_hosts, placed
+from hvdtrain.jobs.hosts import Host, other_hosts, placed
 from hvdtrain.system import agent_pipe, credentials, rank_info
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 
@@ -106,14 +106,14 @@ def check_job(job: Job) -> list[str]:
     return []
 
 
-def reduced(job: Job, checked: list[HostCheck], say: Callable[[object], None]) -> Job:
+def reduced(job: Job, checked: Mapping[str, UserError | None], say: Callable[[object], None]) -> Job:
     """The job on those of its hosts that respond, with fewer ranks where they have too few slots.
 
-    checked: its other hosts. Raises UserError if there are slots for too few ranks.
+    checked: its other hosts, and what is wrong with them. Raises UserError if there are slots for too few ranks.
     """
     if not job.hosts:
         return job
-    unusable = {check.host: check.problem for check in checked if check.problem}
+    unusable = {host: problem.reason for host, problem in checked.items() if problem}
     left = tuple(host for host in job.hosts if host.name not in unusable)
     slots = sum(host.slots for host in left)
     ranks = min(job.ranks, slots)

@@ -111,8 +111,8 @@ def check_ssh(context: CheckContext) -> Iterator[Finding]:
     except UserError as error:
         yield fail(error.reason, error.remedy)
         return
-    for answer in answers:
-        if answer.problem:
-            yield fail(f"{answer.host}: {answer.problem}", answer.remedy)
+    for host, problem in answers.items():
+        if problem:
+            yield fail(f"{host}: {problem.reason}", problem.remedy)
         else:
-            yield ok(f"{answer.host}: ssh works, with the same versions and files there")
+            yield ok(f"{host}: ssh works, with the same versions and files there")

@@ -106,8 +106,8 @@ def test_a_host_that_runs_something_else_is_named(ssh, script):
     with pytest.raises(UserError, match=r"^node1: ssh does not run what it is asked to: it printed") as raised:
         hosts.check_hosts(["node1"])
     assert str(raised.value).isprintable() and len(str(raised.value)) < 300
-    (check,) = hosts.inspect(["node1"])  # as the doctor and restarts do
-    assert check.problem and check.remedy
+    problem = hosts.inspect(["node1"])["node1"]  # as the doctor and restarts do
+    assert problem.reason and problem.remedy
 
 
 def test_ssh_may_add_to_a_large_file_of_known_hosts(tmp_path):

@@ -20,7 +20,7 @@ from hvdtrain.cli.launch_options import parse
 from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Position
-from hvdtrain.jobs import background, hosts, places, run, signals
+from hvdtrain.jobs import background, places, run, signals
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job, reduced
 from hvdtrain.jobs.run import Restarts
@@ -252,7 +252,7 @@ def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
     """How ranks are distributed; tests/cluster has real hosts that stop responding."""
     job = Job(("true",), 4, hosts=(Host("a", 2), Host("b", 2), Host("c", 1)))
     silent, said = {"b"}, []
-    answers = lambda: [hosts.HostCheck(name, "no answer" if name in silent else "") for name, _ in job.hosts]  # noqa: E731
+    answers = lambda: {name: UserError("no answer") if name in silent else None for name, _ in job.hosts}  # noqa: E731
     smaller = reduced(replace(job, min_ranks=2), answers(), said.append)
     assert (smaller.ranks, smaller.hosts) == (3, (Host("a", 2), Host("c", 1)))
     assert said == ["continuing without b: no answer"]
@@ -266,7 +266,7 @@ def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
 def test_hosts_are_checked_beside_the_event_loop(monkeypatch, asked):
     """A host that does not answer keeps neither the loop nor a request to stop waiting."""
     answered = threading.Event()
-    monkeypatch.setattr(run.hosts, "inspect", lambda *_: answered.wait(30) and [])
+    monkeypatch.setattr(run.hosts, "inspect", lambda *_: answered.wait(30) and {})
     monkeypatch.setattr(places, "FIRST_PAUSE_S", 0.01)
 
     async def supervise(job, opened):
