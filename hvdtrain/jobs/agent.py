@@ -124,10 +124,12 @@ class Agent:
     def _register(self, channel: Channel, local_versions: dict[str, str]) -> dict[str, str] | None:
         """Register this rank and wait for the others; the program's environment, or None if the job does not start."""
         # The address that connects to the supervisor: no other network can reach this port.
-        address = channel.local_address
+        address = str(channel.connection.getsockname()[0])
         # In a job that survives, the rendezvous server must not end with a rank.
         runs_store = self._options.gloo and self._rank.rank == 0 and not self._options.survive
         store = gloo.Store(address, ranks=self._rank.size) if runs_store else None
+        # Of the ranks' rendezvous: no other program gets it before they listen there.
+        self._ports = PortReservation(address) if self._rank.rank == 0 or self._options.survive else None
         hello = protocol.Hello(
             self._rank.rank,
             self._rank.size,
@@ -135,7 +137,7 @@ class Agent:
             rank_info.host_name(),
             ProcessIdentity.current().place,
             address,
-            port=self._reserve_ports(address) if self._rank.rank == 0 or self._options.survive else 0,
+            port=self._ports.port if self._ports else 0,
             store=store.port if store else 0,
             versions=local_versions,
             key=self._key,
@@ -159,11 +161,6 @@ class Agent:
             layout = gloo.Layout(local_size, 0, 1) if local_size else gloo.layout(self._rank, os.environ)
             environment.update(gloo.environment(self._rank, layout, *answer.store, self._options.interface))
         return environment
-
-    def _reserve_ports(self, address: str) -> int:
-        """The port of the ranks' rendezvous; no other program gets it before they listen there."""
-        self._ports = PortReservation(address)
-        return self._ports.port
 
     def _rank_variables(self) -> dict[str, str]:
         values = (self._rank.rank, self._rank.size, self._rank.local_rank)

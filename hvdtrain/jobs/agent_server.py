@@ -7,6 +7,7 @@ file descriptor gives up strangers first, so that idle or half-open connections 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
@@ -98,8 +99,11 @@ class AgentServer:
 
     async def _on_connection(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection, limit=protocol.LINE_BYTES)
+        is_agent = False
         try:
-            if await self._proves(reader, writer):
+            with contextlib.suppress(ValueError, OSError, asyncio.TimeoutError):
+                is_agent = await asyncio.wait_for(authenticate(reader, writer, self._token), PROOF_S)
+            if is_agent:
                 task = asyncio.current_task()
                 assert task
                 self._strangers.pop(task, None)
@@ -107,13 +111,6 @@ class AgentServer:
                 await self._serve(reader, writer)
         finally:
             writer.close()
-
-    async def _proves(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether the other side is an agent of this job, as far as it follows `protocol.authenticate` in time."""
-        try:
-            return await asyncio.wait_for(authenticate(reader, writer, self._token), PROOF_S)
-        except (ValueError, OSError, asyncio.TimeoutError):
-            return False
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         self._strangers.pop(task, None)

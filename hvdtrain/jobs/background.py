@@ -18,13 +18,8 @@ Result = TypeVar("Result")
 def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """Start a task. An error that ends it goes to the exception handler of the event loop."""
     task = asyncio.get_running_loop().create_task(coroutine)
-    task.add_done_callback(_raise_error)
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.result())
     return task
-
-
-def _raise_error(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.result()
 
 
 def call_after(seconds: float, function: Callable[[], None]) -> asyncio.Task[None]:

@@ -178,10 +178,6 @@ class Channel:
         self._rest = b""
 
     @property
-    def local_address(self) -> str:
-        return str(self.connection.getsockname()[0])
-
-    @property
     def supervisor_address(self) -> str:
         """Where this host reaches the supervisor's."""
         return str(self.connection.getpeername()[0])
