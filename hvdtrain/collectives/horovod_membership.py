@@ -22,7 +22,9 @@ import numpy as np
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import PeerLost, TrainingError
+from hvdtrain.system import rank_info
 from hvdtrain.system.membership import Membership
+from hvdtrain.system.network import gloo_variables
 from hvdtrain.system.processes import RunningTime
 
 POLL_S = 0.01
@@ -78,24 +80,11 @@ class MembershipGroup(HorovodGroup):
 
 
 def variables(membership: Membership, position: int) -> dict[str, str]:
-    address, port = membership.store
-    values = {
-        "RANK": position,
-        "SIZE": len(membership.members),
-        # Each rank by itself on its host: sums of all ranks need none of the connections that Horovod makes besides
-        # among the ranks of a host and between hosts, which take as long as those of all.
-        "LOCAL_RANK": 0,
-        "LOCAL_SIZE": 1,
-        "CROSS_RANK": 0,
-        "CROSS_SIZE": 1,
-        "HOSTNAME": f"position-{position}",
-        "GLOO_RENDEZVOUS_ADDR": address,
-        "GLOO_RENDEZVOUS_PORT": port,
-        "GLOO_TIMEOUT_SECONDS": LIBRARY_TIMEOUT_S,  # also what its connections are recognized by
-        "CONTROLLER": "gloo",
-        "CPU_OPERATIONS": "gloo",
-    }
-    return {f"HOROVOD_{name}": str(value) for name, value in values.items()}
+    # Each rank by itself on its host: sums of all ranks need none of the connections that Horovod makes besides
+    # among the ranks of a host and between hosts, which take as long as those of all.
+    numbers = (position, len(membership.members), 0, 1, 0, 1)
+    values = gloo_variables(numbers, f"position-{position}", membership.store)
+    return {**values, rank_info.GLOO_TIMEOUT: str(LIBRARY_TIMEOUT_S)}  # also what its connections are recognized by
 
 
 def _connect(

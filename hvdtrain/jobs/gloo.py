@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
-from hvdtrain.system.network import address_of
+from hvdtrain.system.network import address_of, gloo_variables
 
 
 class Layout(NamedTuple):
@@ -26,23 +26,10 @@ class Layout(NamedTuple):
 def environment(
     rank: rank_info.RankInfo, layout: Layout, address: str, port: int, interface: str | None
 ) -> dict[str, str]:
-    """Horovod's variables for this rank, as horovodrun sets them; address and port are those of the `Store`."""
-    local_size, cross_rank, cross_size = layout
-    values = {
-        "RANK": rank.rank,
-        "SIZE": rank.size,
-        "LOCAL_RANK": rank.local_rank,
-        "LOCAL_SIZE": local_size,
-        "CROSS_RANK": cross_rank,
-        "CROSS_SIZE": cross_size,
-        "HOSTNAME": rank_info.host_name(),
-        "GLOO_RENDEZVOUS_ADDR": address,
-        "GLOO_RENDEZVOUS_PORT": port,
-        "CONTROLLER": "gloo",
-        "CPU_OPERATIONS": "gloo",
-        **({"GLOO_IFACE": interface} if interface else {}),
-    }
-    return {f"HOROVOD_{name}": str(value) for name, value in values.items()}
+    """Horovod's variables for this rank; address and port are those of the `Store`."""
+    numbers = (rank.rank, rank.size, rank.local_rank, *layout)
+    values = gloo_variables(numbers, rank_info.host_name(), (address, port))
+    return {**values, **({"HOROVOD_GLOO_IFACE": interface} if interface else {})}
 
 
 def layout(rank: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:

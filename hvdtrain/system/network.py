@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +65,23 @@ def address_of(name: str) -> str:
         available = ", ".join(addresses) or "none but lo"
         raise UserError(f"--interface {name}: no such interface is up on this host", f"choose one of: {available}")
     return addresses[name]
+
+
+def gloo_variables(numbers: Sequence[int], host: str, store: tuple[str, int]) -> dict[str, str]:
+    """Horovod's variables for a rank over Gloo, as horovodrun sets them.
+
+    numbers: the rank and how many there are: in all, on its host, and across hosts. store: the rendezvous server.
+    """
+    kinds = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    values = {
+        **dict(zip(kinds, numbers, strict=True)),
+        "HOSTNAME": host,
+        "GLOO_RENDEZVOUS_ADDR": store[0],
+        "GLOO_RENDEZVOUS_PORT": store[1],
+        "CONTROLLER": "gloo",
+        "CPU_OPERATIONS": "gloo",
+    }
+    return {f"HOROVOD_{name}": str(value) for name, value in values.items()}
 
 
 NOTICE_S = 15
