@@ -31,11 +31,26 @@ def build(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
 
 
 def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
-    command = ["mpirun", *as_root(job), *without_ssh(job, environment), "-np", str(job.ranks)]
-    command += ["-H", listed(job.hosts)] if job.hosts else []
+    """mpirun and its options, before the program. Raises UserError for a folder that Open MPI cannot pass on."""
+    if job.hosts and any(sign.isspace() for sign in job.mpi_prefix):
+        where = f"Open MPI is installed in {job.mpi_prefix!r}"
+        reason = f"{where}, and cannot start itself on other hosts in a folder with a space"
+        raise UserError(reason, "make setup VENV=/a/folder/without, or launch horovodrun")
+    command = ["mpirun", *(["--allow-run-as-root"] if job.as_root else [])]
+    # It looks for ssh even where all ranks are on this host, and does not start without it.
+    has_ssh = any(shutil.which(name, path=environment.get("PATH")) for name in ("ssh", "rsh"))
+    command += [] if has_ssh or has_other_hosts(job, environment) else ["--mca", "plm", "isolated"]
+    command += ["-np", str(job.ranks), *(["-H", listed(job.hosts)] if job.hosts else [])]
     command += ["--oversubscribe"] if not job.hosts and job.crowded else []
-    command += ["--bind-to", "none", "--map-by", "slot", *yielding(job), *prefix(job)]
-    return [*command, *interfaces(job)]
+    command += ["--bind-to", "none", "--map-by", "slot"]
+    # Its ranks spin while they wait; where they share cores, they must yield to each other.
+    command += ["--mca", "mpi_yield_when_idle", "1"] if job.crowded or job.threads == 1 else []
+    # A shell that ssh starts does not have the PATH of this one.
+    command += ["--prefix", job.mpi_prefix] if job.hosts and job.mpi_prefix else []
+    choice, names = ("include", job.interface) if job.interface else ("exclude", HOST_ONLY_INTERFACES)
+    for layer in ("btl", "oob") if job.hosts else ():  # between the ranks, and between the daemons of hosts
+        command += ["--mca", f"{layer}_tcp_if_{choice}", names]
+    return command
 
 
 def mpirun_here(ranks: int) -> list[str]:
@@ -45,42 +60,6 @@ def mpirun_here(ranks: int) -> list[str]:
 
 HOST_ONLY_INTERFACES = "lo,docker0,virbr0"
 """Interfaces that Open MPI uses unless they are excluded, and that lead to no other host."""
-
-
-def as_root(job: Job) -> list[str]:
-    return ["--allow-run-as-root"] if job.as_root else []
-
-
-def yielding(job: Job) -> list[str]:
-    """Ranks of Open MPI spin while they wait; where they share cores, they must yield to each other."""
-    return ["--mca", "mpi_yield_when_idle", "1"] if job.crowded or job.threads == 1 else []
-
-
-def prefix(job: Job) -> list[str]:
-    """Where Open MPI is installed: a shell that ssh starts does not have the PATH of this one.
-
-    Raises UserError for a folder that Open MPI cannot pass on.
-    """
-    if job.hosts and any(sign.isspace() for sign in job.mpi_prefix):
-        raise UserError(
-            f"Open MPI is installed in {job.mpi_prefix!r}, and cannot start itself on other hosts in a folder with a "
-            "space",
-            "make setup VENV=/a/folder/without, or launch horovodrun",
-        )
-    return ["--prefix", job.mpi_prefix] if job.hosts and job.mpi_prefix else []
-
-
-def interfaces(job: Job) -> list[str]:
-    """Which interfaces connect the ranks (btl), and Open MPI's daemons, one on each host (oob)."""
-    choice, names = ("include", job.interface) if job.interface else ("exclude", HOST_ONLY_INTERFACES)
-    layers = ("btl", "oob") if job.hosts else ()
-    return [word for layer in layers for word in ("--mca", f"{layer}_tcp_if_{choice}", names)]
-
-
-def without_ssh(job: Job, environment: Mapping[str, str]) -> list[str]:
-    """Open MPI looks for ssh even where all ranks are on this host, and does not start without it."""
-    has_ssh = any(shutil.which(name, path=environment.get("PATH")) for name in ("ssh", "rsh"))
-    return [] if has_ssh or has_other_hosts(job, environment) else ["--mca", "plm", "isolated"]
 
 
 def listed(hosts: Sequence[Host]) -> str:
