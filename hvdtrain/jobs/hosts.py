@@ -53,14 +53,12 @@ FORM = "write lines of the form: name slots=N"
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
     """Hosts of `node1:4,node2:4`. Raises UserError if the text is not of that form or names a host twice."""
-    return _unique([_host(part.strip(), text) for part in text.split(",")])
-
-
-def _host(part: str, text: str) -> Host:
-    match = re.fullmatch(r"(\S+?)(?::(\d{1,6}))?", part)
-    if not match or not _is_entry(*match.groups()):
-        raise UserError(f"-H {text!r}: {part!r} is not a host", "write name:slots with commas: -H node1:4,node2:4")
-    return Host(match[1], int(match[2] or 1))
+    hosts = []
+    for part in map(str.strip, text.split(",")):
+        if not (host := _entry(r"(\S+?)(?::(\d{1,6}))?", part)):
+            raise UserError(f"-H {text!r}: {part!r} is not a host", "write name:slots with commas: -H node1:4,node2:4")
+        hosts.append(host)
+    return _unique(hosts)
 
 
 def read_hostfile(path: Path) -> tuple[Host, ...]:
@@ -77,17 +75,20 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
         entry = line.partition("#")[0].strip()
         if not entry:
             continue
-        match = re.fullmatch(r"(\S+)(?:\s+slots\s*=\s*(\d{1,6}))?(?:\s+max[-_]slots\s*=\s*\d+)?", entry)
-        if not match or not _is_entry(*match.groups()):
+        host = _entry(r"(\S+)(?:\s+slots\s*=\s*(\d{1,6}))?(?:\s+max[-_]slots\s*=\s*\d+)?", entry)
+        if not host:
             raise UserError(f"--hostfile {path}: line {number} is {entry[:80]!r}", FORM)
-        hosts.append(Host(match[1], int(match[2] or 1)))
+        hosts.append(host)
     if not hosts:
         raise UserError(f"--hostfile {path} names no host", FORM)
     return _unique(hosts)
 
 
-def _is_entry(name: str, slots: str | None) -> bool:
-    return bool(HOST_NAME.fullmatch(name)) and (slots is None or int(slots) > 0)
+def _entry(pattern: str, text: str) -> Host | None:
+    """A host and its slots; None if the text is not of that pattern."""
+    match = re.fullmatch(pattern, text)
+    host = Host(match[1], int(match[2] or 1)) if match else None
+    return host if host and HOST_NAME.fullmatch(host.name) and host.slots > 0 else None
 
 
 def _unique(hosts: list[Host]) -> tuple[Host, ...]:
