@@ -23,7 +23,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.browser import Browser
-from support.live_runs import config, make_run
+from support.live_runs import make_run
 from support.web import serving
 
 from hvdtrain.system.run_end import RunEnd
@@ -66,10 +66,12 @@ def measure_curves(browser: Browser, folder: Path, curves: int, records: int) ->
 def measure_list(browser: Browser, folder: Path, runs: int) -> None:
     """The page with many runs, and what it costs the server."""
     first = make_run(folder / "runs" / "run-0000", 50, RunEnd("finished", time=1.0))
+    recorded = json.loads((first / "config.json").read_text())
     for number in range(1, runs):
         other = folder / "runs" / f"run-{number:04}"
         shutil.copytree(first, other)
-        (other / "config.json").write_text(json.dumps(config(started=f"2026-05-01T00:00:00.{number:04}")))
+        own = {"started": f"2026-05-01T00:00:00.{number:04}", "id": f"{number:016x}"}
+        (other / "config.json").write_text(json.dumps(recorded | own))
     time.sleep(4)  # files that were just written are read again, for some seconds
     with serving(folder) as server:
         listed = f"document.getElementById('where').innerText.includes('{runs:,} runs')"

@@ -5,12 +5,9 @@ The runs are made up so that the pictures are the same on every machine; of a jo
 
 from __future__ import annotations
 
-import contextlib
 import io
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from PIL import Image
@@ -18,7 +15,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from support.browser import Browser
-from support.live_runs import Beats, make_run
+from support.live_runs import RunningRanks, make_run
 from support.web import serving
 
 from hvdtrain.system.run_end import Failure, RunEnd
@@ -34,7 +31,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_runs(folder / "runs")
-        with trains(folder / "runs" / LIVE), serving(folder) as server, Browser(folder / "profile") as browser:
+        with (
+            RunningRanks(folder / "runs" / LIVE, RANKS, slow=SLOW, step=1000),
+            serving(folder) as server,
+            Browser(folder / "profile") as browser,
+        ):
             take_pictures(browser, server.url)
 
 
@@ -55,24 +56,6 @@ def make_runs(folder: Path) -> None:
     make_run(folder / "resnet20-ddp-np4", 120, hung, ranks=4, strategy="ddp", model="resnet20", rate=0.9,
              started="2026-05-01T10:41:17")  # fmt: skip
     make_run(folder / LIVE, 150, ranks=RANKS, slow=SLOW, model="resnet20", started="2026-05-01T11:05:09")
-
-
-@contextlib.contextmanager
-def trains(folder: Path) -> Iterator[None]:
-    """Write the heartbeats of the job."""
-    ended, beats = threading.Event(), Beats(folder, RANKS, slow=SLOW)
-
-    def write() -> None:
-        while not ended.wait(0.3):
-            beats.write()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def take_pictures(browser: Browser, url: str) -> None:

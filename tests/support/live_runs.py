@@ -5,24 +5,14 @@ from __future__ import annotations
 import json
 import math
 import random
+import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.sources import to_record
 from hvdtrain.system.run_end import RunEnd
-from support.run_folders import write_beat
-
-
-def config(ranks: int = 2, steps: int = 4000, started: str = "2026-05-01T14:03:11", **options: Any) -> dict[str, Any]:
-    """The record of a run's options."""
-    values = {**to_record(Config()), "strategy": "horovod", "framework": "torch", "batch_size": 64, **options}
-    return {
-        "config": values, "ranks": ranks, "devices": ranks, "device": "cpu", "controller": "gloo", "steps": steps,
-        "started": started, "id": f"{abs(hash(started)) % 16**16:016x}",
-        "versions": {"python": "3.11.7", "numpy": "1.23.5"}, "host": {"name": "node1", "cores": 16},
-    }  # fmt: skip
+from support.run_folders import write_beat, write_log, write_run
 
 
 def records(number: int, ranks: int = 2, seed: int = 0, slow: int | None = None, rate: float = 1.0) -> list[str]:
@@ -54,41 +44,58 @@ def records(number: int, ranks: int = 2, seed: int = 0, slow: int | None = None,
 
 
 def make_run(
-    folder: Path, number: int = 100, end: RunEnd | None = None, slow: int | None = None, rate: float = 1.0, **given: Any
-) -> Path:
-    """A run's folder; without `end`, of a run that trains, once heartbeats are written."""
-    found = config(**given)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(found))
-    lines = records(number, found["ranks"], seed=len(folder.name), slow=slow, rate=rate)
+    folder: Path, number: int = 100, end: RunEnd | None = None, slow: int | None = None, rate: float = 1.0,
+    ranks: int = 2, steps: int = 4000, started: str = "2026-05-01T14:03:11", **options: Any
+) -> Path:  # fmt: skip
+    """A run's folder; without `end`, of a run that trains, once heartbeats are written. options: of any value."""
+    write_run(folder, ranks, started)
+    recorded = json.loads((folder / "config.json").read_text())
+    recorded["config"] |= {"strategy": "horovod", **options}
+    recorded |= {"steps": steps, "id": f"{abs(hash(started)) % 16**16:016x}"}
+    (folder / "config.json").write_text(json.dumps(recorded))
+    lines = records(number, ranks, seed=len(folder.name), slow=slow, rate=rate)
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "logs").mkdir()
-    for rank in range(found["ranks"]):
-        lines = [f"2026-05-01 14:03:{at % 60:02d},123 INFO step {at * 10}: loss {2 / at:.4f}" for at in range(1, 30)]
-        (folder / "logs" / f"rank-{rank}.log").write_text("\n".join(lines) + "\n")
+    for rank in range(ranks):
+        write_log(folder, rank, *(f"step {at * 10}: loss {2 / at:.4f}" for at in range(1, 30)))
     if end:
         end.write(folder)
     return folder
 
 
-class Beats:
-    """Writes the heartbeats of a run's ranks, as if they trained since then.
+class RunningRanks:
+    """The heartbeats of ranks that train, one of each at a `write`; in a `with` statement twice a second, as in a job.
 
-    slow: rank that computes for half as long again, so that the others wait for it.
+    slow: rank that computes for nearly twice as long, so that the others wait for it. silent: ranks that write none.
     """
 
-    def __init__(self, folder: Path, ranks: int, slow: int | None = None, step: int = 1000) -> None:
-        self._folder, self._ranks, self._slow, self._step = folder, ranks, slow, step
-        self._number, self._began = 0, time.monotonic()
+    def __init__(self, folder: Path, ranks: int, slow: int | None = None, step: int = 100) -> None:
+        self.slow, self.silent, self.idle_s = slow, frozenset[int](), 0.1
+        self._folder, self._step, self._number = folder, step, 0
+        self._written, self._totals = time.monotonic() - 60, [Counter[str]() for _ in range(ranks)]
+        self._ended = threading.Event()
 
-    def write(self, without: frozenset[int] = frozenset()) -> None:
-        """Write the next heartbeat of each rank but those."""
+    def __enter__(self) -> RunningRanks:
+        self.write()
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._write_on, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _write_on(self) -> None:
+        while not self._ended.wait(0.5):
+            self.write()
+
+    def write(self) -> None:
         self._number += 1
-        seconds = time.monotonic() - self._began + 60
-        for rank in set(range(self._ranks)) - without:
-            compute = 0.93 if rank == self._slow else 0.52 + 0.004 * (rank % 5)
-            data = 0.03 + 0.002 * (rank % 3)
-            shares = {"compute_s": compute, "data_s": data, "communicate_s": 1 - compute - data}
-            values = {name: seconds * share for name, share in shares.items()}
-            values |= {"step": self._step + int(seconds * 12), "host": f"node{1 + rank // 4}"}
-            write_beat(self._folder, rank, self._number, rows=seconds * (770 + rank), **values)
+        before, self._written = self._written, time.monotonic()
+        for rank, totals in enumerate(self._totals):
+            compute, data = 0.93 if rank == self.slow else 0.52 + 0.004 * (rank % 5), 0.03 + 0.002 * (rank % 3)
+            shares = {"compute_s": compute, "data_s": data, "communicate_s": 1 - compute - data, "rows": 770 + rank}
+            totals.update({name: share * (self._written - before) for name, share in shares.items()})
+            if rank not in self.silent:
+                values = {"step": self._step + self._number, "idle_s": self.idle_s, "host": f"node{1 + rank // 4}"}
+                write_beat(self._folder, rank, self._number, **values, **totals)

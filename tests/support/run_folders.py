@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -118,43 +117,3 @@ def write_task_run(folder: Path, metrics: dict[str, float], loss: float = 0.5, s
     (folder / "result.json").write_text(json.dumps({**result, "global_batch": 64}))
     RunEnd("finished").write(folder)
     return folder
-
-
-class RunningRanks:
-    """Writes heartbeats of ranks twice a second, and their records, as a job does. Use it in a `with` statement.
-
-    silent: ranks that write none. slow: a rank that computes for twice as long as the others, which wait for it.
-    """
-
-    def __init__(self, folder: Path, ranks: int) -> None:
-        self._folder, self._ranks = folder, ranks
-        self.slow: int | None = None
-        self.silent: set[int] = set()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
-        self._number, self._totals = 0, [[0.0, 0.0] for _ in range(ranks)]
-
-    def __enter__(self) -> RunningRanks:
-        self._beat()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _write(self) -> None:
-        while not self._ended.wait(0.5):
-            self._beat()
-
-    def _beat(self) -> None:
-        self._number += 1
-        idle_s = 0.1 if not self.silent else 3.0
-        for rank in set(range(self._ranks)) - self.silent:
-            compute_s = 0.2 if self.slow is not None and rank != self.slow else 0.4
-            self._totals[rank][0] += compute_s
-            self._totals[rank][1] += 0.5 - compute_s
-            compute, communicate = self._totals[rank]
-            step = 100 + self._number
-            parts = {"compute_s": compute, "communicate_s": communicate, "data_s": 0.0}
-            write_beat(self._folder, rank, self._number, step=step, idle_s=idle_s, **parts)

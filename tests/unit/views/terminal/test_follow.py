@@ -2,12 +2,12 @@
 
 import signal
 
-import pytest
+from support.in_process import command
 from support.jobs import finish, start
-from support.run_folders import RunningRanks, write_beat, write_finished, write_records, write_run
+from support.live_runs import RunningRanks
+from support.run_folders import write_beat, write_finished, write_records, write_run
 from support.terminal import TerminalCommand
 
-from hvdtrain.__main__ import main
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.run_view import read_runs
 from hvdtrain.views.terminal.follow import job_status
@@ -26,7 +26,7 @@ def test_watch_waits_for_a_run_and_shows_what_its_ranks_do(tmp_path):
         terminal.wait_for_frame("rank 2 is slow")
         terminal.resize(60, 24)
         terminal.wait_for_frame(r"(?m)\A(.{60}\n){23}.{60}\Z")
-        ranks.silent = {1}
+        ranks.silent, ranks.idle_s = frozenset([1]), 3.0
         terminal.wait_for_frame("waiting  run(.|\n)*no heartbeat\n?.* of rank 1 ")
     RunEnd("stopped", 75, Failure("asked to stop by SIGTERM")).write(folder)
     assert terminal.finish() == 75
@@ -61,13 +61,10 @@ def test_in_a_file_a_restart_is_followed_and_each_change_is_a_line(tmp_path):
     assert (status, output.split()[0]) == (0, "finished")
 
 
-def test_a_run_that_was_lost_is_left(tmp_path, capsys):
-    folder = write_run(tmp_path / "run")
-    write_beat(folder, 0, age_s=60)
-    with pytest.raises(SystemExit) as ended:
-        main(["watch", str(folder)])
-    assert ended.value.code == 1
-    assert capsys.readouterr().out.startswith("failed  step 150/400  no heartbeat of any rank since 20")
+def test_a_run_that_was_lost_is_left(tmp_path):
+    write_beat(write_run(tmp_path / "run"), 0, age_s=60)
+    status, output = command(tmp_path, "watch", "run")
+    assert status == 1 and output.startswith("failed  step 150/400  no heartbeat of any rank since 20")
 
 
 def test_a_run_whose_folder_is_removed_is_left(tmp_path):
@@ -88,16 +85,11 @@ def test_exit_status_of_the_job(tmp_path):
         assert job_status(read_runs([folder])[0]) == expected
 
 
-def test_run_that_has_ended_or_is_not_there(tmp_path, capsys):
+def test_run_that_has_ended_or_is_not_there(tmp_path):
     write_finished(tmp_path / "runs" / "run")
-    with pytest.raises(SystemExit) as ended:
-        main(["watch", str(tmp_path / "runs")])
-    assert (ended.value.code, capsys.readouterr().out[:24]) == (0, "finished  step 400/400  ")
-    with pytest.raises(SystemExit) as ended:
-        main(["watch", str(tmp_path / "runs" / "rum")])
-    assert ended.value.code == 2
-    with pytest.raises(SystemExit):
-        main(["watch", "one", "two"])
-    error = capsys.readouterr().err
-    assert "2 runs: a terminal shows one; give one run" in error
-    assert "no such folder (did you mean run?)" in error and "--wait waits for a run that is not there yet" in error
+    status, output = command(tmp_path, "watch", "runs")
+    assert status == 0 and output.startswith("finished  step 400/400  ")
+    status, output = command(tmp_path, "watch", "runs/rum")
+    assert status == 2 and "no such folder (did you mean run?)" in output
+    assert "--wait waits for a run that is not there yet" in output
+    assert "2 runs: a terminal shows one; give one run" in command(tmp_path, "watch", "one", "two")[1]

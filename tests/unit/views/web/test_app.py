@@ -10,16 +10,17 @@ import time
 from pathlib import Path
 
 import pytest
+from support.in_process import command
 from support.jobs import wait_for
-from support.live_runs import Beats, make_run
+from support.live_runs import RunningRanks, make_run, records
 from support.strangers import is_closed, strangers
 from support.web import serving
 
-from hvdtrain.__main__ import main
 from hvdtrain.errors import UserError
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.views.web import app
+from hvdtrain.views.web import app, listing
 from hvdtrain.views.web.access import Access, read_token
+from hvdtrain.views.web.listing import MAX_POINTS, CurveStore
 
 FINISHED = RunEnd("finished", time=1.0)
 HOSTILE = "<script>window.hacked=1</script>\"'&\x1b[31m\x07\u202egnp"
@@ -32,7 +33,7 @@ def runs(tmp_path_factory):
     make_run(folder / "finished", 50, FINISHED)
     failure = Failure(f"out of memory {HOSTILE}", rank=1, host="node2", stands_alone=True)
     make_run(folder / "failed", 20, RunEnd("failed", 1, failure, 5.0))
-    Beats(make_run(folder / "live", 80, ranks=4, slow=2), 4, slow=2).write()
+    RunningRanks(make_run(folder / "live", 80, ranks=4, slow=2), 4, slow=2).write()
     hostile = folder / HOSTILE.replace("/", "∕")
     make_run(hostile, 3, strategy=HOSTILE, model="x" * 9000, framework="\ud800")
     with open(hostile / "metrics.jsonl", "a") as file:
@@ -64,7 +65,7 @@ def names(listing):
 
 
 def test_lists_runs_as_they_come_change_and_go(server, runs):
-    Beats(runs / "live", 4, slow=2).write()  # other tests may have taken longer than a job is silent
+    RunningRanks(runs / "live", 4, slow=2).write()  # other tests may have taken longer than a job is silent
     first = server.json("runs")
     states = {run["name"]: run["state"] for run in first["runs"]}
     assert states["finished"] == states["link-in"] == "finished" and states["failed"] == "failed"
@@ -173,7 +174,7 @@ def test_token_from_a_file(runs, tmp_path):
         assert server.get(f"/?token={token}")[0] == 200
 
 
-def test_addresses_that_cannot_be_used(runs, capsys):
+def test_addresses_that_cannot_be_used(runs):
     with socket.create_server(("127.0.0.1", 0)) as other:
         cases = {
             f"127.0.0.1:{other.getsockname()[1]}": "Address already in use; choose another port",
@@ -183,10 +184,8 @@ def test_addresses_that_cannot_be_used(runs, capsys):
             "203.0.113.7:0": "Cannot assign requested address",
         }
         for address, reason in cases.items():
-            with pytest.raises(SystemExit) as ended:
-                main(["watch", str(runs), "--serve", address])
-            error = capsys.readouterr().err
-            assert (ended.value.code, error.count("\n")) == (2, 1) and reason in error, error
+            status, error = command(runs, "watch", ".", "--serve", address)
+            assert (status, error.count("\n")) == (2, 1) and reason in error, error
 
 
 def test_an_error_of_the_server_is_told_to_its_terminal_only(runs, monkeypatch, caplog):
@@ -269,3 +268,57 @@ def test_several_folders(runs, tmp_path):
         assert server.get("/api/run?run=finished")[0] == 404
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(20) == 0, "Ctrl-C ends it"
+
+
+def make_old(folder):
+    """Let all files look as if they were written an hour ago."""
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, (time.time() - 3600,) * 2)
+
+
+def test_runs_that_are_over_are_read_once(tmp_path, monkeypatch):
+    for name in ("one", "other"):
+        make_old(make_run(tmp_path / name, 3, FINISHED))
+    make_run(tmp_path / "recent", 3, FINISHED)
+    looks, look = [], listing.RunFollower.look
+    monkeypatch.setattr(listing.RunFollower, "look", lambda self: (looks.append(self.folder.name), look(self))[1])
+    monkeypatch.setattr(listing, "READ_EVERY_S", 0)
+    monkeypatch.setattr(listing, "SHARE", 1)
+    found = listing.Listing([tmp_path])
+    for _ in range(3):
+        found.values()
+    assert sorted(looks) == ["one", "other", "recent", "recent", "recent"]
+    RunEnd("failed", 1, Failure("again")).write(tmp_path / "one")
+    assert [run["reason"] for run in found.values()["runs"]] == ["again", "", ""]
+
+
+def test_a_slow_folder_is_read_for_a_fifth_of_the_time(tmp_path, monkeypatch):
+    make_run(tmp_path / "run", 3)
+    looks, look = [], listing.RunFollower.look
+
+    def slow_look(self):
+        looks.append(time.monotonic())
+        time.sleep(0.2)
+        return look(self)
+
+    monkeypatch.setattr(listing.RunFollower, "look", slow_look)
+    monkeypatch.setattr(listing, "READ_EVERY_S", 0)
+    found = listing.Listing([tmp_path])
+    while len(looks) < 2:
+        found.values()
+    assert looks[1] - looks[0] >= 5 * 0.2
+
+
+def test_curves_are_thinned_without_losing_peaks_and_grow_with_the_file(tmp_path):
+    folder, lines = make_run(tmp_path / "run", 3), records(3000)
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text("\n".join(lines[:2000]) + "\n" + '{"kind":"train","step":1,"epoch":99,"loss":77.5}\n')
+    store = CurveStore()
+    loss = store.curves(folder)["curves"]["loss"]
+    assert len(loss["values"]) <= MAX_POINTS + 2 and max(loss["values"]) == 77.5
+    with open(metrics, "a") as file:
+        file.write('{"kind":"train","step":1,"epoch":99.5,"loss":88.5}\n{"kind":"train","step":2,"epoch"')
+    assert store.curves(folder)["curves"]["loss"]["values"][-1] == 88.5
+    metrics.unlink()
+    nothing = {"summary": "", "last": []}
+    assert store.curves(folder) == {"curves": {}, "changes": nothing}

@@ -1,13 +1,11 @@
 """The page in Chromium, on a phone and on a desktop: what it shows, and how it changes."""
 
-import contextlib
 import os
 import shutil
-import threading
 import time
 
 import pytest
-from support.live_runs import Beats, make_run, records
+from support.live_runs import RunningRanks, make_run, records
 from support.run_folders import write_changes, write_task_run
 from support.web import serving
 
@@ -40,28 +38,10 @@ def runs(tmp_path_factory):
     return folder
 
 
-@contextlib.contextmanager
-def beating(beats, **options):
-    """Writes heartbeats meanwhile."""
-    ended = threading.Event()
-
-    def write():
-        while not ended.wait(0.2):
-            beats.write(**options)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 @pytest.fixture(scope="module")
 def url(runs):
     """The address of the page, while the job trains."""
-    with beating(Beats(runs / "live", 8, slow=5)), serving(runs.parent) as server:
+    with RunningRanks(runs / "live", 8, slow=5, step=1000), serving(runs.parent) as server:
         yield server.url
 
 
@@ -167,8 +147,7 @@ def test_the_page_follows_a_run_and_keeps_what_its_user_does(browser, url, runs)
     selected, place = browser.run("String(getSelection())"), browser.run(at)
     assert focused and selected
     appears = make_run(runs / "appears", 10, started="2026-05-04T00:00:00")
-    beats = Beats(appears, 2, step=100)
-    beats.write()
+    RunningRanks(appears, 2).write()
     state = f"{ROWS}.find(row => row.querySelector('th').innerText === 'appears')?.innerText ?? ''"
     try:
         browser.wait(f"({state}).includes('training') || ({state}).includes('waiting')")
@@ -244,13 +223,14 @@ def test_ranks_that_were_lost_and_joined(browser, tmp_path):
     """In the table of ranks, in a list, and as marks in the curves; hostile reasons are text."""
     folder = make_run(tmp_path / "runs" / "survives", 200, ranks=4)
     write_changes(folder, why=HOSTILE)
-    beats = Beats(folder, 4)
-    beats.write()
+    ranks = RunningRanks(folder, 4)
+    ranks.write()
+    ranks.silent = frozenset([2])
     os.utime(folder / "heartbeats" / "rank-2.json", (time.time() - 60,) * 2)
     changes = "document.getElementById('changes').innerText"
     with serving(tmp_path) as server:
         browser.open(f"{server.url}#run=survives")
-        with beating(beats, without=frozenset([2])):
+        with ranks:
             for width in (375, 1280):
                 browser.resize(width)
                 browser.wait("document.querySelectorAll('#changes li').length === 2")
@@ -262,7 +242,8 @@ def test_ranks_that_were_lost_and_joined(browser, tmp_path):
             assert "rank 2 on node2 lost at step 120 (<img" in browser.run(changes)
             assert "3 / 4" in browser.run("document.getElementById('one-facts').innerText")
         write_changes(folder, back=True)
-        with beating(beats):
+        ranks.silent = frozenset()
+        with ranks:
             browser.wait(f"{changes}.includes('joined again at step 140')")
             browser.wait("document.querySelectorAll('#ranks tr.gone').length === 0")
             browser.leave()
