@@ -27,7 +27,7 @@ SPEED = {"step_s": 0.0256, "cores": 2, "flops_per_image": 13_258_800}
 
 def make_run(
     folder, moved=None, ranks=1, devices=1, host=None, controller="", without=(), metrics=(), network=LENET_RECORD,
-    started="2026-01-02T03:04:05+0000", **given,
+    started="2026-01-02T03:04:05+0000", numpy="1.23.5", **given,
 ):  # fmt: skip
     """Write a run's folder.
 
@@ -37,7 +37,7 @@ def make_run(
     options = {name: given.pop(name) for name in list(given) if name in to_record(Config())}
     config = Config(**{"strategy": "single", **options})
     place = {"ranks": ranks, "devices": devices, "device": "cpu", "controller": controller}
-    versions = {"python": "3.11.7", "numpy": "1.23.5", config.framework: "2.0"}
+    versions = {"python": "3.11.7", "numpy": numpy, config.framework: "2.0"}
     result = {
         "accuracy": 0.9, "loss": 0.3, "steps": 8, "parameters": "ab", "images_per_s": 1000.0, "peak_rss_mb": 400.0,
         "skipped": 0, "per_class_accuracy": {"0": float("nan")}, "epoch_s": 2.0, "test_rows": 10000,

@@ -7,9 +7,11 @@ LENGTHS = {DATA.name: 1, FORWARD.name: 2, BACKWARD.name: 4, GRADIENTS.name: 2, U
 
 
 def step(number, begin, **lengths):
-    """A step that begins at `begin` (ms)."""
+    """A step that begins at `begin` (ms). lengths: of its parts (ms); None leaves one out."""
     parts, at = [], begin * MS
     for name, length in {**LENGTHS, **lengths}.items():
+        if length is None:
+            continue
         parts.append(Span(name, at, at + length * MS))
         at += length * MS
     return StepSpans(number, parts)

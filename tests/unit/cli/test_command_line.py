@@ -15,6 +15,21 @@ from hvdtrain.measure.bench import allreduce
 from hvdtrain.system.files import NOT_LOCAL
 
 
+def ended(command):
+    """The exit status of a command, whose error is printed."""
+    try:
+        if command[0] == "train":  # as training would end the process
+            parse(command[1:])
+            return 0
+        main(command)
+    except UserError as error:
+        print(f"hvdtrain: {error}", file=sys.stderr)
+        return error.exit_status
+    except SystemExit as exited:
+        return exited.code
+    return 0
+
+
 @pytest.mark.parametrize(
     ("command", "text"),
     [
@@ -31,9 +46,7 @@ from hvdtrain.system.files import NOT_LOCAL
     ],
 )
 def test_commands(capsys, command, text):
-    with pytest.raises(SystemExit) as ended:
-        main(command.split())
-    assert ended.value.code == 2
+    assert ended(command.split()) == 2
     assert (text if " " in text else f"(did you mean {text}?)") in capsys.readouterr().err
 
 
@@ -86,12 +99,9 @@ def test_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch, command, p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "all_rows", list)
     monkeypatch.setattr(bench, "choose", lambda *_: [])
-    monkeypatch.setattr(bench, "plan", pytest.fail)
-    monkeypatch.setattr(allreduce, "measure", pytest.fail)
-    monkeypatch.setattr(doctor, "examine", pytest.fail)
-    with pytest.raises(SystemExit) as ended:
-        main(command.format(place).split())
-    assert ended.value.code == 2
+    for module, name in ((bench, "plan"), (allreduce, "measure"), (doctor, "examine")):
+        monkeypatch.setattr(module, name, pytest.fail)
+    assert ended(command.format(place).split()) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"hvdtrain: --output {place}: nothing can be written there (")
     assert error.count("\n") == 1
@@ -125,21 +135,6 @@ PATHS = [
 ]
 """Every option that is a path."""
 READ = re.compile(r"train --(resume|config)|--token-file|^(scale|report|predict|export|show|watch) {}|diff")
-
-
-def ended(command):
-    """The exit status of a command, and what it prints as an error."""
-    try:
-        if command[0] == "train":  # as training would end the process
-            parse(command[1:])
-            return 0
-        main(command)
-    except UserError as error:
-        print(f"hvdtrain: {error}", file=sys.stderr)
-        return error.exit_status
-    except SystemExit as exited:
-        return exited.code
-    return 0
 
 
 @pytest.mark.parametrize("command", PATHS)

@@ -120,13 +120,15 @@ def test_what_is_missing_is_one_line(said, command, reason):
     assert status == 2 and output.endswith(f"{reason}\n") and output.count("\n") == 1
 
 
-def test_extras_have_these_packages():
-    setup = configparser.ConfigParser()
+def test_extras_and_requirements_are_those_of_the_package():
+    setup = configparser.ConfigParser(comment_prefixes="#")
     setup.read(ROOT / "setup.cfg")
     extras = {name: lines.split() for name, lines in setup["options.extras_require"].items()}
     for name, packages in EXTRAS.items():
         assert [package.replace("-", "_") for package in extras[name]] == packages
     assert all(name in extras["all"][0] or name in extras["all"][1] for name in EXTRAS)
+    listed = [line.split(";")[0].split(">")[0] for line in setup["options"]["install_requires"].split("\n") if line]
+    assert {*REQUIRED} - {"PIL"} == {*listed} - {"pillow", "tomli"}
 
 
 SCRIPT = "import hvdtrain\nwith hvdtrain.start() as run:\n    pass\n"
@@ -199,10 +201,3 @@ def test_an_old_python_is_one_line(bare_python, tmp_path, entry):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.version_info = (3, 8, 1)")
     line = one_line(bare_python(tmp_path, *ENTRIES[entry]))
     assert line.startswith("hvdtrain: needs Python 3.10 or later; make setup")
-
-
-def test_these_packages_are_required():
-    setup = configparser.ConfigParser(comment_prefixes="#")
-    setup.read(ROOT / "setup.cfg")
-    listed = [line.split(";")[0].split(">")[0] for line in setup["options"]["install_requires"].split("\n") if line]
-    assert {*REQUIRED} - {"PIL"} == {*listed} - {"pillow", "tomli"}

@@ -6,7 +6,6 @@ from support.options import parse
 from hvdtrain.config.forms import Betas, Intervals, Schedule, Split
 from hvdtrain.config.option import types
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.rules import OVER_HOROVOD, style_of
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed
 
@@ -116,8 +115,3 @@ def test_an_option_that_went_says_what_to_use(tmp_path, option):
         assert str(caught.value).endswith(f" is no longer an option; {removed.TRAIN[option]}")
     with pytest.raises(TypeError):
         Config(nonsense=1)
-
-
-def test_names_of_strategies_have_their_style():
-    styles = [style_of(name) for name in (*OVER_HOROVOD, "module-kvstore-dist", "manual")]
-    assert styles == ["", "keras-fit", "module", "ndarray", "module", ""]

@@ -6,19 +6,11 @@ import math
 import re
 
 import pytest
-from support.options import parse
 
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.score import score_of
 from hvdtrain.config.sources import CommandLine, from_record, to_record
 from hvdtrain.errors import UserError
-
-
-def test_options_override_the_recipe():
-    config, runtime = parse(["--recipe", "book", "--lr", "0.3", "--quiet"], "p", "mxnet")
-    found = (config.data, config.batch_size, config.lr, config.framework)
-    assert found == ("fashion-mnist", 256, 0.3, "mxnet")
-    assert runtime.quiet
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -45,12 +37,8 @@ def test_no_number_is_unlimited(kind, name):
             kind(**{name: value})
 
 
-def help_of(program):
-    return CommandLine.read([], program, None).help()
-
-
 def test_help_says_what_it_trains_and_names_the_task_first():
-    text = help_of("hvdtrain train")
+    text = CommandLine.read([], "hvdtrain train", None).help()
     assert text.startswith("usage: hvdtrain train [FILE.py:CLASS] [OPTIONS]\n")
     assert "LeNet" not in text.partition("options:")[0]
     for word in re.findall(r"\b[A-Z]{3,}_[A-Z_]{3,}\b", text):

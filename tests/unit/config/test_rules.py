@@ -97,18 +97,7 @@ def _says(error, rule):
             "--precision fp16 with --shards 4: no loss scale may depend on when gradients overflow; "
             "use fp32 or bf16, or leave out --shards",
         ),
-        ({"strategy": "manual", "ema": 0.9}, "--ema 0.9 with --strategy manual: the hand-written step averages no"),
         ({"shards": 2, "ranks": 3}, "--shards 2: 3 ranks were started, and each needs a shard; give more"),
-        (
-            {**SURVIVING, "shards": 0},
-            "--shards 0: with launch --survive, other ranks must be able to compute what a lost one computed; "
-            "give --shards 8",
-        ),
-        (
-            {"sync_every": 4, "compression": "fp16"},
-            "--compression fp16 with --sync-every 4: it is Horovod's own, for gradients, and ranks send weights; "
-            "leave it out, or leave out --sync-every",
-        ),
         (
             {"framework": "mxnet", "schedule_method": "schedule", "takes_optimizer": False},
             "--strategy horovod: in mxnet, it updates without the task's schedule(); leave out that method, or use",
@@ -116,11 +105,6 @@ def _says(error, rule):
         ({"groups": 9, "gradients": 8}, "--groups 9: lenet has 8 gradients; give at most 8, or auto"),
         ({**ROWS, "full_batches": 0}, "--batch-size 64: larger than the 100 training rows; give a smaller one, or use"),
         ({**SCRIPT, "lr": 0.1}, "--lr 0.1: loop.py decides it by itself; leave it out, and change the script"),
-        (
-            {**SCRIPT, "precision": "bf16"},
-            "--precision bf16: loop.py decides it by itself; leave it out, and compute",
-        ),
-        ({"optimizer_method": "optimizer", "lr": 0.1}, "--lr 0.1: the task's optimizer() decides it; leave it out"),
     ],
 )
 def test_what_is_said(given, message):

@@ -146,21 +146,24 @@ def test_files_are_downloaded_once(mirrors, cached):
     assert len(mirrors[0].requested) == 4
 
 
-@pytest.mark.parametrize("fault", ["corrupt", "wrong content", "missing", "cut", "silent", "closed"])
+FAULTS = {
+    "corrupt": {"files": dict.fromkeys(MNIST_GZIP, b"<html>log in to the hotel network</html>")},
+    "wrong content": {"files": dict.fromkeys(MNIST_GZIP, gzip.compress(b"other"))},
+    "missing": {"files": {}},
+    "cut": {"stop_after": 10},
+    "silent": {"stop_after": 10, "silent_s": 5.0},
+    "closed": {},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_next_mirror(fault, mirrors, monkeypatch):
     (bad, good), began = mirrors, time.monotonic()
-    if fault == "corrupt":
-        bad.files = dict.fromkeys(MNIST_GZIP, b"<html>log in to the hotel network</html>")
-    elif fault == "wrong content":
-        bad.files = dict.fromkeys(MNIST_GZIP, gzip.compress(b"other"))
-    elif fault == "missing":
-        bad.files = {}
-    elif fault == "cut":
-        bad.stop_after = 10
-    elif fault == "silent":
+    for name, value in FAULTS[fault].items():
+        setattr(bad, name, value)
+    if fault == "silent":
         monkeypatch.setattr(downloads, "SILENCE_S", 0.2)
-        bad.stop_after, bad.silent_s = 10, 5.0
-    else:
+    if fault == "closed":
         bad.server.server_close()
     assert len(load_dataset("mnist").train.arrays[0]) == 6
     assert sorted(good.requested) == sorted(MNIST_GZIP)

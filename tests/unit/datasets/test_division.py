@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdtrain.datasets.division import Division, Subset, labels_of, split_rows, subset
+from hvdtrain.datasets.division import Division, Subset, labels_of, split_rows
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.errors import UserError
@@ -120,22 +120,3 @@ def test_each_row_is_in_one_part_and_each_class_in_both(labels, share, seed, by_
             has = [sum(labels[row] == label for row in part) for part in (first, second)]
             assert has[0] >= 1 and (has[1] >= 1 or sum(has) == 1), (labels, first, second)
             assert abs(has[0] - share * sum(has)) <= 1
-
-
-class Squares:
-    fingerprint = "squares"
-
-    def __len__(self):
-        return 10
-
-    def __getitem__(self, rows):
-        return (rows**2,)
-
-
-def test_a_subset_reads_its_rows_of_the_source():
-    rows = np.array([7, 2, 3])
-    for source in (Squares(), ArraySource(np.arange(10) ** 2)):
-        part = subset(source, rows)
-        assert len(part) == 3 and part[np.array([2, 0])][0].tolist() == [9, 49]
-        assert part.fingerprint != subset(source, rows[::-1]).fingerprint
-    assert isinstance(subset(Squares(), rows), Subset)

@@ -1,5 +1,7 @@
 """N ranks see, together and step by step, what one process sees."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -84,23 +86,6 @@ def test_evaluation_visits_every_row_once(samples, batch, size):
     assert all(len(part) <= batch for part in rows)
 
 
-@pytest.mark.guarantee("same-global-batches")
-@given(**BATCHES, shards=SHARDS, size=SIZES, remainder=REMAINDERS)
-def test_shards_are_the_same_for_any_number_of_ranks(samples, batch, shards, size, remainder):
-    order = sharding.order(3, 0, samples)
-
-    def steps(size):
-        cuts = [sharding.Cut.of(rank, size, shards) for rank in range(size)]
-        ranks = [list(batches(order, batch, remainder, cut)) for cut in cuts]
-        return [[part for parts in step for part in parts] for step in zip(*ranks, strict=True)]
-
-    alone, shared = steps(1), steps(min(size, shards))
-    assert [len(parts) for parts in alone] == [shards] * len(alone)
-    for parts, others in zip(alone, shared, strict=True):
-        for part, other in zip(parts, others, strict=True):
-            assert np.array_equal(part.rows, other.rows) and np.array_equal(part.weights, other.weights)
-
-
 @given(**BATCHES, shards=SHARDS, remainder=st.sampled_from(["pad", "exact"]))
 def test_the_shards_with_rows_are_those_with_a_row_that_counts(samples, batch, shards, remainder):
     order = sharding.order(3, 0, samples)
@@ -109,40 +94,32 @@ def test_the_shards_with_rows_are_those_with_a_row_that_counts(samples, batch, s
         assert sharding.parts_with_rows(samples - step * batch, batch, remainder, shards) == with_rows
 
 
-@given(samples=st.integers(1, 2000), batch=st.integers(1, 256), size=SIZES, shards=st.integers(9, 20))
-def test_pieces_of_an_evaluation_in_shards_do_not_depend_on_the_ranks(samples, batch, size, shards):
-    def pieces(size):
-        cuts = [sharding.Cut.of(rank, size, shards) for rank in range(size)]
-        return [piece.tolist() for cut in cuts for piece in sharding.evaluation(samples, batch, cut)]
-
-    assert pieces(size) == pieces(1)
-    assert [row for piece in pieces(size) for row in piece] == list(range(samples))
-
-
 @st.composite
-def assignments(draw):
-    """Any shards on any ranks, of which some may have none."""
-    size = draw(st.integers(1, 5))
-    ranks = draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=12))
-    return sharding.Assignment(
-        tuple(tuple(shard for shard, of_shard in enumerate(ranks) if of_shard == rank) for rank in range(size))
-    )
+def cuts_of_ranks(draw):
+    """Of shards in a row on each rank, or of any shards on any rank, of which some may have none."""
+    shards, size = draw(SHARDS), draw(st.integers(1, 5))
+    if draw(st.booleans()):
+        size = min(size, shards)
+        return [sharding.Cut.of(rank, size, shards) for rank in range(size)]
+    ranks = draw(st.lists(st.integers(0, size - 1), min_size=shards, max_size=shards))
+    by_rank = tuple(tuple(shard for shard in range(shards) if ranks[shard] == rank) for rank in range(size))
+    return [sharding.Assignment(by_rank).cut(rank) for rank in range(size)]
 
 
 @pytest.mark.guarantee("same-global-batches")
-@given(assignments(), st.integers(1, 200), REMAINDERS)
-def test_each_shard_is_the_same_on_any_rank(assignment, samples, remainder):
-    order, shards = sharding.order(3, 0, samples), sum(assignment.counts)
-    ranks, alone = range(len(assignment.by_rank)), sharding.Cut.of(0, 1, shards)
-    for step, expected in enumerate(batches(order, 16, remainder, alone)):
-        seen = {}
-        for cut in map(assignment.cut, ranks):
-            parts = sharding.slices_of_step(order, step, 16, remainder, cut)
-            seen |= dict(zip(cut.numbers, parts, strict=True))
+@given(**BATCHES, cuts=cuts_of_ranks(), remainder=REMAINDERS)
+def test_each_shard_is_the_same_on_any_rank(samples, batch, cuts, remainder):
+    order, alone = sharding.order(3, 0, samples), sharding.Cut.of(0, 1, sum(len(cut.numbers) for cut in cuts))
+    ranks = [batches(order, batch, remainder, cut) for cut in cuts]
+    for step, expected in enumerate(batches(order, batch, remainder, alone)):
+        parts = [zip(cut.numbers, steps[step], strict=True) for cut, steps in zip(cuts, ranks, strict=True)]
+        seen = dict(itertools.chain(*parts))
+        assert len(seen) == len(expected)
         for number, part in enumerate(expected):
             assert np.array_equal(seen[number].rows, part.rows) and np.array_equal(seen[number].weights, part.weights)
-    pieces = [p.tolist() for rank in ranks for p in sharding.evaluation(samples, 7, assignment.cut(rank))]
-    assert sorted(pieces) == [piece.tolist() for piece in sharding.evaluation(samples, 7, alone)]
+    pieces = sorted(piece.tolist() for cut in cuts for piece in sharding.evaluation(samples, batch, cut))
+    assert pieces == [piece.tolist() for piece in sharding.evaluation(samples, batch, alone)]
+    assert [row for piece in pieces for row in piece] == list(range(samples))
 
 
 def test_each_shard_is_on_exactly_one_rank():

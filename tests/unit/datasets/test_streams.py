@@ -10,7 +10,7 @@ from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.row_random import Draw, row_generators
 from hvdtrain.datasets.rows import RowChecks, RowError
-from hvdtrain.datasets.streams import KEPT, Stream, StreamRows, is_stream, stream_of
+from hvdtrain.datasets.streams import KEPT, Stream, StreamRows, stream_of
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.user import make_task
 
@@ -128,18 +128,6 @@ def test_what_cannot_be_trained_on_is_one_line(stream, text):
     kind = type("Task", (), {"data": lambda self: (stream, (np.zeros((4, 3)), np.zeros(4, int))), "model": len})
     with pytest.raises(UserError, match=text):
         make_task("t", kind).dataset.fingerprint  # noqa: B018
-
-
-class IterableDataset(Numbers):
-    def __getitem__(self, row):
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"), [(IterableDataset(), True), (Numbers(), True), (range(3), False), (np.zeros(3), False)]
-)
-def test_what_is_a_stream(rows, expected):
-    assert is_stream(rows) == expected
 
 
 def test_a_task_augments_a_stream_which_the_rank_reads_itself():

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import sys
 import warnings
 
 import numpy as np
@@ -12,7 +11,7 @@ from support.fake_learner import numbered, use_fakes
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.runs import console, metrics, plots, record
+from hvdtrain.runs import metrics, plots, record
 from hvdtrain.runs.plots import MIN_ACCURACY_SPAN, plot_metrics, widened
 from hvdtrain.system.text import to_json
 from hvdtrain.training.train import train
@@ -35,12 +34,6 @@ def test_named_run_needs_a_new_folder(tmp_path):
     assert record.create_folder(Config(), runtime, 1) == tmp_path / "run"
     with pytest.raises(UserError, match="run exists; choose another --name"):
         record.create_folder(Config(), runtime, 1)
-
-
-def test_folder_of_a_run_that_is_resumed_by_its_name(tmp_path):
-    runtime = RuntimeOptions(runs=tmp_path / "new", name="run", resume="auto")
-    assert record.auto_resumed_folder(runtime) == tmp_path / "new" / "run"
-    assert (tmp_path / "new" / "run").is_dir()
 
 
 def test_numbers_that_json_does_not_have_become_null():
@@ -100,16 +93,6 @@ def test_one_point_is_not_drawn(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(LINE)
     assert plot_metrics(tmp_path, "lenet") is None
     assert not (tmp_path / "metrics.png").exists()
-
-
-def test_without_matplotlib_nothing_is_drawn_and_the_log_says_so(tmp_path, monkeypatch):
-    (tmp_path / "metrics.jsonl").write_text(LINE + LINE.replace("1", "2"))
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
-    console.open_log(tmp_path, 0, on_console=False)
-    assert plot_metrics(tmp_path, "lenet") is None and not (tmp_path / "metrics.png").exists()
-    console.close_log()
-    assert "pip install 'hvdtrain[plots]'" in (tmp_path / "logs" / "rank-0.log").read_text()
 
 
 @pytest.mark.parametrize("name", ["a$b$c", r"$\frac$ $x^$", "a_b|<c>\n\x1b[31m", "名" * 200, "\udce4"])

@@ -33,35 +33,34 @@ def job(*by_rank, steps=10):
 
 
 SLOW, FAST = {"backward": 6, "gradients": 0}, {"backward": 1, "gradients": 5}
-
-
-def test_parts_and_the_rank_that_others_wait_for():
-    first, last = summary(job(FAST, SLOW, FAST))
-    assert first.startswith("steps 100 to 109 took 10 ms each: gradients 33%, backward 27%, forward 20%")
-    assert last == (
-        "rank 1 on host1 was the last to begin gradients in 10 of 10 steps: the others waited 5 ms for it in each, "
-        "50% of the time; backward took it 6 ms, other ranks 1 ms"
-    )
+TURNS = [
+    RankSteps(rank, "", [step(i, 10 * i, **(SLOW if i % 2 == rank else FAST)) for i in range(10)]) for rank in range(2)
+]
+ELSEWHERE = [{"forward": 6, "backward": 2, "gradients": None}, {"forward": 2, "backward": 6, "gradients": None}]
+FITS = [dict.fromkeys(LENGTHS) | {"data": 5, FIT.name: 5}, dict.fromkeys(LENGTHS) | {"data": 1, FIT.name: 9}]
+WAITED = (
+    "rank 1 on host1 was the last to begin gradients in 10 of 10 steps: the others waited 5 ms for it in each, "
+    "50% of the time; backward took it 6 ms, other ranks 1 ms"
+)
+SUMMARIES = {
+    "one rank": (job(FAST, SLOW, FAST), 0, WAITED),
     # After rank 1 was lost, ranks 0 and 2 recorded the steps: they have the numbers that the launcher gave them.
-    first, second = job(FAST, SLOW)
-    assert "rank 2 on host1 was the last to" in summary([first, second._replace(rank=2)])[1]
+    "after a loss": ([job(FAST)[0], job(FAST, SLOW)[1]._replace(rank=2)], 0, "rank 2 on host1 was the last to"),
+    "none": (job({}, {}), 0, "no rank stands out: the last one came 0 ms after the others"),
+    "in turns": (TURNS, 0, "no rank stands out: the last one came 5 ms after the others on average (rank 0 in 5, rank"),
+    "clocks that are not exact enough": (job(FAST, SLOW), 0.006, "which rank was last cannot be told"),
+    "clocks that are": (job(FAST, SLOW), 0.004, "rank 1 on host1"),
+    "gradients combined elsewhere": (job(*ELSEWHERE), 0, "rank 0 on host0 was the last to begin backward in 10 of 10"),
+    "fit": (job(*FITS), 0, "rank 0 on host0 was the last to begin fit in 10 of 10 steps"),
+}
 
 
-def test_no_rank_is_named_if_none_stands_out():
-    even = job({}, {})
-    assert summary(even)[1].startswith("no rank stands out: the last one came 0 ms after the others")
-    turns = [
-        RankSteps(rank, "", [step(i, 10 * i, **(SLOW if i % 2 == rank else FAST)) for i in range(10)])
-        for rank in range(2)
-    ]
-    assert summary(turns)[1] == (
-        "no rank stands out: the last one came 5 ms after the others on average (rank 0 in 5, rank 1 in 5 steps)"
-    )
-
-
-def test_clocks_that_are_not_exact_enough_name_no_rank():
-    assert summary(job(FAST, SLOW), error_s=0.006)[1].startswith("which rank was last cannot be told")
-    assert "rank 1 on host1" in summary(job(FAST, SLOW), error_s=0.004)[1]
+@pytest.mark.parametrize(("ranks", "error_s", "text"), SUMMARIES.values(), ids=SUMMARIES)
+def test_the_rank_that_others_wait_for(ranks, error_s, text):
+    first, last = summary(ranks, error_s=error_s)
+    assert first.startswith("steps ") and last.startswith(text)
+    if text == WAITED:
+        assert first.startswith("steps 100 to 109 took 10 ms each: gradients 33%, backward 27%, forward 20%")
 
 
 def ranks(**of_rank_1):
@@ -144,27 +143,6 @@ def test_ranks_find_the_difference_of_their_clocks(monkeypatch):
     measured = first.offsets[1]
     assert 0 < measured.error_ns < 100_000_000
     assert abs(measured.ns - 5_000_000_000) <= measured.error_ns
-
-
-def renamed(ranks, old, new):
-    return [
-        rank._replace(
-            steps=[
-                one._replace(parts=[part._replace(name=new if part.name == old else part.name) for part in one.parts])
-                for one in rank.steps
-            ]
-        )
-        for rank in ranks
-    ]
-
-
-def test_strategies_that_combine_gradients_elsewhere():
-    late = renamed(job({"forward": 6, "gradients": 0}, {"forward": 2, "gradients": 4}), "gradients", BACKWARD.name)
-    assert "rank 0 on host0 was the last to begin backward in 10 of 10 steps" in summary(late)[1]
-    fit = renamed(job({"data": 5, "forward": 1, "backward": 1, "gradients": 2}, {}), "forward", FIT.name)
-    fit = [rank._replace(steps=[one._replace(parts=[p for p in one.parts if p.name in ("data", FIT.name)]) for one in
-                                rank.steps]) for rank in fit]  # fmt: skip
-    assert "rank 0 on host0 was the last to begin fit in 10 of 10 steps" in summary(fit)[1]
 
 
 def test_same_clock_has_no_offset():

@@ -3,6 +3,8 @@
 In a pytest process, as that begins so.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess
@@ -68,3 +70,12 @@ def test_command_cannot_use_more_than_the_limit():
     assert (fits, too_much) == (0, -signal.SIGKILL)
     assert peak in (0, LIMIT)
     assert not os.path.exists(group.peak_file), "the group is removed"
+
+
+@pytest.mark.matrix
+def test_the_tests_for_gpus_work_in_a_rehearsal_on_the_cpu():
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/gpu"]
+    chosen = "single or second or doctor or not_finite_ends"
+    status, output = run([*command, "-k", chosen], ROOT, timeout_s=900, GPU_REHEARSAL="1")
+    assert status == 0, output[-6000:]
+    assert "a rehearsal on the CPU, which proves nothing about GPUs" in output

@@ -1,4 +1,4 @@
-"""Tasks of the user's own: what is a task, its arguments and its data."""
+"""Tasks of the user's own: what is a task, its arguments and its data, and labels outside the model's outputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hvdtrain.datasets.division import Division
+from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.user import make_task
 
@@ -36,11 +37,14 @@ class Source:
 
     fingerprint = "1"
 
+    def __init__(self, *arrays):
+        self.arrays = arrays
+
     def __len__(self):
-        return 5
+        return len(self.arrays[0])
 
     def __getitem__(self, rows):
-        return X[rows], Y[rows]
+        return tuple(array[rows] for array in self.arrays)
 
 
 def test_a_task_and_its_data():
@@ -53,7 +57,7 @@ def test_a_task_and_its_data():
 
 
 def test_a_source_is_called_with_row_numbers_and_the_fingerprint_follows_the_content():
-    tasks = [make_task("t.py:Own", with_data(data)) for data in ((Source(), (X, Y)), ((X, Y), Source()))]
+    tasks = [make_task("t.py:Own", with_data(data)) for data in ((Source(X, Y), (X, Y)), ((X, Y), Source(X, Y)))]
     assert tasks[0].dataset.train[np.array([4, 1])][1].tolist() == [4, 1]
     tasks += [make_task("t.py:Own", with_data(((x, Y), (X, Y)))) for x in (X, X + np.eye(6, 4, dtype=np.float32))]
     assert len({task.dataset.fingerprint for task in tasks}) == 4
@@ -202,3 +206,75 @@ class Rows:
 def test_parts_are_not_divided_again(part):
     with pytest.raises(UserError, match=r"--split: data\(\) returned tuple of length 2, which are parts already"):
         make_task("mine.py:Own", with_data((part, part)), division=Division(0.5, 0.0, 0))
+
+
+ROWS, LABELS = np.arange(32, dtype=np.float32).reshape(8, 4), np.array([0, 1, 2, 0, 1, 7, 2, -1])
+GOOD = (ROWS[:5], LABELS[:5])
+
+
+def made(train, test=GOOD, skip=False, **methods):
+    methods |= {"data": lambda self: (train, test), "model": lambda self: None}
+    return make_task("t.py:Task", type("Task", (), methods), skip_bad_rows=skip)
+
+
+def read(task, *batches, part="train", workers=0):
+    with Reader(task.dataset, workers, check=task.labels) as reader:
+        return list(reader.batches(part, map(np.array, batches)))
+
+
+def larger(self, rows, generators):
+    return rows[0], rows[1] + (rows[1] > 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "outputs", "message"),
+    [
+        ({"train": (ROWS, LABELS)}, 3, "Task: the label of training row 5 is 7, but the model has 3 outputs; "),
+        ({"train": GOOD, "test": (ROWS, LABELS)}, 8, "the label of test row 7 is -1, but the model has 8 outputs"),
+        ({"train": Source(ROWS, LABELS)}, 0, "training row 0 is 0, but the model has 0 outputs"),
+        ({"train": GOOD, "augment": larger}, 3, "the label of training row 2 is 3, but the model has 3 outputs"),
+        ({"train": GOOD, "skip": True}, 0, "training row 4 is 1, but the model has 0 outputs, as those"),  # all are bad
+    ],
+    ids=["memory", "test", "source", "augmented", "skipped"],
+)
+def test_labels_that_are_known_are_checked_at_once(data, outputs, message):
+    made(GOOD).labels.expect(3)
+    with pytest.raises(UserError, match=message):
+        made(**data).labels.expect(outputs)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_other_labels_are_checked_when_they_are_read(workers):
+    source = Source(ROWS, LABELS)
+    source.background = "threads"
+    task = made(source)
+    assert len(read(task, [5, 7])) == 1, "losses of the task's own may take any labels"
+    task.labels.expect(3)
+    assert len(read(task, [0, 1], [6], workers=workers)) == 2
+    with pytest.raises(UserError, match="the label of training row 7 is -1, but the model has 3 outputs"):
+        read(task, [0, 7, 5], workers=workers)
+
+
+def test_rows_with_wrong_labels_are_skipped_with_that_option():
+    task = made((ROWS, LABELS), skip=True)
+    task.labels.expect(3)
+    (found,) = read(task, [4, 5, 7])
+    assert list(found.bad) == [1, 2] and found.arrays[1].tolist() == [1, 1, 1]
+    assert "training row 5 is 7" in found.bad[1].reason
+    (only_bad,) = read(task, [7, 5])
+    assert list(only_bad.bad) == [0, 1] and only_bad.arrays[1].tolist() == [0, 0]
+    assert np.array_equal(only_bad.arrays[0], ROWS[[0, 0]])
+    assert LABELS[5] == 7
+
+
+@pytest.mark.parametrize("data", [lambda x, y: (x, y), Source])
+def test_the_first_rows_may_have_wrong_labels_too(data):
+    task = made(data(ROWS[::-1], LABELS[::-1]), skip=True)  # labels -1, 2, 7, 1, ...
+    assert [array.shape for array in task.first_rows()] == [(4, 4), (4,)]
+    assert task.first_rows()[1].tolist() == [0, 0, 0, 0], "the trial's losses have labels that each model has"
+    task.labels.expect(3)
+    (only_bad,) = read(task, [2, 0])
+    assert list(only_bad.bad) == [0, 1] and only_bad.arrays[1].tolist() == [2, 2]
+    task.labels.expect(1)  # the first label 0 is that of row 4
+    (only_bad,) = read(task, [0, 1])
+    assert np.array_equal(only_bad.arrays[0], ROWS[[3, 3]])

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from rich.console import Console
+from support.in_process import command
 from support.run_folders import write_beat, write_finished, write_log, write_records, write_run, write_task_run
 
 from hvdtrain.__main__ import main
@@ -69,11 +70,9 @@ def test_filters_and_order(runs, capsys, options, names):
         (["elsewhere"], "elsewhere: no such folder; give a run's folder"),
     ],
 )
-def test_invalid_requests(runs, capsys, options, message):
-    with pytest.raises(SystemExit) as ended:
-        main(["runs", *options])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+def test_invalid_requests(runs, options, message):
+    status, output = command(runs.parent, "runs", *options)
+    assert status == 2 and message in output
 
 
 @pytest.mark.parametrize(("width", "last"), [(60, "accuracy"), (80, "images/s"), (120, "images/s"), (200, "data")])
@@ -88,30 +87,24 @@ def test_table_fits_the_terminal_without_its_less_important_columns(runs, width,
 
 
 def test_lines_in_a_file_are_whole(runs, capsys):
-    main(["runs"])
-    header, *lines = capsys.readouterr().out.splitlines()
+    header, *lines = command(runs.parent, "runs")[1].splitlines()
     names = "name when state framework strategy ranks step loss accuracy images/s epoch time left best checkpoint"
     assert header.split() == [*names.split(), "model", "data"]
     assert len(lines) == 4
     assert any(LONG in line and "failed: rank 1 on node1 was killed by SIGKILL" in line for line in lines)
-    (empty := runs.parent / "empty").mkdir()
-    main(["runs", str(empty)])
-    assert capsys.readouterr().out == f"no runs in {empty}\n" and listed(capsys, str(empty)) == []
+    (runs.parent / "empty").mkdir()
+    assert command(runs.parent, "runs", "empty") == (0, "no runs in empty\n")
+    assert listed(capsys, "empty") == []
 
 
-def test_texts_of_a_run_are_printed_as_they_are(tmp_path, capsys, monkeypatch):
-    """No markup, and no control characters, which could change the title of the terminal or worse."""
-    monkeypatch.chdir(tmp_path)
-    folder = write_run(tmp_path / "runs" / "[red]x\x1b]0;y\x07", data="[bold]z")
-    write_log(folder, 0, "[link=http://x]here[/link] \x1b[2J")
-    write_beat(folder, 0, host="[blink]\x1b[31mh")
-    for command in (["runs"], ["runs", "--json"], ["show", str(folder)], ["diff", str(folder), str(folder)]):
-        main(command)
-        output = capsys.readouterr().out
-        assert "[red]x" in output and "\x1b" not in output and "\x07" not in output
-    main(["show", str(folder)])
-    output = capsys.readouterr().out
-    assert "[link=http://x]here[/link]" in output and "[blink]" in output and "[bold]z" in output
+def test_texts_of_a_run_are_printed_as_they_are(tmp_path):
+    """No markup; that there are no control characters, tests/fuzz tests."""
+    folder = write_run(tmp_path / "[red]x", data="[bold]z")
+    write_log(folder, 0, "[link=http://x]here[/link]")
+    write_beat(folder, 0, host="[blink]h", age_s=60)
+    assert "[red]x" in command(tmp_path, "runs", ".")[1]
+    page = command(tmp_path, "show", folder.name)[1]
+    assert all(text in page for text in ("[red]x", "[bold]z", "[link=http://x]here[/link]", "[blink]h"))
 
 
 def test_runs_of_tasks_have_their_metrics_and_no_data_set(tmp_path, capsys):
@@ -122,8 +115,7 @@ def test_runs_of_tasks_have_their_metrics_and_no_data_set(tmp_path, capsys):
     pruned = write_task_run(tmp_path / "pruned", {"perplexity": 3.0})
     (pruned / "result.json").unlink()
     RunEnd("pruned", 75, Failure("after evaluation 2: perplexity 9", stands_alone=True)).write(pruned)
-    main(["runs", str(tmp_path)])
-    header, *lines = capsys.readouterr().out.splitlines()
+    header, *lines = command(tmp_path, "runs", str(tmp_path))[1].splitlines()
     assert {"perplexity", "tokens", "rows/s"} <= set(header.split()) and "accuracy" not in header
     assert "test loss" in header and any("12.5000" in line for line in lines)
     for options, names in (
@@ -134,16 +126,12 @@ def test_runs_of_tasks_have_their_metrics_and_no_data_set(tmp_path, capsys):
         (["--filter", "state=pruned"], ["pruned"]),
     ):
         assert listed(capsys, str(tmp_path), *options) == names, options
-    with pytest.raises(SystemExit):
-        main(["runs", str(tmp_path), "--sort", "perplexty"])
-    assert "(did you mean perplexity?)" in capsys.readouterr().err
-    main(["runs", "--json", str(tmp_path)])
-    values = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert "(did you mean perplexity?)" in command(tmp_path, "runs", str(tmp_path), "--sort", "perplexty")[1]
+    values = {one["name"]: one for one in json.loads(command(tmp_path, "runs", "--json", str(tmp_path))[1])}
     expected = {"model": "lm.py:Task", "data": "", "unit": "rows", "score": 12.5, "scored_by": "perplexity"}
     assert values["large"].items() >= {**expected, "metrics": {"perplexity": 12.5, "tokens": 7.0}}.items()
     assert (values["plain"]["score"], values["plain"]["scored_by"]) == (0.75, "loss")
-    main(["show", str(tmp_path / "large")])
-    page = capsys.readouterr().out
+    page = command(tmp_path, "show", "large")[1]
     assert "lm.py:Task" in page and "digits" not in page and "perplexity  test" in page
 
 

@@ -22,6 +22,9 @@ def state(folder):
 NO_BEAT = "no heartbeat of rank 1 (process 1001 on node1, step 150)"
 
 
+KILLED = Failure("rank 1 on node1 was killed by SIGKILL", rank=1, host="node1", stands_alone=True)
+
+
 @pytest.mark.parametrize(
     ("beats", "name", "rank", "reason"),
     [
@@ -30,9 +33,14 @@ NO_BEAT = "no heartbeat of rank 1 (process 1001 on node1, step 150)"
         ([{"idle_s": 3.5}, {"idle_s": 3.5, "doing": "train.py:31 in load"}], "waiting", 1, "is at train.py:31 in load"),
         ([{"age_s": 40}, {"age_s": 40}], "failed", None, "no heartbeat of any rank since 20"),
         ([{"step": 0, "idle_s": 20.0}] * 2, "starting", None, "no step for 20 s"),
+        ([{}, {}, {"age_s": 60}], "training", None, ""),
+        ([{"compute_s": 5.0, "communicate_s": 5.0}, {"compute_s": 9.8, "communicate_s": 0.2}], "training", 1, "slow"),
+        # Where the time of communication is not known, waiting counts as computing.
+        ([{"compute_s": 5.0, "communicate_s": None}, {"compute_s": 9.8, "communicate_s": None}], "training", None, ""),
     ],
-    ids=["steps", "silent rank", "rank outside of the step", "all are silent", "before the first step"],
-)
+    ids=["steps", "silent rank", "rank outside of the step", "all are silent", "before the first step",
+         "rank of an attempt with more", "slow rank", "a time that is not known"],
+)  # fmt: skip
 def test_state_by_heartbeats(tmp_path, beats, name, rank, reason):
     folder = write_run(tmp_path / "run")
     for number, values in enumerate(beats):
@@ -46,16 +54,14 @@ def test_state_by_heartbeats(tmp_path, beats, name, rank, reason):
 def test_the_end_that_was_recorded_counts(tmp_path, status):
     folder = write_run(tmp_path / "run")
     write_beat(folder, 0, age_s=3)
-    failure = Failure("rank 1 on node1 was killed by SIGKILL", rank=1, host="node1", stands_alone=True)
-    RunEnd(status, 1, failure).write(folder)
-    assert state(folder) == (status, "rank 1 on node1 was killed by SIGKILL", None if status == "stopped" else 1)
+    RunEnd(status, 1, KILLED).write(folder)
+    assert state(folder) == (status, KILLED.reason, None if status == "stopped" else 1)
 
 
 def test_a_restart_that_does_not_come_has_failed(tmp_path):
     folder = write_run(tmp_path / "run")
-    failure = Failure("rank 1 was killed", rank=1, host="node1", stands_alone=True)
-    RunEnd("restarting", 137, failure, time.time() - 1000).write(folder)
-    assert state(folder) == ("failed", "rank 1 was killed", 1)
+    RunEnd("restarting", 137, KILLED, time.time() - 1000).write(folder)
+    assert state(folder) == ("failed", KILLED.reason, 1)
     (folder / "lock-1.json").touch()
     assert state(folder).name == "restarting", "rank 0 of the next attempt is there"
 
@@ -93,17 +99,6 @@ def test_speed_and_shares_of_a_rank_are_those_between_two_looks(tmp_path):
     (rank,) = follower.look().ranks
     assert rank.images_per_s == pytest.approx(400, rel=0.05)
     assert rank.shares == pytest.approx((0.6, 0.3, 0.1))
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_slow_rank_has_a_remark_if_waiting_is_known(tmp_path, known):
-    """Without a measured time of communication, waiting counts as computing, which would name the wrong rank."""
-    folder = write_run(tmp_path / "run")
-    for rank, compute_s in enumerate((5.0, 9.8)):
-        write_beat(folder, rank, compute_s=compute_s, communicate_s=10 - compute_s if known else None)
-    view = RunFollower(folder).look()
-    assert [bool(rank.remark) for rank in view.ranks] == [False, known]
-    assert view.state.rank == (1 if known else None)
 
 
 def test_the_time_that_is_left_follows_from_the_newest_record(tmp_path):
@@ -207,15 +202,6 @@ def test_a_replacement_that_has_not_joined_is_not_waited_for(tmp_path):
     write_beat(tmp_path / "run", 2, number=2, age_s=-5.0, step=0, pid=7, idle_s=30.0)
     view = RunFollower(tmp_path / "run").look()
     assert view.ranks[2].remark.startswith("starts") and view.state.name == "training" and view.size_now == 3
-
-
-def test_ranks_of_an_attempt_with_more_ranks_do_not_count(tmp_path):
-    folder = write_run(tmp_path / "run", ranks=2)
-    for rank in range(3):
-        write_beat(folder, rank, age_s=60.0 * (rank == 2))
-    view = RunFollower(folder).look()
-    assert [one.rank for one in view.ranks] == [0, 1]
-    assert view.state.name == "training"
 
 
 def test_ranks_beyond_the_first_ones_are_shown(tmp_path):

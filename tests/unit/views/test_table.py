@@ -58,11 +58,6 @@ def test_the_cells_of_a_list_are_cut():
         "first-run…  train…     1",
         "b           faile…    20",
     ]
-    assert [line.plain for line in table.lines(20)] == [
-        "name          state",
-        "first-run-o…  train…",
-        "b             faile…",
-    ]
     assert table.lines(None)[0].plain.split() == ["name", "state", "empty", "step"]
 
 

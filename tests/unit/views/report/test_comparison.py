@@ -1,13 +1,11 @@
 """Speedup and efficiency against the right base, differences from one process, and runs that must have equal bits."""
 
-import json
-
 import pytest
 from support.report import lines, make_run, report_of, rows, save
 
 from hvdtrain.config.options import Config
 from hvdtrain.runs.run import RecordedRun
-from hvdtrain.views.report.comparison import bit_groups, bit_sentences
+from hvdtrain.views.report.comparison import bit_sentences
 from hvdtrain.views.report.pages import markdown_page
 
 PER_RANK = {"batch_size": 32, "batch_scope": "per-rank"}
@@ -98,18 +96,17 @@ def test_damaged_older_and_non_finite_checkpoints_are_not_compared(tmp_path):
 A, B = "a" * 16, "b" * 16
 
 
-def runs_of(tmp_path, **given):
-    """Runs with --shards, by name: the values of each that are not the default."""
+def sentences_on_bits(tmp_path, **given):
+    """What a report says of runs with --shards. given: by name, the values of each that are not the default."""
     common = {"shards": 8, "parameters": A, "strategy": "ring"}
-    return [RecordedRun(make_run(tmp_path / name, **{**common, **values})) for name, values in given.items()]
+    runs = [make_run(tmp_path / name, **{**common, **values}) for name, values in given.items()]
+    return bit_sentences(map(RecordedRun, runs))
 
 
 def test_only_the_distribution_of_work_may_differ(tmp_path):
-    runs = runs_of(tmp_path, one={"ranks": 1, "strategy": "single"}, two={"ranks": 2}, limited={"max_steps": 8})
-    (group,) = bit_groups(runs)
-    assert group.runs == runs and group.hashes == {A: runs} and not group.changed
-    (sentence,) = bit_sentences(runs)
-    assert A in sentence and " 3 runs " in sentence
+    given = {"one": {"ranks": 1, "strategy": "single"}, "two": {"ranks": 2}, "limited": {"max_steps": 8}}
+    (sentence,) = sentences_on_bits(tmp_path, **given)
+    assert sentence == f"Weights: the same bits in all 3 runs with --shards 8 (hash {A})."
 
 
 @pytest.mark.parametrize(
@@ -119,27 +116,18 @@ def test_only_the_distribution_of_work_may_differ(tmp_path):
     ids=str,
 )  # fmt: skip
 def test_runs_that_may_differ_are_not_compared(tmp_path, other):
-    assert bit_groups(runs_of(tmp_path, one={}, other={"parameters": B, **other})) == []
+    assert sentences_on_bits(tmp_path, one={}, other={"parameters": B, **other}) == []
 
 
 def test_a_run_that_is_alone_is_named_with_what_else_differs(tmp_path):
-    runs = runs_of(tmp_path, np1={}, np2={"ranks": 2}, np3={"ranks": 3, "parameters": B})
-    content = json.loads((tmp_path / "np3" / "config.json").read_text())
-    content["versions"]["numpy"], content["host"]["processor"] = "9", "Z80"
-    (tmp_path / "np3" / "config.json").write_text(json.dumps(content))
-    (group,) = bit_groups([*runs[:2], RecordedRun(tmp_path / "np3")])
-    assert [(key, [run.name for run in same]) for key, same in group.hashes.items()] == [
-        (A, ["np1", "np2"]),
-        (B, ["np3"]),
-    ]
-    assert group.changed == ["numpy", "processor"]
-    (sentence,) = bit_sentences(group.runs)
-    assert f"{B} in np3" in sentence and "numpy, processor" in sentence
+    alone = {"ranks": 3, "parameters": B, "host": {"processor": "Z80"}, "numpy": "9"}
+    (sentence,) = sentences_on_bits(tmp_path, np1={}, np2={"ranks": 2}, np3=alone)
+    assert f": {A} in np1, np2; {B} in np3; they differ in numpy, processor." in sentence
 
 
 def test_trainings_that_are_equal_are_counted_and_others_named(tmp_path):
     given = {f"{lr}-{ranks}": {"lr": lr, "ranks": ranks} for lr in (0.1, 0.2, 0.3) for ranks in (1, 2)}
     given["0.3-2"]["parameters"] = B
-    first, second = bit_sentences(runs_of(tmp_path, **given))
+    first, second = sentences_on_bits(tmp_path, **given)
     assert "0.3-1" in first and "0.3-2" in first
     assert " 2 trainings " in second and "(4 runs)" in second

@@ -149,11 +149,6 @@ def test_folders_without_whole_finished_runs_are_an_error_of_one_line(tmp_path, 
 
 def test_output_that_cannot_be_written_is_unchanged(tmp_path, capsys):
     make_run(tmp_path / "run")
-    (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "below", "/proc/no/such"):
-        assert f"--output {place}: nothing can be written there (" in error_of(
-            capsys, tmp_path / "run", "--output", place
-        )
     (tmp_path / "out" / "report.html").mkdir(parents=True)
     assert "give another --output" in error_of(capsys, tmp_path / "run", "--output", tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]

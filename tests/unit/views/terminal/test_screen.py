@@ -6,9 +6,9 @@ import re
 
 import pytest
 from rich.console import Console
+from support.in_process import command
 from support.run_folders import write_beat, write_changes, write_finished, write_log, write_records, write_run
 
-from hvdtrain.__main__ import main
 from hvdtrain.runs.history import Curve
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.details import difference_lines, differences
@@ -98,7 +98,7 @@ def test_charts_of_any_values(values, labels):
         assert places == sorted(places) and places[0] <= 1 and places[-1] >= 24
 
 
-def test_a_page_has_all_of_a_run(tmp_path, capsys):
+def test_a_page_has_all_of_a_run(tmp_path):
     folder = write_finished(tmp_path / "run", lr=0.125)
     attempt = {"checkpoint": 3, "ranks": 2, "began": 1.8e9, "seconds": 5.5, "step": 12, "status": 137}
     (folder / "attempts.json").write_text(json.dumps([{**attempt, "ended": "rank 1 was killed"}]))
@@ -109,18 +109,15 @@ def test_a_page_has_all_of_a_run(tmp_path, capsys):
     for rank in range(2):
         write_beat(folder, rank, compute_s=0.0, communicate_s=0.0)  # without shares
         (folder / "heartbeats" / f"stacks-rank-{rank}.txt").write_text("Thread")
-    main(["show", str(folder)])
-    page = capsys.readouterr().out
+    page = command(tmp_path, "show", "run")[1]
     for text in (
         *("finished  run", "step 400/400", "--lr 0.125", "--epochs 4", "accuracy 0.875", "epoch_s 5"),
         *("rank 1 was killed", "fail: /dev/shm is full; enlarge it", "rank 1: the loss jumped", "numpy 1.23.5"),
-        *("processor Z80", "id 0123456789abcdef", "loss  train 0.46"),
-        "stacks of rank 0-1",
+        *("processor Z80", "id 0123456789abcdef", "loss  train 0.46", "stacks of rank 0-1"),
     ):
         assert text in page, text
     assert "well" not in page and "--momentum" not in page
-    main(["show", str(folder), "--all"])
-    assert "--momentum 0.9" in capsys.readouterr().out
+    assert "--momentum 0.9" in command(tmp_path, "show", "run", "--all")[1]
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -140,43 +137,32 @@ def test_pages_and_differences_fit_the_terminal(tmp_path, width):
     assert any("--data" in line and "fashion-mnist" in line for line in drawn)
 
 
-def test_a_run_is_found_by_its_name(tmp_path, capsys, monkeypatch):
-    write_finished(tmp_path / "runs" / "first")
-    write_finished(tmp_path / "runs" / "second")
-    monkeypatch.chdir(tmp_path)
+def test_a_run_is_found_by_its_name(tmp_path):
+    for name in ("first", "second"):
+        write_finished(tmp_path / "runs" / name)
     for given, found in ((["first"], "first"), (["runs/first"], "first"), ([], "second")):
-        main(["show", *given])
-        assert f"finished  {found}" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["show", "frist"])
-    assert "frist: no such folder (did you mean first?)" in capsys.readouterr().err
+        assert f"finished  {found}" in command(tmp_path, "show", *given)[1]
+    assert "frist: no such folder (did you mean first?)" in command(tmp_path, "show", "frist")[1]
 
 
-def test_differences(tmp_path, capsys):
-    one = write_finished(tmp_path / "one", accuracy=0.8)
-    other = write_finished(tmp_path / "other", accuracy=0.9, lr=0.25, strategy="single", ranks=1)
-    config = json.loads((other / "config.json").read_text())
+def test_differences(tmp_path):
+    write_finished(tmp_path / "one", accuracy=0.8)
+    path = write_finished(tmp_path / "other", accuracy=0.9, lr=0.25, strategy="single", ranks=1) / "config.json"
+    config = json.loads(path.read_text())
     config["versions"]["numpy"] = "1.22.0"
     config["network"]["description"]["layers"][3]["outputs"] = 64
     config["network"]["description"]["layers"].insert(5, {"type": "dropout", "rate": 0.5})
-    (other / "config.json").write_text(json.dumps(config))
-    main(["diff", str(one), str(other)])
-    rows = {" ".join(line.split()[:3]): " ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
-    text = "\n".join(rows.values())
+    path.write_text(json.dumps(config))
+    text = "\n".join(" ".join(line.split()) for line in command(tmp_path, "diff", "one", "other")[1].splitlines())
     for row in (
         *("options --strategy ring single", "options --lr 0.05 0.25", "versions numpy 1.23.5 1.22.0"),
-        *("results accuracy 0.8 0.9 (+12 %)", "ranks and devices ranks 2 1"),
+        *("results accuracy 0.8 0.9 (+12 %)", "ranks and devices ranks 2 1", "network layer 6"),
         "network layer 4 conv outputs 50 kernel 5 conv outputs 64 kernel 5",
-        "network layer 6",
     ):
         assert row in text, row
     assert not any(name in text for name in ("--epochs", "python", "processor", "epoch_s", "--name", "layer 1 "))
-    assert read_runs([one])[0].metrics == {"accuracy": 0.8}
-    main(["diff", str(one), str(one)])
-    assert capsys.readouterr().out == f"{one}, {one}: nothing differs\n"
-    with pytest.raises(SystemExit):
-        main(["diff", str(one)])
-    assert "one run, and nothing to compare it with" in capsys.readouterr().err
+    assert command(tmp_path, "diff", "one", "one") == (0, "one, one: nothing differs\n")
+    assert "one run, and nothing to compare it with" in command(tmp_path, "diff", "one")[1]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 24), (200, 50), (80, 12)])
