@@ -11,12 +11,12 @@ import re
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from support.in_process import command
 from support.jobs import ROOT
 from support.mirror import Mirror
 from support.networks import CIFAR_LENET, LENET
 from support.untrusted import PASSWORD, Harm, changed_state, rewrite, save_checkpoint
 
-from hvdtrain.cli import export, predict
 from hvdtrain.datasets import downloads
 from hvdtrain.datasets.formats import reading
 from hvdtrain.datasets.formats.image_files import read_image
@@ -105,29 +105,19 @@ def header_of(count):
     return len(header).to_bytes(8, "little") + header
 
 
-COMMANDS = ((predict, "image.png"), (export, "model.onnx"), (export, "model.pt2"))
-"""With what they need besides a checkpoint."""
+@pytest.mark.parametrize("given", ["predict {} image.png", "export {} model.onnx", "export {} model.pt2"])
+def test_a_checkpoint_of_another_network_or_of_none_is_rejected(tmp_path, given):
+    def check(path, problem):
+        status, output = command(tmp_path, *given.format(path.name).split())
+        assert status == 2 and problem in output
 
-
-def test_a_checkpoint_of_another_network_or_of_none_is_rejected(tmp_path, capsys):
     other = shaped_to_record(CIFAR_LENET)
     for changes in ({"weights": {"w": np.zeros((2, 3), np.float32)}}, {"network": other}, {"classes": ("0",)}):
-        path = save_checkpoint(tmp_path, **changes)
-        for command, where in COMMANDS:
-            assert "are not those of" in refused(capsys, command, path, where)
+        check(save_checkpoint(tmp_path, **changes), "are not those of")
     for network in (5, [], {"task": 3}, {"task": None}):
         path = save_checkpoint(tmp_path)
         rewrite(path, "state.json", changed_state(path, network=network))
-        for command, where in COMMANDS:
-            assert "no intact checkpoint there" in refused(capsys, command, path, where)
-
-
-def refused(capsys, command, path, where):
-    """The error of a command."""
-    with pytest.raises(SystemExit) as ended:
-        command.main([str(path), str(path.parent / where)])
-    assert ended.value.code == 2
-    return capsys.readouterr().err
+        check(path, "no intact checkpoint there")
 
 
 def test_reading_an_image_starts_no_other_program(tmp_path):

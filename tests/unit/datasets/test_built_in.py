@@ -25,7 +25,7 @@ from support.mirror import Mirror
 from support.row_data import rejected
 
 from hvdtrain.datasets import downloads
-from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED
+from hvdtrain.datasets.built_in import IDX_FILES
 from hvdtrain.datasets.formats import in_memory, reading
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.validation import suspicious
@@ -137,15 +137,6 @@ def test_cifar10_damaged(cifar_folder, parts, texts, monkeypatch):
     rejected("cifar10", str(path), "is corrupt")
 
 
-def test_files_are_downloaded_once(mirrors, cached):
-    first = load_dataset("mnist")
-    assert first.train.arrays[0].tobytes() == MNIST["train-images-idx3-ubyte"][16:]
-    assert sorted(mirrors[0].requested) == sorted(MNIST_GZIP) and mirrors[1].requested == []
-    assert {path.name for path in cached.iterdir()} - {".lock"} == set(MNIST_GZIP)
-    assert load_dataset("mnist").fingerprint == first.fingerprint
-    assert len(mirrors[0].requested) == 4
-
-
 FAULTS = {
     "corrupt": {"files": dict.fromkeys(MNIST_GZIP, b"<html>log in to the hotel network</html>")},
     "wrong content": {"files": dict.fromkeys(MNIST_GZIP, gzip.compress(b"other"))},
@@ -204,15 +195,6 @@ def test_a_mirror_s_password_is_in_no_message(mirrors, monkeypatch, caplog):
 def test_cache_is_not_writable(mirrors, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     rejected("mnist", "cannot be written", "HVDTRAIN_DATA")
-
-
-def test_cifar10_is_downloaded_as_an_archive(cifar_folder, mirrors, monkeypatch, tmp_path):
-    path = cifar_archive(cifar_folder, CIFAR, monkeypatch)
-    mirrors[0].files = {path.name: path.read_bytes()}
-    path.unlink()
-    monkeypatch.setitem(PUBLISHED, "cifar10", PUBLISHED["cifar10"]._replace(mirrors=(mirrors[0].url,)))
-    assert len(load_dataset("cifar10").train.arrays[0]) == 10
-    assert (tmp_path / "cache" / "hvdtrain" / "cifar10" / path.name).is_file()
 
 
 def test_offline_never_connects(mirrors, cached, monkeypatch):

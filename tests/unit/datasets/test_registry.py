@@ -19,15 +19,6 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset
 
 
-def test_pair_of_npz(tmp_path):
-    found = load_dataset(str(write_own(tmp_path)))
-    assert found.train.arrays[0].dtype == np.uint8 and found.test.arrays[0].dtype == np.float32
-    assert np.array_equal(found.train.arrays[0], BYTES[:, np.newaxis])
-    assert np.array_equal(found.test.arrays[0], FLOATS[:, np.newaxis].astype(np.float32))
-    assert found.test.arrays[1].dtype == np.int64 and found.test.arrays[1].tolist() == [3, 0]
-    assert found.classes == tuple("0123") and found.train.arrays[0].flags.writeable
-
-
 @pytest.mark.parametrize("layout", ["channels first", "channels last", "Fortran", "big-endian", "half"])
 def test_layouts(layout, tmp_path):
     expected = np.random.default_rng(0).random((5, 3, 32, 32)).astype(np.float16).astype(np.float32)
@@ -60,11 +51,6 @@ def test_one_npz_in_a_folder_or_by_its_path(tmp_path, monkeypatch):
     assert load_dataset("~/anything.npz").fingerprint == by_folder.fingerprint
     save_npz(tmp_path, "second.npz", **arrays)
     rejected(tmp_path, str(tmp_path), "holds no data of a known format (anything.npz, second.npz)")
-
-
-def test_own_idx(tmp_path):
-    write_files(tmp_path, tiny_mnist((2, 3)), packed=False)
-    assert load_dataset(str(tmp_path)).train.arrays[0].shape == (6, 1, 2, 3)
 
 
 @pytest.mark.parametrize(

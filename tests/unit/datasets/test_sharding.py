@@ -60,14 +60,6 @@ def test_the_last_step_of_an_epoch(samples, batch, remainder, rows):
     assert sum((part.weights > 0).sum() for part in last) == samples % batch
 
 
-@given(start=st.integers(0, 10), size=SIZES)
-def test_starting_in_the_middle_gives_the_rest(start, size):
-    _, whole = of_all_ranks(100, 10, "pad", size)
-    _, rest = of_all_ranks(100, 10, "pad", size, 10 * start)
-    for one, other in zip(whole[start:], rest, strict=True):
-        assert all(np.array_equal(a.rows, b.rows) for a, b in zip(one, other, strict=True))
-
-
 @pytest.mark.guarantee("same-global-batches")
 def test_order_depends_on_seed_and_epoch_alone():
     assert np.array_equal(sharding.order(1, 2, 50), sharding.order(1, 2, 50))

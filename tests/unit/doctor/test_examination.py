@@ -6,12 +6,11 @@ import json
 import os
 import time
 
-import pytest
 from support.doctor import script
+from support.in_process import command
 from support.jobs import ROOT, running, wait_for
 from support.jobs import run as run_command
 
-from hvdtrain.cli.doctor import main
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.check import run_check
 from hvdtrain.doctor.checks.horovod import check_mpi
@@ -23,19 +22,12 @@ from hvdtrain.system.rank_info import RankInfo
 from hvdtrain.system.text import format_ranks
 
 
-def test_options(tmp_path, capsys):
-    def said(*options):
-        with pytest.raises(SystemExit) as ended:
-            main([*options])
-        return ended.value.code, "".join(capsys.readouterr())
-
+def test_options(tmp_path):
     for options in (["--only", "nonsense"], ["--ranks", "0"], ["--nonsense"]):
-        assert said(*options)[0] == 2
-    status, text = said("--output", "/proc/nothing/file", "--only", "limits")
-    assert status == 2 and "nothing can be written there" in text
-    status, text = said("--json", "--only", "limits")
+        assert command(tmp_path, "doctor", *options)[0] == 2
+    status, text = command(tmp_path, "doctor", "--json", "--only", "limits")
     assert status == 0 and json.loads(text)["findings"][0]["check"] == "limits"
-    status, text = said("--help")
+    status, text = command(tmp_path, "doctor", "--help")
     assert status == 0 and all(check.name in text for check in CHECKS) and "horovod-size" in text
 
 

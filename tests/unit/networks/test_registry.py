@@ -7,12 +7,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import mixed_networks
+from support.errors import refused
 from support.mixed_networks import NETWORKS as MIXED_NETWORKS
 from support.networks import shaped
 from support.random_networks import random_network
 
 import hvdtrain
-from hvdtrain.errors import UserError
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, Conv, Dense, Flatten, Relu, Residual
 from hvdtrain.networks.record import from_record, shaped_from_record, shaped_to_record, to_record
@@ -37,10 +37,7 @@ NETWORK = Network((Residual((Conv(1, 3, padding=1),)), Flatten(), Dense(CLASSES)
 
 def rejected(model):
     """The one-line error of a value of --model."""
-    with pytest.raises(UserError) as raised:
-        shaped(find_network(str(model)), (1, 28, 28))
-    text = str(raised.value)
-    assert raised.value.remedy and raised.value.exit_status == 2 and "\n" not in text
+    text = str(refused(lambda: shaped(find_network(str(model)), (1, 28, 28))))
     assert text.startswith(f"--model {model}: ") or text.startswith("--model mine: ")
     return text
 

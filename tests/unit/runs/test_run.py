@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from support.errors import refused
 from support.report import make_run
 
 from hvdtrain.cli import runs
@@ -59,9 +60,7 @@ def test_a_value_that_no_run_writes_is_named(tmp_path, file, name, value):
     content = json.loads(path.read_text())
     (content["config"] if name == "framework" else content)[name] = value
     path.write_text(json.dumps(content))
-    with pytest.raises(UserError) as error:
-        RecordedRun(path.parent).require()
-    assert str(path) in error.value.reason and name in error.value.reason and error.value.remedy
+    refused(RecordedRun(path.parent).require, str(path), name)
 
 
 @pytest.mark.parametrize("value", [None, True, "1", [1], {}, float("nan"), float("inf"), 10**400, -1, 1.5])

@@ -30,9 +30,8 @@ def runs(tmp_path, monkeypatch):
     return folder
 
 
-def listed(capsys, *options):
-    main(["runs", "--json", *options])
-    return [one["name"] for one in json.loads(capsys.readouterr().out)]
+def listed(folder, *options):
+    return [run["name"] for run in json.loads(command(folder, "runs", "--json", *options)[1])]
 
 
 @pytest.mark.parametrize(
@@ -53,8 +52,8 @@ def listed(capsys, *options):
         (["--filter", "rank=1"], [LONG]),
     ],
 )
-def test_filters_and_order(runs, capsys, options, names):
-    assert listed(capsys, *options) == names
+def test_filters_and_order(runs, options, names):
+    assert listed(runs.parent, *options) == names
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ def test_table_fits_the_terminal_without_its_less_important_columns(runs, width,
     assert LONG in "".join(line[: max(28, header.index("state") - 2)].split(" ")[0] for line in lines[at : at + 2])
 
 
-def test_lines_in_a_file_are_whole(runs, capsys):
+def test_lines_in_a_file_are_whole(runs):
     header, *lines = command(runs.parent, "runs")[1].splitlines()
     names = "name when state framework strategy ranks step loss accuracy images/s epoch time left best checkpoint"
     assert header.split() == [*names.split(), "model", "data"]
@@ -94,7 +93,7 @@ def test_lines_in_a_file_are_whole(runs, capsys):
     assert any(LONG in line and "failed: rank 1 on node1 was killed by SIGKILL" in line for line in lines)
     (runs.parent / "empty").mkdir()
     assert command(runs.parent, "runs", "empty") == (0, "no runs in empty\n")
-    assert listed(capsys, "empty") == []
+    assert listed(runs.parent, "empty") == []
 
 
 def test_texts_of_a_run_are_printed_as_they_are(tmp_path):
@@ -107,7 +106,7 @@ def test_texts_of_a_run_are_printed_as_they_are(tmp_path):
     assert all(text in page for text in ("[red]x", "[bold]z", "[link=http://x]here[/link]", "[blink]h"))
 
 
-def test_runs_of_tasks_have_their_metrics_and_no_data_set(tmp_path, capsys):
+def test_runs_of_tasks_have_their_metrics_and_no_data_set(tmp_path):
     """Sorted by the test loss or by --score, the best first."""
     for name, perplexity in (("large", 12.5), ("small", 31.0)):
         write_task_run(tmp_path / name, {"perplexity": perplexity, "tokens": 7.0}, score="min:perplexity")
@@ -125,7 +124,7 @@ def test_runs_of_tasks_have_their_metrics_and_no_data_set(tmp_path, capsys):
         (["--filter", "scored_by=loss", "--filter", "state=finished"], ["plain"]),
         (["--filter", "state=pruned"], ["pruned"]),
     ):
-        assert listed(capsys, str(tmp_path), *options) == names, options
+        assert listed(tmp_path, ".", *options) == names, options
     assert "(did you mean perplexity?)" in command(tmp_path, "runs", str(tmp_path), "--sort", "perplexty")[1]
     values = {one["name"]: one for one in json.loads(command(tmp_path, "runs", "--json", str(tmp_path))[1])}
     expected = {"model": "lm.py:Task", "data": "", "unit": "rows", "score": 12.5, "scored_by": "perplexity"}

@@ -132,15 +132,6 @@ def test_rotated_photograph_is_read_upright(tmp_path):
     assert np.abs(read(tmp_path / "a.jpg")[0].astype(int) - RAMP).max() <= 2
 
 
-def test_colors_and_bits(tmp_path):
-    Image.new("CMYK", (4, 4), (0, 255, 255, 0)).save(tmp_path / "red.jpg", quality=100)
-    red = read(tmp_path / "red.jpg", (3, 4, 4))
-    assert (red[0] > 250).all()
-    assert (red[1:] < 5).all()
-    Image.fromarray(RAMP > 99).save(tmp_path / "bits.tif")
-    assert read(tmp_path / "bits.tif").tolist() == [np.where(RAMP > 99, 255, 0).tolist()]
-
-
 def save_animation(path: Path) -> None:
     Image.fromarray(RAMP).save(path, save_all=True, append_images=[Image.fromarray(255 - RAMP)])
 

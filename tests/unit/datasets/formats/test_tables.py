@@ -195,11 +195,6 @@ def test_any_cells_load_or_are_one_line(tmp_path_factory, rows):
         assert "\n" not in str(error) and error.remedy
 
 
-def test_tables_of_images_are_for_a_function(tmp_path):
-    write(tmp_path / "list.csv", {"file": ["0.png", "1.png"], "label": ["a", "b"]})
-    rejected(tmp_path, "holds numbers (file: string)", "FILE.py:NAME", split=0.5)
-
-
 def test_loose_photos_say_what_is_missing(tmp_path):
     for i in range(3):
         (tmp_path / f"{i}.jpg").touch()

@@ -1,8 +1,10 @@
 """`python -m hvdtrain scale`, from records to files, and what it says of inputs that it cannot use."""
 
 import json
+from pathlib import Path
 
 import pytest
+from support.in_process import command
 from support.report import make_run
 
 from hvdtrain.__main__ import main
@@ -48,12 +50,8 @@ def by_ranks(made):
 
 
 def status_of(*arguments):
-    """The exit status of a prediction."""
-    try:
-        predicted(*arguments)
-    except SystemExit as ended:
-        return ended.code
-    return 0
+    """The exit status of a prediction, and what it prints."""
+    return command(Path.cwd(), "scale", *map(str, arguments))
 
 
 def test_a_record_becomes_table_and_json(in_folder, capsys, monkeypatch):
@@ -156,7 +154,7 @@ def test_a_run_is_predicted_with_its_method_and_local_steps(in_folder):
         (("ring", "--compression", "fp16", *BY_HAND), "--compression fp16: Horovod's own"),
     ],
 )
-def test_invalid_input_is_one_line(in_folder, capsys, arguments, error):
+def test_invalid_input_is_one_line(in_folder, arguments, error):
     run_of(in_folder / "run")
     run_of(in_folder / "ranks2", ranks=2)
     run_of(in_folder / "short", images_per_s=0.0)
@@ -166,9 +164,8 @@ def test_invalid_input_is_one_line(in_folder, capsys, arguments, error):
     run_of(in_folder / "int8", strategy="ring", ranks=1, compression="int8")
     (in_folder / "text.json").write_text("text")
     write_table(in_folder / "ring.json", 2, 1, {8: 1e-3})
-    assert status_of(*arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert error in line
+    status, output = status_of(*arguments)
+    assert (status, output.count("\n")) == (2, 1) and error in output
 
 
 ROW = {"library": "ring", "bytes": 8, "runs": [1e-3]}
@@ -187,12 +184,12 @@ ROW = {"library": "ring", "bytes": 8, "runs": [1e-3]}
     ],
     ids=str,
 )
-def test_invalid_tables_are_named(in_folder, capsys, change, error):
+def test_invalid_tables_are_named(in_folder, change, error):
     value = {"ranks": 2, "hosts": 1, "rows": [ROW, {**ROW, "bytes": 1 << 20}], **change}
     (in_folder / "table.json").write_text(json.dumps(value))
-    status = status_of(run_of(in_folder / "run", strategy="ring", ranks=1), "--allreduce", "table.json")
-    assert status == 2 * bool(change)  # nothing else is wrong with it
-    assert error in capsys.readouterr().err
+    run = run_of(in_folder / "run", strategy="ring", ranks=1)
+    status, output = status_of(run, "--allreduce", "table.json")
+    assert status == 2 * bool(change) and error in output  # nothing else is wrong with it
 
 
 EXTREME = ["1e-320", "1e-9", "1e15", "1e300"]
@@ -206,11 +203,11 @@ def test_any_number_is_used_or_refused(in_folder, value):
     run_of(in_folder / "speeds", [1000.0] * 5 + [float(value)] * 5 + [10.0] * 9, strategy="ring", ranks=1)
     run_of(in_folder / "times", ranks=2, strategy="ring", times=times)
     for name in ("speed", "speeds", "times"):
-        assert status_of(name, *BY_HAND) in (0, 2)
+        assert status_of(name, *BY_HAND)[0] in (0, 2)
     for link in (f"{value}/1", f"50/{value}", f"{value}/{value}"):
-        assert status_of("speeds", "--link", link) == (0 if value in ("1e-9", "1e15") else 2)
+        assert status_of("speeds", "--link", link)[0] == (0 if value in ("1e-9", "1e15") else 2)
     number = float(value)
     tables = [{8: number, 1 << 20: 1e-3}, {8: 1e-5, 1 << 20: number}, {8: number, 1 << 20: number}]
     for table in tables:
         write_table(in_folder / "table.json", 2, 2, table)
-        assert status_of("speeds", "--allreduce", "table.json") in (0, 2)
+        assert status_of("speeds", "--allreduce", "table.json")[0] in (0, 2)

@@ -6,9 +6,9 @@ import json
 import sys
 
 import pytest
+from support.in_process import command
 from support.run_folders import write_task_run
 
-from hvdtrain.cli import sweep
 from hvdtrain.measure.sweep.comparison import SweepResults
 from hvdtrain.measure.sweep.study import SweepStudy
 from hvdtrain.measure.sweep.trials import SweepOptions, Trial, plan
@@ -95,7 +95,7 @@ def test_runs_with_validation_data_are_compared_by_it(tmp_path):
     assert "| lr | seeds | validation perplexity | validation loss | rows/s | hash of weights |" in page
 
 
-def test_the_table_shows_trials_of_others_and_why_they_failed(tmp_path, capsys, monkeypatch):
+def test_the_table_shows_trials_of_others_and_why_they_failed(tmp_path, monkeypatch):
     trials = plan({"lr": [0.1, 0.2, 0.3]}, 1)
     write(tmp_path, trials[0], 0.5)
     for trial, status, reason in (
@@ -105,20 +105,18 @@ def test_the_table_shows_trials_of_others_and_why_they_failed(tmp_path, capsys, 
         (tmp_path / trial.name).mkdir()
         (tmp_path / trial.name / "end.json").write_text(json.dumps({"status": status, "reason": reason}))
     SweepStudy(SweepOptions(output=tmp_path), COMMAND, {"lr": [0.1, 0.2, 0.3]}).add(trials, trials)
-    sweep.main(["--table", "--output", str(tmp_path)])
-    printed = capsys.readouterr().out
+    table = ("sweep", "--table", "--output")
+    printed = command(tmp_path, *table, ".")[1]
     assert "\n0.1 " in printed and "0.5000" in printed and "sweep.md, sweep.csv, sweep.png" in printed
     page = (tmp_path / "sweep.md").read_text()
     assert "- lr=0.2,seed=0: rank 1" in page and "lr=0.3,seed=0:" not in page
     (tmp_path / "sweep.png").unlink()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    sweep.main(["--table", "--output", str(tmp_path)])
-    shown = capsys.readouterr()
-    assert "0.5000" in shown.out and "sweep.md, sweep.csv\n" in shown.out
-    assert shown.err == "no sweep.png: a chart needs matplotlib; pip install 'hvdtrain[plots]'\n"
-    with pytest.raises(SystemExit) as ended:
-        sweep.main(["--table", "--output", str(tmp_path / "lr=0.1,seed=0")])
-    assert (ended.value.code, "holds no sweep" in capsys.readouterr().err) == (2, True)
+    printed = command(tmp_path, *table, ".")[1]
+    assert "0.5000" in printed and "sweep.md, sweep.csv\n" in printed
+    assert "no sweep.png: a chart needs matplotlib; pip install 'hvdtrain[plots]'\n" in printed
+    status, printed = command(tmp_path, *table, "lr=0.1,seed=0")
+    assert status == 2 and "holds no sweep" in printed
 
 
 def test_hashes_of_a_combination_are_those_of_its_seeds(tmp_path):

@@ -5,8 +5,8 @@ import json
 import shlex
 
 import pytest
+from support import in_process
 
-from hvdtrain.__main__ import main
 from hvdtrain.cli import launch_options
 from hvdtrain.cli.sweep import check_trial, expected
 from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
@@ -109,24 +109,18 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("argv", "error"), INVALID, ids=range(len(INVALID)))
-def test_invalid_input_starts_nothing(tmp_path, monkeypatch, capsys, argv, error):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["sweep", *argv])
-    printed = capsys.readouterr().err
-    assert ended.value.code == 2, printed
-    assert error in printed
+def test_invalid_input_starts_nothing(tmp_path, argv, error):
+    status, output = in_process.command(tmp_path, "sweep", *argv)
+    assert status == 2 and error in output
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     "command", [TRAIN, ["--", "hvdtrain", *TRAIN[1:]], ["--", "python", "-m", "hvdtrain", *TRAIN[1:]]]
 )
-def test_dry_run_prints_a_command_line_for_each_trial(tmp_path, monkeypatch, capsys, command):
-    monkeypatch.chdir(tmp_path)
-    main(["sweep", "--set", "lr=0.1,0.2", "--seeds", "2", "--output", "all", "--dry-run", *command])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [
+def test_dry_run_prints_a_command_line_for_each_trial(tmp_path, command):
+    options = ("--set", "lr=0.1,0.2", "--seeds", "2", "--output", "all", "--dry-run")
+    assert in_process.command(tmp_path, "sweep", *options, *command)[1].splitlines() == [
         f"hvdtrain train --strategy single --lr={lr} --seed={seed} --runs=all --name=lr={lr},seed={seed} --resume=auto"
         for seed, lr in itertools.product((0, 1), (0.1, 0.2))
     ]
@@ -137,10 +131,10 @@ def test_dry_run_prints_a_command_line_for_each_trial(tmp_path, monkeypatch, cap
     "command", [TASK, UNKNOWN, [*LAUNCH, "python", "-m", "hvdtrain", *TASK[1:]],
                 [*LAUNCH, "python", "-m", "hvdtrain.mxnet_lenet", "--model=t.py:Task", "--arg", "depth=2"]]
 )  # fmt: skip
-def test_arguments_of_a_task_are_options_of_trials(capsys, command):
+def test_arguments_of_a_task_are_options_of_trials(tmp_path, command):
     given = "arg.width=8, a b"
-    main(["sweep", "--set", given, "--set", "lr=0.1", "--dry-run", *command])
-    lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    printed = in_process.command(tmp_path, "sweep", "--set", given, "--set", "lr=0.1", "--dry-run", *command)[1]
+    lines = [shlex.split(line) for line in printed.splitlines()]
     start = ["hvdtrain", *command[1:], "--lr=0.1"]
     assert [line[: len(start)] for line in lines] == [start, start]
     assert [line[len(start)] for line in lines] == ["--arg=width=8", "--arg=width=a b"]

@@ -7,11 +7,10 @@ import xml.etree.ElementTree as ElementTree
 from base64 import b64decode
 from html.parser import HTMLParser
 
-import pytest
+from support.in_process import command
 from support.report import images, learning, make_run, report_of, rows, sample, write
 from support.run_folders import write_task_run
 
-from hvdtrain.cli import report
 from hvdtrain.views.report.content import main_columns, more_columns
 from hvdtrain.views.report.pages import html_page, markdown_page
 
@@ -120,18 +119,7 @@ def test_classes_are_listed_by_name_from_the_lowest_accuracy(tmp_path):
     assert "- class " not in markdown_page(report_of(make_run(tmp_path / "many", per_class_accuracy=many)))
 
 
-def error_of(capsys, *arguments):
-    """The one-line error of a report that cannot be written."""
-    with pytest.raises(SystemExit) as ended:
-        report.main([str(argument) for argument in arguments])
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.out, printed.err.count("\n")) == (2, "", 1)
-    assert printed.err.startswith("hvdtrain: ")
-    return printed.err
-
-
-def test_folders_without_whole_finished_runs_are_an_error_of_one_line(tmp_path, capsys):
-    out = tmp_path / "out"
+def test_folders_without_whole_finished_runs_are_an_error_of_one_line(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "half" / "run" / "logs").mkdir(parents=True)
@@ -141,14 +129,16 @@ def test_folders_without_whole_finished_runs_are_an_error_of_one_line(tmp_path, 
         ("file", "file: not a folder; give"),
         ("empty", "empty: no finished run there; give run folders"),
         ("half", "no finished run there (1 did not finish: "),
-        ("bad", f"{tmp_path / 'bad' / 'result.json'}: cannot be read ("),
+        ("bad", "bad/result.json: cannot be read ("),
     ):
-        assert problem in error_of(capsys, tmp_path / name, "--output", out)
-    assert not out.exists()
+        status, output = command(tmp_path, "report", name, "--output", "out")
+        assert (status, output.count("\n")) == (2, 1) and problem in output
+    assert not (tmp_path / "out").exists()
 
 
-def test_output_that_cannot_be_written_is_unchanged(tmp_path, capsys):
+def test_output_that_cannot_be_written_is_unchanged(tmp_path):
     make_run(tmp_path / "run")
     (tmp_path / "out" / "report.html").mkdir(parents=True)
-    assert "give another --output" in error_of(capsys, tmp_path / "run", "--output", tmp_path / "out")
+    status, output = command(tmp_path, "report", "run", "--output", "out")
+    assert (status, output.count("\n")) == (2, 1) and "give another --output" in output
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
