@@ -86,7 +86,6 @@ def imports_in(path):
 
 
 def imports_of(path):
-    """Modules that a file imports."""
     for node in imports_in(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

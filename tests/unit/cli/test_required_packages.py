@@ -86,7 +86,6 @@ def python(folder, *words: str, executable: str = sys.executable) -> subprocess.
 
 @pytest.fixture(scope="module")
 def said(folder):
-    """Exit status and output of each command."""
     done = python(folder, "-c", PROGRAM, json.dumps([*WORK, *REFUSED]))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

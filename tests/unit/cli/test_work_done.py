@@ -31,8 +31,6 @@ ROWS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32), np.aran
 
 
 class Task:
-    """A task."""
-
     def data(self):
         return ROWS, ROWS
 
@@ -64,7 +62,6 @@ def content(folder):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A folder in which one run of each kind has finished."""
     folder = tmp_path_factory.mktemp("finished")
     with mock.patch.dict(os.environ), pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -80,7 +77,6 @@ def finished(tmp_path_factory):
 
 
 def _trials():
-    """The command lines that the sweep runs."""
     words = SWEEP.index("--")
     options, command = sweep_settings.parse([*SWEEP[:words]]), [*SWEEP[words + 1 :]]
     for trial in trials.plan(sweep_settings.parse_settings(options, command), options.seeds):
@@ -88,7 +84,6 @@ def _trials():
 
 
 def _jobs():
-    """The command lines that the benchmark runs."""
     options = read_arguments(strategies.StrategyBenchOptions, "bench", [*BENCH])
     for job in strategies.plan([ROW], options):
         yield [*strategies.command(job, options)[3:], "--bind", "none"]

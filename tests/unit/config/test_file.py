@@ -16,7 +16,6 @@ PROGRAM = "program"
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Writes run.toml, in the working directory."""
     monkeypatch.chdir(tmp_path)
     return lambda content: Path("run.toml").write_bytes(content if isinstance(content, bytes) else content.encode())
 

@@ -149,7 +149,6 @@ def test_arrays_that_do_not_fit(tmp_path, images, labels, texts):
 
 
 def test_parts_fit_together(tmp_path):
-    """The number of classes is that of the training labels."""
     found = load_dataset(str(write_own(tmp_path, labels=[0, 1, 6, 3, 2])))
     assert found.classes == tuple("0123456") and found.input_shape == (1, 2, 3)
     write_own(tmp_path, BYTES.transpose(0, 2, 1))

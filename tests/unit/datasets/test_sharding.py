@@ -20,11 +20,11 @@ def batches(rows, batch, remainder, cut):
     return [sharding.slices_of_step(rows, step, batch, remainder, cut) for step in range(steps)]
 
 
-def of_all_ranks(samples, batch, remainder, size, start=0):
-    """The steps of an epoch from row `start` on: for each the slices of all ranks."""
+def of_all_ranks(samples, batch, remainder, size):
+    """The order of an epoch, and its steps: for each the slices of all ranks."""
     order = sharding.order(3, 0, samples)
     cuts = [sharding.Cut.of(rank, size) for rank in range(size)]
-    ranks = [[part for (part,) in batches(order[start:], batch, remainder, cut)] for cut in cuts]
+    ranks = [[part for (part,) in batches(order, batch, remainder, cut)] for cut in cuts]
     assert len({len(steps) for steps in ranks}) == 1, "a rank with fewer steps hangs the others"
     return order, list(zip(*ranks, strict=True))
 

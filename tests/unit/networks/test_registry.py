@@ -36,7 +36,6 @@ NETWORK = Network((Residual((Conv(1, 3, padding=1),)), Flatten(), Dense(CLASSES)
 
 
 def rejected(model):
-    """The one-line error of a value of --model."""
     text = str(refused(lambda: shaped(find_network(str(model)), (1, 28, 28))))
     assert text.startswith(f"--model {model}: ") or text.startswith("--model mine: ")
     return text

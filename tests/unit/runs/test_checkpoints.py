@@ -117,7 +117,6 @@ def test_best_names_the_best_whole_checkpoint(run):
 
 
 def test_scores_of_another_figure_are_not_compared(run):
-    """A run that is resumed with another --score."""
     run.keep = 1
     run.save(1, score=0.9)
     for step, score in ((2, 0.3), (3, 0.2)):

@@ -70,7 +70,6 @@ def test_ranks_on_a_network_need_a_token(monkeypatch, tmp_path):
 
 
 def test_ranks_on_one_host_make_their_token(monkeypatch, tmp_path):
-    """Started by torchrun or by bare variables: from a key that other users of the host cannot read."""
     monkeypatch.setattr(credentials, "KEY_FOLDER", str(tmp_path))
     token = credentials.token_of_one_host(TWO, HERE, {})
     (key,) = tmp_path.glob("hvdtrain-*/*")

@@ -30,7 +30,6 @@ def other(value, depth):
 
 @pytest.fixture
 def error_of(tmp_path):
-    """What a function of a user's file raises."""
     (tmp_path / "mine.py").write_text(FILE)
 
     def raised(name):

@@ -160,7 +160,6 @@ def machine(root, nodes, cores_per_node, siblings=2):
 
 
 def shares(found, ranks):
-    """The hardware threads of each rank."""
     parts = [resources.core_share(found, rank, ranks) for rank in range(ranks)]
     return [resources.core_list(thread for core in part for thread in core.threads) for part in parts]
 
@@ -217,7 +216,6 @@ print(len(bound.before), len(bound.after), os.environ.get("OMP_NUM_THREADS"), bo
 
 
 def bound_rank(how, rank, **variables):
-    """What a rank of two on this host reports."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment |= {"HOROVOD_RANK": rank, "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": rank, "HOROVOD_LOCAL_SIZE": "2"}
     command = [sys.executable, "-c", BIND, how]

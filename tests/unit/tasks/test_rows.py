@@ -27,8 +27,6 @@ X, Y = np.arange(48, dtype=np.float32).reshape(12, 4), np.arange(12)
 
 
 class Rows:
-    """Rows that a function makes."""
-
     def __init__(self, make, length=12):
         self.make, self.length = make, length
 
@@ -41,7 +39,6 @@ class Rows:
 
 
 def made(train, test=None, skip=False):
-    """A task with these rows."""
     methods = {"data": lambda self: (train, train if test is None else test), "model": lambda self: None}
     return make_task("t.py:Task", type("Task", (), methods), skip_bad_rows=skip)
 
@@ -201,12 +198,10 @@ CALLS = itertools.count()
 
 
 def augmented(augment=Task.augment, **methods):
-    """The task with this method."""
     return make_task("t.py:Task", type("Own", (Task,), {"augment": augment, **methods}))
 
 
 def expected(rows, seed, epoch):
-    """What the task above makes of these rows."""
     noise = [one.normal() for one in row_generators(Draw(seed, epoch), rows)]
     return X[rows] + np.array(noise, np.float32)[:, None]
 
@@ -326,8 +321,6 @@ def test_a_method_that_fails_in_training_is_one_line(task, workers):
 
 
 class Broken(CheckedRows):
-    """Images; some cannot be read."""
-
     fingerprint = "broken"
 
     def __init__(self, bad):

@@ -29,13 +29,10 @@ class Task:
 
 
 def with_data(data, **attributes):
-    """A task with these rows."""
     return type("Own", (Task,), {"data": lambda self: data, **attributes})
 
 
 class Source:
-    """Rows that are read one by one."""
-
     fingerprint = "1"
 
     def __init__(self, *arrays):
@@ -99,8 +96,7 @@ def test_what_is_neither_true_nor_false_is_refused(name, value):
     refused(lambda: make_task("t.py:Flags", Flags, (f"{name}={value}",)), f"--arg {name}=")
 
 
-def needs(width):
-    """A class that needs an argument."""
+def needs(width): ...
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,6 @@ def test_after_rank_0_was_lost_the_next_rank_tells_how_training_goes():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes when a test says so."""
     clock = SimpleNamespace(now=1e9, monotonic=lambda: clock.now, time=lambda: clock.now)
     monkeypatch.setattr(run_state, "time", clock)
     return clock

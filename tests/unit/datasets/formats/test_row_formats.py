@@ -51,22 +51,16 @@ def test_row_of_a_python_object_that_is_unlike_the_others(tmp_path, item, text):
     rejected(reference.replace("map_style", "data"), "train (row 3): ", text)
 
 
-@pytest.mark.parametrize(("targets", "text"), [(["a", "b"] * 5, "give integers"), ([[0], [1, 2]], "give integers")])
-def test_labels_that_are_no_integers_are_one_line(tmp_path, targets, text):
-    (tmp_path / "rows.py").write_text(
-        f"class Rows:\n    targets = {targets}\n    def __len__(self): return 10\n"
-        "    def __getitem__(self, row): return [[0.0]], 0\nrows = Rows()\n"
-    )
-    with pytest.raises(UserError, match=text):
-        load_dataset(f"{tmp_path}/rows.py:rows", split=0.5)
-
-
-def test_targets_of_other_rows_do_not_divide(tmp_path):
-    (tmp_path / "rows.py").write_text(
-        "class Rows:\n    targets = [0, 1]\n    classes = ['a', 'b']\n    def __len__(self): return 10\n"
-        "    def __getitem__(self, row): return [[0.0]], row % 2\nrows = Rows()\n"
-    )
-    assert len(load_dataset(f"{tmp_path}/rows.py:rows", split=0.5).train) == 5
+def test_targets_are_integers_and_those_of_other_rows_do_not_divide(tmp_path):
+    for number, targets in enumerate(([0, 1], ["a", "b"] * 5, [[0], [1, 2]])):
+        classes = "" if number else "classes = (0, 1)"
+        (tmp_path / f"rows{number}.py").write_text(
+            f"class Rows:\n    targets = {targets}\n    {classes}\n    def __len__(self): return 10\n"
+            "    def __getitem__(self, row): return [[0.0]], row % 2\nrows = Rows()\n"
+        )
+        if number:
+            rejected(f"{tmp_path}/rows{number}.py:rows", "give integers", split=0.5)
+    assert len(load_dataset(f"{tmp_path}/rows0.py:rows", split=0.5).train) == 5
 
 
 GRAY = (1, 4, 4)

@@ -22,7 +22,6 @@ from hvdtrain.system.rank_info import RankInfo
 
 
 def two_ranks() -> CheckContext:
-    """Two ranks on this host are planned."""
     return CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 60)
 
 

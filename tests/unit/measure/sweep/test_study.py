@@ -22,7 +22,6 @@ COMMAND = ["train", "my task.py:Task"]
 
 
 def train(folder, trial, perplexity):
-    """The run of a trial, as training leaves it."""
     return write_task_run(folder / trial.name, {"perplexity": perplexity}, loss=1.0, score="min:perplexity")
 
 
@@ -57,7 +56,6 @@ def grid(folder, *given, number=None, **options):
 
 
 def names(study):
-    """Of the trials that a process takes."""
     return [trial.name for proposal in study.proposals() for trial in proposal.trials]
 
 

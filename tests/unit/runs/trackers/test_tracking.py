@@ -123,7 +123,6 @@ def test_names_are_checked_where_rank_0_runs_only(monkeypatch):
 
 
 def deliver(make, records, within_s=30.0):
-    """Hand records to a tracker, and end."""
     sent = Delivery("own", make, "1" * 16, {"ranks": 2})
     for record in records:
         sent.log(record)

@@ -52,8 +52,6 @@ def test_spreadsheets_run_no_cell(tmp_path):
 
 
 class Outline(HTMLParser):
-    """The tags and links of a page."""
-
     def __init__(self, page):
         super().__init__()
         self.tags, self.links = [], []

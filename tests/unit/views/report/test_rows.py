@@ -13,7 +13,6 @@ from hvdtrain.views.report.rows import wilson
 
 
 def step_times(compute, communicate, data):
-    """A record of metrics of one rank."""
     parts = {"compute_s": compute, "communicate_s": communicate, "data_s": data}
     times = {name: None if seconds is None else [seconds] for name, seconds in parts.items()}
     return {"kind": "train", "step": 1, **times}
