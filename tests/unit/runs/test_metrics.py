@@ -164,7 +164,7 @@ HOSTILE = {
     "many ranks": lambda number: json.dumps({**SMALL, "epoch": number, **times([1] * 900, None, [1] * 900)}),
     "many kinds": lambda number: json.dumps({**SMALL, "kind": f"kind {number}"}),
     "many names": lambda number: json.dumps({**SMALL, "epoch": number, **{f"{number} {at}": 1 for at in range(500)}}),
-    "changes": lambda number: json.dumps({**SMALL, "kind": "members", "ranks": [number, *range(50)], "number": number}),
+    "changes": lambda number: json.dumps({**SMALL, "kind": "members", "ranks": [number, *range(9)], "number": number}),
     "hashes": lambda number: json.dumps({**SMALL, "kind": "checkpoint", "step": number, "parameters": "0" * 16}),
 }
 
