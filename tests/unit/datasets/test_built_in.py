@@ -60,12 +60,6 @@ def test_idx_files_may_be_plain_gzip_or_misnamed(mnist):
     assert plain.fingerprint == packed.fingerprint and plain.train.arrays[0].flags.writeable
 
 
-def test_cache_is_searched_after_the_users_folder(mnist, tmp_path):
-    write_files(tmp_path / "cache" / "hvdtrain" / "mnist", MNIST)
-    (mnist / "train-labels-idx1-ubyte.gz").unlink()
-    assert len(load_dataset("mnist").train.arrays[1]) == 6
-
-
 @pytest.mark.parametrize(
     ("content", "texts"),
     [

@@ -228,6 +228,14 @@ def test_which_ranks_are_slow(window, options, expected):
     assert [(slow.rank, slow.part) for slow in slow_ranks(window, **options)] == expected
 
 
+def test_parts_are_sums_differences_and_shares():
+    time, more = StepSeconds(1.0, 2.0, 1.0), StepSeconds(0.5, 3.0, 0.0)
+    assert time.plus(more) == (1.5, 5.0, 1.0) and time.minus(more) == (0.5, 0.0, 1.0)
+    assert time.plus(StepSeconds(1.0, None, 0.0)).communicate is None
+    assert time.shares == (0.25, 0.5, 0.25) and StepSeconds(0.0, 0.0, 0.0).shares is None
+    assert (time.total, time.local) == (4.0, 2.0)
+
+
 @pytest.mark.parametrize("gone", [None, NO_TIME])
 def test_ranks_that_are_not_there_have_no_times(gone):
     """As null or as no time at all; where all ranks have none, they are there."""

@@ -171,23 +171,6 @@ def model(strategy="ring", method="none", every=1, of=SHAPES, link=None, overlap
     return StepModel(workload, allreduce, link, link, method=parse_method(method))
 
 
-def finished_by_simulation(messages, seconds, backward_s):
-    """When the last message is done: each becomes ready during backward, and waits for the one before."""
-    done = 0.0
-    for number in range(1, messages + 1):
-        done = max(done, number / messages * backward_s) + seconds
-    return done - backward_s
-
-
-@pytest.mark.parametrize("gb_s", [0.05, 0.3, 5.0])
-def test_perfect_overlap_is_the_best_of_a_simulation(gb_s):
-    link = Link(1e-4, 1e-9 / gb_s)
-    step = model("ddp", link=link, overlap=1.0).step(4, 32)
-    seconds = {m: STRATEGIES["ddp"].seconds(math.ceil(4_000_000 / m), Cluster(4, 1, link, link)) for m in (1, 2, 4, 8)}
-    expected = min(finished_by_simulation(m, each, 2 / 3 * step.compute) for m, each in seconds.items())
-    assert step.communication == pytest.approx(expected)
-
-
 def test_without_overlap_all_is_sent_after_backward_and_a_costly_call_is_made_once():
     link = Link(1e-4, 1e-8)
     whole_s = sum(ring(4_000_000, Cluster(8, 1, link, link)))
