@@ -40,6 +40,13 @@ def test_numbers_that_are_no_classes_do_not_decide():
     assert len(divide(0.1, arrays=(X, X[:, 0]))[2]) == 10
 
 
+def test_validation_rows_are_taken_after_test_rows():
+    train, test, validation = divide(0.25, split=0.8, test=False)
+    parts = [set(part.arrays[0][:, 0]) for part in (train, test, validation)]
+    assert sum(map(len, parts)) == 100 == len(set.union(*parts))
+    assert len(parts[1]) == pytest.approx(20, abs=2) and len(parts[2]) == pytest.approx(20, abs=2)
+
+
 def test_a_subset_of_a_source_in_files_has_its_labels(tmp_path):
     for part in ("train", "test"):
         np.save(tmp_path / f"{part}-images.npy", np.zeros((40, 1, 4, 4), np.uint8))
