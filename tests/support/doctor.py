@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -21,7 +20,6 @@ from support.jobs import BIN, launcher
 from support.jobs import run as run_command
 
 DOCTOR = ["python", "-m", "hvdtrain", "doctor"]
-SITE = Path(sysconfig.get_path("purelib"))
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
