@@ -60,8 +60,6 @@ def decode(
     Malformed, or what Pillow raises; may warn. Safe in threads.
     """
     with Image.open(file, formats=FORMATS) as image:
-        if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 0):
-            raise Malformed(f"has {image.width}x{image.height} pixels; it may be a decompression bomb")
         frames = getattr(image, "n_frames", 1)
         if frames > 1:
             raise Malformed(f"holds {frames} images; save the one to use by itself")

@@ -41,13 +41,14 @@ def read_idx(path: Path, remedy: str, sha256: str | None = None) -> np.ndarray:
     """
     dimensions = 3 if "idx3" in path.name else 1
     magic, start = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
-    content, size = bytearray(), 0  # writable, as PyTorch requires of the arrays that share it
     with wrap_errors(path, remedy), open(path, "rb") as file:
+        content = bytearray()  # writable, as PyTorch requires of the arrays that share it
+        shape: tuple[int, ...] = ()
         for chunk in decompressed(file):
             content += chunk
             if len(content) >= start:
-                size = start + math.prod(shape := struct.unpack_from(f">{dimensions}I", content, 4))
-                if content[:4] != magic or len(content) > size:
+                shape = struct.unpack_from(f">{dimensions}I", content, 4)
+                if content[:4] != magic or len(content) > start + math.prod(shape):
                     break  # one with too many values, or of another format
         if sha256:
             compare_sha256(hashlib.sha256(content).hexdigest(), sha256)
@@ -55,10 +56,6 @@ def read_idx(path: Path, remedy: str, sha256: str | None = None) -> np.ndarray:
             number = content[:4].hex() or "nothing"
             expected = f"expected {magic.hex()} for bytes in {dimensions} dimension(s)"
             raise Malformed(f"is not an IDX file of this kind: its magic number is {number}, {expected}")
-        if not size:
-            raise Malformed("is truncated: it ends within its header")
-        if len(content) != size:
-            raise Malformed(f"holds {len(content) - start} values, its header says {size - start}")
         return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
@@ -71,21 +68,8 @@ def read_npz(path: Path, names: Iterable[str], missing: bool = False) -> Arrays:
         with zipfile.ZipFile(path) as archive:
             check_size(sum(member.file_size for member in archive.infolist()))
         with np.load(path, allow_pickle=False) as arrays:
-            return tuple(_array(arrays, name) for name in names if name in arrays.files or not missing)
-
-
-def _array(arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
-    if name not in arrays.files:
-        raise Malformed(f"holds no array named {name} (only {', '.join(arrays.files) or 'nothing'})")
-    try:
-        array = arrays[name]
-    except ValueError as error:
-        if "allow_pickle" in str(error):
-            raise Malformed(f"holds {name} as pickled objects, which are never loaded") from None
-        raise
-    if not isinstance(array, np.ndarray):  # NumPy returns the bytes of a member that is not a .npy file
-        raise Malformed(f"holds {name}, but not as an array")
-    return array
+            # NumPy returns the bytes of a member that is not a .npy file.
+            return tuple(np.asarray(arrays[name]) for name in names if name in arrays.files or not missing)
 
 
 def parse_cifar10(files: Iterable[tuple[str, bytes]]) -> Arrays:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.datasets.formats.reading import CHUNK, Malformed, check_size, wrap_errors
+from hvdtrain.datasets.formats.reading import check_size, wrap_errors
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
 from hvdtrain.datasets.validation import MAX_CLASSES
 from hvdtrain.errors import UserError, needed_by
@@ -219,28 +219,14 @@ def read_table(path: Path) -> pyarrow.Table:
         check_size(path.stat().st_size)
         if suffix in (".csv", ".tsv"):
             delimiter = "\t" if suffix == ".tsv" else ","
-            _check_header(path, delimiter)
             parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
             table = pyarrow.csv.read_csv(path, parse_options=parsing)
-            if wrong := [field.name for field in table.schema if pyarrow.types.is_binary(field.type)]:
-                raise Malformed(f"has text in column {printable(wrong[0])} that is not UTF-8")
             return table.rename_columns([name.strip() for name in table.column_names])
         with open(path, "rb") as opened:
             if opened.read(len(ARROW_FILES[0])).startswith(ARROW_FILES):
                 return pyarrow.feather.read_table(path, memory_map=False)
             opened.seek(0)
             return pyarrow.ipc.open_stream(opened).read_all()  # as Hugging Face's data sets are saved
-
-
-def _check_header(path: Path, delimiter: str) -> None:
-    """Raise UserError if the first line of a file cannot be the names of its columns."""
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        first, second = file.readline(CHUNK), file.readline(CHUNK)
-    fits = first.count(delimiter) == second.count(delimiter) > 0
-    if first.startswith(("#", "%")) and not fits:
-        raise UserError(f"{path}: its first line is a comment", "begin with the names of the columns")
-    if other := next((mark for mark in ";\t|, " if not fits and first.count(mark) == second.count(mark) > 0), ""):
-        raise UserError(f"{path}: its columns are separated by {other!r}", f"separate them by {delimiter!r}")
 
 
 def _is_numeric(kind: Any) -> bool:

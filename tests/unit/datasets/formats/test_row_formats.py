@@ -143,7 +143,6 @@ def save_truncated(path: Path) -> None:
         (lambda path: Image.fromarray(RAMP.astype(np.int32)).save(path, "TIFF"), "32-bit numbers"),
         (lambda path: Image.fromarray(RAMP.astype(np.uint16)).save(path, "PNG", transparency=0), "16 bits"),
         (save_truncated, "cannot be read as an image"),
-        (lambda path: Image.new("1", (10_000, 10_000)).save(path, "PNG"), "decompression bomb"),
         (lambda path: Image.new("1", (20_000, 20_000)).save(path, "PNG"), "decompression bomb"),
     ],
 )
