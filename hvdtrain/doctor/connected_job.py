@@ -14,7 +14,7 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.check import Finding, fail, ok, warn
@@ -31,7 +31,8 @@ if TYPE_CHECKING:  # NumPy may be what is broken
 MAX_ANSWER_BYTES = 1 << 16
 RENDEZVOUS_S = 30
 """Time within which the ranks must connect."""
-POLL_S = 0.05
+Rendezvous = tuple[str, int, str]
+"""Host and port where rank 0 listens, and the token that only this job's ranks know."""
 DAEMON = "OMPI_MCA_orte_hnp_uri"
 """Variable in which Open MPI passes the address of mpirun's daemon to the ranks."""
 
@@ -39,35 +40,34 @@ DAEMON = "OMPI_MCA_orte_hnp_uri"
 class ConnectedJob:
     """This rank's connection to the other ranks of its job.
 
-    helper_limit_s: seconds that a process may take that runs MPI for this rank.
     timeout_s: seconds after which a silent neighbor counts as lost.
-    connected: False if the ranks could not connect, or lost each other.
-    hosts: each rank's host; only this one's while not connected.
+    hosts: each rank's host; only this one's if the ranks could not connect.
     findings: what there is to report about connecting.
     """
 
-    def __init__(self, rank: rank_info.RankInfo, host: str, helper_limit_s: float, timeout_s: float) -> None:
-        self._rank, self._host, self._helper_limit_s = rank, host, helper_limit_s
+    def __init__(self, rank: rank_info.RankInfo, host: str, timeout_s: float) -> None:
+        self._rank = rank
         self._ring: RingGroup | None = None
-        self.hosts = [host]
+        self.hosts, self.local_ranks = [host], rank_info.local_size()
         self.findings: list[Finding] = []
         self.mpi_helper: MpiHelper | None = None
         try:
-            self._connect(timeout_s)
+            self._connect(host, timeout_s)
         except Exception as error:  # whatever it is, rank 0 must still report its own findings
-            self.findings.append(cannot_exchange(error))
+            self.disconnect(error)
 
     @property
     def connected(self) -> bool:
         return self._ring is not None
 
-    def _connect(self, timeout_s: float) -> None:
-        host, port, token = self._rendezvous()
+    def _connect(self, host: str, timeout_s: float) -> None:
+        address, port, token = self._rendezvous()
         from hvdtrain.collectives.ring import RingGroup
 
         began = time.monotonic()
-        self._ring = RingGroup(self._rank, (host, port), token, start_timeout_s=RENDEZVOUS_S, timeout_s=timeout_s)
-        self.hosts = self._ring.gather(self._host)
+        self._ring = RingGroup(self._rank, (address, port), token, start_timeout_s=RENDEZVOUS_S, timeout_s=timeout_s)
+        self.hosts = self._ring.gather(host)
+        self.local_ranks = self.hosts.count(host)
         ranks = f"{self._rank.size} ranks on {len(set(self.hosts))} host(s), started by {self._rank.launcher}"
         seconds = time.monotonic() - began
         self.findings.append(ok(f"{ranks}, reach each other over TCP (connected in {seconds:.1f} s)"))
@@ -87,21 +87,19 @@ class ConnectedJob:
             )
             remedy = f"start by python -m hvdtrain launch, or set {rank_info.TOKEN_FILE} on all ranks"
             self.findings.append(warn(text, remedy))
-        return Rendezvous(host, port, token)
+        return host, port, token
 
     def _from_mpi(self) -> Rendezvous:
-        self.mpi_helper = MpiHelper(self._helper_limit_s)
-        deadline = time.monotonic() + RENDEZVOUS_S
-        size = self.mpi_helper.expect("mpi_size", deadline)
-        if size != self._rank.size:
-            finding = wrong_size(f"{self._rank.launcher} (mpi4py)", self._rank.size, size, gloo=False)
-            self.findings.append(finding)
+        self.mpi_helper = MpiHelper()
+        values = self.mpi_helper.read_until("rendezvous")
+        if (size := values.get("mpi_size", self._rank.size)) != self._rank.size:
+            launcher = f"{self._rank.launcher} (mpi4py)"
+            self.findings.append(wrong_size(launcher, self._rank.size, size, gloo=False))
             raise OSError(f"MPI sees {size} of {self._rank.size} processes")
-        return Rendezvous(*json.loads(self.mpi_helper.expect("address", deadline)))
-
-    @property
-    def local_ranks(self) -> int:
-        return self.hosts.count(self._host) if self.connected else rank_info.local_size()
+        if "rendezvous" not in values:
+            raise OSError(f"mpi4py cannot initialize MPI: {self.mpi_helper.reason()}")
+        host, port, token = json.loads(values["rendezvous"])
+        return host, port, token
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order; all ranks must call it. Raises HvdtrainError."""
@@ -113,9 +111,13 @@ class ConnectedJob:
         assert self._ring
         self._ring.allreduce(values)
 
-    def disconnect(self) -> None:
-        """Close the connections after a failure, so that the neighbors notice."""
+    def disconnect(self, error: Exception) -> None:
+        """Close the connections, so that the neighbors notice, and report why."""
         self._ring = None
+        reason, remedy = (error.reason, error.remedy) if isinstance(error, HvdtrainError) else (str(error), "")
+        text = f"the ranks cannot exchange their findings, so these are rank 0's only ({reason})"
+        usual = "allow TCP between the ranks in the hosts' firewalls, and see the checks interfaces and host-name"
+        self.findings.append(fail(text, f"{remedy}; {usual}" if remedy else usual))
 
     def close(self) -> None:
         if self.mpi_helper:
@@ -123,14 +125,6 @@ class ConnectedJob:
         if self._ring:
             with suppress(HvdtrainError, OSError):
                 self._ring.close()
-
-
-def cannot_exchange(error: BaseException) -> Finding:
-    """The finding that ranks cannot exchange findings, and why."""
-    reason, remedy = (error.reason, error.remedy) if isinstance(error, HvdtrainError) else (str(error), "")
-    text = f"the ranks cannot exchange their findings, so these are rank 0's only ({reason})"
-    usual = "allow TCP between the ranks in the hosts' firewalls, and see the checks interfaces and host-name"
-    return fail(text, f"{remedy}; {usual}" if remedy else usual)
 
 
 def wrong_size(launcher: str, expected: int, size: int, gloo: bool) -> Finding:
@@ -146,14 +140,6 @@ def wrong_size(launcher: str, expected: int, size: int, gloo: bool) -> Finding:
     return fail(f"{launcher} started {expected} processes, but {each}", remedy)
 
 
-class Rendezvous(NamedTuple):
-    """Where rank 0 listens, and the token that only this job's ranks know."""
-
-    host: str
-    port: int
-    token: str
-
-
 def _offer(towards: str) -> Rendezvous:
     """A free port of this process and a new token.
 
@@ -163,7 +149,7 @@ def _offer(towards: str) -> Rendezvous:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unconnected, suppress(OSError):
         unconnected.connect((towards or "192.0.2.1", 9))  # nothing is sent
         address = str(unconnected.getsockname()[0])
-    return Rendezvous(address, free_port(""), secrets.token_hex(16))
+    return address, free_port(""), secrets.token_hex(16)
 
 
 def _from_gloo_store(rank: int) -> Rendezvous:
@@ -184,7 +170,8 @@ def _from_gloo_store(rank: int) -> Rendezvous:
     while True:
         try:
             with opener.open(url, timeout=10) as answer:
-                return Rendezvous(*json.loads(answer.read(MAX_ANSWER_BYTES)))
+                address, port, token = json.loads(answer.read(MAX_ANSWER_BYTES))
+                return address, port, token
         except urllib.error.HTTPError as error:
             if error.code != 404 or time.monotonic() > deadline:
                 raise
@@ -192,59 +179,53 @@ def _from_gloo_store(rank: int) -> Rendezvous:
 
 
 class MpiHelper:
-    """A subprocess of this rank that initializes MPI, under mpirun.
+    """A subprocess of this rank that initializes MPI, under mpirun (see `probe.mpi`).
 
     A separate process, because MPI may crash or hang; only one, because Open MPI lets each rank initialize MPI once.
-    First it broadcasts rank 0's rendezvous, then it tries Horovod with the framework that `start_collective` names.
     """
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self) -> None:
         # The address by which Open MPI's own daemons reach the host of mpirun.
         daemon = re.search(r"tcp://([0-9.]+)", os.environ.get(DAEMON, ""))
-        rendezvous = _offer(daemon.group(1) if daemon else "")
-        command = subprocesses.probe_command("mpi", json.dumps(rendezvous), limit_s=limit_s)
-        self._out, self._err = subprocesses.output_file(), subprocesses.output_file()
+        rendezvous = json.dumps(_offer(daemon.group(1) if daemon else ""))
+        self._printed = ""
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=self._out, stderr=self._err, preexec_fn=end_with_parent
+            subprocesses.probe_command("mpi", rendezvous, limit_s=RENDEZVOUS_S),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            preexec_fn=end_with_parent,
         )
 
-    def wait_for(self, key: str, deadline: float) -> Any:
-        """The value of this key in its messages; None if it ends, or the deadline passes, without one."""
-        ended = False
-        while not ended and time.monotonic() < deadline:
-            ended = self._process.poll() is not None  # before its messages are read, so that none is missed
-            if key in (values := self.values):
-                return values[key]
-            time.sleep(0 if ended else POLL_S)
-        return None
+    def read_until(self, key: str) -> dict[str, Any]:
+        """The values of its messages, up to the one with this key, or all if it ends without one."""
+        assert self._process.stdout
+        values = subprocesses.merged_messages(self._printed)
+        while key not in values and (line := self._process.stdout.readline()):
+            self._printed += line
+            values = subprocesses.merged_messages(self._printed)
+        return values
 
-    @property
-    def values(self) -> dict[str, Any]:
-        return subprocesses.merged_messages(subprocesses.content(self._out))
-
-    def expect(self, key: str, deadline: float) -> Any:
-        """The value of this key in its messages. Raises OSError if there is none before the deadline."""
-        value = self.wait_for(key, deadline)
-        if value is None:
-            raise OSError(f"mpi4py cannot initialize MPI: {self.reason()}")
-        return value
-
-    def start_collective(self, framework: str) -> None:
-        """Have it run Horovod's allreduce through a framework, or exit if the name is empty."""
+    def run_collective(self, framework: str) -> dict[str, Any]:
+        """The values of its messages after Horovod's allreduce through a framework; empty for none."""
         assert self._process.stdin
         with suppress(OSError, ValueError):  # it has ended, or was asked before
-            self._process.stdin.write(f"{framework}\n".encode())
+            self._process.stdin.write(f"{framework}\n")
             self._process.stdin.close()
+        return self.read_until("end")
 
     def reason(self) -> str:
+        """Why it ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(2)
-        error = subprocesses.content(self._err)
-        return subprocesses.Completed(self._process.poll(), "", error, RENDEZVOUS_S).reason()
+        return subprocesses.Completed(self._process.poll(), self._printed, "", RENDEZVOUS_S).reason()
 
     def close(self) -> None:
-        self.start_collective("")
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(OSError, ValueError):
+            self._process.stdin.close()  # type: ignore[union-attr]
+        try:
             self._process.wait(5)
-            return
-        subprocesses.end(self._process)
+        except subprocess.TimeoutExpired:
+            self._process.kill()

@@ -36,7 +36,7 @@ class CheckContext(ExaminedRank):
     """Hosts to check over ssh."""
     runs: Path = Path("runs")
     host: str = field(default_factory=host_name)
-    job: ConnectedJob | None = None
+    job: ConnectedJob = field(init=False)
     """The connection to the job's other ranks, for checks that all ranks make together."""
     _answers: dict[str, Any] = field(default_factory=dict)
     _asking: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
@@ -48,7 +48,6 @@ class CheckContext(ExaminedRank):
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks of the job, in their order; all ranks must call it. Raises HvdtrainError."""
-        assert self.job
         return self.job.gather(value)
 
     def check_deadline(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from hvdtrain.doctor import quick
 from hvdtrain.doctor.check import STATUSES, Check, Row, rows_of, run_check
 from hvdtrain.doctor.checks import gpu, horovod, job, machine, software, variables
-from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
+from hvdtrain.doctor.connected_job import ConnectedJob
 from hvdtrain.doctor.context import BUDGET_S, CheckContext
 from hvdtrain.doctor.quick import QUICK
 from hvdtrain.doctor.subprocesses import STARTED
@@ -25,7 +25,6 @@ from hvdtrain.system.processes import end_descendants
 MODULES = (quick, software, horovod, gpu, machine, variables, job)
 """In the order in which checks run and are listed; those of the whole job come last."""
 CHECKS = tuple(check for module in MODULES for check in vars(module).values() if isinstance(check, Check))
-HELPER_LIMIT_S = 120
 
 
 def examine(only: list[str], ranks: int, hosts: tuple[str, ...], runs: Path) -> dict[str, Any]:
@@ -90,44 +89,32 @@ def _report(context: CheckContext, rows: list[Row]) -> dict[str, Any]:
 
 def _examine_job(context: CheckContext, checks: list[Check]) -> list[dict[str, Any]]:
     """Reports of all ranks; of this one only, if the ranks cannot connect."""
-    context.job = connection = ConnectedJob(
-        context.rank_info, context.host, context.limit(HELPER_LIMIT_S), timeout_s=BUDGET_S + 60
-    )
+    context.job = connection = ConnectedJob(context.rank_info, context.host, timeout_s=BUDGET_S + 60)
     try:
-        context.ranks = connection.local_ranks
-        leads = context.rank_info.rank == 0
-        rows: list[Row] = []
-        if leads or not connection.connected:  # once connected, all ranks would report the same
-            rows += rows_of(job.check_meeting, connection.findings)
-        rows += _local_rows(context, checks)
+        context.ranks, leads = connection.local_ranks, context.rank_info.rank == 0
+        rows = _local_rows(context, checks)
+        of_job = _job_rows(context, checks)
+        rows += of_job if leads else []  # all ranks have the same findings on the job
         if connection.connected:
-            job_rows = _job_rows(context, connection, checks)
-            if leads:  # all ranks have the same findings on the job
-                rows += job_rows
-        if connection.connected:
+            meeting = rows_of(job.check_meeting, connection.findings) if leads else []
             try:
-                return connection.gather(_report(context, rows))
+                return connection.gather(_report(context, [*meeting, *rows]))
             except HvdtrainError as error:
-                rows += rows_of(job.check_meeting, [cannot_exchange(error)])
-        return [_report(context, rows)]
+                connection.disconnect(error)
+        return [_report(context, [*rows_of(job.check_meeting, connection.findings), *rows])]
     finally:
         connection.close()
 
 
-def _job_rows(context: CheckContext, connection: ConnectedJob, checks: list[Check]) -> list[Row]:
-    """Findings of the checks that all ranks make together; all ranks must call it."""
+def _job_rows(context: CheckContext, checks: list[Check]) -> list[Row]:
+    """Findings of the checks that all connected ranks make together; all ranks must call it."""
     rows: list[Row] = []
     for check in checks:
-        if check.where != "job" or check == job.check_meeting:
-            continue
-        try:
-            findings = list(check(context))
-        except Exception as error:  # the ranks are no longer in step: nothing more can be gathered
-            connection.disconnect()
-            findings = [cannot_exchange(error)]
-        rows += rows_of(check, findings)
-        if not connection.connected:
-            break
+        if check.where == "job" and check != job.check_meeting and context.job.connected:
+            try:
+                rows += rows_of(check, check(context))
+            except Exception as error:  # the ranks are no longer in step: nothing more can be gathered
+                context.job.disconnect(error)
     return rows
 
 

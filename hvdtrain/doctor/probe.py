@@ -28,6 +28,8 @@ SMALL_BYTES = 8
 REPEATS = {SMALL_BYTES: 20, 1 << 20: 5}
 """Of allreduces, by size in bytes: also a slow link transfers the large ones in time."""
 WARM_UPS = 2
+COLLECTIVE_S = 60
+"""Time limit of `collective` in a job that MPI connects."""
 
 
 def framework(name: str) -> None:
@@ -164,13 +166,15 @@ def _to_tensor(name: str, module: Any) -> Callable[[Any], Any]:
     return module.nd.array if name == "mxnet" else module.convert_to_tensor
 
 
-def mpi(address: str) -> None:
-    """Connect the job's ranks over MPI: broadcast rank 0's `address`, then wait for a framework's name on standard
+def mpi(rendezvous: str) -> None:
+    """Connect the job's ranks over MPI: broadcast rank 0's `rendezvous`, then wait for a framework's name on standard
     input and run `collective` in this process, as Open MPI lets each rank initialize MPI only once."""
     world = importlib.import_module("mpi4py.MPI").COMM_WORLD
-    send(mpi_rank=world.Get_rank(), mpi_size=world.Get_size())
-    send(address=world.bcast(address))
+    send(mpi_size=world.Get_size())
+    send(rendezvous=world.bcast(rendezvous))
+    signal.alarm(0)  # the other checks take their time
     name = sys.stdin.readline().strip()
+    signal.alarm(COLLECTIVE_S)
     if name:
         collective(name)
     send(end=True)

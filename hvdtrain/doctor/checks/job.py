@@ -36,7 +36,6 @@ OF_ONE_RANK = ("RANK", "LOCAL_RANK", "CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE", "
 @check("job", "job")
 def check_meeting(context: CheckContext) -> Iterator[Finding]:
     """the ranks can connect to each other"""
-    assert context.job
     yield from context.job.findings
 
 
@@ -90,7 +89,6 @@ class ClockSamples(NamedTuple):
 @check("job", "job")
 def check_clocks(context: CheckContext) -> Iterator[Finding]:
     """the clocks of all ranks agree with rank 0's"""
-    assert context.job
     local = ClockSamples([], [])
     for _ in range(CLOCK_ROUNDS):
         local.before.append(time.time())
@@ -147,7 +145,6 @@ def _binding(host: str, bound: list[list[int]], count: int) -> Finding:
 @check("job", "job")
 def check_shared_folder(context: CheckContext) -> Iterator[Finding]:
     """all ranks see the folder of runs"""
-    assert context.job
     folder, leads = existing_folder(context.runs), context.rank_info.rank == 0
     local_marker = folder / f".hvdtrain-doctor-{secrets.token_hex(8)}"
     if leads:
@@ -204,18 +201,14 @@ def _loads_everywhere(context: CheckContext, name: str) -> bool:
 
 def _run_collective(context: CheckContext, name: str) -> Result:
     """Run this rank's part of the allreduce, in the MPI helper if there is one."""
-    assert context.job
-    helper = context.job.mpi_helper
-    if helper:
-        helper.start_collective(name)
-        ended = helper.wait_for("end", time.monotonic() + context.limit(60))
-        return helper.values, "" if ended else helper.reason()
+    if helper := context.job.mpi_helper:
+        values = helper.run_collective(name)
+        return values, "" if "end" in values else helper.reason()
     values, completed = context.probe("collective", name, limit_s=45)
     return values, "" if completed.status == 0 else completed.reason()
 
 
 def _judge(context: CheckContext, results: list[Result]) -> Finding:
-    assert context.job
     launcher, size = context.rank_info.launcher, context.rank_info.size
     messages = [values for values, _ in results]
     if seen := other_size(messages, size):
@@ -270,7 +263,6 @@ def check_link(context: CheckContext) -> Iterator[Finding]:
     """the cores, not the link between the ranks, are what a step waits for"""
     import numpy as np
 
-    assert context.job
     small = [_timed(context, np.zeros(SMALL_BYTES // 4, np.float32)) for _ in range(REPEATS)]
     values = np.zeros(GRADIENT_BYTES // 4, np.float32)
     sent = [_timed(context, values)]
@@ -285,7 +277,6 @@ def check_link(context: CheckContext) -> Iterator[Finding]:
 
 def _timed(context: CheckContext, values: np.ndarray) -> tuple[float, float]:
     """The seconds of an allreduce, and of these, those in which this rank was ready to run and waited for a core."""
-    assert context.job
     began, waited_s = time.perf_counter(), _waited_s()
     context.job.allreduce(values)
     return time.perf_counter() - began, _waited_s() - waited_s
