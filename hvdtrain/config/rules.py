@@ -96,7 +96,6 @@ class Rule:
         return all(values.have(known[name], defaults.get(name, False), known) for name, values in self.when.items())
 
     def error(self, known: Mapping[str, Any], defaults: Mapping[str, Any]) -> UserError:
-        """The error of the option's value."""
         others = [name for name in self.when if name in defaults]
         given = " and ".join(f"--{key(name)} {_text(known[name])}".rstrip() for name in others)
         value = f"{_text(known[self.option])} with {given}" if given else _text(known[self.option])

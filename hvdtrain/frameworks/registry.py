@@ -27,8 +27,8 @@ from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import arithmetic, rank_info
 from hvdtrain.system.text import did_you_mean
-from hvdtrain.tasks.target import Target
-from hvdtrain.tasks.user import Script, UserTask
+from hvdtrain.tasks.target import Script, Target
+from hvdtrain.tasks.user import UserTask
 
 AnyStrategy = TypeVar("AnyStrategy", bound=Strategy)
 
@@ -116,7 +116,8 @@ class StrategyEntry(Generic[AnyStrategy]):
     def facts(self) -> dict[str, bool]:
         """What rules need to know about it."""
         names = ("sums_shards", "many_devices", "takes_optimizer")
-        return {"has_tasks": self.has_tasks, **{name: getattr(self.strategy, name) for name in names}}
+        of_class = {name: getattr(self.strategy, name) for name in names}
+        return {"has_tasks": self.has_tasks, "can_survive": bool(self.connect), **of_class}
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -231,13 +232,10 @@ def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOp
     """
     settle(config, runtime)
     if surviving.is_requested():
-        rules.check(config, survives=True, can_survive=bool(entry.connect), ranks=rank_info.detect().size)
         assert entry.connect
         return on_group(entry, config, runtime, SurvivingGroup(entry.connect))
-    rules.check(runtime, survives=False)
     with limited_start():
         strategy = entry.start(config, runtime)
-    rules.check(config, ranks=strategy.group.size)
     return on_group(entry, config, runtime, strategy.group) or strategy
 
 
@@ -270,7 +268,7 @@ USER_LOOPS = {"torch": "TorchUserLearner", "mxnet": "MXNetUserLearner"}
 def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) -> UserLearner:
     """The learner for a script's own loop. Raises UserError if options do not allow it, or something is missing."""
     _prepare(config, runtime)
-    entry = check_request(config, script, runtime)
+    entry = check_request(script.given, script, runtime)
     strategy = _start(entry, config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
     return getattr(module, USER_LOOPS[config.framework])(strategy)
@@ -281,10 +279,11 @@ def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> St
 
     Raises UserError if the framework, or what the strategy requires, is missing or does not support an option.
     """
-    rules.check(config)  # before a framework is imported
+    known = {**target.facts, "survives": surviving.is_requested(), "ranks": rank_info.detect().size}
+    rules.check(config, runtime, **known)  # before a framework is imported
     entry = find_strategy(config)
     require(entry.requires, config.framework)
-    rules.check(config, runtime, **target.facts, **entry.facts)
+    rules.check(config, runtime, **known, **entry.facts)
     return entry
 
 

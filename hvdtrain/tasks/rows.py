@@ -36,16 +36,13 @@ Arrays = tuple[np.ndarray, ...]
 class AugmentedRows(RowReader):
     """The rows of a source, changed by random numbers of their own (see `row_random`).
 
-    augment: called with arrays, a row each for n rows, and n generators; raises UserError if it fails. error: makes an
-    error about it from problem and remedy. Without a draw, as in `source[rows]`, rows are those of `FIRST`.
-    Raises UserError if it does not return arrays of n rows, or draws random numbers from elsewhere.
+    task: its name. augment: called with arrays, a row each for n rows, and n generators; raises UserError if it fails.
+    Without a draw, as in `source[rows]`, rows are those of `FIRST`. Raises UserError if it does not return arrays of n
+    rows, or draws random numbers from elsewhere.
     """
 
-    def __init__(
-        self, source: Source, augment: Callable[[Arrays, list[np.random.Generator]], Any],
-        error: Callable[[str, str], UserError],
-    ) -> None:  # fmt: skip
-        self.source, self._augment, self._error = source, augment, error
+    def __init__(self, task: str, source: Source, augment: Callable[[Arrays, list[np.random.Generator]], Any]) -> None:
+        self.source, self._task, self._augment = source, task, augment
         self.in_memory = getattr(source, "in_memory", False)
         # Python code holds the interpreter's lock, and need not be safe in threads.
         self.background = "processes" if self.in_memory else getattr(source, "background", "processes")
@@ -57,7 +54,6 @@ class AugmentedRows(RowReader):
 
     @property
     def fingerprint(self) -> str:
-        """That of the source."""
         return self.source.fingerprint
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
@@ -75,6 +71,9 @@ class AugmentedRows(RowReader):
         if not isinstance(augmented, tuple | list) or not augmented:
             raise self._error(f"returned {type(augmented).__name__}", "return a tuple of arrays, as it gets them")
         return tuple(self._valid(array, len(rows)) for array in augmented)
+
+    def _error(self, problem: str, remedy: str) -> UserError:
+        return UserError(f"--model {self._task}: augment() {problem}", remedy)
 
     def _valid(self, value: Any, rows: int) -> np.ndarray:
         array = as_array(value)

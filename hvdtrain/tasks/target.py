@@ -8,7 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hvdtrain.config.forms import Split
+from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
+from hvdtrain.datasets.division import Division
+from hvdtrain.datasets.formats.python_objects import NoRows, load_parts
 from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.interfaces.reading import Dataset, Part
 from hvdtrain.networks.description import ShapedNetwork, Weights
@@ -149,6 +153,40 @@ class NetworkTarget(Target):
 
     def problems(self, dataset: Dataset) -> list[str]:
         return suspicious(dataset)
+
+
+@dataclass(frozen=True, eq=False)
+class Script(Target):
+    """A script with a loop of its own (`hvdtrain.start`): it makes model, optimizer and losses.
+
+    name: of its file. given: its options, before they have it as the model.
+    """
+
+    name: str
+    given: Config
+    kind = "script"
+
+    @property
+    def ignored_options(self) -> Sequence[str]:
+        return [name for name, about in facts(Config).items() if about.decided_by]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        is_other = self.given.model not in (Config.model, self.name)
+        untested = Split.parse(self.given.split).untested
+        return {**super().facts, "script": self.name, "untested": untested, "is_other": is_other}
+
+    def record(self) -> dict[str, Any]:
+        return {"task": self.name, "options": {}}
+
+    def load(self, train: Any, test: Any, validation: Any, config: Config) -> Dataset:
+        """The script's rows, which are what a task's data() returns. validation, test: None for none.
+
+        Raises UserError for rows of another kind.
+        """
+        division = Division.by(config)
+        tested = NoRows() if test is None else test
+        return load_parts(self.name, train, validation, tested, config.on_bad_row == "skip", division, labels_at=1)
 
 
 def step_seeds(seed: int, step: int, part: int, *generator: int) -> np.random.SeedSequence:

@@ -1,4 +1,4 @@
-"""Targets that a user writes: a task (a class with data, model, losses and metrics), and a script with its own loop."""
+"""A task: a class of the user's with data, model, losses and metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import numpy as np
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.division import UNDIVIDED, Division
-from hvdtrain.datasets.formats.python_objects import NoRows, load_parts, parts_of
+from hvdtrain.datasets.formats.python_objects import load_parts, parts_of
 from hvdtrain.datasets.rows import Forms, describe_forms, forms_of
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces.reading import Dataset, Part, Source
@@ -101,7 +101,6 @@ class UserTask(Target):
         return getattr(self.task, "unused_parameters", False) is True
 
     def has(self, method: str) -> bool:
-        """Whether the task has this method of its own."""
         return callable(getattr(self.task, method, None))
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -142,7 +141,6 @@ class UserTask(Target):
         return (*rows[: self.inputs], *map(np.zeros_like, rows[self.inputs :]))
 
     def error(self, method: str, problem: str, remedy: str) -> UserError:
-        """An error about a method of the task."""
         return TaskError.of(self.name, f"{method}() {problem}", remedy)
 
 
@@ -299,11 +297,7 @@ def _augmented(name: str, task: Any, train: Source) -> Source:
     """The training rows as the task's augment() changes them, if it has that method."""
     if not callable(getattr(task, "augment", None)):
         return train
-    return AugmentedRows(
-        train,
-        functools.partial(_call, name, task, "augment"),
-        lambda problem, remedy: UserError(f"--model {name}: augment() {problem}", remedy),
-    )
+    return AugmentedRows(name, train, functools.partial(_call, name, task, "augment"))
 
 
 def _check_forms(name: str, part: Part, train: Forms, trained: Forms, test: Forms) -> None:
@@ -319,31 +313,3 @@ def _check_forms(name: str, part: Part, train: Forms, trained: Forms, test: Form
         f"--model {name}: training rows are {describe_forms(train)}, {part} rows {describe_forms(test)}{augmented}",
         "return rows of the same shapes and types",
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Script(Target):
-    """A script with a loop of its own (`hvdtrain.start`): it makes model, optimizer and losses. name: of its file."""
-
-    name: str
-    kind = "script"
-
-    @property
-    def ignored_options(self) -> Sequence[str]:
-        return [name for name, about in facts(Config).items() if about.decided_by]
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts, "script": self.name}
-
-    def record(self) -> dict[str, Any]:
-        return {"task": self.name, "options": {}}
-
-    def load(self, train: Any, test: Any, validation: Any, config: Config) -> Dataset:
-        """The script's rows, which are what a task's data() returns. validation, test: None for none.
-
-        Raises UserError for rows of another kind.
-        """
-        division = Division.by(config)
-        tested = NoRows() if test is None else test
-        return load_parts(self.name, train, validation, tested, config.on_bad_row == "skip", division, labels_at=1)

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.surviving import RanksChanged
-from hvdtrain.config import rules
-from hvdtrain.config.forms import Split
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.division import Division
 from hvdtrain.errors import UserError
@@ -21,7 +19,7 @@ from hvdtrain.frameworks.registry import build_user_learner
 from hvdtrain.interfaces.combining import StepLoss
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
-from hvdtrain.tasks.user import Script
+from hvdtrain.tasks.target import Script
 from hvdtrain.training import result
 from hvdtrain.training.loop_position import LoopPosition
 from hvdtrain.training.run import Findings, RunContext
@@ -61,9 +59,7 @@ class UserLoop(LoopPosition):
         self, script: str, config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings]
     ) -> None:
         """script: its file's name. examine_host: see `train`. Raises UserError for options that cannot be."""
-        self._script = Script(script)
-        untested, is_other = Split.parse(config.split).untested, config.model not in (Config.model, script)
-        rules.check(config, **self._script.facts, untested=untested, is_other=is_other)
+        self._script = Script(script, config)
         check_trackers(runtime)
         config = dataclasses.replace(config, model=script)
         self._config, self._runtime, self._examine_host = config, runtime, examine_host

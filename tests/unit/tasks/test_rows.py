@@ -340,7 +340,7 @@ def brighter(rows, generators):
 
 
 def test_bad_rows_are_skipped_and_not_augmented():
-    rows = AugmentedRows(Broken({0, 1, 2, 3, 5}), brighter, UserError)
+    rows = AugmentedRows("task", Broken({0, 1, 2, 3, 5}), brighter)
     found = read_rows(rows, np.array([3, 4]), Draw(0, 0))
     assert list(found.bad) == [0] and found.arrays[0].min() == 1
     found = read_rows(rows, np.array([3, 5]), Draw(0, 0))
