@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.datasets.formats.reading import DataChanged, one_line
+from hvdtrain.datasets.formats.reading import one_line
 from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.rows import RowError, Rows, read_rows
-from hvdtrain.errors import HvdtrainError, TrainingError, UserError
+from hvdtrain.datasets.rows import Rows, read_rows
+from hvdtrain.errors import HvdtrainError, TrainingError
 from hvdtrain.system import start_folder
 from hvdtrain.system.processes import describe_status, end_with_parent
 from hvdtrain.system.user_frames import user_lines
@@ -28,8 +28,6 @@ START = (
 )
 """With the rank's own search path, so that it imports what the rank does."""
 LOAD_DATASET = "hvdtrain.datasets.registry:load_dataset"
-ERRORS = (RowError, DataChanged, UserError, TrainingError)
-"""What a rank gets: the first of these that an exception is, else the last."""
 END_S = 5.0
 """How long a process that no longer answers may take to end."""
 
@@ -137,11 +135,10 @@ def _read(source: Any, rows: np.ndarray, draw: Draw) -> Rows | Exception:
 
 def _as_error(error: Exception) -> tuple[HvdtrainError, WorkerTraceback | None]:
     """An error that the rank knows, and its cause: that of an error of hvdtrain's, or an exception of the user's."""
-    kind = next((kind for kind in ERRORS if isinstance(error, kind)), TrainingError)
-    reason, remedy = (error.reason, error.remedy) if isinstance(error, UserError) else (one_line(error), "")
-    origin = error.__cause__ if isinstance(error, HvdtrainError) else error
+    known = error if isinstance(error, HvdtrainError) else TrainingError(one_line(error))
+    origin = error.__cause__ if known is error else error
     if not origin:
-        return kind(reason, remedy), None
+        return known, None
     cause = WorkerTraceback("".join(traceback.format_exception(origin)))
     cause.user_lines = user_lines(origin)
-    return kind(reason, remedy), cause
+    return known, cause
