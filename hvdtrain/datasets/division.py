@@ -35,7 +35,6 @@ class Subset(RowReader):
 
     @property
     def fingerprint(self) -> str:
-        """That of the source, and of the rows' numbers."""
         return f"{self._source.fingerprint} {hashlib.sha256(self._rows.astype('<i8').tobytes()).hexdigest()}"
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
@@ -52,7 +51,6 @@ class Division(NamedTuple):
 
     @classmethod
     def by(cls, config: Config) -> Division:
-        """That of a run with these options."""
         return cls(*Split.parse(config.split), config.seed)
 
     def of(

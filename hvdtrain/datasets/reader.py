@@ -109,7 +109,6 @@ class Reader:
         return self._check(part, rows, batch) if self._check else batch
 
     def _read_in_process(self, part: Part, rows: np.ndarray, draw: Draw) -> Rows:
-        """Read a batch in a process that is idle."""
         process = self._idle.get()
         try:
             return process.read(part, rows, draw)

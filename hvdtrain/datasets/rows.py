@@ -225,7 +225,6 @@ class CheckedRows(RowReader):
 
     @functools.cached_property
     def forms(self) -> Forms:
-        """Shape and type of the arrays of each row."""
         return _forms_of_row(self._first_readable(self._valid_row))
 
     def _first_readable(self, read: Callable[[int], Arrays]) -> Arrays:
@@ -291,7 +290,6 @@ class CheckedRows(RowReader):
         return False
 
     def row_error(self, row: int, error: Exception) -> RowError:
-        """The error of a row that could not be read for this reason."""
         kind = f"{type(error).__name__}: " if self.is_of_user(error) and str(error) else ""
         reason = str(error) if isinstance(error, Malformed) else f"cannot be read ({kind}{one_line(error)})"
         return RowError(f"{self._place(row)}: {reason}", FIX_OR_SKIP)

@@ -85,7 +85,6 @@ class Assignment:
         return [len(numbers) for numbers in self.by_rank]
 
     def cut(self, rank: int) -> Cut:
-        """That of a rank."""
         return Cut(sum(self.counts), self.by_rank[rank])
 
 

@@ -77,7 +77,6 @@ class StreamRows(CheckedRows):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Of the number of rows, and of the first ones in the first epoch."""
         first = np.arange(min(len(self), FINGERPRINT_ROWS))
         arrays = self.read(first, FIRST).arrays
         self._epoch = -1  # so that they are read again
@@ -133,7 +132,6 @@ class StreamRows(CheckedRows):
             self._recent.popitem(last=False)
 
     def _begin(self, epoch: int) -> None:
-        """Begin to iterate over the rows of an epoch."""
         self._recent.clear()
         dataset, self._next = self._dataset, 0
         if hasattr(dataset, "set_epoch"):

@@ -73,12 +73,10 @@ def check_same_shape(name: str, dataset: Dataset) -> None:
 
 def valid_labels(where: str, labels: np.ndarray, images: int, classes: int | None) -> np.ndarray:
     """Labels as a `Source` has them, from any integers, for that number of images; see `compact_labels`."""
-    if labels.ndim == 1 and len(labels) != images:
-        raise UserError(f"{where} labels are {len(labels)} for {images} images", "give each image one label")
-    return compact_labels(where, labels, classes).astype(np.int64)
+    return compact_labels(where, labels, images, classes).astype(np.int64)
 
 
-def compact_labels(where: str, labels: np.ndarray, classes: int | None) -> np.ndarray:
+def compact_labels(where: str, labels: np.ndarray, images: int, classes: int | None) -> np.ndarray:
     """Labels of any integer type in the smallest type that holds them, so that many fit into memory.
 
     where: names them in messages. Raises UserError, naming the first wrong row, if one is below 0 or not below
@@ -87,6 +85,8 @@ def compact_labels(where: str, labels: np.ndarray, classes: int | None) -> np.nd
     if len(labels.shape) != 1 or labels.dtype.kind not in "iu" or not labels.shape[0]:
         form = f"of type {labels.dtype} and shape {labels.shape}"
         raise UserError(f"{where}: the labels are {form}", "give integers of shape (n,), n at least 1")
+    if len(labels) != images:
+        raise UserError(f"{where} labels are {len(labels)} for {images} images", "give each image one label")
     wrong = np.flatnonzero((labels < 0) | (labels >= (classes or MAX_CLASSES)))
     if len(wrong):
         allowed = f"the data has {classes} classes" if classes else f"there may be {MAX_CLASSES:,} classes"

@@ -129,7 +129,6 @@ class ImageFolder(CheckedRows):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Of all files, by class and name; and of the size that they get."""
         return f"{fingerprint(self._path, self._paths.tolist(), self._sizes.tolist())} {self._resized}"
 
     def where(self, row: int) -> str:

@@ -54,7 +54,6 @@ class NpyFile:
 
     @property
     def fingerprint(self) -> str:
-        """That of the file."""
         return fingerprint(lambda _: self.path, [self.path.name], [self._status.st_size])
 
     def __len__(self) -> int:
@@ -89,7 +88,6 @@ class NpyRows(CheckedRows):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Of the file of images, and of all labels."""
         return f"{self._images.fingerprint} {fingerprint_of_labels(self.labels)}"
 
     def where(self, row: int) -> str:
@@ -119,19 +117,15 @@ def load_npy(name: str, folder: Path, skip: bool) -> LoadedSources:
     classes, sources = read_class_names(folder), []
     for part in PARTS:
         images, path = NpyFile(folder / f"{part}-images.npy"), folder / f"{part}-labels.npy"
-        labels = compact_labels(str(path), _array_in(path), len(classes) or None)
+        check_image_shape(f"{images.path}: the", images.shape)
+        labels = compact_labels(str(path), _array_in(path), len(images), len(classes) or None)
         if part == "train":
             classes = names_or_numbers(str(folder / "classes.txt"), classes, labels)
-        check_image_shape(f"{images.path}: the", images.shape)
-        if len(labels) != len(images):
-            reason = f"{path}: {len(labels)} labels for the {len(images)} images of {images.path}"
-            raise UserError(reason, "give each image one label")
         sources.append(NpyRows(f"{name}: {part}", images, labels, len(classes), skip))
     return LoadedSources(sources[0], sources[1], classes)
 
 
 def _array_in(path: Path) -> np.ndarray:
-    """The whole array in an .npy file."""
     file = NpyFile(path)
     with wrap_errors(path, SAVE_AGAIN):
         return file[np.arange(len(file))]

@@ -238,9 +238,10 @@ def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
     """The names of the classes, or their numbers."""
     known = getattr(train, "classes", None) if given is None else given
     if known is None:
-        labels = train[1] if _is_arrays(train) else getattr(train, "targets", None)
+        targets = train[1] if _is_arrays(train) else getattr(train, "targets", None)
         with contextlib.suppress(ValueError):  # of lists in lists
-            known = None if labels is None else int(compact_labels(name, as_array(labels), None).max()) + 1
+            labels = as_array(targets)
+            known = None if targets is None else int(compact_labels(name, labels, labels.size, None).max()) + 1
     if known is None or (isinstance(known, int) and not 0 < known <= MAX_CLASSES):
         problem = f"has {known} classes" if known is not None else "the number of classes is not known"
         raise UserError(f"{name}: {problem}", f"return (train, test, classes), with at most {MAX_CLASSES:,}")

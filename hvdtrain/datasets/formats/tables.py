@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,7 +96,6 @@ class _Table:
                 raise UserError(reason, f"its columns are {_shown(self._table.column_names)}")
 
     def label(self, chosen: Columns) -> str:
-        """The name of the column of labels."""
         if chosen.label:
             self.require(chosen.label)
             return chosen.label
@@ -136,7 +136,7 @@ class _Table:
             with np.errstate(over="ignore"):
                 matrix[:, position] = values
         bad = ~np.isfinite(matrix)
-        no_label = self._has_no_value(label)
+        no_label = np.array([not _has_value(cell) for cell in self.column(label).to_pylist()])
         is_bad = bad.any(1) | no_label
         if is_bad.any() and not skip:
             row = int(np.flatnonzero(is_bad)[0])
@@ -149,17 +149,6 @@ class _Table:
         if not len(rows):
             raise UserError(f"{self.path}: each row lacks a value", "leave such columns out by --columns")
         return np.ascontiguousarray(matrix[rows]), rows
-
-    def _has_no_value(self, name: str) -> np.ndarray:
-        """Whether the cells of a column are empty, or numbers that are not finite: bool (n,)."""
-        import pyarrow.compute as compute
-        import pyarrow.types as types
-
-        column = self.column(name)
-        is_empty = column.is_null(nan_is_null=True).to_numpy()
-        if not types.is_floating(column.type):
-            return is_empty | np.array([cell == "" for cell in column.to_pylist()])
-        return is_empty | np.isinf(compute.cast(column, "double").to_numpy())
 
     def advice(self, inputs: list[str], label: str, rows: int, is_default: bool) -> tuple[str, ...]:
         """What a user may not expect of the columns and rows that are used."""
@@ -227,6 +216,10 @@ def read_table(path: Path) -> pyarrow.Table:
                 return pyarrow.feather.read_table(path, memory_map=False)
             opened.seek(0)
             return pyarrow.ipc.open_stream(opened).read_all()  # as Hugging Face's data sets are saved
+
+
+def _has_value(cell: Any) -> bool:
+    return cell not in (None, "") and not (isinstance(cell, float) and not math.isfinite(cell))
 
 
 def _is_numeric(kind: Any) -> bool:

@@ -128,7 +128,7 @@ def test_npy_file_is_missing_or_cut(tmp_path, name):
         ("train-images.npy", np.array([None] * 12), "Python objects in dtype"),
         ("train-images.npy", np.zeros((12, 5), np.uint8), "the images have shape (12, 5)"),
         ("train-images.npy", np.zeros((12, 6, 4), np.uint8), "train images are 1x6x4, test images 1x5x4"),
-        ("train-labels.npy", np.zeros(11, int), "11 labels for the 12 images"),
+        ("train-labels.npy", np.zeros(11, int), "labels are 11 for 12 images"),
         ("train-labels.npy", np.zeros(12), "the labels are of type float64"),
         ("test-labels.npy", np.array([0, 1, 2, 0, 3, 4]), "the label of row 4 is 3; the data has 3 classes"),
     ],
