@@ -167,7 +167,6 @@ def key(name: str) -> str:
 
 
 def invalid(name: str, value: Any, problem: str, remedy: str = "") -> UserError:
-    """The error of an option's value."""
     return UserError(f"--{key(name)} {value}".rstrip() + f": {problem}", remedy, option=name)
 
 
@@ -305,7 +304,6 @@ def _escaped(character: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """An invalid value of a TOML file in a message."""
     if isinstance(value, list):
         return "an array"
     text = to_toml(value) if isinstance(value, bool | int | float | str) else str(value)  # dates and times

@@ -191,7 +191,6 @@ class CommandLine:
 
     @property
     def path(self) -> Path | None:
-        """The file of --config."""
         return next(iter(self.given.get("config", ())), None)
 
     @property
@@ -298,7 +297,6 @@ def training_parser(program: str, defaults: Config | None = None) -> OptionParse
 
 
 def _of(kind: type, given: dict[str, Any]) -> dict[str, Any]:
-    """The options of this dataclass."""
     return {name: value for name, value in given.items() if name in values.facts(kind)}
 
 

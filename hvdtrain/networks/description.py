@@ -101,7 +101,6 @@ class ShapedNetwork:
 
     @functools.cached_property
     def batch_norms(self) -> tuple[BatchNorm, ...]:
-        """The layers with batch normalization."""
         return tuple(layer for layer, _ in self.walk() if isinstance(layer, BatchNorm))
 
     @functools.cached_property

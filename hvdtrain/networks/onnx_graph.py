@@ -62,7 +62,6 @@ class _Graph:
         self._numbers = itertools.count(1)
 
     def finish(self) -> onnx.GraphProto:
-        """The whole network."""
         self._chain(self._network.layers, INPUT)
         self._nodes[-1].output[0] = OUTPUT  # there is a node, as images become logits, and no other one follows it
         tensor = helper.make_tensor_value_info
