@@ -6,7 +6,7 @@ import abc
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Source
 from hvdtrain.networks.layers import text
 
+MAX_ITEM_BYTES = np.dtype(np.float64).itemsize
 MAX_FIRST = 1000
 """How many rows at the beginning of the data may be bad, with --on-bad-row skip."""
 FIX_OR_SKIP = "correct it, or use --on-bad-row skip"
@@ -62,17 +63,20 @@ def as_array(value: Any) -> np.ndarray:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def has_numbers(array: np.ndarray) -> bool:
-    """Whether it is of a type that tensors have too: longdouble is none."""
-    return array.dtype.kind in "biuf" and array.dtype.itemsize <= np.dtype(np.float64).itemsize
-
-
-def describe_types(values: Iterable[Any], arrays: Iterable[np.ndarray]) -> str:
-    """What values are that are no rows, by their types: `str, longdouble`."""
+def wrong_types(values: Sequence[Any], arrays: Sequence[np.ndarray]) -> str:
+    """What values are, such as `str, longdouble`, if one is of a type that tensors do not have; empty if none is."""
+    if arrays and all(array.dtype.kind in "biuf" and array.dtype.itemsize <= MAX_ITEM_BYTES for array in arrays):
+        return ""
     pairs = zip(values, arrays, strict=True)
-    return ", ".join(
-        array.dtype.name if isinstance(value, np.ndarray) else type(value).__name__ for value, array in pairs
-    )
+    names = (array.dtype.name if isinstance(value, np.ndarray) else type(value).__name__ for value, array in pairs)
+    return ", ".join(names) or "nothing"
+
+
+def wrong_count(arrays: Sequence[np.ndarray], rows: int) -> str:
+    """The shapes of arrays that are not of so many rows each; empty if they are."""
+    if all(array.shape[:1] == (rows,) for array in arrays):
+        return ""
+    return f"arrays of shape {' and '.join(str(array.shape) for array in arrays)} for {rows} row(s)"
 
 
 class ArraySource:
@@ -145,9 +149,8 @@ class RowChecks:
         item = tuple(item.values()) if isinstance(item, Mapping) else item
         values = item if isinstance(item, tuple | list) else (item,)
         arrays = tuple(map(as_array, values))
-        if not arrays or not all(map(has_numbers, arrays)):
-            kinds = describe_types(values, arrays) or type(item).__name__
-            raise RowError(f"{place}: is {kinds}", "return a tuple of arrays and numbers, of at most 64 bits")
+        if wrong := wrong_types(values, arrays):
+            raise RowError(f"{place}: is {wrong}", "return a tuple of arrays and numbers, of at most 64 bits")
         return arrays
 
     def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:

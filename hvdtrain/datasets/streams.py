@@ -32,13 +32,10 @@ class Stream:
     """An iterable data set with the number of its rows, for the `data()` of a task or the `batches()` of a loop.
 
     dataset: an object with `__iter__`, or a function that is called with the number of the epoch, from 0 on, and
-    returns one. rows: of an epoch, at least 1; more rows are not read, so the data set may be endless. Raises UserError
-    for another number.
+    returns one. rows: of an epoch, at least 1; more rows are not read, so the data set may be endless.
     """
 
     def __init__(self, dataset: Iterable[Any] | Callable[[int], Iterable[Any]], rows: int) -> None:
-        if type(rows) is not int or rows < 1:
-            raise UserError(f"Stream: rows is {rows!r:.60}", "give the number of rows of an epoch, at least 1")
         self.dataset, self.rows = dataset, rows
 
 

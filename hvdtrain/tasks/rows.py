@@ -21,9 +21,10 @@ from hvdtrain.datasets.rows import (
     as_array,
     describe_forms,
     forms_of,
-    has_numbers,
     read_rows,
     replace_bad,
+    wrong_count,
+    wrong_types,
 )
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset, Part, Source
@@ -67,21 +68,15 @@ class AugmentedRows(RowReader):
 
     def _apply(self, arrays: Arrays, rows: np.ndarray, draw: Draw) -> Arrays:
         """What the method returns for these rows, which it may change in place."""
-        augmented = self._augment(tuple(map(np.array, arrays)), row_generators(draw, rows))
-        if not isinstance(augmented, tuple | list) or not augmented:
-            raise self._error(f"returned {type(augmented).__name__}", "return a tuple of arrays, as it gets them")
-        return tuple(self._valid(array, len(rows)) for array in augmented)
+        values = self._augment(tuple(map(np.array, arrays)), row_generators(draw, rows))
+        values = values if isinstance(values, tuple | list) else (values,)
+        augmented = tuple(map(as_array, values))
+        if wrong := wrong_types(values, augmented) or wrong_count(augmented, len(rows)):
+            raise self._error(f"returned {wrong}", "return a tuple of arrays of numbers, with as many rows as it gets")
+        return tuple(map(np.ascontiguousarray, augmented))
 
     def _error(self, problem: str, remedy: str) -> UserError:
         return UserError(f"--model {self._task}: augment() {problem}", remedy)
-
-    def _valid(self, value: Any, rows: int) -> np.ndarray:
-        array = as_array(value)
-        if not has_numbers(array):
-            raise self._error(f"returned an array of type {array.dtype}", "return arrays of numbers of equal shapes")
-        if array.ndim == 0 or len(array) != rows:
-            raise self._error(f"returned an array of shape {array.shape} for {rows} rows", "return as many rows")
-        return np.ascontiguousarray(array)
 
     def _try_out(self) -> Forms:
         """The form of all rows, from the first ones that can be read; checks what their values depend on."""

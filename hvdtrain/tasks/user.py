@@ -25,7 +25,6 @@ from hvdtrain.datasets.rows import Forms, describe_forms, forms_of
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces.reading import Dataset, Part, Source
 from hvdtrain.system.start_folder import from_start
-from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks import methods
 from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
 from hvdtrain.tasks.target import TRIED_ROWS, Target
@@ -218,20 +217,15 @@ def _construct(name: str, kind: Any, options: dict[str, Any]) -> Any:
             raise UserError(f"--arg {next(iter(options))}: {name} is not a class", "give --arg to a class")
         return kind
     try:
-        parameters = inspect.signature(kind).parameters
+        signature = inspect.signature(kind)
     except (TypeError, ValueError):
         raise UserError(f"--model {name}: is not a task", "give a class with the methods data and model") from None
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    for option in options:
-        if option not in parameters and not takes_any:
-            known = ", ".join(parameters) or "nothing"
-            hint = did_you_mean(option, parameters)
-            raise UserError(f"--arg {option}: {name} has no such argument{hint}", f"it takes {known}")
-    options.update({key: _truth_value(key, value, parameters.get(key)) for key, value in options.items()})
-    for key, parameter in parameters.items():
-        is_any = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        if parameter.default is parameter.empty and key not in options and not is_any:
-            raise UserError(f"--model {name}: needs a value for {key}", f"give --arg {key}=VALUE")
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        remedy = f"give --arg NAME=VALUE for its arguments: {', '.join(signature.parameters) or 'it takes none'}"
+        raise UserError(f"--model {name}: {error}", remedy) from None
+    options.update({key: _truth_value(key, value, signature.parameters.get(key)) for key, value in options.items()})
     return _report(name, getattr(kind, "__name__", "the class"), kind, **options)
 
 

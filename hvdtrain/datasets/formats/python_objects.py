@@ -24,9 +24,9 @@ from hvdtrain.datasets.rows import (
     Rows,
     as_array,
     describe_forms,
-    describe_types,
     forms_of,
-    has_numbers,
+    wrong_count,
+    wrong_types,
 )
 from hvdtrain.datasets.streams import StreamRows, is_stream
 from hvdtrain.datasets.validation import MAX_CLASSES, compact_labels, names_or_numbers, valid_images, valid_labels
@@ -114,9 +114,8 @@ class BatchedRows(PythonRows):
     def _read(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
         batch = self._rows[rows]
         arrays = tuple(map(as_array, batch if isinstance(batch, tuple | list) else (batch,)))
-        if any(array.shape[:1] != (len(rows),) for array in arrays):
-            shapes = " and ".join(str(array.shape) for array in arrays)
-            raise Malformed(f"has arrays of shape {shapes} for {len(rows)} row number(s)")
+        if wrong := wrong_count(arrays, len(rows)):
+            raise Malformed(f"has {wrong}")
         return arrays
 
 
@@ -296,9 +295,10 @@ def as_source(where: str, rows: Any, skip: bool = False) -> Source:
     if not isinstance(rows, tuple | list):
         rows = (rows,)
     arrays = [np.asarray(as_array(array), order="C") for array in rows]
-    if not arrays or not all(has_numbers(array) and array.ndim for array in arrays):
+    wrong = wrong_types(rows, arrays) or ("a number" if not all(array.ndim for array in arrays) else "")
+    if wrong:
         remedy = "return arrays of numbers of at most 64 bits, or an object that makes rows (docs/own.md)"
-        raise UserError(f"{where} are {describe_types(rows, arrays) or 'nothing'}", remedy)
+        raise UserError(f"{where} are {wrong}", remedy)
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1 or 0 in lengths:
         counts = ", ".join(map(str, sorted(lengths)))

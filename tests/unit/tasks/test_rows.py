@@ -114,7 +114,7 @@ def items(item):
         (items({"x": "a"}), "the training rows (row 0): is str; return a tuple of arrays and numbers"),
         (items((X[0], None)), "the training rows (row 0): is float32, NoneType; return a tuple of arrays"),
         (items((np.ones(2, np.longdouble), 1)), "int; return a tuple of arrays and numbers, of at most 64 bits"),
-        (items(()), "is tuple; return a tuple"),
+        (items(()), "is nothing; return a tuple"),
         (items(ValueError("no")), "the training rows (row 0): cannot be read (ValueError: no)"),
         ({"x": X}, "the training rows are dict; return arrays of numbers of at most 64 bits, or an object"),
         (3, "the training rows: int has no rows that have numbers; give it __len__"),
@@ -125,7 +125,7 @@ def items(item):
             "with WeightedRandomSampler, which decides",
         ),
         (Rows(None, 0), "the training rows: Rows has no rows that have numbers"),
-        (Wrong(), "(row 0): has arrays of shape (12, 4) and (12,) for 1 row number(s)"),
+        (Wrong(), "(row 0): has arrays of shape (12, 4) and (12,) for 1 row(s)"),
     ],
 )
 def test_objects_that_make_no_rows(rows, text):
@@ -352,8 +352,11 @@ def test_bad_rows_are_skipped_and_not_augmented():
     ("augment", "text"),
     [
         (lambda self, rows, generators: None, "returned NoneType; return a tuple of arrays"),
-        (lambda self, rows, generators: (rows[0], None), "returned an array of type object; return arrays of numbers"),
-        (lambda self, rows, generators: (rows[0][1:], rows[1]), "returned an array of shape (3, 4) for 4 rows"),
+        (lambda self, rows, generators: (rows[0], None), "returned float32, NoneType; return a tuple of arrays"),
+        (
+            lambda self, rows, generators: (rows[0][1:], rows[1]),
+            "arrays of shape (3, 4) and (4,) for 4 row(s)",
+        ),
         (lambda self, rows: rows, "failed (TypeError: "),
         (lambda self, rows, generators: (1 / 0,), "(ZeroDivisionError: division by zero); correct the task"),
         (lambda self, rows, generators: (rows[0] + np.random.rand(), rows[1]), "returned other values when it was"),
