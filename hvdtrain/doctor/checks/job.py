@@ -79,23 +79,20 @@ def differences(gathered: list[dict[str, str]]) -> dict[str, str]:
     return differing
 
 
-class ClockSamples(NamedTuple):
-    """A rank's time.time() before and after each of some gathers."""
-
-    before: list[float]
-    after: list[float]
+Gathers = list[tuple[float, float]]
+"""A rank's time.time() before and after each of some gathers."""
 
 
 @check("job", "job")
 def check_clocks(context: CheckContext) -> Iterator[Finding]:
     """the clocks of all ranks agree with rank 0's"""
-    local = ClockSamples([], [])
+    local: Gathers = []
     for _ in range(CLOCK_ROUNDS):
-        local.before.append(time.time())
+        before = time.time()
         context.gather(None)
-        local.after.append(time.time())
-    samples = [ClockSamples(*values) for values in context.gather(tuple(local))]
-    offsets = [clock_offset(of_rank, samples[0]) for of_rank in samples]
+        local.append((before, time.time()))
+    gathered = context.gather(local)
+    offsets = [clock_offset(of_rank, gathered[0]) for of_rank in gathered]
     wrong = [rank for rank, (offset, error) in enumerate(offsets) if abs(offset) - error > MAX_CLOCK_OFFSET_S]
     for rank in wrong:
         offset, error = offsets[rank]
@@ -107,14 +104,15 @@ def check_clocks(context: CheckContext) -> Iterator[Finding]:
         yield ok(f"clocks agree within {largest * 1e3:.1f} ms")
 
 
-def clock_offset(rank: ClockSamples, zero: ClockSamples) -> tuple[float, float]:
+def clock_offset(rank: Gathers, zero: Gathers) -> tuple[float, float]:
     """Seconds by which a rank's clock is ahead of rank 0's, and the uncertainty.
 
     No rank leaves a gather before all have entered it, so in true time each rank's `after` is later than every rank's
     `before`: each round gives an upper and a lower bound, and the tightest ones count.
     """
-    lower = max(before - after for before, after in zip(rank.before, zero.after, strict=True))
-    upper = min(after - before for after, before in zip(rank.after, zero.before, strict=True))
+    pairs = list(zip(rank, zero, strict=True))
+    lower = max(before - after for (before, _), (_, after) in pairs)
+    upper = min(after - before for (_, after), (before, _) in pairs)
     return (lower + upper) / 2, max(upper - lower, 0.0) / 2
 
 
@@ -170,10 +168,6 @@ def check_shared_folder(context: CheckContext) -> Iterator[Finding]:
         yield ok(f"all ranks see {folder}")
 
 
-Result = tuple[dict[str, Any], str]
-"""What a rank's probe of an allreduce reports, and why it failed; empty if it did not."""
-
-
 @check("job", "job")
 def check_horovod_size(context: CheckContext) -> Iterator[Finding]:
     """Horovod sees as many ranks as the launcher started, and its allreduce over them is correct"""
@@ -199,24 +193,23 @@ def _loads_everywhere(context: CheckContext, name: str) -> bool:
     return all(context.gather(context.rank_info.local_rank > 0 or loads(context, name)))
 
 
-def _run_collective(context: CheckContext, name: str) -> Result:
-    """Run this rank's part of the allreduce, in the MPI helper if there is one."""
+def _run_collective(context: CheckContext, name: str) -> dict[str, Any]:
+    """What this rank's part of the allreduce reports, in the MPI helper if there is one; `reason`: why it failed."""
     if helper := context.job.mpi_helper:
         values = helper.run_collective(name)
-        return values, "" if "end" in values else helper.reason()
+        return values if "end" in values else {**values, "reason": helper.reason()}
     values, completed = context.probe("collective", name, limit_s=45)
-    return values, "" if completed.status == 0 else completed.reason()
+    return values if completed.status == 0 else {**values, "reason": completed.reason()}
 
 
-def _judge(context: CheckContext, results: list[Result]) -> Finding:
+def _judge(context: CheckContext, results: list[dict[str, Any]]) -> Finding:
     launcher, size = context.rank_info.launcher, context.rank_info.size
-    messages = [values for values, _ in results]
-    if seen := other_size(messages, size):
+    if seen := other_size(results, size):
         return wrong_size(with_controller(launcher), size, seen, uses_gloo())
-    measurements = [message for message in messages if "seconds" in message]
+    measurements = [result for result in results if "seconds" in result]
     if len(measurements) == size:
         return measured(f"Horovod with {launcher}", measurements)
-    failed = ((rank, reason) for rank, (_, reason) in enumerate(results) if reason)
+    failed = ((rank, result["reason"]) for rank, result in enumerate(results) if "reason" in result)
     rank, reason = next(failed, (0, "no result"))
     text = f"an allreduce by Horovod over {size} ranks failed; rank {rank} ({context.job.hosts[rank]}): {reason}"
     return fail(text, "see the checks interfaces and host-name; HOROVOD_LOG_LEVEL=debug logs more")

@@ -6,7 +6,6 @@ from hvdtrain.doctor.checks import job as link
 from hvdtrain.doctor.checks.job import (
     COMPUTE_S,
     GRADIENT_BYTES,
-    ClockSamples,
     LinkTimes,
     clock_offset,
     differences,
@@ -73,8 +72,8 @@ def test_a_slow_allreduce_is_measured_once(monkeypatch, seconds, repeats):
 
 def test_clock_offset():
     """Rank 1 is 5 s ahead; each gather takes 0.2 s, and no rank leaves it before all have entered."""
-    zero = ClockSamples([10.0, 20.0], [10.2, 20.1])
-    ahead = ClockSamples([15.1, 25.0], [15.2, 25.1])
+    zero = [(10.0, 10.2), (20.0, 20.1)]
+    ahead = [(15.1, 15.2), (25.0, 25.1)]
     offset, uncertainty = clock_offset(ahead, zero)
     assert abs(offset - 5) <= uncertainty <= 0.2
     assert clock_offset(zero, zero)[0] == 0
