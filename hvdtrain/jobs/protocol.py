@@ -141,9 +141,9 @@ def decode(line: bytes) -> Message:
 def parse(message: Mapping[str, Any]) -> Report:
     """What a message of `agent_pipe` says. Raises ValueError for one of another form."""
     (kind, values), *more = message.items() or [("", {})]
-    if kind == Failure.__name__ and not more:
-        return Failure.from_record(values)
     try:
+        if kind == Failure.__name__ and not more:
+            return Failure.from_record(values)
         return cast("Report", msgspec.convert(values, agent_pipe.KINDS[kind]))
     except (KeyError, msgspec.ValidationError):
         raise ValueError("not a message of a rank") from None

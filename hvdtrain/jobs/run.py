@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +225,7 @@ class Restarts:
             attempt.ranks, attempt.hosts = job.ranks, [host.name for host in placed(job.ranks, job.hosts)]
             return await self._supervise(job, self._opened)
         except UserError as error:
-            failure = Failure.of_exception(error)._replace(at_start=True)
+            failure = replace(Failure.of_exception(error), at_start=True)
             self._say(failure)
             return RunEnd("failed", error.exit_status, failure)
 
@@ -287,7 +287,7 @@ class Restarts:
             return end
         hang = run_end.recorded_hang(folder, self._attempts[-1].began)
         if hang:
-            end = hang._replace(status="restarting" if end.status == "restarting" else "hung")
+            end = replace(hang, status="restarting" if end.status == "restarting" else "hung")
         end.write(folder)
         return end
 
@@ -297,7 +297,7 @@ class Restarts:
         Returns the signal that asked for the end of the job meanwhile, or 0.
         """
         pause_s = pause_after(failures)
-        await self._files.call(self._record, end._replace(status="restarting"))
+        await self._files.call(self._record, replace(end, status="restarting"))
         self._say(f"restarting in {pause_s:.0f} s ({len(self._attempts)} of {self._job.restarts})")
         number = await signal_within(self._signals, pause_s)
         if not number:

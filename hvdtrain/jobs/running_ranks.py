@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.jobs import gloo, host_changes
@@ -127,7 +128,7 @@ class RunningRanks:
             return
         printed = f" ({process.last_lines[-1].strip()})" if process.last_lines else ""
         failure = Failure(f"its agent {describe_status(status)} before it registered{printed}")
-        self.lose(rank, failure._replace(status=shell_status(status) or 1), answers=False)
+        self.lose(rank, replace(failure, status=shell_status(status) or 1), answers=False)
 
     def takes(self, rank: RankConnection) -> bool:
         """Whether a rank that registers is one of the job; if not, it is ended."""
@@ -259,7 +260,7 @@ class RunningRanks:
     def lose(self, number: int, failure: Failure, answers: bool = True) -> None:
         """A rank is lost. answers: whether its host is known to be there."""
         connection, place = self._ranks.get(number), self.places.of(number)
-        failure = failure._replace(rank=number, host=connection.host if connection else place.host if place else "")
+        failure = replace(failure, rank=number, host=connection.host if connection else place.host if place else "")
         was_member = number in self.ledger.ranks
         if not self._may_lose:
             self._ends.on_rank_failure(failure)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from hvdtrain.errors import UserError
@@ -219,7 +220,7 @@ class Supervisor:
                 if self._ranks.ledger.number:  # it may start on another host
                     self._ranks.lose(rank.number, failure)
                 else:
-                    failure = failure._replace(at_start=True).of_rank(rank.number, rank.host)
+                    failure = replace(failure, at_start=True).of_rank(rank.number, rank.host)
                     self._ends.fail(failure, UserError.exit_status)
             case Said() if self._ranks.is_current(rank):
                 with contextlib.suppress(ValueError):  # whoever has the pipe can write to it
@@ -231,7 +232,7 @@ class Supervisor:
                 rank.output.hurry()
                 if self._ranks.is_lost(rank, message.status):
                     failure = rank.failure or Failure(last_lines=tuple(rank.output.tail) if message.status > 0 else ())
-                    self._ranks.lose(rank.number, failure._replace(status=message.status))
+                    self._ranks.lose(rank.number, replace(failure, status=message.status))
 
     def _take(self, rank: RankConnection, said: Report) -> None:
         match said:
@@ -265,6 +266,6 @@ class Supervisor:
         elif rank.status:
             failure = said or Failure(last_lines=tuple(rank.output.tail))
             at_fault = self._ends.ranks.get(rank.number if failure.rank is None else failure.rank, rank)
-            failure = failure._replace(rank=at_fault.number, host=at_fault.host, status=rank.status)
+            failure = replace(failure, rank=at_fault.number, host=at_fault.host, status=rank.status)
             self._ranks.on_rank_failure(failure)
         self._ends.decide_if_all_ended()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import secrets
@@ -189,14 +190,26 @@ def read_record(path: Path, kind: type[Result], limit: int = RECORD_BYTES) -> Re
 def decoded(path: Path, content: bytes, kind: type[Result]) -> Result:
     """The record of a schema that a file from anywhere holds. Raises Damaged, which names `path`, if it is none.
 
+    NaN and infinities, which earlier versions wrote, are null.
+    """
+    try:
+        return converted(json.loads(content, parse_float=_finite, parse_constant=_finite), kind)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(path, f"is not what hvdtrain writes ({printable(str(error))})") from None
+
+
+def _finite(text: str) -> float | None:
+    return value if math.isfinite(value := float(text)) else None
+
+
+def converted(values: object, kind: type[Result]) -> Result:
+    """The record of a schema from its JSON value. Raises ValueError if it is none.
+
     kind: a dataclass, whose `__post_init__` may raise ValueError, or another type.
     """
     import msgspec  # here, as the doctor works where packages are missing
 
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (ValueError, RecursionError) as error:
-        raise Damaged(path, f"is not what hvdtrain writes ({printable(str(error))})") from None
+    return msgspec.convert(values, kind)
 
 
 def read_json(path: Path) -> Any:

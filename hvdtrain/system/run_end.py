@@ -16,21 +16,22 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, Stopped
 from hvdtrain.system import credentials, rank_info, start_folder
 from hvdtrain.system.checkpoint_folder import Entry, newest_whole
-from hvdtrain.system.files import read_json, write_atomically
+from hvdtrain.system.files import Damaged, converted, read_json, read_record, write_atomically
 from hvdtrain.system.processes import describe_status
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.run_steps import last_step, time_of_files
-from hvdtrain.system.text import finite_number, printable
+from hvdtrain.system.text import printable
 from hvdtrain.system.user_frames import user_lines
 
 FILE = "end.json"
-STATUSES = ("finished", "stopped", "pruned", "failed", "hung", "restarting")
+Status = Literal["finished", "stopped", "pruned", "failed", "hung", "restarting"]
 """`pruned`: a sweep ended a trial that did worse than others. `restarting`: an attempt failed, and the launcher starts
 the next one."""
 RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -44,7 +45,8 @@ OF_RANKS = re.compile(
 """Variables by which a program knows that it is a rank, and the job's own secrets: the command is not a rank."""
 
 
-class Failure(NamedTuple):
+@dataclass(frozen=True)
+class Failure:
     """Why a rank failed, or why a job could not start."""
 
     reason: str = ""
@@ -98,7 +100,7 @@ class Failure(NamedTuple):
 
     def of_rank(self, rank: int, host: str) -> Failure:
         """The same, as a failure of this rank unless it is known to be another's."""
-        return self if self.rank is not None else self._replace(rank=rank, host=host)
+        return self if self.rank is not None else replace(self, rank=rank, host=host)
 
     @property
     def how(self) -> str:
@@ -137,38 +139,25 @@ class Failure(NamedTuple):
     def record(self) -> dict[str, Any]:
         """As JSON, for other processes: with a reason that says by itself which rank failed, and how."""
         named = self.stands_alone or self.rank is not None
-        said = self._replace(reason=self.text, stands_alone=named)
-        return {name: value for name, value in said._asdict().items() if name in KINDS}
+        said = asdict(replace(self, reason=self.text, stands_alone=named))
+        return {name: value for name, value in said.items() if name not in NOT_RECORDED}
 
     @classmethod
     def from_record(cls, values: object) -> Failure:
         """The failure of a record. Raises ValueError for what is none; fields of later versions are left out."""
-        if not isinstance(values, dict):
-            raise ValueError("a failure is a JSON object")
-        known = {name: value for name, value in values.items() if name in KINDS}
-        if "reason" not in known or not all(type(value) in KINDS[name] for name, value in known.items()):
-            raise ValueError("not the record of a failure")
-        known["traceback"] = tuple(known.get("traceback", ()))
-        if not all(isinstance(line, str) for line in known["traceback"]):
-            raise ValueError("a traceback is a list of texts")
-        return cls(**known)
+        known = values if isinstance(values, dict) else {"reason": values}
+        return converted({name: value for name, value in known.items() if name not in NOT_RECORDED}, cls)
 
 
-KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("reason", "remedy", "option", "host"), (str,)),
-    **dict.fromkeys(("rank", "step"), (int, type(None))),
-    **dict.fromkeys(("resumable", "stands_alone", "lost_peer", "at_start"), (bool,)),
-    "retry": (bool, type(None)),
-    "traceback": (list, tuple),
-}
-"""The types of the values in the record of a failure."""
+NOT_RECORDED = ("status", "last_lines")
+"""What others than the launcher need not know: `status` is that of the run in its record."""
 
 
-class RunEnd(NamedTuple):
+@dataclass(frozen=True)
+class RunEnd:
     """How a run, or an attempt of its job, ended."""
 
-    status: str
-    """One of STATUSES."""
+    status: Status
     exit_status: int = 0
     failure: Failure | None = None
     """Why it ended; None for a run that finished."""
@@ -200,15 +189,15 @@ class RunEnd(NamedTuple):
     @classmethod
     def of_process(cls, exit_status: int, failure: Failure | None = None) -> RunEnd:
         """The end of a process of training with this exit status."""
-        status = {0: "finished", Stopped.exit_status: "stopped", INTERRUPTED: "stopped"}.get(exit_status, "failed")
-        return cls(status, exit_status, failure)
+        stopped = exit_status in (Stopped.exit_status, INTERRUPTED)
+        return cls("stopped" if stopped else "failed" if exit_status else "finished", exit_status, failure)
 
     def on_rank(self, rank: int, size: int) -> RunEnd:
         """The same, as the end of this rank of `size`, unless its failure is known to be another rank's."""
         if not self.failure:
             return self
         failure = self.failure.of_rank(rank, host_name())
-        return self._replace(failure=failure._replace(stands_alone=failure.stands_alone or size == 1))
+        return replace(self, failure=replace(failure, stands_alone=failure.stands_alone or size == 1))
 
     def record(self) -> dict[str, Any]:
         """As JSON: status, exit_status and time, and the fields of the failure."""
@@ -230,14 +219,11 @@ class RunEnd(NamedTuple):
     def read(cls, folder: Path) -> RunEnd | None:
         """The one in a run's folder; None where there is none, or what is there was not written by `write`."""
         try:
-            values: dict[str, Any] = read_json(folder / FILE)
-            failure = Failure.from_record({"stands_alone": True, **values})
-            exit_status, when = values.get("exit_status", 0), values.get("time", 0.0)
-            end = cls(values["status"], exit_status, failure if failure.reason else None, when)
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            values = read_record(folder / FILE, dict[str, Any])
+            end, failure = converted(values, cls), Failure.from_record({"stands_alone": True, **values})
+        except (Damaged, ValueError):
             return None
-        is_valid = end.status in STATUSES and type(end.exit_status) is int and finite_number(end.time) is not None
-        return end if is_valid else None
+        return replace(end, failure=failure if failure.reason else None)
 
     @staticmethod
     def remove(folder: Path) -> None:

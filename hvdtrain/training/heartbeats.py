@@ -10,11 +10,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from hvdtrain.system.files import read_json, write_atomically
+from hvdtrain.runs.records import Count
+from hvdtrain.system.files import Damaged, read_record, write_atomically
 from hvdtrain.system.processes import TICK_S, RunningTime
 
 HEARTBEAT_S = TICK_S
@@ -26,20 +28,21 @@ SILENT_WRITES = 3
 """In a slow folder, a rank must be silent for as long as this number of heartbeats take."""
 
 
-class Heartbeat(NamedTuple):
+@dataclass(frozen=True)
+class Heartbeat:
     """The state of a rank; written as JSON."""
 
-    rank: int
-    pid: int
+    rank: Count
+    pid: Count
     host: str
-    step: int
+    step: Count
     doing: str
     """Where the training thread is, for people: a phase, or a place in the code."""
     waits: bool
     """Whether it computes its step or waits for other ranks: see `Phases.waits`."""
     idle_s: float
     """Seconds without progress, by this rank's own clock: the clocks of two hosts are never compared."""
-    number: int
+    number: Count
     """Counts the heartbeats of this process: a rank whose number grows is running."""
     time: float = 0.0
     """Seconds since the epoch, by the clock of this host; for readers of the folder, like all that follows."""
@@ -150,7 +153,7 @@ class Heartbeats:
 
     def _write(self) -> None:
         self._number += 1
-        content = json.dumps(self._current(self._number)._asdict())
+        content = json.dumps(asdict(self._current(self._number)))
         with contextlib.suppress(OSError):  # the training thread reports a full disk
             write_atomically(self._path(self._rank), content)
 
@@ -158,9 +161,8 @@ class Heartbeats:
         """The heartbeats of these ranks, by default of all, as far as their files have one."""
         beats = {}
         for rank in self._ranks() if ranks is None else ranks:
-            with contextlib.suppress(OSError, ValueError, TypeError):
-                values: dict[str, Any] = read_json(self._path(rank))
-                beats[rank] = Heartbeat(**values)
+            with contextlib.suppress(Damaged):
+                beats[rank] = read_record(self._path(rank), Heartbeat)
         return beats
 
     def _path(self, rank: int) -> Path:

@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -83,7 +83,7 @@ def ending_process() -> Iterator[Ending]:
         failure = Failure.of_exception(known := stacks.known_error(error) or error)
         if isinstance(known, HvdtrainError):
             if known.__cause__ and _show_cause(known.__cause__, rank, bool(failure.traceback)):
-                failure = failure._replace(reason=f"{failure.reason}{IN_LOG}")
+                failure = replace(failure, reason=f"{failure.reason}{IN_LOG}")
             end(rank, failure, known.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0, ending.on_end)
         if failure.traceback and log.handlers:
             _show_cause(error, rank, True)
@@ -91,7 +91,7 @@ def ending_process() -> Iterator[Ending]:
             log.error("%s", traceback.format_exc())
         elif not failure.traceback:
             traceback.print_exc()
-        failure = failure._replace(reason=f"{failure.reason}{IN_LOG if log.handlers else ''}")
+        failure = replace(failure, reason=f"{failure.reason}{IN_LOG if log.handlers else ''}")
         end(rank, failure, 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0, ending.on_end)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.runs.changes import Changes, RankEvent
-from hvdtrain.runs.records import Record, shown
+from hvdtrain.runs.records import shown
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.search import TRACES
 from hvdtrain.runs.step_times import WINDOW_S, StepSeconds, slow_ranks
-from hvdtrain.system.files import changed_at_ns
+from hvdtrain.system.files import Damaged, changed_at_ns, read_record
 from hvdtrain.training.heartbeats import Heartbeat, Observation, explain
 
 WAITING_S = 1.5
@@ -141,19 +142,12 @@ def read_beats(folder: Path) -> dict[int, Heartbeat]:
         return {}
     beats = {}
     for match in filter(None, map(FILE.fullmatch, names)):
-        path = folder / "heartbeats" / match[0]
-        record = Record.read(path)
-        if type(record.values.get("step")) is int:
-            beats[int(match[1])] = _beat(int(match[1]), record, changed_at_ns(path) / 1e9)
+        path, rank = folder / "heartbeats" / match[0], int(match[1])
+        with contextlib.suppress(Damaged):
+            beat = read_record(path, Heartbeat)
+            host, doing, changed = shown(beat.host), shown(beat.doing), changed_at_ns(path) / 1e9
+            beats[rank] = replace(beat, rank=rank, host=host, doing=doing, time=changed)
     return dict(sorted(beats.items()))
-
-
-def _beat(rank: int, record: Record, modified: float) -> Heartbeat:
-    values: dict[str, Any] = {name: record.text(name) for name in ("host", "doing")}
-    values |= {name: record.count(name) or 0 for name in ("pid", "step", "number")}
-    values |= {name: record.number(name) for name in ("memory", "communicate_s", "rows")}
-    values |= {name: record.number(name) or 0.0 for name in ("idle_s", "compute_s", "data_s")}
-    return Heartbeat(rank=rank, waits=record.values.get("waits") is not False, time=modified, **values)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from hvdtrain.config import sources
 from hvdtrain.config.option import arguments, as_options, key, option
@@ -37,7 +37,8 @@ ARGUMENT = f"{OF_TASK}."
 DASHES = "--"
 """Before the name of an option of the program's own, whose values are texts."""
 
-COMPLETE, PRUNED = "complete", "pruned"
+COMPLETE: Final = "complete"
+PRUNED: Final = "pruned"
 """What becomes of a trial that is not run again."""
 RANGE = re.compile(r"(float|int|log|logint):(.+)", re.DOTALL)
 DIGITS = 6

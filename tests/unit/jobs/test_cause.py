@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -45,7 +46,7 @@ CAUSES = [
 def end(rank: int, tail=(), status: int | None = 1, error: Exception | None = None) -> Failure:
     """As the supervisor knows it. error: what the rank said."""
     said = Failure.of_exception(error) if error else Failure(last_lines=tuple(tail))
-    return said.of_rank(rank, "node1")._replace(status=status)
+    return replace(said.of_rank(rank, "node1"), status=status)
 
 
 @pytest.mark.parametrize("lost", LOST, ids=[lines[-1][:40] for lines in LOST])
@@ -95,7 +96,7 @@ def test_the_pipe_between_a_rank_and_its_agent(monkeypatch):
     opened = OpenedRun("/runs/run", True)
     assert agent_pipe.send(opened) and agent_pipe.send(failure)
     received = [protocol.parse(message) for message in pipe.receive()]
-    assert received == [opened, failure._replace(reason="x" * agent_pipe.MAX_TEXT)]
+    assert received == [opened, replace(failure, reason="x" * agent_pipe.MAX_TEXT)]
     os.write(writing, b'[1]\n{"failure": {}}\nno JSON\nincompl')
     assert pipe.receive() == [{"failure": {}}] and not pipe.ended
     os.close(writing)

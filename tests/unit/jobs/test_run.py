@@ -280,7 +280,7 @@ def test_hosts_are_checked_beside_the_event_loop(monkeypatch, asked):
     said = []
     end = asyncio.run(restart())
     answered.set()
-    assert end == (KILLED._replace(status="stopped", exit_status=128 + 15) if asked else KILLED)
+    assert end == (replace(KILLED, status="stopped", exit_status=128 + 15) if asked else KILLED)
 
 
 def test_the_last_step_is_that_of_this_attempt_by_any_clock(monkeypatch, tmp_path):

@@ -69,12 +69,12 @@ def test_what_is_never_written_is_no_end(tmp_path):
 )
 def test_errors_of_a_rank(error, status, rank, host, tmp_path):
     end = RunEnd.of_exception(error).on_rank(0, size=4)
-    assert (end[:2], end.rank, end.host) == (status, rank, host)
+    assert ((end.status, end.exit_status), end.rank, end.host) == (status, rank, host)
     end.write(tmp_path)
     assert end.reason.startswith(f"rank 0 on {host_name()}: ") == (getattr(error, "rank", None) is None)
     assert not RunEnd.of_exception(error).on_rank(0, size=1).reason.startswith("rank 0")
     read = RunEnd.read(tmp_path)
-    assert (read[:2], read.reason, read.rank, read.host) == (end[:2], end.reason, end.rank, end.host)
+    assert (read.status, read.reason, read.rank, read.host) == (end.status, end.reason, end.rank, end.host)
     assert read.failure.option == getattr(error, "option", "")
     assert read.failure.step == getattr(error, "step", None)
 

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_lists_runs_as_they_come_change_and_go(server, runs):
     assert states["live"] in ("training", "waiting")
     assert first["left_out"] == ["link-out", "linked-log"]
     make_run(runs / "new", 3, FINISHED)
-    FINISHED._replace(status="stopped", failure=Failure("asked to")).write(runs / "finished")
+    replace(FINISHED, status="stopped", failure=Failure("asked to")).write(runs / "finished")
     wait_for(lambda: "new" in names(server.json("runs")), 20)
     found = {run["name"]: run for run in server.json("runs")["runs"]}
     assert found["new"]["state"] == "finished" and found["finished"]["reason"] == "asked to"
