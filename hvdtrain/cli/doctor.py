@@ -44,7 +44,7 @@ def parser() -> Parser:
         description="Find out what is wrong with the installation, this machine, or the job in which it is started.",
         epilog=f"checks:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        replacements=removed.SSH,
+        replacements=removed.DOCTOR,
     )
     names = [check.name for check in CHECKS]
     made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
