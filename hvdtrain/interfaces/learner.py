@@ -6,7 +6,7 @@ import abc
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager as ContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from hvdtrain.interfaces.combining import Mean, StepLoss
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights, changed_names
+from hvdtrain.system.checkpoint_folder import Position
 from hvdtrain.system.phases import LOOP, Phase
 
 AVERAGE = "ema/"
@@ -256,45 +257,6 @@ class Learner(abc.ABC):
         Raises an error of any kind if it cannot; the step is then as it was. By default there is nothing to compile.
         """
         return 0.0
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far training is: decides the next batch and its learning rate.
-
-    The order of samples is a function of (seed, epoch), so this is all the random state there is.
-    """
-
-    epoch: int = 0
-    """Number of completed epochs."""
-    rows_in_epoch: int = 0
-    """Rows of this epoch's order that steps have taken; valid even if the batch size changes."""
-    step: int = 0
-    """Number of steps done in all epochs."""
-    global_batch: int = 0
-    """Rows per step over all ranks, by which `step` counts."""
-    seed: int = 0
-    best: float = 0.0
-    """The best score so far, `Score.order`; 0 for none."""
-    best_epoch: int = 0
-    """Number of complete epochs when it was measured."""
-    best_by: str = ""
-    """`Score.choice` of it."""
-
-    def after_step(self, samples: int) -> Position:
-        """After one more step, of an epoch of so many rows."""
-        rows = min(self.rows_in_epoch + self.global_batch, samples)
-        return replace(self, step=self.step + 1, rows_in_epoch=rows)
-
-    def scored(self, order: float, choice: str) -> Position:
-        """After an evaluation at the end of an epoch, which may be done again. order, choice: of its `Score`."""
-        if order <= self.best and choice == self.best_by:
-            return self
-        return replace(self, best=order, best_epoch=self.epoch, best_by=choice)
-
-    def has_waited(self, patience: int) -> bool:
-        """Whether so many epochs have passed since the one with the best score; never for 0."""
-        return 0 < patience <= self.epoch - self.best_epoch
 
 
 @dataclass(frozen=True)

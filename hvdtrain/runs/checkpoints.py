@@ -24,7 +24,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, OptimizerState
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs.best import best_checkpoints, choice_of
@@ -226,13 +226,10 @@ def load(path: Path) -> Checkpoint:
         others += [_read(manifest, [name]) for name in manifest.rank_files]
     except (SafetensorError, OSError, ValueError, KeyError, MemoryError) as error:
         raise Damaged(path, f"damaged, or written by another version of hvdtrain ({error})") from None
-    position = dict(vars(state.position))
-    if state.position.best_epoch is None:
-        position["best_epoch"] = state.position.epoch
     return Checkpoint(
         weights=weights,
         optimizer=OptimizerState(first, state.optimizer.scale, state.optimizer.updates, state.optimizer.extra),
-        position=Position(**position),
+        position=state.position,
         other_ranks=tuple(others),
         **{name: getattr(state, name) for name in State.__dataclass_fields__ if name not in NOT_STATE},
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -39,21 +39,47 @@ def _check_counts(*counts: int) -> None:
 
 
 @dataclass(frozen=True)
-class SavedPosition:
-    """Where training was, see `interfaces.learner.Position`."""
+class Position:
+    """How far training is: decides the next batch and its learning rate.
 
-    epoch: int
-    rows_in_epoch: int
-    step: int
-    global_batch: int
-    seed: int
+    The order of samples is a function of (seed, epoch), so this is all the random state there is.
+    """
+
+    epoch: int = 0
+    """Number of completed epochs."""
+    rows_in_epoch: int = 0
+    """Rows of this epoch's order that steps have taken; valid even if the batch size changes."""
+    step: int = 0
+    """Number of steps done in all epochs."""
+    global_batch: int = 0
+    """Rows per step over all ranks, by which `step` counts."""
+    seed: int = 0
     best: float = 0.0
-    best_epoch: int | None = None
-    """None in checkpoints of earlier versions, which counted no scores."""
+    """The best score so far, `Score.order`; 0 for none."""
+    best_epoch: int = -1
+    """Number of complete epochs when it was measured; by default `epoch`, as earlier versions recorded none."""
     best_by: str = ""
+    """`Score.choice` of it."""
 
     def __post_init__(self) -> None:
-        _check_counts(self.epoch, self.rows_in_epoch, self.step, self.global_batch, self.seed, self.best_epoch or 0)
+        if self.best_epoch < 0:
+            object.__setattr__(self, "best_epoch", self.epoch)
+        _check_counts(self.epoch, self.rows_in_epoch, self.step, self.global_batch, self.seed, self.best_epoch)
+
+    def after_step(self, samples: int) -> Position:
+        """After one more step, of an epoch of so many rows."""
+        rows = min(self.rows_in_epoch + self.global_batch, samples)
+        return replace(self, step=self.step + 1, rows_in_epoch=rows)
+
+    def scored(self, order: float, choice: str) -> Position:
+        """After an evaluation at the end of an epoch, which may be done again. order, choice: of its `Score`."""
+        if order <= self.best and choice == self.best_by:
+            return self
+        return replace(self, best=order, best_epoch=self.epoch, best_by=choice)
+
+    def has_waited(self, patience: int) -> bool:
+        """Whether so many epochs have passed since the one with the best score; never for 0."""
+        return 0 < patience <= self.epoch - self.best_epoch
 
 
 @dataclass(frozen=True)
@@ -92,7 +118,7 @@ class State:
 
     history: Written
     optimizer: SavedOptimizer
-    position: SavedPosition
+    position: Position
     model: str
     network: dict[str, Any]
     framework: str
