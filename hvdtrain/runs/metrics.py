@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import time
-from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hvdtrain.runs.console import log
-from hvdtrain.system.files import LINES_BYTES, last_bytes, open_regular
+from hvdtrain.system.files import LINES_BYTES, last_bytes, open_regular, parse_json
 from hvdtrain.system.text import finite_number, to_json
 
 NAME = "metrics.jsonl"
@@ -43,7 +41,7 @@ MAX_METRICS, MAX_NAME = 50, 100
 """Of more metrics, or of one with a longer name, views do not show the rest."""
 CHUNK_BYTES = 1 << 22
 MAX_SHOWN_BYTES, MAX_SHOWN = 1 << 28, 1 << 20
-"""Of a file with more bytes or records, views do not show the rest. They take as much memory as the file, and some 300
+"""Of a file with more bytes or records, views do not show the rest. They take as much memory as the file, and some 400
 bytes for each record."""
 MAX_KINDS = 16
 MAX_LINE_BYTES = 1 << 20
@@ -107,34 +105,15 @@ class Records(Sequence[dict[str, Any]]):
 
     def typed(self, kind: type[Record]) -> Iterator[Record]:
         """Those that are records of a schema, as msgspec decodes them."""
-        decoder = msgspec.json.Decoder(kind)
-        for line in self._lines:
-            with contextlib.suppress(ValueError, RecursionError):
-                yield decoder.decode(line)
+        return filter(None, (decoded(line, kind) for line in self._lines))
 
 
-class LinesByEpoch:
-    """The lines of records of one kind, in the order of their epochs, with the number of each.
+class AnyRecord(msgspec.Struct):
+    """What each record has; an epoch if it has one."""
 
-    keeps_all: whether a record takes the place of none, as one of what happened, also in steps that were repeated.
-    """
-
-    def __init__(self, keeps_all: bool = False) -> None:
-        self._keeps_all = keeps_all
-        self.epochs: list[float] = []
-        self.numbers = array("q")
-        self.lines: list[bytes] = []
-
-    def add(self, epoch: float, number: int, line: bytes) -> int:
-        """Add a record in place of those at or after its epoch; how many more there are."""
-        before = len(self.lines)
-        while self.epochs and self.epochs[-1] >= epoch and not self._keeps_all:
-            for column in (self.epochs, self.numbers, self.lines):
-                column.pop()
-        self.epochs.append(epoch)
-        self.numbers.append(number)
-        self.lines.append(line)
-        return len(self.lines) - before
+    kind: str
+    step: int
+    epoch: float | None = None
 
 
 class MetricsReader:
@@ -157,7 +136,8 @@ class MetricsReader:
 
     def _reset(self, identity: tuple[int, int] | None) -> None:
         self._identity, self._offset, self._part = identity, 0, b""
-        self._kept: dict[str, LinesByEpoch] = {}
+        self._kept: dict[str, list[tuple[float, int, bytes]]] = {}
+        """The epoch, the number and the line of each record, by kind."""
         self._number = self._size = 0
 
     def read(self: Reader) -> Reader:
@@ -189,20 +169,21 @@ class MetricsReader:
         self._number += 1
         if self._marks and not any(mark in line for mark in self._marks):
             return
-        record = decoded(line)
-        if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        record = decoded(line, AnyRecord)
+        if record is None:
             return
-        if not isinstance(record.get("step"), int):
-            return
-        epoch = record.get("epoch")
-        at = epoch if type(epoch) is float or isinstance(epoch, int | float) else record["step"]
-        if self._size < self._most and (record["kind"] in self._kept or len(self._kept) < MAX_KINDS):
-            empty = LinesByEpoch(keeps_all=record["kind"] in HAPPENED)
-            self._size += self._kept.setdefault(record["kind"], empty).add(at, self._number, line)
+        kind, at = record.kind, record.step if record.epoch is None else record.epoch
+        if self._size < self._most and (kind in self._kept or len(self._kept) < MAX_KINDS):
+            kept = self._kept.setdefault(kind, [])
+            before = len(kept)
+            while kept and kept[-1][0] >= at and kind not in HAPPENED:
+                kept.pop()
+            kept.append((at, self._number, line))
+            self._size += len(kept) - before
 
     def of_kind(self, kind: str) -> Records:
         """The records of one kind."""
-        return Records(self._kept[kind].lines if kind in self._kept else [])
+        return Records([line for _, _, line in self._kept.get(kind, ())])
 
     def all(self, kinds: Collection[str] = (), most: int = MAX_SHOWN) -> Records:
         """The records of these kinds, by default of all, in the order in which they were written.
@@ -210,8 +191,7 @@ class MetricsReader:
         most: of more, the newest ones.
         """
         chosen = [kept for kind, kept in self._kept.items() if not kinds or kind in kinds]
-        columns = ((kept.numbers[-most:], kept.lines[-most:]) for kept in chosen)
-        numbered = sorted(row for numbers, lines in columns for row in zip(numbers, lines, strict=True))
+        numbered = sorted((number, line) for kept in chosen for _, number, line in kept[-most:])
         return Records([line for _, line in numbered[-most:]])
 
     @property
@@ -273,12 +253,12 @@ def _mark(kind: str) -> bytes:
     return f'"kind": "{kind}"'.encode()
 
 
-def decoded(line: bytes) -> Any:
-    """The JSON value of a line; None for what is none."""
+def decoded(line: bytes, kind: Any = Any) -> Any:
+    """The record of a schema, by default any JSON value, that a line is; None if it is none."""
     try:
-        return msgspec.json.decode(line)
+        return msgspec.json.decode(line, type=kind)
     except (ValueError, RecursionError):  # such as NaN, which the standard library reads
         try:
-            return json.loads(line)
+            return msgspec.convert(parse_json(line), kind)
         except (ValueError, RecursionError):
             return None

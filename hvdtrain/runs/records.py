@@ -1,77 +1,154 @@
-"""JSON values in a run's files, of which a reader expects nothing: each may be missing, damaged or hostile."""
+"""The schemas of a run's files, which come from anyone: one that does not decode is as if it were not there."""
 
 from __future__ import annotations
 
 import contextlib
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from hvdtrain.system.files import read_json
-from hvdtrain.system.text import finite_number, printable
+from hvdtrain.system.files import Damaged, read_record
+from hvdtrain.system.text import printable
 
 MAX_TEXT = 300
 """Characters of a text that are shown."""
 MAX_COUNT = 1 << 53
 Count = Annotated[int, msgspec.Meta(ge=0, lt=MAX_COUNT)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Content = TypeVar("Content")
 
 
-class Record:
-    """A JSON object of a file. A value that is missing, or of another kind than is asked for, is None or empty."""
+class FileRecord(msgspec.Struct):
+    """Base of the records: their texts have no control characters, and are cut if they are long."""
 
-    __slots__ = ("values",)
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if isinstance(value := getattr(self, name), str):
+                setattr(self, name, shown(value))
 
-    def __init__(self, values: dict[str, Any] | None = None) -> None:
-        self.values = values or {}
 
-    @classmethod
-    def read(cls, path: Path) -> Record:
-        """The object that a file holds; empty if there is none that can be read."""
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            return cls(value) if isinstance(value := read_json(path), dict) else cls()
-        return cls()
+class RunConfig(FileRecord):
+    """`config.json`, see `runs.record.write_options`."""
 
-    def __bool__(self) -> bool:
-        return bool(self.values)
-
-    def number(self, name: str) -> float | None:
-        """The finite number of that name."""
-        return finite_number(self.values.get(name))
-
-    def count(self, name: str) -> int | None:
-        """The integer of that name, 0 or above."""
-        value = self.values.get(name)
-        return value if type(value) is int and 0 <= value < MAX_COUNT else None
+    id: str = ""
+    parent: str = ""
+    options: dict[str, Any] = msgspec.field(name="config", default_factory=dict)
+    runtime: dict[str, Any] = {}
+    network: dict[str, Any] | None = None
+    data: str = ""
+    steps: Count = 0
+    ranks: Count = 0
+    devices: Count = 0
+    """Per rank."""
+    device: str = ""
+    controller: str = ""
+    """What connected Horovod's processes, `Gloo` or `MPI`; empty in other strategies."""
+    versions: dict[str, Any] | None = None
+    host: dict[str, Any] | None = None
+    """That of rank 0."""
+    arithmetic: dict[str, Any] | None = None
+    started: str = ""
 
     def text(self, name: str) -> str:
-        """The text of that name, without control characters, and cut if it is long."""
-        value = self.values.get(name)
+        """The text of an option; empty if it is none."""
+        value = {**self.runtime, **self.options}.get(name)
         return shown(value) if isinstance(value, str) else ""
 
-    def texts(self) -> dict[str, str]:
-        """All values that are text or numbers, as text."""
-        return {
-            printable(name): as_text(value)
-            for name, value in self.values.items()
-            if isinstance(value, str | int | float)
-        }
+    def count(self, name: str) -> int:
+        """The number of an option; 0 if it is none."""
+        value = {**self.runtime, **self.options}.get(name)
+        return value if type(value) is int and 0 <= value < MAX_COUNT else 0
 
-    def table(self, name: str) -> Record:
-        """The object of that name."""
-        value = self.values.get(name)
-        return Record(value if isinstance(value, dict) else {})
-
-    def tables(self, name: str) -> list[Record]:
-        """The objects in the list of that name."""
-        return tables(self.values.get(name))
+    @property
+    def is_user_code(self) -> bool:
+        """Whether a task or a script of the user's was trained, which have data of their own."""
+        return "task" in (self.network or {})
 
 
-def tables(values: Any) -> list[Record]:
-    """The objects in a JSON list."""
-    return [Record(value) for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+class EvaluationRecord(FileRecord):
+    """An evaluation in `result.json`."""
+
+    loss: float | None = None
+    accuracy: float | None = None
+    """In place of `metrics` in those of earlier versions."""
+    metrics: dict[str, Any] | None = None
+    rows: Count | None = None
+    test_rows: Count | None = None
+
+
+class BestEvaluations(FileRecord):
+    """Those of the best checkpoint."""
+
+    validation: EvaluationRecord | None = None
+    test: EvaluationRecord | None = None
+
+
+class RunResult(EvaluationRecord):
+    """`result.json`, see `training.result`."""
+
+    steps: Count = 0
+    global_batch: Count = 0
+    """Rows of one step over all ranks."""
+    parameters: str = ""
+    """The hash of the weights."""
+    best: BestEvaluations | None = None
+    best_checkpoint: str = ""
+    validation: EvaluationRecord | None = None
+    per_class_accuracy: dict[str, Any] | None = None
+    images_per_s: float | None = None
+    epoch_s: float | None = None
+    step_s: float | None = None
+    outside_share: float | None = None
+    peak_rss_mb: float | None = None
+    cores: float | None = None
+    flops_per_image: float | None = None
+
+
+class LoggedStep(FileRecord):
+    """The newest logging step in `metrics.jsonl`."""
+
+    step: Count = 0
+    epoch: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    logged: dict[str, Any] = {}
+    """Figures of a script."""
+    images_per_s: float | None = None
+
+
+class AttemptRecord(FileRecord):
+    """An attempt of a job in `attempts.json`; a step below 0 is none."""
+
+    began: float | None = None
+    seconds: float | None = None
+    ranks: int | None = None
+    checkpoint: int = -1
+    step: int = -1
+    status: int | None = None
+    ended: str = ""
+
+
+class FindingRecord(FileRecord):
+    """What the doctor found."""
+
+    status: str = ""
+    text: str = ""
+    remedy: str = ""
+
+
+class Findings(FileRecord):
+    """`doctor.json`."""
+
+    findings: list[FindingRecord] = []
+
+
+def read(path: Path, kind: type[Content]) -> Content:
+    """The record in a file; without any values if there is none, or it does not decode."""
+    with contextlib.suppress(Damaged):
+        return read_record(path, kind)
+    return kind()
 
 
 def shown(value: object, most: int = MAX_TEXT) -> str:
@@ -83,6 +160,12 @@ def shown(value: object, most: int = MAX_TEXT) -> str:
 def as_text(value: Any) -> str:
     """A JSON value in a table."""
     return ("yes" if value else "no") if isinstance(value, bool) else printable(str(value))
+
+
+def texts(values: dict[str, Any] | None) -> dict[str, str]:
+    """All values that are text or numbers, as text."""
+    known = (values or {}).items()
+    return {printable(name): as_text(value) for name, value in known if isinstance(value, str | int | float)}
 
 
 def seconds_of(started: str) -> float | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.score import ACCURACY, Score, score_of
@@ -17,9 +16,9 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.history import History, HistoryReader
-from hvdtrain.runs.records import MAX_COUNT, Count, Record, as_text
+from hvdtrain.runs.records import EvaluationRecord, LoggedStep, RunConfig, RunResult, as_text, read, texts
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
-from hvdtrain.system.files import read_json
+from hvdtrain.system.files import Damaged, converted, read_record
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 
@@ -28,38 +27,6 @@ NOT_SETTINGS = ("framework", "strategy", "recipe", "seed")
 LAYERS = "layers"
 """The setting that tells networks of one --model name apart: a checksum of their layers."""
 REPLACE = "correct it, or move this run's folder away, or repeat the run"
-Result = TypeVar("Result")
-Positive = Annotated[int, msgspec.Meta(ge=1, lt=MAX_COUNT)]
-
-
-class ConfigFile(msgspec.Struct):
-    """What the config.json of each run has."""
-
-    config: dict[str, Any]
-    ranks: Positive
-    devices: Positive
-    host: dict[str, Any] | None = None
-    versions: dict[str, Any] | None = None
-    network: dict[str, Any] | None = None
-
-
-class ResultFile(msgspec.Struct):
-    """What the result.json of each run has."""
-
-    steps: Count
-    global_batch: Positive
-    per_class_accuracy: dict[str, Any] | None = None
-
-
-def required(path: Path, kind: type[Result]) -> Result:
-    """The record of a schema in a run's file. Raises UserError if it is none."""
-    try:
-        return msgspec.convert(read_json(path), kind)  # earlier versions wrote NaN, which msgspec does not decode
-    except OSError as error:
-        why = str(error.strerror)
-    except (ValueError, RecursionError) as error:
-        why = str(error)
-    raise UserError(f"{printable(format(path))}: cannot be read ({printable(why)})", REPLACE)
 
 
 class RecordedRun:
@@ -71,35 +38,38 @@ class RecordedRun:
         self.folder = folder
 
     @functools.cached_property
-    def config(self) -> Record:
-        return Record.read(self.folder / "config.json")
+    def config(self) -> RunConfig:
+        return read(self.folder / "config.json", RunConfig)
 
     @functools.cached_property
-    def result(self) -> Record:
-        """Without the confusion matrix, which may be large, and which no view shows."""
-        result = Record.read(self.folder / "result.json")
-        result.values.pop("confusion", None)
-        return result
+    def result(self) -> RunResult:
+        return read(self.folder / "result.json", RunResult)
 
     @functools.cached_property
     def end(self) -> RunEnd | None:
         return RunEnd.read(self.folder)
 
     @functools.cached_property
-    def last_records(self) -> dict[str, Record]:
+    def last_records(self) -> dict[str, metrics.Values]:
         """The newest logging step, `train`, and the newest evaluations by part of the data."""
-        records = metrics.last_records(self.folder / metrics.NAME)
-        return {kind: Record(records.get(kind)) for kind in metrics.KINDS}
+        return metrics.last_records(self.folder / metrics.NAME)
+
+    @functools.cached_property
+    def train(self) -> LoggedStep:
+        """The newest logging step."""
+        with contextlib.suppress(ValueError):
+            return converted(self.last_records.get("train", {}), LoggedStep)
+        return LoggedStep()
 
     @property
     def part(self) -> str:
         """The part of the data that its evaluations, and so its score, are of: `validation` or `test`."""
-        return next((part for part in metrics.EVALUATIONS if self.last_records[part]), "test")
+        return next((part for part in metrics.EVALUATIONS if part in self.last_records), "test")
 
     @property
-    def evaluated(self) -> Record:
+    def evaluated(self) -> metrics.Values:
         """The newest evaluation while it trained."""
-        return self.last_records[self.part]
+        return self.last_records.get(self.part, {})
 
     @property
     def history(self) -> History:
@@ -116,10 +86,23 @@ class RecordedRun:
         reader = HistoryReader(self.folder / metrics.NAME).read()
         return reader.history(), Changes.of(reader)
 
+    def decoded(self) -> RecordedRun:
+        """The run, if its files decode. Raises UserError for content that no run writes."""
+        config, result = (self.folder / name for name in ("config.json", "result.json"))
+        try:
+            self.config, self.result = read_record(config, RunConfig), read_record(result, RunResult)
+        except Damaged as error:
+            raise UserError(str(error), REPLACE) from None
+        return self
+
     def require(self) -> RecordedRun:
         """The run, if it has finished. Raises UserError for content that no run writes."""
-        given = required(self.folder / "config.json", ConfigFile).config
-        required(self.folder / "result.json", ResultFile)
+        self.decoded()
+        needed = ("config.json", "ranks"), ("config.json", "devices"), ("result.json", "global_batch")
+        for file, name in needed:
+            if not getattr(self.config if file == "config.json" else self.result, name):
+                raise UserError(f"{printable(format(self.folder / file))}: has no {name}", REPLACE)
+        given = self.config.options
         for name, default in to_record(Config()).items():
             # Earlier versions recorded --split as a number.
             kinds = (int, float) if isinstance(default, float) or name == "split" else ()
@@ -137,73 +120,35 @@ class RecordedRun:
 
         Lists are one text.
         """
-        return {printable(name): _shown(value) for name, value in (to_record(Config()) | self.recorded.values).items()}
-
-    @functools.cached_property
-    def recorded(self) -> Record:
-        """The options of `Config` as they were recorded."""
-        return self.config.table("config")
-
-    @property
-    def controller(self) -> str:
-        """What connected Horovod's processes, `Gloo` or `MPI`; empty in other strategies."""
-        return self.config.text("controller")
+        return {printable(name): _shown(value) for name, value in (to_record(Config()) | self.config.options).items()}
 
     @property
     def strategy(self) -> str:
         """The strategy, with what Horovod's ranks are connected by: runs over Gloo and MPI are not repetitions."""
-        strategy = self.recorded.text("strategy")
-        return f"{strategy} over {self.controller}" if strategy and self.controller else strategy
-
-    @functools.cached_property
-    def ranks(self) -> int:
-        return self.config.count("ranks") or 0
-
-    @functools.cached_property
-    def devices(self) -> int:
-        """Devices per rank."""
-        return self.config.count("devices") or 0
+        strategy, controller = self.config.text("strategy"), self.config.controller
+        return f"{strategy} over {controller}" if strategy and controller else strategy
 
     @property
     def replicas(self) -> int:
-        return self.ranks * self.devices
-
-    @functools.cached_property
-    def global_batch(self) -> int:
-        """Rows of one step over all ranks."""
-        return self.result.count("global_batch") or 0
-
-    @functools.cached_property
-    def steps(self) -> int:
-        """Steps that it has made when it finished."""
-        return self.result.count("steps") or 0
-
-    @property
-    def parameters(self) -> str:
-        """The hash of its weights when it finished."""
-        return self.result.text("parameters")
-
-    @property
-    def started(self) -> str:
-        return self.config.text("started")
+        return self.config.ranks * self.config.devices
 
     @functools.cached_property
     def host(self) -> dict[str, str]:
         """The host of rank 0."""
-        return self.config.table("host").texts()
+        return texts(self.config.host)
 
     @functools.cached_property
     def versions(self) -> dict[str, str]:
-        return self.config.table("versions").texts()
+        return texts(self.config.versions)
 
     @functools.cached_property
     def settings(self) -> dict[str, str]:
         """Options that are equal in all repetitions, with layers, device, OMP_NUM_THREADS and machine, as text."""
         names = [name for name in self.options if name not in NOT_SETTINGS and not self._is_of_code(name)]
         settings = {name: as_text(self.options[name]) for name in names}
-        if network := self.config.table("network").values:
+        if network := self.config.network:
             settings[LAYERS] = hashlib.sha256(json.dumps(network, sort_keys=True).encode()).hexdigest()[:8]
-        settings["device"] = (self.config.text("device") or "unknown").split(":")[0]  # cuda:0 and cuda:1 are the same
+        settings["device"] = (self.config.device or "unknown").split(":")[0]  # cuda:0 and cuda:1 are the same
         settings["threads"] = self.host.get("OMP_NUM_THREADS") or "unset"
         settings["machine"] = (
             f"{self.host.get('processor') or 'unknown processor'}, {self.host.get('cores', '?')} cores"
@@ -212,77 +157,67 @@ class RecordedRun:
 
     def _is_of_code(self, option: str) -> bool:
         """Whether a task or a script decides it instead."""
-        if not self.is_user_code or option not in FACTS:
+        if not self.config.is_user_code or option not in FACTS:
             return False
-        return option not in self.recorded.values or FACTS[option].decided_by == "task"
+        return option not in self.config.options or FACTS[option].decided_by == "task"
 
     @functools.cached_property
     def identity(self) -> tuple[Any, ...]:
         """Equal for runs that are repetitions of each other."""
-        place = self.options["framework"], self.strategy or self.options["strategy"], self.ranks, self.devices
-        return (*place, *self.settings.items())
-
-    @functools.cached_property
-    def is_user_code(self) -> bool:
-        """Whether a task or a script of the user's was trained, which have data of their own."""
-        return "task" in self.config.table("network").values
+        names = self.options["framework"], self.strategy or self.options["strategy"]
+        return (*names, self.config.ranks, self.config.devices, *self.settings.items())
 
     @property
     def data(self) -> str:
         """The value of --data; empty for a task or a script."""
-        return "" if self.is_user_code else self.recorded.text("data")
+        return "" if self.config.is_user_code else self.config.text("data")
 
     @property
     def unit(self) -> str:
         """What a row is."""
-        return "rows" if self.is_user_code else "images"
+        return "rows" if self.config.is_user_code else "images"
 
     @functools.cached_property
-    def chosen(self) -> Record:
-        """The evaluation by which it is compared: of its best checkpoint on validation data, else the test at its end.
-
-        `loss`, `metrics` and `rows`, or `test_rows`.
-        """
-        best = self.result.table("best").table("validation")
-        return best or self.result.table("validation") or self.result
+    def chosen(self) -> EvaluationRecord:
+        """The evaluation by which it is compared: of its best checkpoint on validation data, else that at its end."""
+        best = self.result.best
+        return (best and best.validation) or self.result.validation or self.result
 
     @functools.cached_property
     def tested(self) -> dict[str, float]:
         """The metrics of the evaluation by which it is compared."""
         metrics_of = metrics.metrics_of
-        return metrics_of(self.chosen.table("metrics").values) or metrics_of(
-            {ACCURACY: self.chosen.number(ACCURACY)}  # of earlier versions
-        )
+        return metrics_of(self.chosen.metrics or {}) or metrics_of({ACCURACY: self.chosen.accuracy})
 
     @property
     def score(self) -> Score | None:
         """That by which it is compared."""
-        return self.score_of(self.chosen.number("loss"), self.tested)
+        return self.score_of(self.chosen.loss, self.tested)
 
     def score_of(self, loss: float | None, metrics: dict[str, float]) -> Score | None:
         """That of an evaluation, by the run's --score."""
-        return score_of(loss, metrics, self.config.table("runtime").text("score"), self.part)
+        return score_of(loss, metrics, self.config.text("score"), self.part)
 
     @property
     def images_per_s(self) -> float | None:
         """The median of its logging intervals; None for a run that was shorter than one."""
-        speed = self.result.number("images_per_s")
+        speed = self.result.images_per_s
         return speed if speed and speed > 0 else None
 
     @property
     def images_per_core_s(self) -> float | None:
-        return _ratio(self.images_per_s, self.result.number("cores"))
+        return _ratio(self.images_per_s, self.result.cores)
 
     @property
     def gflops_per_core(self) -> float | None:
         """Arithmetic of training on each core, in 10^9 operations per second."""
-        gflops = _ratio(self.images_per_s, _ratio(1e9, self.result.number("flops_per_image")))
-        return _ratio(gflops, self.result.number("cores"))
+        gflops = _ratio(self.images_per_s, _ratio(1e9, self.result.flops_per_image))
+        return _ratio(gflops, self.result.cores)
 
     @property
     def test_rows(self) -> int | None:
         """Rows that the accuracy is a share of."""
-        return self.chosen.count("rows") or self.chosen.count("test_rows") or None
+        return self.chosen.rows or self.chosen.test_rows or None
 
     @functools.cached_property
     def shares(self) -> StepSeconds | None:
@@ -291,7 +226,7 @@ class RecordedRun:
         Of several devices in a process, computing has their communication.
         """
         time = functools.reduce(StepSeconds.plus, self.history.ranks.values(), NO_TIME)
-        return (time if self.devices == 1 else StepSeconds(time.total - time.data, None, time.data)).shares
+        return (time if self.config.devices == 1 else StepSeconds(time.total - time.data, None, time.data)).shares
 
 
 def _shown(value: Any) -> Any:

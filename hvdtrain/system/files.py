@@ -188,14 +188,19 @@ def read_record(path: Path, kind: type[Result], limit: int = RECORD_BYTES) -> Re
 
 
 def decoded(path: Path, content: bytes, kind: type[Result]) -> Result:
-    """The record of a schema that a file from anywhere holds. Raises Damaged, which names `path`, if it is none.
-
-    NaN and infinities, which earlier versions wrote, are null.
-    """
+    """The record of a schema that a file from anywhere holds. Raises Damaged, which names `path`, if it is none."""
     try:
-        return converted(json.loads(content, parse_float=_finite, parse_constant=_finite), kind)
+        return converted(parse_json(content), kind)
     except (ValueError, RecursionError) as error:
         raise Damaged(path, f"is not what hvdtrain writes ({printable(str(error))})") from None
+
+
+def parse_json(content: bytes) -> Any:
+    """The value of a JSON text, in which NaN and infinities, which earlier versions wrote, are null.
+
+    Raises ValueError or RecursionError if it is none.
+    """
+    return json.loads(content, parse_float=_finite, parse_constant=_finite)
 
 
 def _finite(text: str) -> float | None:

@@ -19,7 +19,7 @@ from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import console, metrics
 from hvdtrain.runs.console import log
 from hvdtrain.runs.history import HistoryReader
-from hvdtrain.runs.records import Record
+from hvdtrain.runs.records import RunConfig, texts
 from hvdtrain.runs.sessions import resumed_from, sessions
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.python_files import is_reference
@@ -39,7 +39,7 @@ class Segment(NamedTuple):
     folder: Path
     first: int
     """Number of steps before it."""
-    record: Record
+    record: RunConfig
     """The config.json of the session that trained them."""
     hashes: dict[int, str]
     """Those that the run recorded, by step: at the start, after it, and at the last step."""
@@ -79,17 +79,17 @@ def choose(folder: Path, first: int | None = None, last: int | None = None, stra
             others = ", ".join(f"--{key(name)} {session.options[name]!s:.80}" for name in changed)
             reason = f"{folder} trained some of the steps {first} to {last} with {others}, others not"
             raise UserError(reason, "give by --from and --to a part with the same options")
-    model = record.table("config").text("model")
-    if "task" in record.table("network").values and not is_reference(model):
+    model = record.text("model")
+    if record.is_user_code and not is_reference(model):
         remedy = f"resume it there with --max-steps {last}, and compare the hashes by hvdtrain report"
         raise UserError(f"{folder} was trained by {model}, which only its own program can repeat", remedy)
     try:
-        config = from_record(record.table("config").values)
+        config = from_record(record.options)
     except (TypeError, ValueError) as error:
         raise UserError(f"{folder}: no valid config.json of a run ({error})", "give another run") from None
     config = dataclasses.replace(config, strategy=strategy or config.strategy, max_steps=last)
-    device: Any = record.table("runtime").text("device") or "auto"
-    devices = record.table("runtime").count("devices") or 0
+    device: Any = record.text("device") or "auto"
+    devices = record.count("devices")
     runtime = RuntimeOptions(name="replay", resume=starts[first], device=device, devices=devices)
     recorded = {step: hash_.parameters for step, hash_ in hashes.items() if first <= step <= last}
     return Segment(folder, first, record, recorded, config, runtime)
@@ -125,8 +125,8 @@ def replay(segment: Segment) -> HashComparison:
     config, runtime = segment.config, segment.runtime
     prepare(config.framework)
     target, dataset = load_target(config, dataclasses.replace(runtime, resume=segment.folder))
-    is_same = json.loads(to_json(target.record())) == segment.record.table("network").values
-    if not is_same or not dataset.fingerprint.startswith(segment.record.text("data")):
+    is_same = json.loads(to_json(target.record())) == (segment.record.network or {})
+    if not is_same or not dataset.fingerprint.startswith(segment.record.data):
         reason = f"--model {config.model} or its data are not those that {segment.folder} was trained with"
         raise UserError(reason, "restore them as they were")
     learner = build_learner(config, target, target.initial_weights(config), runtime)
@@ -158,11 +158,11 @@ def replay(segment: Segment) -> HashComparison:
 def _reasons(segment: Segment, run: RunContext) -> list[str]:
     """Why the bits may be others than the run's."""
     record, here = segment.record, run.arithmetic
-    bits, versions = record.table("arithmetic"), record.table("versions").texts()
+    bits, versions = record.arithmetic or {}, texts(record.versions)
     compared = {name: versions[name] for name in here["versions"] if name in versions}
-    recorded = {**bits.values, "variables": bits.table("variables").values, "versions": compared}
+    recorded = {"variables": {}, **bits, "versions": compared}
     reasons = consistency.changes(recorded, here)
-    before = record.table("config").text("strategy"), record.count("ranks")
+    before = record.text("strategy"), record.ranks
     if not run.in_shards and before != (run.config.strategy, run.group.size):
         reasons.append(f"without --shards, {before[0]} on {before[1]} rank(s) has other bits")
     return reasons

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -15,15 +16,15 @@ from rich.text import Text
 from hvdtrain.config.option import key
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.sources import FACTS, to_record
-from hvdtrain.runs.records import Record, shown, tables
+from hvdtrain.runs.records import AttemptRecord, FindingRecord, Findings, read, shown
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system import checkpoint_folder
-from hvdtrain.system.files import last_bytes, read_json
+from hvdtrain.system.files import Damaged, last_bytes, read_record
 from hvdtrain.system.text import finite_number
 from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import Cell, Column, Section, Table
 
-NOT_SINGLE = ("per_class_accuracy", "metrics")
+NOT_SINGLE = ("per_class_accuracy", "metrics", "confusion")
 """Results that are not single figures, or that are listed by others of their names."""
 MAX_ENTRIES = 1000
 """Of a list or an object of a file, more are not read."""
@@ -64,7 +65,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, object]:
 
 def options(run: RecordedRun) -> dict[str, object]:
     """Options of both kinds, by the names that they have on the command line."""
-    both = {**run.recorded.values, **run.config.table("runtime").values}
+    both = {**run.config.options, **run.config.runtime}
     return {f"--{key(shown(name, 80))}": value for name, value in list(both.items())[:MAX_ENTRIES]}
 
 
@@ -74,8 +75,8 @@ PLACES = {f"--{key(name)}" for name, about in FACTS.items() if about.is_place}
 
 def changed_options(run: RecordedRun) -> dict[str, object]:
     """The options that differ from the defaults of the run's recipe, and the recipe if it is not the default."""
-    recipe = run.recorded.values.get("recipe")
-    base = from_recipe(recipe) if isinstance(recipe, str) and recipe in RECIPES else Config()
+    recipe = run.config.text("recipe")
+    base = from_recipe(recipe) if recipe in RECIPES else Config()
     defaults = {**to_record(base), "recipe": Config().recipe, **to_record(RuntimeOptions())}
     usual, missing = {f"--{key(name)}": value for name, value in defaults.items()}, object()
     return {
@@ -84,26 +85,29 @@ def changed_options(run: RecordedRun) -> dict[str, object]:
 
 
 def versions(run: RecordedRun) -> dict[str, object]:
-    return flat(run.config.table("versions").values)
+    return flat(run.config.versions or {})
 
 
 def host(run: RecordedRun) -> dict[str, object]:
-    return {name: value for name, value in flat(run.config.table("host").values).items() if value != ""}
+    return {name: value for name, value in flat(run.config.host or {}).items() if value != ""}
 
 
 def results(run: RecordedRun) -> dict[str, object]:
     """The single figures of the result; shares and the task's own metrics by their names."""
-    single = {name: value for name, value in run.result.values.items() if name not in NOT_SINGLE}
-    figures = flat({**single, **run.result.table("metrics").values, **single})
+    try:
+        values = read_record(run.folder / "result.json", dict[str, Any])
+    except Damaged:
+        return {}
+    single = {name: value for name, value in values.items() if name not in NOT_SINGLE}
+    figures = flat({**single, **(run.result.metrics or {}), **single})
     return {name: value for name, value in figures.items() if value is not None}
 
 
-def attempts(folder: Path) -> list[Record]:
+def attempts(folder: Path) -> list[AttemptRecord]:
     """The attempts that the launcher recorded; none for a job without restarts."""
-    try:
-        return tables(read_json(folder / "attempts.json"))[-MAX_ENTRIES:]
-    except (OSError, ValueError, RecursionError):
-        return []
+    with contextlib.suppress(Damaged):
+        return read_record(folder / "attempts.json", list[AttemptRecord])[-MAX_ENTRIES:]
+    return []
 
 
 def checkpoints(folder: Path) -> list[checkpoint_folder.Entry]:
@@ -114,10 +118,10 @@ def checkpoints(folder: Path) -> list[checkpoint_folder.Entry]:
         return []
 
 
-def findings(folder: Path) -> list[Record]:
+def findings(folder: Path) -> list[FindingRecord]:
     """What the doctor found on rank 0's host when training started, without what is in order."""
-    known = Record.read(folder / "doctor.json").tables("findings")
-    return [finding for finding in known if finding.text("status") != "ok"][:MAX_ENTRIES]
+    known = read(folder / "doctor.json", Findings).findings
+    return [finding for finding in known if finding.status != "ok"][:MAX_ENTRIES]
 
 
 class LogMessage(NamedTuple):
@@ -229,7 +233,7 @@ def _kinds(view: RunView) -> dict[str, Mapping[str, object]]:
     return {
         "options": chosen,
         "network": _network(run),
-        "ranks and devices": {name: run.config.values.get(name) for name in PLACEMENT},
+        "ranks and devices": {name: getattr(run.config, name) for name in PLACEMENT},
         "versions": versions(run),
         "host": host(run),
         RESULTS: _results(view),
@@ -238,8 +242,8 @@ def _kinds(view: RunView) -> dict[str, Mapping[str, object]]:
 
 def _network(run: RecordedRun) -> dict[str, object]:
     """The values of a network, and a text for each of its layers, such as `conv outputs 20 kernel 3`."""
-    network = run.config.table("network")
-    described: dict[str, Any] = {**network.values, **network.table("description").values}
+    network = run.config.network or {}
+    described = {**network, **(inner if isinstance(inner := network.get("description"), dict) else {})}
     layers = described.pop("layers", None)
     described.pop("description", None)
     texts = {}

@@ -66,7 +66,7 @@ def find_state(
         members = [*changes.members.hosts] if changes and changes.members else range(size)
         state = _state_of_living(ranks, members, max(WAITING_S, STEPS * step_s))
         return _without_lost(state, changes, size) if changes and changes.lost else state
-    if run.result and not end:
+    if not end and (run.folder / "result.json").is_file():
         return RunState("finished")  # its end could not be recorded
     if ranks:
         quiet_s = min(view.age_s for view in ranks)

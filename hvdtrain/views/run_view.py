@@ -15,12 +15,12 @@ from hvdtrain.config.score import ACCURACY, LOSS, Score
 from hvdtrain.errors import UserError
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import HAPPENED, MAX_NAME, NAME, MetricsReader, metrics_of
-from hvdtrain.runs.records import Record, seconds_of, shown
+from hvdtrain.runs.records import RunResult, seconds_of, shown
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.search import find_runs
 from hvdtrain.system.checkpoint_folder import run_of
 from hvdtrain.system.files import changed_at_ns
-from hvdtrain.system.text import did_you_mean, printable
+from hvdtrain.system.text import did_you_mean, finite_number, printable
 from hvdtrain.views.run_state import (
     RankView,
     RankWatch,
@@ -65,12 +65,7 @@ class RunView:
 
     @property
     def last_step(self) -> int | None:
-        return self.run.config.count("steps") or None
-
-    @property
-    def train(self) -> Record:
-        """The newest logging step."""
-        return self.run.last_records["train"]
+        return self.run.config.steps or None
 
     @property
     def ranks_text(self) -> str:
@@ -81,13 +76,13 @@ class RunView:
 
     @property
     def loss(self) -> float | None:
-        return self.train.number("loss")
+        return self.run.train.loss
 
     @property
     def evaluated_loss(self) -> float | None:
         """Of the newest evaluation; of a finished run, of that by which it is compared."""
-        chosen = self.run.chosen if self._result else Record()
-        return _first(chosen.number("loss"), self.run.evaluated.number("loss"))
+        chosen = self.run.chosen.loss if self._is_finished else None
+        return _first(chosen, finite_number(self.run.evaluated.get("loss")))
 
     @property
     def loss_name(self) -> str:
@@ -96,7 +91,7 @@ class RunView:
     @functools.cached_property
     def metrics(self) -> dict[str, float]:
         """Of the newest evaluation, as `evaluated_loss`, by name; that of the score first."""
-        measured = (self.run.tested if self._result else {}) or metrics_of(self.run.evaluated.values)
+        measured = (self.run.tested if self._is_finished else {}) or metrics_of(self.run.evaluated)
         score = self.run.score_of(None, measured)
         names = sorted(measured, key=lambda name: score is None or name != score.name)
         return {shown(name, MAX_NAME): measured[name] for name in names}
@@ -106,13 +101,17 @@ class RunView:
         return self.run.score_of(self.evaluated_loss, self.metrics)
 
     @property
-    def _result(self) -> Record:
-        return self.run.result if self.state.name == "finished" else Record()
+    def _is_finished(self) -> bool:
+        return self.state.name == "finished"
+
+    @property
+    def _result(self) -> RunResult:
+        return self.run.result if self._is_finished else RunResult()
 
     @property
     def images_per_s(self) -> float | None:
         """Over all ranks: the median of a finished run, else that of the newest logging step."""
-        return _first(self._result.number("images_per_s"), self.train.number("images_per_s"))
+        return _first(self._result.images_per_s, self.run.train.images_per_s)
 
     @property
     def left_s(self) -> float | None:
@@ -125,22 +124,21 @@ class RunView:
     @functools.cached_property
     def values(self) -> dict[str, Any]:
         """As `--json`, filters and the web page have it."""
-        options, tested = self.run.recorded, self.run.last_records["test"]
+        config, train, tested = self.run.config, self.run.train, self.run.last_records.get("test", {})
         return {
-            "name": self.name, "folder": printable(str(self.folder)), "id": self.run.config.text("id"),
-            "parent": self.run.config.text("parent"),
-            "started": self.run.started.replace("T", " ")[:19],
+            "name": self.name, "folder": printable(str(self.folder)), "id": config.id, "parent": config.parent,
+            "started": self.run.config.started.replace("T", " ")[:19],
             "state": self.state.name, "reason": self.state.reason, "rank": self.state.rank,
-            "framework": options.text("framework"), "strategy": self.run.strategy, "model": options.text("model"),
+            "framework": config.text("framework"), "strategy": self.run.strategy, "model": config.text("model"),
             "data": self.run.data, "ranks": self.size, "ranks_now": self.size_now, "step": self.step,
-            "last_step": self.last_step, "epoch": self.train.number("epoch"), "loss": self.loss,
+            "last_step": self.last_step, "epoch": train.epoch, "loss": self.loss,
             "accuracy": self.metrics.get(ACCURACY), "metrics": self.metrics,
-            "test_loss": _first(self._result.number("loss"), tested.number("loss")),
+            "test_loss": _first(self._result.loss, finite_number(tested.get("loss"))),
             "validation_loss": self.evaluated_loss if self.run.part == "validation" else None,
             "evaluated": self.run.part,
             "score": self.score and self.score.value, "scored_by": self.score.name if self.score else "",
-            "lr": self.train.number("lr"), "images_per_s": self.images_per_s, "unit": self.run.unit,
-            "left_s": self.left_s, "best_checkpoint": self._result.text("best_checkpoint"),
+            "lr": train.lr, "images_per_s": self.images_per_s, "unit": self.run.unit,
+            "left_s": self.left_s, "best_checkpoint": self._result.best_checkpoint,
         }  # fmt: skip
 
 
@@ -156,7 +154,7 @@ class RunFollower:
 
     def look(self) -> RunView:
         run = RecordedRun(self.folder)
-        size, train = run.config.count("ranks") or 0, run.last_records["train"]
+        size, train = run.config.ranks, run.train
         beats = {} if run.end and run.end.status == "finished" else read_beats(self.folder)
         ranks = self._watch.look(beats) if beats else []
         changes = self._changes(run, size) if _have_changed(ranks, size) else Changes()
@@ -164,20 +162,20 @@ class RunFollower:
             ranks = members_and_others(ranks, changes)
         else:
             ranks = with_remarks([view for view in ranks if view.rank < size or not size])  # not of a larger attempt
-        per_rank = size if run.recorded.values.get("batch_scope") == "per-rank" else 1
-        batch, speed = (run.recorded.count("batch_size") or 0) * per_rank, train.number("images_per_s")
+        per_rank = size if run.config.text("batch_scope") == "per-rank" else 1
+        batch, speed = run.config.count("batch_size") * per_rank, train.images_per_s
         state = find_state(run, ranks, max(size, 1), batch / speed if speed else 0.0, changes)
         if state.is_over:  # no rank is unlike the others
             ranks = [replace(view, remark="") for view in ranks]
-        steps = run.result.count("steps") if state.name == "finished" else None
-        step = max([train.count("step") or 0, steps or 0, *(view.beat.step for view in ranks)])
+        steps = run.result.steps if state.name == "finished" else 0
+        step = max([train.step, steps, *(view.beat.step for view in ranks)])
         now = len(changes.members.hosts) if changes.members else size
         return RunView(run, state, tuple(ranks), step, size, batch, now if now != size else None)
 
     def _changes(self, run: RecordedRun, size: int) -> Changes:
         """What happened to the ranks of the job that trains now; nothing of an earlier one."""
         changes = Changes.of(self._happened.read())
-        since = seconds_of(run.started)
+        since = seconds_of(run.config.started)
         is_earlier = changes.members and since is not None and changes.members.time < since
         return Changes() if is_earlier else changes
 

@@ -73,14 +73,14 @@ def read_runs(folders: Sequence[Path]) -> Workload:
         if len(found) > 1:
             raise UserError(f"the runs differ in {names}", "give those that agree")
     compute_s, input_s = np.array([_time(run) for run in runs]).T
-    rows = [run.global_batch / run.replicas for run in runs]
+    rows = [run.result.global_batch / run.replicas for run in runs]
     largest = rows.index(max(rows))
     # Of one batch size, nothing is fixed.
     row_s, fixed_s = np.polyfit(rows, compute_s, 1).tolist() if len(set(rows)) > 1 else (0.0, 0.0)
     if fixed_s < 0 or row_s <= 0:
         row_s, fixed_s = float(np.median(compute_s / rows)), 0.0
     input_row_s = float(input_s[largest]) / rows[largest]
-    shapes, spread, batch = _shapes(runs[largest]), _spread(runs[largest]), runs[largest].global_batch
+    shapes, spread, batch = _shapes(runs[largest]), _spread(runs[largest]), runs[largest].result.global_batch
     notes = ["the time of computation is proportional to the images of a rank"] * (not fixed_s)
     notes += ["all steps take equally long: the run has too few logging intervals to tell"] * (spread is None)
     way = next(iter(ways), ("", NONE, 1))
@@ -90,7 +90,7 @@ def read_runs(folders: Sequence[Path]) -> Workload:
 def _way(run: RecordedRun) -> tuple[str, str, int]:
     """How ranks combine gradients: strategy, compression and sync_every."""
     strategy, method, every = (run.options[name] for name in ("strategy", "compression", "sync_every"))
-    by_mpi = " over MPI" if strategy == "horovod" and run.controller == "MPI" else ""
+    by_mpi = " over MPI" if strategy == "horovod" and run.config.controller == "MPI" else ""
     return (f"{strategy}{by_mpi}" if strategy in STRATEGIES else "", method, max(every, 1))
 
 
@@ -99,12 +99,12 @@ def _time(run: RecordedRun) -> tuple[float, float]:
     name = printable(str(run.folder))
     if run.images_per_s is None or not is_quantity(run.images_per_s):
         raise UserError(f"{name}: its result.json has no images_per_s", "repeat the run with more steps")
-    seconds = run.global_batch / run.images_per_s
+    seconds = run.result.global_batch / run.images_per_s
     if run.replicas == 1:
-        outside = run.result.number("outside_share") or 0.0
+        outside = run.result.outside_share or 0.0
         return seconds * (1 - outside), seconds * outside
     shares = None if run.changes.losses or run.changes.joins else run.shares
-    if shares is None or shares.communicate is None or len(run.history.ranks) != run.ranks:
+    if shares is None or shares.communicate is None or len(run.history.ranks) != run.config.ranks:
         raise UserError(
             f"{name}: {run.replicas} replicas, and its record does not tell how much of a step is communication",
             "give a run of one rank",
@@ -115,7 +115,7 @@ def _time(run: RecordedRun) -> tuple[float, float]:
 def _shapes(run: RecordedRun) -> Shapes:
     """Of the parameters of the run's network. Raises UserError if its record has no valid network."""
     try:
-        network = shaped_from_record(run.config.values.get("network"), run.options["model"])
+        network = shaped_from_record(run.config.network, run.options["model"])
     except (ValueError, UserError, RecursionError):
         where = printable(str(run.folder / "config.json"))
         raise UserError(f"{where}: no valid network", "repeat the run with this version") from None
@@ -128,7 +128,7 @@ def _spread(run: RecordedRun) -> float | None:
     The record has intervals of `log_every` steps. Means of k steps spread by k to the power of -h as much as one step:
     h is 1/2 for independent steps, and 0 for slow changes. It is taken from intervals and pairs of them.
     """
-    every = run.config.table("runtime").number("log_every") or 1.0
+    every = run.config.count("log_every") or 1
     records = MetricsReader(run.folder / NAME).read().of_kind("train")
     speeds = [record.get("images_per_s") for record in records][1:]
     seconds = np.array([1 / speed for speed in speeds if isinstance(speed, int | float) and is_quantity(speed)])

@@ -14,7 +14,7 @@ from hvdtrain.measure.sweep.study import signed
 from hvdtrain.measure.sweep.trials import COMPLETE, PRUNED, Trial, shown, written
 from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import metrics_of
-from hvdtrain.runs.run import RecordedRun, required
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.comparison import bit_sentences
 from hvdtrain.views.report.rows import score_form
@@ -44,7 +44,7 @@ class Combination(NamedTuple):
 
     @property
     def hashes(self) -> list[str]:
-        return list(dict.fromkeys(run.parameters for run in self.runs if run.parameters))
+        return list(dict.fromkeys(run.result.parameters for run in self.runs if run.result.parameters))
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -71,11 +71,12 @@ def _figures(run: RecordedRun) -> dict[str, tuple[str, float | None]]:
 
     Where trials are compared by validation data, there are also the test metrics of the best checkpoint.
     """
-    of_test = metrics_of(run.result.table("best").table("test").table("metrics").values)
+    best = run.result.best
+    of_test = metrics_of((best and best.test and best.test.metrics) or {})
     return {
         **{printable(name): (f"{run.part} {printable(name)}", value) for name, value in run.tested.items()},
         **{f"test_{printable(name)}": (f"test {printable(name)}", value) for name, value in of_test.items()},
-        LOSS: (f"{run.part} {LOSS}", run.chosen.number("loss")),
+        LOSS: (f"{run.part} {LOSS}", run.chosen.loss),
         SPEED: (f"{run.unit}/s", run.images_per_s),
     }
 
@@ -101,9 +102,7 @@ class SweepResults:
             options = {written(name): shown(group[0].options.get(name, NONE)) for name in names}
             status = [trial.status(folder) for trial in group]
             complete = [trial for trial, ended in zip(group, status, strict=True) if ended == COMPLETE]
-            found = [RecordedRun(folder / trial.name) for trial in complete]
-            for run in found:
-                required(run.folder / "result.json", dict)
+            found = [RecordedRun(folder / trial.name).decoded() for trial in complete]
             self.rows.append(Combination(options, found, len(group), status.count(PRUNED)))
         self.rows.sort(key=lambda row: row.rank)
         runs = [run for row in self.rows for run in row.runs]

@@ -166,7 +166,7 @@ def _draw_scaling(rows: list[ReportRow]) -> Figure:
     for row in rows:
         assert row.scaling
         base, run = row.scaling.base, row.run
-        devices = f", {run.devices} devices per rank" if run.devices > 1 else ""
+        devices = f", {run.config.devices} devices per rank" if run.config.devices > 1 else ""
         series = f"{row.strategy}, {row.scaling.kind}{devices}" + (f", {row.note}" if row.note != base.note else "")
         panels.setdefault(base.label, {}).setdefault(series, []).append(row)
         bases[base.label] = base

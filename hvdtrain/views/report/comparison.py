@@ -16,6 +16,7 @@ from hvdtrain.config.sources import FACTS
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
+from hvdtrain.runs.records import texts
 from hvdtrain.runs.run import LAYERS, RecordedRun
 from hvdtrain.runs.sessions import SAME_STEPS, resumed_from, sessions
 from hvdtrain.system.text import to_json
@@ -52,7 +53,7 @@ def _order(row: ReportRow) -> tuple[Any, ...]:
     run = row.run
     strategy = run.options["strategy"]
     names = strategy not in SINGLE, style_of(strategy), row.strategy
-    return (row.framework, row.note, *names, run.replicas, run.ranks)
+    return (row.framework, row.note, *names, run.replicas, run.config.ranks)
 
 
 def _usual(runs: Iterable[RecordedRun]) -> dict[tuple[str | None, ...], str]:
@@ -89,12 +90,12 @@ def scaling(row: ReportRow, rows: list[ReportRow]) -> Scaling | None:
 
 def _base(run: RecordedRun, rows: list[ReportRow], weak: bool) -> ReportRow | None:
     """The preferred base; of equal preference, the one with the fewest other settings."""
-    global_batch = run.global_batch
+    global_batch = run.result.global_batch
     candidates = [
         (preference, sum(run.settings[name] != base.run.settings.get(name) for name in run.settings), number)
         for number, base in enumerate(rows)
         if (preference := _preference(run, base.run)) is not None
-        and base.run.global_batch * (run.replicas if weak else 1) == global_batch
+        and base.run.result.global_batch * (run.replicas if weak else 1) == global_batch
         and base.images_per_s
     ]
     return rows[min(candidates)[2]] if candidates else None
@@ -149,7 +150,7 @@ class References:
                 saved = checkpoints.newest(run.folder)[1]
             except (UserError, OSError):
                 saved = None
-            usable = saved and saved.position.step == run.steps and _is_finite(saved)
+            usable = saved and saved.position.step == run.result.steps and _is_finite(saved)
             self._checkpoints[run.folder] = saved if usable else None
         return self._checkpoints[run.folder]
 
@@ -167,10 +168,10 @@ def _training(run: RecordedRun) -> tuple[Any, ...]:
     global batch.
     """
     options = {name: value for name, value in run.options.items() if name not in OF_DISTRIBUTION}
-    scale = run.ranks if options.pop("batch_scope") == "per-rank" else 1
+    scale = run.config.ranks if options.pop("batch_scope") == "per-rank" else 1
     options["lr"] = f"{options['lr'] * scale:.9g}"
-    options["batch_size"] = run.global_batch
-    return (run.steps, run.settings.get(LAYERS), *sorted((name, str(value)) for name, value in options.items()))
+    options["batch_size"] = run.result.global_batch
+    return (run.result.steps, run.settings.get(LAYERS), *sorted((name, str(value)) for name, value in options.items()))
 
 
 def _is_finite(saved: Checkpoint) -> bool:
@@ -196,7 +197,7 @@ class BitGroup(NamedTuple):
     def hashes(self) -> dict[str, list[RecordedRun]]:
         by_hash: dict[str, list[RecordedRun]] = {}
         for run in self.runs:
-            by_hash.setdefault(run.parameters, []).append(run)
+            by_hash.setdefault(run.result.parameters, []).append(run)
         return dict(sorted(by_hash.items(), key=lambda item: -len(item[1])))
 
     @property
@@ -209,13 +210,13 @@ class BitGroup(NamedTuple):
 
 def _deciding(run: RecordedRun) -> dict[str, str]:
     versions = {name: version for name, version in run.versions.items() if name != "stack"}
-    return {**versions, "processor": run.host.get("processor", ""), **run.config.table("arithmetic").texts()}
+    return {**versions, "processor": run.host.get("processor", ""), **texts(run.config.arithmetic)}
 
 
 def bit_groups(runs: Iterable[RecordedRun]) -> list[BitGroup]:
     groups: dict[tuple[Any, ...], list[RecordedRun]] = {}
     for run in runs:
-        if run.options["shards"] and run.parameters and _has_one_setting(run):
+        if run.options["shards"] and run.result.parameters and _has_one_setting(run):
             groups.setdefault(_deciding_options(run), []).append(run)
     return [BitGroup(group) for group in groups.values() if len(group) > 1]
 
@@ -230,8 +231,8 @@ def _has_one_setting(run: RecordedRun) -> bool:
 def _deciding_options(run: RecordedRun) -> tuple[Any, ...]:
     """What decides the weights at the end, whatever the number of ranks and the strategy are."""
     options = {name: str(value) for name, value in run.options.items() if name not in SAME_STEPS}
-    device, data = run.config.text("device").partition(":")[0], run.config.text("data")
-    return (run.result.count("steps"), run.settings.get(LAYERS), device, data, *sorted(options.items()))
+    device, data = run.config.device.partition(":")[0], run.config.data
+    return (run.result.steps, run.settings.get(LAYERS), device, data, *sorted(options.items()))
 
 
 def bit_sentences(runs: Iterable[RecordedRun]) -> list[str]:

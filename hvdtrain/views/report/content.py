@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs.run import RecordedRun
-from hvdtrain.system.text import count_of, printable
+from hvdtrain.system.text import count_of, finite_number, printable
 from hvdtrain.views.report.comparison import bit_sentences, make_rows
 from hvdtrain.views.report.findings import findings
 from hvdtrain.views.report.rows import MOST, ReportRow, Spread, group_rows, score_form, unit_of
@@ -39,7 +39,7 @@ class RunsReport:
         self.noted = any(row.note for row in self.rows)
 
     def summary(self) -> str:
-        times = sorted(run.started for run in self._runs if run.started)
+        times = sorted(run.config.started for run in self._runs if run.config.started)
         first, last = (_minute(time) for time in (times[0], times[-1])) if times else ("", "")
         span = f", started {first}" + (f" to {last}" if last != first else "") if times else ""
         rest = f"; {len(self.unfinished)} unfinished" if self.unfinished else ""
@@ -60,13 +60,7 @@ class RunsReport:
     def runs(self) -> list[tuple[str, list[str]]]:
         """Each row, and its runs: the name of the folder, and when it started."""
         names = Counter(run.name for run in self._runs)
-        return [
-            (
-                row.label,
-                [f"{_folder(run, names)}{f', {_minute(run.started)}' if run.started else ''}" for run in row.runs],
-            )
-            for row in self.rows
-        ]
+        return [(row.label, [_named(run, names) for run in row.runs]) for row in self.rows]
 
     def table(self, shown: Sequence[FigureColumn]) -> Table:
         """These figures of all rows; of the main ones, the greatest speed of a group is marked."""
@@ -85,9 +79,10 @@ class RunsReport:
         return [row.strategy, *([row.note] if self.noted else [])]
 
 
-def _folder(run: RecordedRun, names: Counter[str]) -> str:
-    """The name of a run's folder; with the folder above it if another run has the same name."""
-    return run.name if names[run.name] == 1 else f"{run.folder.resolve().parent.name}/{run.name}"
+def _named(run: RecordedRun, names: Counter[str]) -> str:
+    """A run's folder, with the folder above it if another run has the same name; and when it started."""
+    name = run.name if names[run.name] == 1 else f"{run.folder.resolve().parent.name}/{run.name}"
+    return f"{name}, {_minute(run.config.started)}" if run.config.started else name
 
 
 def _minute(started: str) -> str:
@@ -105,9 +100,8 @@ def class_lines(runs: Iterable[RecordedRun]) -> list[str]:
     """The lowest first, the median of the runs' accuracies of each class, with minimum and maximum; not of many."""
     accuracies: dict[str, list[float]] = {}
     for run in runs:
-        by_class = run.result.table("per_class_accuracy")
-        for name in by_class.values:
-            if (accuracy := by_class.number(name)) is not None:
+        for name, value in (run.result.per_class_accuracy or {}).items():
+            if (accuracy := finite_number(value)) is not None:
                 accuracies.setdefault(printable(name), []).append(accuracy)
     if len(accuracies) > MAX_CLASSES:
         return []
@@ -183,7 +177,7 @@ def _median(value: Spread | None, form: str) -> str:
 
 
 def _hash(row: ReportRow) -> str:
-    hashes = list(dict.fromkeys(run.parameters for run in row.runs if run.parameters))
+    hashes = list(dict.fromkeys(run.result.parameters for run in row.runs if run.result.parameters))
     return f"{len(hashes)} hashes" if len(hashes) > 1 else hashes[0] if hashes else NONE
 
 

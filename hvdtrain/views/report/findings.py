@@ -63,8 +63,8 @@ def _without_base(group: RowGroup) -> str:
 
 def _name(row: ReportRow) -> str:
     run = row.run
-    parts = [count_of(run.ranks, "rank")] * (run.ranks > 1 or run.devices == 1)
-    parts += [count_of(run.devices, "device")] * (run.devices > 1)
+    parts = [count_of(run.config.ranks, "rank")] * (run.config.ranks > 1 or run.config.devices == 1)
+    parts += [count_of(run.config.devices, "device")] * (run.config.devices > 1)
     cores = f" on {count_of(round(row.cores.median), 'core')}" if row.cores else ""
     note = f" ({row.note})" if row.note else ""
     return f"{row.strategy}{note} with {' of '.join(parts)}{cores}"
@@ -111,8 +111,8 @@ def _work(run: RecordedRun) -> list[int]:
     shards, ranks = run.options["shards"], sorted(run.history.ranks)
     if run.changes.shards:
         return [run.changes.shards.get(rank, 0) for rank in ranks]
-    is_whole = bool(ranks) and ranks == list(range(run.ranks))
-    return Assignment.contiguous(run.ranks, shards).counts if is_whole and isinstance(shards, int) else []
+    is_whole = bool(ranks) and ranks == list(range(run.config.ranks))
+    return Assignment.contiguous(run.config.ranks, shards).counts if is_whole and isinstance(shards, int) else []
 
 
 def _stragglers(rows: list[ReportRow]) -> str:

@@ -73,12 +73,12 @@ def _record(row: ReportRow) -> dict[str, Any]:
     return {
         "framework": row.framework,
         "strategy": run.options["strategy"],
-        "controller": run.controller or None,
-        "ranks": run.ranks,
-        "devices": run.devices,
+        "controller": run.config.controller or None,
+        "ranks": run.config.ranks,
+        "devices": run.config.devices,
         "replicas": run.replicas,
         "settings": row.note,
-        "global_batch": run.global_batch,
+        "global_batch": run.result.global_batch,
         "runs": len(row.runs),
         "images_per_s_median": speed and speed.median,
         "images_per_s_least": speed and speed.low,
@@ -104,8 +104,8 @@ def _record(row: ReportRow) -> dict[str, Any]:
         "accuracy_interval_high": row.chance and row.chance.high,
         "max_parameter_difference": row.difference and row.difference.largest,
         "difference_from": row.difference and printable(str(row.difference.reference.folder)),
-        "parameters": " ".join(dict.fromkeys(run.parameters for run in row.runs)),
-        "started": " ".join(run.started for run in row.runs),
+        "parameters": " ".join(dict.fromkeys(run.result.parameters for run in row.runs)),
+        "started": " ".join(run.config.started for run in row.runs),
         "folders": " ".join(printable(str(run.folder)) for run in row.runs),
     }
 

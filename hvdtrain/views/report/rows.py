@@ -88,7 +88,7 @@ class ReportRow:
     def __post_init__(self) -> None:
         first = self.run = self.runs[0]
         self.framework, self.strategy = str(first.options["framework"]), first.strategy
-        self.size = f"{first.ranks} × {first.devices}"
+        self.size = f"{first.config.ranks} × {first.config.devices}"
         self.images_per_s = spread(run.images_per_s for run in self.runs)
         self.epoch_s, self.score = self._result("epoch_s"), self._score()
         rows = [run.test_rows for run in self.runs if run.test_rows]
@@ -109,7 +109,7 @@ class ReportRow:
         return spread(score.value for score in scores if score.name == self.scored_by)
 
     def _result(self, name: str) -> Spread | None:
-        return spread(run.result.number(name) for run in self.runs)
+        return spread(getattr(run.result, name) for run in self.runs)
 
     @property
     def accuracies(self) -> ValueRange | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvdtrain.config.score import LOSS
-from hvdtrain.runs.metrics import MAX_NAME, logged_of
+from hvdtrain.runs.metrics import MAX_NAME, metrics_of
 from hvdtrain.runs.records import shown
 from hvdtrain.system.text import format_bytes
 from hvdtrain.views.run_view import RunView
@@ -33,7 +33,7 @@ def tested(view: RunView) -> dict[str, str]:
 
 def logged(view: RunView) -> dict[str, str]:
     """The figures that a script has logged at the newest logging step, by name."""
-    return {shown(name, MAX_NAME): short(value) for name, value in logged_of(view.train.values).items()}
+    return {shown(name, MAX_NAME): short(value) for name, value in metrics_of(view.run.train.logged, ()).items()}
 
 
 def short(value: float | None) -> str:

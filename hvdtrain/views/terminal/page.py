@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from hvdtrain.runs.records import Record, shown
+from hvdtrain.runs.records import AttemptRecord, FindingRecord, shown
 from hvdtrain.system.checkpoint_folder import Entry, best_first
 from hvdtrain.system.text import format_ranks
 from hvdtrain.views import details
@@ -81,15 +81,14 @@ def _wrapped(text: str, width: int | None, style: str = "") -> list[Text]:
     return [Text(line, style) for line in lines]
 
 
-def _attempts(records: Sequence[Record], width: int | None) -> list[Text]:
+def _attempts(records: Sequence[AttemptRecord], width: int | None) -> list[Text]:
     lines = []
     for number, record in list(enumerate(records, 1))[-LAST_ATTEMPTS:]:
         facts = {
-            "": _clock(record.number("began")), "took": figures.duration(record.number("seconds")),
-            "ranks": record.count("ranks"), "from step": record.count("checkpoint"), "to step": record.count("step"),
-            "status": record.count("status"), "ended:": record.text("ended"),
+            "": _clock(record.began), "took": figures.duration(record.seconds), "ranks": record.ranks,
+            "from step": record.checkpoint, "to step": record.step, "status": record.status, "ended:": record.ended,
         }  # fmt: skip
-        text = ", ".join(f"{name} {value}".strip() for name, value in facts.items() if value not in (None, ""))
+        text = ", ".join(f"{name} {value}".strip() for name, value in facts.items() if value not in (None, "", -1))
         lines += _wrapped(f"{number}: {text}", width)
     return lines
 
@@ -132,12 +131,11 @@ def _checkpoint(entry: Entry, is_best: bool, screen: Shown) -> list[str]:
     ]
 
 
-def _findings(records: Sequence[Record], width: int | None) -> list[Text]:
+def _findings(records: Sequence[FindingRecord], width: int | None) -> list[Text]:
     lines = []
     for record in records:
-        status, remedy = record.text("status"), record.text("remedy")
-        sentence = f"{status}: {record.text('text')}{f'; {remedy}' if remedy else ''}"
-        lines += _wrapped(sentence, width, "red" if status == "fail" else "yellow")
+        sentence = f"{record.status}: {record.text}{f'; {record.remedy}' if record.remedy else ''}"
+        lines += _wrapped(sentence, width, "red" if record.status == "fail" else "yellow")
     return lines
 
 

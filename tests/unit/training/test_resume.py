@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -32,7 +33,7 @@ from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import Dense
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.lock import RunLock
-from hvdtrain.runs.records import Record
+from hvdtrain.runs.records import texts
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import replay
 from hvdtrain.training import train as training
@@ -313,15 +314,15 @@ def test_another_hash_is_found(run, step):
 def test_other_data_and_layers_are_refused(run):
     segment = replay.choose(run)
     for values in ({"data": "0" * 16}, {"network": {"layers": []}}):
-        other = Record({**segment.record.values, **values})
+        other = msgspec.structs.replace(segment.record, **values)
         with pytest.raises(UserError, match="its data are not those that"):
             replay.replay(segment._replace(record=other))
 
 
 def test_other_versions_threads_and_ranks_are_reasons(run):
     segment = replay.choose(run)
-    here = {**segment.record.table("arithmetic").values, "versions": {"numpy": "9", "python": "3"}}
-    versions = segment.record.table("versions").texts()
+    here = {**segment.record.arithmetic, "versions": {"numpy": "9", "python": "3"}}
+    versions = texts(segment.record.versions)
 
     def reasons(strategy="single", size=1, **changed):
         config, group = dataclasses.replace(segment.config, strategy=strategy), SimpleNamespace(size=size)

@@ -127,7 +127,7 @@ def test_folders_without_whole_finished_runs_are_an_error_of_one_line(tmp_path):
         ("file", "file: not a folder; give"),
         ("empty", "empty: no finished run there; give run folders"),
         ("half", "no finished run there (1 did not finish: "),
-        ("bad", "bad/result.json: cannot be read ("),
+        ("bad", "bad/result.json: is not what hvdtrain writes ("),
     ):
         status, output = command(tmp_path, "report", name, "--output", "out")
         assert (status, output.count("\n")) == (2, 1) and problem in output
