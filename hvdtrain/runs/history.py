@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, NamedTuple
 
 import msgspec
 
-from hvdtrain.runs.metrics import CURVES, MAX_METRICS, MetricsReader, Records, logged_of, metrics_of
+from hvdtrain.runs.metrics import CURVES, MAX_METRICS, MetricsReader, Records, Values, logged_of, metrics_of
 from hvdtrain.runs.records import Seconds
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.text import finite_number
@@ -100,39 +100,27 @@ class History(NamedTuple):
 class HistoryReader(MetricsReader):
     """The metrics of a run, and what they say of its whole training."""
 
-    def metrics(self) -> list[str]:
-        """The names of the metrics of evaluations."""
-        names: dict[str, None] = {}
-        for record in self.of_kind(self.part):
-            names.update(dict.fromkeys(metrics_of(record)))
-            if len(names) >= MAX_METRICS:
-                break
-        return list(names)[:MAX_METRICS]
-
     def curve(self, name: str) -> Curve:
         """The finite values of one of CURVES, or of a metric."""
         kind, key = CURVES.get(name, (self.part, name))
-        return self._curves(kind, [key])[key]
+        return self._curves(kind, lambda record: {key: finite_number(record.get(key))}).get(key, Curve([], [], []))
 
-    def _curves(self, kind: str, names: list[str]) -> dict[str, Curve]:
-        """The finite values of these names in records of a kind."""
-        curves = {name: Curve([], [], []) for name in names}
-        for record in self.of_kind(kind):
-            epoch = finite_number(record.get("epoch"))
-            for name, curve in curves.items() if epoch is not None else ():
-                value = finite_number(record.get(name))
-                if epoch is not None and value is not None:
-                    curve.add(epoch, record["step"], value)
-        return curves
+    def evaluated(self) -> dict[str, Curve]:
+        """The finite values of evaluations: the metrics, and `loss`."""
+        return self._curves(self.part, lambda record: {"loss": finite_number(record.get("loss")), **metrics_of(record)})
 
     def logged(self) -> dict[str, Curve]:
         """The finite values that a script logged, as `logged NAME`."""
+        return self._curves("train", lambda record: {f"logged {name}": one for name, one in logged_of(record).items()})
+
+    def _curves(self, kind: str, values_of: Callable[[Values], Mapping[str, float | None]]) -> dict[str, Curve]:
+        """The finite values of records of a kind, by name, of at most about MAX_METRICS names."""
         curves: dict[str, Curve] = {}
-        for record in self.of_kind("train"):
+        for record in self.of_kind(kind):
             epoch = finite_number(record.get("epoch"))
-            for name, value in logged_of(record).items():
-                if epoch is not None and (f"logged {name}" in curves or len(curves) < MAX_METRICS):
-                    curves.setdefault(f"logged {name}", Curve([], [], [])).add(epoch, record["step"], value)
+            for name, value in values_of(record).items() if epoch is not None else ():
+                if epoch is not None and value is not None and (name in curves or len(curves) <= MAX_METRICS):
+                    curves.setdefault(name, Curve([], [], [])).add(epoch, record["step"], value)
         return curves
 
     def hashes(self) -> dict[int, SavedHash]:
@@ -142,9 +130,10 @@ class HistoryReader(MetricsReader):
     def history(self) -> History:
         """The curves, and the times of ranks."""
         ranks = summed(self.of_kind("train"), has_changed=bool(self.of_kind("members")))
-        evaluated = self._curves(self.part, ["loss", *self.metrics()])
-        part = self.part if any(evaluated.values()) else ""
-        return History(self.curve("loss"), evaluated.pop("loss"), evaluated, self.logged(), part, ranks)
+        evaluated = self.evaluated()
+        part = self.part if evaluated else ""
+        loss = evaluated.pop("loss", Curve([], [], []))
+        return History(self.curve("loss"), loss, evaluated, self.logged(), part, ranks)
 
 
 def _measured(records: Records) -> Iterator[dict[int, StepSeconds]]:

@@ -108,6 +108,11 @@ class Records(Sequence[dict[str, Any]]):
         return filter(None, (decoded(line, kind) for line in self._lines))
 
 
+def place_of(step: int, epoch: float | None) -> float:
+    """Where a record is in training: its epoch, as another batch size renumbers the steps."""
+    return step if epoch is None else epoch
+
+
 class AnyRecord(msgspec.Struct):
     """What each record has; an epoch if it has one."""
 
@@ -172,7 +177,7 @@ class MetricsReader:
         record = decoded(line, AnyRecord)
         if record is None:
             return
-        kind, at = record.kind, record.step if record.epoch is None else record.epoch
+        kind, at = record.kind, place_of(record.step, record.epoch)
         if self._size < self._most and (kind in self._kept or len(self._kept) < MAX_KINDS):
             kept = self._kept.setdefault(kind, [])
             before = len(kept)
@@ -193,6 +198,11 @@ class MetricsReader:
         chosen = [kept for kind, kept in self._kept.items() if not kinds or kind in kinds]
         numbered = sorted((number, line) for kept in chosen for _, number, line in kept[-most:])
         return Records([line for _, line in numbered[-most:]])
+
+    @property
+    def places(self) -> dict[str, float]:
+        """The place of the last record of each kind."""
+        return {kind: max(kept)[0] for kind, kept in self._kept.items()}
 
     @property
     def part(self) -> str:
@@ -228,24 +238,19 @@ def last_records(path: Path) -> dict[str, Values]:
 
     None of a kind that is not near the end. Of evaluations, one is looked for, and the others are there by chance.
     """
-    size = BLOCK_BYTES
-    while True:
+    records: dict[str, Values] = {}
+    for size in (BLOCK_BYTES, MAX_END_BYTES):
         content = last_bytes(path, size)
-        records = {kind: record for kind in KINDS if (record := _newest(content, kind))}
-        if ("train" in records and len(records) > 1) or len(content) < size or size >= MAX_END_BYTES:
-            return records
-        size *= 8
-
-
-def _newest(content: bytes, kind: str) -> Values | None:
-    mark, end = _mark(kind), len(content)
-    while (at := content.rfind(mark, 0, end)) >= 0:
-        begin, stop = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at)
-        record = decoded(content[begin : stop if stop >= 0 else len(content)])
-        if isinstance(record, dict) and record.get("kind") == kind:
-            return record
-        end = begin  # not `at`: a line with the mark many times would be parsed as often
-    return None
+        for line in reversed(content.split(b"\n")):
+            kind = next((kind for kind in KINDS if kind not in records and _mark(kind) in line), None)
+            record = decoded(line) if kind else None
+            if kind and isinstance(record, dict) and record.get("kind") == kind:
+                records[kind] = record
+            if "train" in records and len(records) > 1:
+                return records
+        if len(content) < size:
+            break
+    return records
 
 
 def _mark(kind: str) -> bytes:

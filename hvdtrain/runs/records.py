@@ -94,7 +94,7 @@ class RunResult(EvaluationRecord):
     parameters: str = ""
     """The hash of the weights."""
     best: BestEvaluations | None = None
-    best_checkpoint: str = ""
+    best_checkpoint: str | None = None
     validation: EvaluationRecord | None = None
     per_class_accuracy: dict[str, Any] | None = None
     images_per_s: float | None = None

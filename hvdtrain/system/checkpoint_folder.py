@@ -64,7 +64,6 @@ class Position:
     def __post_init__(self) -> None:
         if self.best_epoch < 0:
             object.__setattr__(self, "best_epoch", self.epoch)
-        _check_counts(self.epoch, self.rows_in_epoch, self.step, self.global_batch, self.seed, self.best_epoch)
 
     def after_step(self, samples: int) -> Position:
         """After one more step, of an epoch of so many rows."""
@@ -131,6 +130,8 @@ class State:
     score_choice: str = ""
 
     def __post_init__(self) -> None:
+        at = self.position
+        _check_counts(at.epoch, at.rows_in_epoch, at.step, at.global_batch, at.seed, at.best_epoch)
         _check_counts(self.history.written, self.optimizer.updates)
         if not isinstance(self.network.get("task", ""), str):
             raise ValueError("its task has no name")

@@ -19,7 +19,7 @@ from hvdtrain.measure.scale.allreduce import STRATEGIES, Allreduce, Cluster, Lin
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs.metrics import NAME, MetricsReader
 from hvdtrain.runs.run import RecordedRun
-from hvdtrain.system.files import read_limited
+from hvdtrain.system.files import Damaged, read_record
 from hvdtrain.system.text import printable
 
 SMALLEST, LARGEST = 1e-9, 1e15
@@ -156,18 +156,17 @@ class AllreduceTable(msgspec.Struct):
     hosts: Count
     rows: list[TableRow]
 
+    def __post_init__(self) -> None:
+        if self.hosts not in (1, self.ranks):
+            raise ValueError(f"{self.ranks} ranks on {self.hosts} hosts, neither all on one nor one on each")
+
 
 def read_table(path: Path) -> AllreduceTable:
     """The table in a file. Raises UserError, naming the file, for content that `bench allreduce` does not write."""
     try:
-        table = msgspec.json.decode(read_limited(path), type=AllreduceTable)
-        if table.hosts not in (1, table.ranks):
-            raise ValueError(f"{table.ranks} ranks on {table.hosts} hosts, neither all on one nor one on each")
-        return table
-    except (OSError, ValueError, RecursionError) as error:
-        reason = printable(str(error.strerror if isinstance(error, OSError) else error))
-        remedy = "write one with: python -m hvdtrain bench allreduce"
-        raise UserError(f"{printable(str(path))}: not a table of allreduces ({reason})", remedy) from None
+        return read_record(path, AllreduceTable)
+    except Damaged as error:
+        raise UserError(str(error), "write one with: python -m hvdtrain bench allreduce") from None
 
 
 def fit_tables(tables: Sequence[AllreduceTable], allreduce: Allreduce) -> Link | None:

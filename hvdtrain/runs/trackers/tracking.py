@@ -16,6 +16,7 @@ from typing import Any
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics, trackers
 from hvdtrain.runs.console import log, log_to_file
+from hvdtrain.runs.metrics import MetricsReader
 from hvdtrain.runs.trackers import Tracker
 from hvdtrain.system import credentials
 from hvdtrain.system.run_end import RunEnd
@@ -37,7 +38,7 @@ class Tracking:
 
     def __init__(self, names: Sequence[str], folder: Path, content: dict[str, Any], step: int) -> None:
         self._deliveries: list[Delivery] = []
-        self._recorded = _recorded(folder) if names else {}
+        self._recorded = MetricsReader(folder / metrics.NAME).read().places if names else {}
         config = {**_public(content), "folder": str(folder.absolute()), "step": step}
         for name in names:
             try:
@@ -48,7 +49,8 @@ class Tracking:
     def log(self, record: dict[str, Any]) -> None:
         """Hand a record to all trackers; it never waits for one."""
         if self._deliveries:
-            repeated = _place(record) <= self._recorded.get(record["kind"], float("-inf"))
+            place = metrics.place_of(record["step"], record.get("epoch"))
+            repeated = place <= self._recorded.get(record["kind"], float("-inf"))
             for delivery in self._deliveries:
                 delivery.log({**record, "repeated": repeated})
 
@@ -142,21 +144,6 @@ class Delivery:
 def hanging() -> list[str]:
     """The names of trackers whose threads have not ended; they may keep a process from ending."""
     return [thread.name.removeprefix(THREADS) for thread in threading.enumerate() if thread.name.startswith(THREADS)]
-
-
-def _place(record: dict[str, Any]) -> float:
-    """Where a record is in training: its epoch, as another batch size renumbers the steps."""
-    epoch = record.get("epoch")
-    return float(epoch if isinstance(epoch, int | float) else record["step"])
-
-
-def _recorded(folder: Path) -> dict[str, float]:
-    """The place of the last record of each kind that the run has already."""
-    places: dict[str, float] = {}
-    with contextlib.suppress(OSError):
-        for record in metrics.read(folder / "metrics.jsonl"):
-            places[record["kind"]] = max(_place(record), places.get(record["kind"], float("-inf")))
-    return places
 
 
 def _public(content: Any) -> Any:

@@ -165,7 +165,8 @@ class CurveStore:
             self._readers[folder] = reader
             if len(self._readers) > MAX_READERS:
                 self._readers.popitem(last=False)
-            named = {name: reader.curve(name) for name in (*CURVES, *reader.metrics())}
+            metrics = {name: curve for name, curve in reader.evaluated().items() if name != "loss"}
+            named = {**{name: reader.curve(name) for name in CURVES}, **metrics}
             thinned = {name: curve.thinned(MAX_POINTS) for name, curve in {**reader.logged(), **named}.items() if curve}
             found = Changes.of(reader)
         curves = {
