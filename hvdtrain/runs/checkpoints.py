@@ -208,9 +208,9 @@ def _check_written(path: Path, own: Sequence[FileHash | None]) -> None:
     """
     manifest = checkpoint_folder.read_manifest(path)
     of_others = {rank_file(rank) for rank, hashed in enumerate(own, 1) if hashed}
-    checkpoint_folder.verify(manifest, manifest.sums.keys() - of_others)
+    checkpoint_folder.verify(manifest, manifest.sha256.keys() - of_others)
     for name in of_others:
-        if not os.path.isfile(path / name) or os.path.getsize(path / name) != manifest.sizes[name]:
+        if not os.path.isfile(path / name) or os.path.getsize(path / name) != manifest.bytes[name]:
             raise Damaged(path, f"{name} is not what its rank has written")
     checkpoint_folder.read_state(manifest)
 

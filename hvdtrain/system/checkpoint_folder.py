@@ -138,14 +138,6 @@ class State:
 
 
 @dataclass(frozen=True)
-class Hashes:
-    """The content of manifest.json: SHA-256, in hexadecimal digits, and bytes of each file, by name."""
-
-    sha256: dict[str, str]
-    bytes: dict[str, int]
-
-
-@dataclass(frozen=True)
 class Entry:
     """One checkpoint, as its state.json describes it."""
 
@@ -200,28 +192,28 @@ def next_number(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint's files were when it was written."""
+    """What a checkpoint's files were when it was written: the content of manifest.json."""
 
-    path: Path
+    sha256: dict[str, str]
+    """Of each file, in hexadecimal digits, by name."""
+    bytes: dict[str, int]
+    """Of each file."""
+    path: Path = Path()
     """Folder of the checkpoint."""
-    sums: dict[str, str]
-    """SHA-256 of each file, in hexadecimal digits, by name."""
-    sizes: dict[str, int]
-    """Bytes of each file."""
 
     def files_of(self, stem: str) -> tuple[str, ...]:
         """The files with the arrays of WEIGHTS or OPTIMIZER, in order. Raises Damaged if it does not list them."""
-        named = [name for name in self.sums if name.startswith(f"{stem}-")]
+        named = [name for name in self.sha256 if name.startswith(f"{stem}-")]
         return self._listed(stem, array_files(stem, min(len(named), MAX_FILES) or 1), len(named))
 
     @property
     def rank_files(self) -> tuple[str, ...]:
         """The files with what ranks 1, 2, ... have by themselves; none where they have nothing."""
-        named = [name for name in self.sums if name.startswith("rank-")]
+        named = [name for name in self.sha256 if name.startswith("rank-")]
         return self._listed("ranks", tuple(map(rank_file, range(1, min(len(named), MAX_FILES) + 1))), len(named))
 
     def _listed(self, what: str, names: tuple[str, ...], count: int) -> tuple[str, ...]:
-        if count > MAX_FILES or not self.sums.keys() >= set(names):
+        if count > MAX_FILES or not self.sha256.keys() >= set(names):
             raise Damaged(self.path, f"{MANIFEST} does not list all files of the {what}")
         return names
 
@@ -232,9 +224,9 @@ class Manifest:
 
     def check(self, name: str, digest: str, size: int) -> None:
         """Raise Damaged unless a file has this checksum and size (in bytes)."""
-        if size != (written := self.sizes.get(name)):
+        if size != (written := self.bytes.get(name)):
             raise Damaged(self.path, f"{name} has {size} bytes, of {written!r:.80} that were written")
-        if digest != self.sums.get(name):
+        if digest != self.sha256.get(name):
             raise Damaged(self.path, f"{name} is not what was written (its SHA-256 differs from that in {MANIFEST})")
 
 
@@ -252,8 +244,7 @@ def rank_file(rank: int) -> str:
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the checkpoint in folder `path`. Raises Damaged if there is none."""
-    hashes = read_record(path / MANIFEST, Hashes, MAX_BYTES)
-    return Manifest(path, hashes.sha256, hashes.bytes)
+    return replace(read_record(path / MANIFEST, Manifest, MAX_BYTES), path=path)
 
 
 def read_state(manifest: Manifest) -> State:
