@@ -19,7 +19,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Learner
 from hvdtrain.runs import metrics
 from hvdtrain.runs.lock import trained_by_this_program
-from hvdtrain.runs.records import RunConfig, read
+from hvdtrain.runs.records import read
 from hvdtrain.system import arithmetic, credentials, rank_info, resources, stacks
 from hvdtrain.system.files import read_json, write_all_atomically, write_atomically
 from hvdtrain.system.python_files import is_reference, is_script
@@ -131,7 +131,7 @@ def write_options(
     previous = {_previous(folder): path.read_bytes()} if path.exists() else {}
     written = {
         "id": run_id(folder) or secrets.token_hex(8),
-        "parent": read(path, RunConfig).parent or parent,
+        "parent": read(path, dict).get("parent", parent),
         "config": options,
         "runtime": _recorded(runtime),
         "network": network,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.runs.changes import Changes, RankEvent
-from hvdtrain.runs.records import shown
+from hvdtrain.runs.records import RunResult, shown
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.search import TRACES
 from hvdtrain.runs.step_times import WINDOW_S, StepSeconds, slow_ranks
@@ -66,7 +66,7 @@ def find_state(
         members = [*changes.members.hosts] if changes and changes.members else range(size)
         state = _state_of_living(ranks, members, max(WAITING_S, STEPS * step_s))
         return _without_lost(state, changes, size) if changes and changes.lost else state
-    if not end and (run.folder / "result.json").is_file():
+    if not end and run.result != RunResult():
         return RunState("finished")  # its end could not be recorded
     if ranks:
         quiet_s = min(view.age_s for view in ranks)

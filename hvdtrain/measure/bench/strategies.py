@@ -23,7 +23,7 @@ from hvdtrain.config.sources import check_recorded, find, from_text
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.jobs.series import JobSeries, SeriesJob
-from hvdtrain.system.files import read_json
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.views.table import Column, Section, Table, text_column
 
@@ -285,9 +285,8 @@ def read_ratios(jobs: list[BenchJob], output: Path) -> list[Ratio]:
 def _speeds(jobs: list[BenchJob], output: Path) -> Speeds:
     speeds: Speeds = {}
     for job in jobs:
-        path = output / job.name / "result.json"
-        if path.is_file():
-            speeds.setdefault(job.row.name, {})[job.repeat] = read_json(path)["images_per_s"]
+        if speed := RecordedRun(output / job.name).images_per_s:
+            speeds.setdefault(job.row.name, {})[job.repeat] = speed
     return speeds
 
 

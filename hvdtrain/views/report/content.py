@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import count_of, finite_number, printable
 from hvdtrain.views.report.comparison import bit_sentences, make_rows
 from hvdtrain.views.report.findings import findings
-from hvdtrain.views.report.rows import MOST, ReportRow, Spread, group_rows, score_form, unit_of
+from hvdtrain.views.report.rows import MOST, ReportRow, Spread, group_rows, score_form, spread, unit_of
 from hvdtrain.views.table import Column, Section, Table, text_column
 
 NONE = "—"
@@ -105,12 +104,11 @@ def class_lines(runs: Iterable[RecordedRun]) -> list[str]:
                 accuracies.setdefault(printable(name), []).append(accuracy)
     if len(accuracies) > MAX_CLASSES:
         return []
-    medians = {name: statistics.median(values) for name, values in accuracies.items()}
-    lines = []
-    for name in sorted(medians, key=lambda name: (medians[name], name)):
-        low, high = min(accuracies[name]), max(accuracies[name])
-        lines.append(f"{name}: {medians[name]:.4f}" + (f" ({low:.4f} to {high:.4f})" if low != high else ""))
-    return lines
+    spreads = [(known.median, name, known) for name, values in accuracies.items() if (known := spread(values))]
+    return [
+        f"{name}: {median:.4f}" + (f" ({known.text('.4f')})" if known.low != known.high else "")
+        for median, name, known in sorted(spreads, key=lambda one: one[:2])
+    ]
 
 
 class FigureColumn(NamedTuple):
