@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,11 @@ class RecordedRun:
         """
         time = functools.reduce(StepSeconds.plus, self.history.ranks.values(), NO_TIME)
         return (time if self.config.devices == 1 else StepSeconds(time.total - time.data, None, time.data)).shares
+
+
+def unit_of(runs: Iterable[RecordedRun]) -> str:
+    """What the rows of data of these runs are called: `images` if all are."""
+    return "images" if all(run.unit == "images" for run in runs) else "rows"
 
 
 def _shown(value: Any) -> Any:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from hvdtrain.config.score import LOSS
 from hvdtrain.errors import UserError
+from hvdtrain.runs.run import unit_of
 from hvdtrain.system.text import count_of, did_you_mean, printable
 from hvdtrain.views.run_state import STATES
 from hvdtrain.views.run_view import RunView
@@ -39,11 +40,6 @@ LEAST_NAME = 28
 """Columns of the terminal to which names of runs are wrapped at least: they differ at both ends."""
 MAX_METRICS = 6
 """Of more metrics, a terminal shows the first ones."""
-STYLES = {
-    "starting": "cyan", "training": "green", "waiting": "yellow", "restarting": "yellow", "finished": "",
-    "stopped": "yellow", "pruned": "yellow", "failed": "red", "hung": "red",
-}  # fmt: skip
-"""The color of each state."""
 
 
 class Filter(NamedTuple):
@@ -134,7 +130,7 @@ def _key(view: RunView, column: str) -> Any:
 
 
 def state_text(view: RunView) -> Text:
-    text = Text(view.state.name, f"bold {STYLES.get(view.state.name, '')}".strip())
+    text = Text(view.state.name, f"bold {STATES.get(view.state.name, '')}".strip())
     return text.append(f": {view.state.reason}", "not bold") if view.state.reason else text
 
 
@@ -166,7 +162,7 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
             *([loss] if LOSS in scores else []),
             *metrics,
             *([column("evaluated", 4, lambda view: view.run.part, 4)] if parts != ["test"] else []),
-            column(f"{unit_of(views)}/s", 4, lambda view: speed(view.images_per_s)),
+            column(f"{unit_of(view.run for view in views)}/s", 4, lambda view: speed(view.images_per_s)),
             column("epoch", 11, lambda view: short(view.values["epoch"])),
             column("time left", 10, lambda view: duration(view.left_s)),
             column("best checkpoint", 14, lambda view: view.values["best_checkpoint"], 15),
@@ -176,11 +172,6 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
         ]
     )
     return table.lines(width)
-
-
-def unit_of(views: Iterable[RunView]) -> str:
-    units = {view.run.unit for view in views}
-    return units.pop() if len(units) == 1 else "rows"
 
 
 def counted(views: Sequence[RunView]) -> str:

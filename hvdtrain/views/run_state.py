@@ -32,7 +32,11 @@ STARTING_S = 10.0
 """A run without heartbeats is starting if rank 0 touched its lock in this time, which it does every 3 s."""
 RESTARTING_S = 600.0
 """The ranks of the next attempt, or at least their lock, are there within this time, unless the launcher was killed."""
-STATES = ("starting", "training", "waiting", "restarting", "finished", "stopped", "pruned", "failed", "hung")
+STATES = {
+    "starting": "cyan", "training": "green", "waiting": "yellow", "restarting": "yellow", "finished": "",
+    "stopped": "yellow", "pruned": "yellow", "failed": "red", "hung": "red",
+}  # fmt: skip
+"""What a run does, each with its color."""
 
 
 class RunState(NamedTuple):

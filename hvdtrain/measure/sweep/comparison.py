@@ -17,8 +17,7 @@ from hvdtrain.runs.metrics import metrics_of
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.comparison import bit_sentences
-from hvdtrain.views.report.rows import score_form
-from hvdtrain.views.table import Column, Section, Table, escape, paragraph, spread, text_column, to_csv
+from hvdtrain.views.table import Column, Section, Table, escape, figure_form, paragraph, spread, text_column, to_csv
 
 NONE = "–"
 """A figure that was not measured, or a value that is not known."""
@@ -84,7 +83,7 @@ def _figures(run: RecordedRun) -> dict[str, tuple[str, float | None]]:
 def _cell(name: str, values: list[float]) -> str:
     if not values:
         return NONE
-    form = ",.0f" if name == SPEED else score_form(statistics.median(values))
+    form = ",.0f" if name == SPEED else figure_form(statistics.median(values))
     return f"{values[0]:{form}}" if len(values) == 1 else spread(values, form)
 
 

@@ -11,7 +11,7 @@ from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.errors import MissingPackage
 from hvdtrain.runs import plots
 from hvdtrain.runs.history import Curve, History
-from hvdtrain.runs.run import RecordedRun
+from hvdtrain.runs.run import RecordedRun, unit_of
 from hvdtrain.system.text import count_of, printable
 from hvdtrain.views.report.lanes import (
     WIDTH_IN,
@@ -23,7 +23,7 @@ from hvdtrain.views.report.lanes import (
     has_ranks,
     wrapped,
 )
-from hvdtrain.views.report.rows import ReportRow, unit_of
+from hvdtrain.views.report.rows import ReportRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -200,7 +200,7 @@ def _draw_base(axis: Axes, base: ReportRow, lines: dict[str, list[ReportRow]]) -
             label=textwrap.shorten(name, 46, placeholder=" …"),
         )
     axis.set_title("\n".join(textwrap.wrap(f"base: {base.label}", 46)), fontsize=9, loc="left")
-    axis.set(xlabel="replicas (whiskers: minimum to maximum)", ylabel=f"{unit_of([base])}/s", ylim=(0, None))
+    axis.set(xlabel="replicas (whiskers: minimum to maximum)", ylabel=f"{unit_of([base.run])}/s", ylim=(0, None))
     axis.set_xticks(sorted({1, *(row.run.replicas for rows in lines.values() for row in rows)}))
     axis.yaxis.set_major_formatter("{x:,.0f}")
     axis.legend(loc="upper left", bbox_to_anchor=(0, -0.3), fontsize=8, frameon=False)

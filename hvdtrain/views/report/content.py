@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from hvdtrain.config.score import ACCURACY
-from hvdtrain.runs.run import RecordedRun
+from hvdtrain.runs.run import RecordedRun, unit_of
 from hvdtrain.system.text import count_of, finite_number, printable
 from hvdtrain.views.report.comparison import bit_sentences, make_rows
 from hvdtrain.views.report.findings import findings
-from hvdtrain.views.report.rows import MOST, ReportRow, Spread, group_rows, score_form, spread, unit_of
-from hvdtrain.views.table import Column, Section, Table, text_column
+from hvdtrain.views.report.rows import MOST, ReportRow, Spread, group_rows, spread
+from hvdtrain.views.table import Column, Section, Table, figure_form, text_column
 
 NONE = "—"
 NOTE = "settings that differ from most runs"
@@ -31,7 +31,7 @@ class RunsReport:
         self.rows = make_rows(runs)
         self.groups = group_rows(self.rows)
         self.main, self.more = main_columns(self.rows), more_columns(self.rows)
-        self.legend = f"* {MOST.format(unit_of(self.rows))} of its table"
+        self.legend = f"* {MOST.format(unit_of(runs))} of its table"
         self.findings = [*bit_sentences(runs), *findings(self.groups)]
         self.unfinished, self.classes = unfinished, class_lines(runs)
         self._runs = runs
@@ -137,9 +137,9 @@ def _score(row: ReportRow) -> str:
     value = row.score
     if value is None:
         return NONE
-    details = [value.text(score_form(value.median))] if value.low != value.high else []
+    details = [value.text(figure_form(value.median))] if value.low != value.high else []
     details += [f"95 %: {row.chance.text('.3f')}"] if row.chance else []
-    return f"{value.median:{score_form(value.median)}}" + (f" ({'; '.join(details)})" if details else "")
+    return f"{value.median:{figure_form(value.median)}}" + (f" ({'; '.join(details)})" if details else "")
 
 
 def _score_column(rows: Sequence[ReportRow]) -> FigureColumn:
@@ -187,7 +187,7 @@ SPEED_AT = 1
 def main_columns(rows: Sequence[ReportRow]) -> tuple[FigureColumn, ...]:
     return (
         SIZE,
-        FigureColumn(f"{unit_of(rows)}/s (minimum to maximum, runs)", _speed),
+        FigureColumn(f"{unit_of(row.run for row in rows)}/s (minimum to maximum, runs)", _speed),
         FigureColumn("scaling efficiency", _efficiency, priority=1),
         _score_column(rows),
         FigureColumn("max difference", _difference, priority=3),
@@ -196,9 +196,10 @@ def main_columns(rows: Sequence[ReportRow]) -> tuple[FigureColumn, ...]:
 
 
 def more_columns(rows: Sequence[ReportRow]) -> tuple[FigureColumn, ...]:
+    unit = unit_of(row.run for row in rows)
     return (
         SIZE,
-        FigureColumn(f"{unit_of(rows)}/s per core", lambda row: _median(row.images_per_core_s, ",.0f")),
+        FigureColumn(f"{unit}/s per core", lambda row: _median(row.images_per_core_s, ",.0f")),
         FigureColumn("GFLOP/s per core", lambda row: _median(row.gflops_per_core, ",.1f")),
         FigureColumn("epoch, s", lambda row: _median(row.epoch_s, ".2f")),
         FigureColumn("step: computing / communication / waiting for rows", _step),
@@ -216,4 +217,4 @@ def _other_metrics(rows: Sequence[ReportRow]) -> list[tuple[str, str]]:
 
 def _metric(name: str, row: ReportRow) -> str:
     value = row.metrics.get(name)
-    return _median(value, score_form(value.median) if value else "")
+    return _median(value, figure_form(value.median) if value else "")

@@ -13,7 +13,8 @@ from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.step_times import slow_ranks
 from hvdtrain.system.text import count_of, printable
-from hvdtrain.views.report.rows import MOST, ReportRow, RowGroup, ValueRange, score_form
+from hvdtrain.views.report.rows import MOST, ReportRow, RowGroup, ValueRange
+from hvdtrain.views.table import figure_form
 
 MAX_GROUPS = 4
 """Groups whose speed the sentences have; the tables have all."""
@@ -92,8 +93,8 @@ def _scores(rows: list[ReportRow]) -> str:
     low, high = (choose(row.score.median for row in measured if row.score) for choose in (min, max))
     named = "accuracies" if name == ACCURACY else f"{printable(name)} values"
     if low == high:
-        return f"All {measured[0].part} {named} are {low:{score_form(low)}}."
-    ends = f"{measured[0].part.capitalize()} {named} are {low:{score_form(low)}} to {high:{score_form(high)}}"
+        return f"All {measured[0].part} {named} are {low:{figure_form(low)}}."
+    ends = f"{measured[0].part.capitalize()} {named} are {low:{figure_form(low)}} to {high:{figure_form(high)}}"
     choose_best = min if measured[0].is_least_best else max
     best = choose_best(measured, key=lambda row: row.score.median if row.score else 0.0)
     ranges = [row.accuracies for row in measured if row.accuracies]

@@ -10,10 +10,11 @@ import numpy as np
 
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs import plots
+from hvdtrain.runs.run import unit_of
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.stacks import TITLES
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.rows import ReportRow, Spread, unit_of
+from hvdtrain.views.report.rows import ReportRow, Spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +83,7 @@ def draw_speed(rows: list[ReportRow]) -> Figure:
         assert row.images_per_s
         axis.barh(lane, row.images_per_s.median, LANE, color=_color_of(row))
         _whiskers(axis, lane, row.images_per_s)
-    figure.supxlabel(f"{unit_of(rows)}/s (median; whiskers: minimum to maximum)", fontsize=9)
+    figure.supxlabel(f"{unit_of(row.run for row in rows)}/s (median; whiskers: minimum to maximum)", fontsize=9)
     axis.xaxis.set_major_formatter("{x:,.0f}")
     axis.locator_params(axis="x", nbins=5)
     _framework_legend(figure, rows)

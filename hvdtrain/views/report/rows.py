@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hvdtrain.config.score import ACCURACY
-from hvdtrain.runs.run import LAYERS, RecordedRun
+from hvdtrain.runs.run import LAYERS, RecordedRun, unit_of
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.stacks import TITLES
 
@@ -143,18 +143,9 @@ class WeightDifference(NamedTuple):
     reference: RecordedRun
 
 
-def score_form(value: float) -> str:
-    return ".4f" if value == 0 or 1e-3 <= abs(value) < 1e4 else ".4g"
-
-
 def named_layers(run: RecordedRun) -> tuple[str | None, ...]:
     """The settings that decide the layers; a checksum of these says more only where they are not enough."""
     return tuple(run.settings.get(name) for name in DECIDE_LAYERS)
-
-
-def unit_of(rows: Iterable[ReportRow]) -> str:
-    """What the rows of data of these runs are called: `images` if all are."""
-    return "images" if all(row.run.unit == "images" for row in rows) else "rows"
 
 
 @dataclass
@@ -174,7 +165,7 @@ class RowGroup:
 
     @property
     def unit(self) -> str:
-        return unit_of(self.rows)
+        return unit_of(row.run for row in self.rows)
 
     @property
     def fastest(self) -> ReportRow | None:

@@ -7,6 +7,7 @@ from hvdtrain.runs.metrics import MAX_NAME, metrics_of
 from hvdtrain.runs.records import shown
 from hvdtrain.system.text import format_bytes
 from hvdtrain.views.run_view import RunView
+from hvdtrain.views.table import figure_form
 
 LARGE = 1e9
 """From here on numbers are written with an exponent."""
@@ -19,9 +20,7 @@ def speed(value: float | None) -> str:
 
 
 def decimal(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3g}"
+    return "" if value is None else f"{value:{figure_form(value)}}"
 
 
 def tested(view: RunView) -> dict[str, str]:

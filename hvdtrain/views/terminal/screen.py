@@ -18,8 +18,7 @@ from hvdtrain.runs.metrics import NAME
 from hvdtrain.runs.plots import widened
 from hvdtrain.system.text import count_of, format_ranks
 from hvdtrain.views.details import LEVELS, LogMessage, joined_messages, last_messages
-from hvdtrain.views.listing import STYLES
-from hvdtrain.views.run_state import RankView
+from hvdtrain.views.run_state import STATES, RankView
 from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import CellsOf, Column, Table
 from hvdtrain.views.terminal import figures
@@ -91,7 +90,7 @@ def cut(lines: Iterable[Text], width: int) -> list[Text]:
 
 
 def title_lines(view: RunView, width: int) -> list[Text]:
-    color = "yellow" if view.state.name == "training" and view.state.reason else STYLES.get(view.state.name, "")
+    color = "yellow" if view.state.name == "training" and view.state.reason else STATES.get(view.state.name, "")
     reason = textwrap.wrap(view.state.reason, max(width - 2, 10), max_lines=REASON_LINES, placeholder=" ...")
     framework, model, data, started = (view.values[name] for name in ("framework", "model", "data", "started"))
     target = f"{model} on {data}" if model and data else model
