@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
-from hvdtrain.runs.records import Record
+from hvdtrain.runs.records import RunResult, read
 from hvdtrain.system.resources import CGROUP_ROOT
+from hvdtrain.views.run_state import read_beats
 
 PERIOD_US = 20_000
 LOG_EVERY = 10
@@ -103,10 +104,9 @@ def training(run: Path, ranks: int, job: subprocess.Popen[str]) -> list[int]:
     """The process ids of a job's ranks, as soon as all have made a step."""
     end = time.monotonic() + START_S
     while time.monotonic() < end and job.poll() is None:
-        beats = [Record.read(run / "heartbeats" / f"rank-{rank}.json") for rank in range(ranks)]
-        pids = [beat.count("pid") for beat in beats if beat.count("step")]
+        pids = [beat.pid for beat in read_beats(run).values() if beat.step]
         if len(pids) == ranks:
-            return [pid for pid in pids if pid]
+            return pids
         time.sleep(0.05)
     job.terminate()
     sys.exit(f"the job makes no steps: {job.communicate()[1][-2000:]}")
@@ -118,7 +118,7 @@ def measured(run: Path, steps: int) -> Measured:
     speeds = [one["images_per_s"] for one in records if one["kind"] == "train" and one["step"] > steps / 2]
     moved = [one["counts"] for one in records if one["kind"] == "shards"]
     return Measured(
-        statistics.median(speeds), moved[-1] if moved else [], Record.read(run / "result.json").text("parameters")
+        statistics.median(speeds), moved[-1] if moved else [], read(run / "result.json", RunResult).parameters
     )
 
 

@@ -88,7 +88,8 @@ def make_run(folder: Path, records: Path, ranks: int, has_end: bool) -> None:
     config = {"config": to_record(Config()), "ranks": ranks, "steps": 20_000, "started": "2026-05-01T14:03:11+0000"}
     (folder / "config.json").write_text(json.dumps(config))
     for rank in range(ranks):
-        beat = {"rank": rank, "pid": 1000, "host": "node1", "step": 9999, "doing": "step", "idle_s": 0.1, "number": 7}
+        beat = {"rank": rank, "pid": 1000, "host": "node1", "step": 9999}
+        beat |= {"doing": "step", "waits": True, "idle_s": 0.1, "number": 7}
         (folder / "heartbeats" / f"rank-{rank}.json").write_text(json.dumps(beat))
         lines = (f"2026-05-01 14:03:{second:02},000 INFO epoch {second}/60: train loss 1.5\n" for second in range(60))
         (folder / "logs" / f"rank-{rank}.log").write_text("".join(lines))
