@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from hvdtrain.system.checkpoint_folder import SavedArithmetic
 from hvdtrain.system.files import Damaged, read_record
 from hvdtrain.system.text import printable
 
@@ -48,7 +50,7 @@ class RunConfig(FileRecord):
     versions: dict[str, Any] | None = None
     host: dict[str, Any] | None = None
     """That of rank 0."""
-    arithmetic: dict[str, Any] | None = None
+    arithmetic: SavedArithmetic | None = None
     started: str = ""
 
     def text(self, name: str) -> str:
@@ -162,7 +164,7 @@ def as_text(value: Any) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else printable(str(value))
 
 
-def texts(values: dict[str, Any] | None) -> dict[str, str]:
+def texts(values: Mapping[str, object] | None) -> dict[str, str]:
     """All values that are text or numbers, as text."""
     known = (values or {}).items()
     return {printable(name): as_text(value) for name, value in known if isinstance(value, str | int | float)}
