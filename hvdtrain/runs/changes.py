@@ -28,10 +28,7 @@ RankList = Annotated[list[Rank], MOST]
 
 
 class RankEvent(NamedTuple):
-    """Something that happened, in a line."""
-
     kind: str
-    """One of the above."""
     step: int
     epoch: float | None
     time: float
@@ -56,7 +53,6 @@ class Happened(msgspec.Struct, tag_field="kind"):
     time: float = 0.0
 
     def event(self, kind: str, rank: int | None, text: str) -> RankEvent:
-        """It, as a line of a rank."""
         return RankEvent(kind, self.step, self.epoch, self.time, rank, text)
 
 
@@ -68,7 +64,6 @@ class MembersRecord(Happened, tag="members"):
     names: list[str] = msgspec.field(name="hosts", default_factory=list)
     """The host of each; empty if it is not known."""
     leaving: Annotated[list[LostRank], MOST] = msgspec.field(name="lost", default_factory=list)
-    """Ranks that were lost at this step."""
     joined: RankList = []
     number: Count = 0
     seconds: Seconds = 0.0
@@ -87,7 +82,6 @@ class MembersRecord(Happened, tag="members"):
 
     @property
     def lost(self) -> dict[int, str]:
-        """Why each rank was lost."""
         return {lost.rank: shown(lost.why) for lost in self.leaving}
 
 
@@ -135,8 +129,6 @@ class Audited(msgspec.Struct):
 
 @dataclass
 class Changes:
-    """All that happened to the ranks of a run."""
-
     changes: list[RankEvent] = field(default_factory=list)
     """In the order in which they began: a loss, and that the rank joined again, are one."""
     members: MembersRecord | None = None

@@ -68,19 +68,16 @@ def open_log(folder: Path, rank: int, on_console: bool) -> None:
 
 
 def close_log() -> None:
-    """Close what `open_log` opened."""
     for handler in list(log.handlers):
         log.removeHandler(handler)
         handler.close()
 
 
 def open_folder() -> Path | None:
-    """The folder of the run whose log is open."""
     return next((handler.folder for handler in log.handlers if isinstance(handler, RankLog)), None)
 
 
 def open_rank() -> int | None:
-    """The rank whose log is open."""
     return next((handler.rank for handler in log.handlers if isinstance(handler, RankLog)), None)
 
 
@@ -174,7 +171,6 @@ class ProgressBar:
         self._progress.console.print(lines, highlight=False, markup=False, soft_wrap=True)
 
     def stop(self) -> None:
-        """Remove the bar."""
         self._progress.stop()
 
 

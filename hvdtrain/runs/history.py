@@ -26,7 +26,6 @@ class Curve(NamedTuple):
         return bool(self.values)
 
     def add(self, epoch: float, step: int, value: float) -> None:
-        """Add the next point."""
         self.epochs.append(epoch)
         self.steps.append(step)
         self.values.append(value)
@@ -86,9 +85,7 @@ class History(NamedTuple):
 
     train_loss: Curve
     evaluated_loss: Curve
-    """That of the evaluations."""
     metrics: dict[str, Curve]
-    """Those of the evaluations, by name."""
     logged: dict[str, Curve]
     """Those that a script logged, see `HistoryReader.logged`."""
     part: str
@@ -128,7 +125,6 @@ class HistoryReader(MetricsReader):
         return {saved.step: saved for saved in self.of_kind("checkpoint").typed(SavedHash)}
 
     def history(self) -> History:
-        """The curves, and the times of ranks."""
         ranks = summed(self.of_kind("train"), has_changed=bool(self.of_kind("members")))
         evaluated = self.evaluated()
         part = self.part if evaluated else ""

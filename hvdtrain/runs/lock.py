@@ -85,7 +85,6 @@ class RunLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process has it."""
         return self._holder is not None
 
     def acquire(self, folder: Path) -> None:

@@ -136,7 +136,6 @@ class MetricsReader:
         self._path, self._limit, self._most = path, limit, most
         self._marks = [_mark(kind) for kind in only]
         self.error: OSError | None = None
-        """Why the file could not be read."""
         self._reset(None)
 
     def _reset(self, identity: tuple[int, int] | None) -> None:
@@ -187,7 +186,6 @@ class MetricsReader:
             self._size += len(kept) - before
 
     def of_kind(self, kind: str) -> Records:
-        """The records of one kind."""
         return Records([line for _, _, line in self._kept.get(kind, ())])
 
     def all(self, kinds: Collection[str] = (), most: int = MAX_SHOWN) -> Records:

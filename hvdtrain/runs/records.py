@@ -81,8 +81,6 @@ class EvaluationRecord(FileRecord):
 
 
 class BestEvaluations(FileRecord):
-    """Those of the best checkpoint."""
-
     validation: EvaluationRecord | None = None
     test: EvaluationRecord | None = None
 
@@ -133,8 +131,6 @@ class AttemptRecord(FileRecord):
 
 
 class FindingRecord(FileRecord):
-    """What the doctor found."""
-
     status: str = ""
     text: str = ""
     remedy: str = ""

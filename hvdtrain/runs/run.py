@@ -69,7 +69,6 @@ class RecordedRun:
 
     @property
     def evaluated(self) -> metrics.Values:
-        """The newest evaluation while it trained."""
         return self.last_records.get(self.part, {})
 
     @property
@@ -135,7 +134,6 @@ class RecordedRun:
 
     @functools.cached_property
     def host(self) -> dict[str, str]:
-        """The host of rank 0."""
         return texts(self.config.host)
 
     @functools.cached_property
@@ -192,7 +190,6 @@ class RecordedRun:
 
     @property
     def score(self) -> Score | None:
-        """That by which it is compared."""
         return self.score_of(self.chosen.loss, self.tested)
 
     def score_of(self, loss: float | None, metrics: dict[str, float]) -> Score | None:
@@ -217,7 +214,6 @@ class RecordedRun:
 
     @property
     def test_rows(self) -> int | None:
-        """Rows that the accuracy is a share of."""
         return self.chosen.rows or self.chosen.test_rows or None
 
     @functools.cached_property

@@ -128,7 +128,6 @@ class LogMessage(NamedTuple):
     time: str
     """Date and time by that host's clock, `2026-05-01 14:03:11`."""
     ranks: list[int]
-    """That have it in their logs."""
     level: str
     text: str
 

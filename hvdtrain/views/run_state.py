@@ -41,7 +41,6 @@ STATES = {
 
 class RunState(NamedTuple):
     name: str
-    """One of STATES."""
     reason: str = ""
     """Why it waits, or how it ended."""
     rank: int | None = None
@@ -156,8 +155,6 @@ def read_beats(folder: Path) -> dict[int, Heartbeat]:
 
 @dataclass(frozen=True)
 class RankView:
-    """A rank as it is shown."""
-
     beat: Heartbeat
     age_s: float
     """Seconds since its heartbeat last changed."""

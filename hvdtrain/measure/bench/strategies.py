@@ -256,7 +256,6 @@ class Ratio(NamedTuple):
     """Horovod in one framework and with one number of ranks, over Gloo or MPI."""
 
     horovod: str
-    """Its row."""
     fastest: str
     """The row with the largest median of the other strategies over ranks."""
     ranks: int

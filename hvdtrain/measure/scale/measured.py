@@ -142,8 +142,6 @@ def _spread(run: RecordedRun) -> float | None:
 
 
 class TableRow(msgspec.Struct):
-    """A library's allreduces of one size."""
-
     library: str
     bytes: Count
     runs: list[Annotated[float, msgspec.Meta(ge=SMALLEST, le=LARGEST)]]

@@ -213,7 +213,6 @@ class EarlyEnd:
     """Watches the run of a trial while it trains, and asks it to stop when its scores are worse than others."""
 
     def __init__(self, trial: optuna.Trial, folder: Path) -> None:
-        """folder: of the run."""
         self._trial, self._folder = trial, folder
         self._reported = len(trial.storage.get_trial(trial._trial_id).intermediate_values)
         self._reader = MetricsReader(folder / metrics.NAME, only=EVALUATIONS)

@@ -88,7 +88,6 @@ class Delivery:
         self._thread.start()
 
     def log(self, record: dict[str, Any]) -> None:
-        """Hand over a record."""
         if self._waiting.qsize() < MAX_WAITING:
             self._waiting.put(copy.deepcopy(record))
         else:

@@ -46,9 +46,7 @@ class Shown(NamedTuple):
     hashes: Mapping[int, SavedHash]
     """Of the weights at checkpoints, by step."""
     scores: Mapping[int, float]
-    """Of evaluations, by step."""
     changes: Changes
-    """Of the ranks."""
 
     @classmethod
     def read(cls, view: RunView, metrics: HistoryReader | None = None) -> Shown:
