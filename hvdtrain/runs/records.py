@@ -53,6 +53,14 @@ class RunConfig(FileRecord):
     arithmetic: SavedArithmetic | None = None
     started: str = ""
 
+    @property
+    def began(self) -> float:
+        """`started` in seconds since 1970; 0 if it is not known."""
+        try:
+            return datetime.strptime(self.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        except (ValueError, OverflowError):
+            return 0.0
+
     def text(self, name: str) -> str:
         """The text of an option; empty if it is none."""
         value = {**self.runtime, **self.options}.get(name)
@@ -164,11 +172,3 @@ def texts(values: Mapping[str, object] | None) -> dict[str, str]:
     """All values that are text or numbers, as text."""
     known = (values or {}).items()
     return {printable(name): as_text(value) for name, value in known if isinstance(value, str | int | float)}
-
-
-def seconds_of(started: str) -> float | None:
-    """The time at which a run started, as its record has it, in seconds since 1970."""
-    try:
-        return datetime.strptime(started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except (ValueError, OverflowError):
-        return None

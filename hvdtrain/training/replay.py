@@ -20,7 +20,7 @@ from hvdtrain.runs import console, metrics
 from hvdtrain.runs.console import log
 from hvdtrain.runs.history import HistoryReader
 from hvdtrain.runs.records import RunConfig, texts
-from hvdtrain.runs.sessions import resumed_from, sessions
+from hvdtrain.runs.sessions import deciding_options, resumed_from, sessions
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import to_json
@@ -69,14 +69,14 @@ def choose(folder: Path, first: int | None = None, last: int | None = None, stra
         raise UserError(reason, f"give --from with one of {[*starts]}, and --to with one of {[*hashes]}")
     times = [record.get("time") for record in reader.of_kind("train") if first < record["step"] <= last]
     trained = [
-        [known[0], *(session for session in known if session.started <= time)][-1]
+        [known[0], *(session for session in known if session.began <= time)][-1]
         for time in (*times, hashes[last].time)
         if isinstance(time, int | float)
     ]
-    record, options = trained[-1].record, trained[-1].options
-    for session in trained:
-        if changed := [name for name, value in session.options.items() if options.get(name) != value]:
-            others = ", ".join(f"--{key(name)} {session.options[name]!s:.80}" for name in changed)
+    record, options = trained[-1], deciding_options(trained[-1])
+    for session in map(deciding_options, trained):
+        if changed := [name for name, value in session.items() if options.get(name) != value]:
+            others = ", ".join(f"--{key(name)} {session[name]!s:.80}" for name in changed)
             reason = f"{folder} trained some of the steps {first} to {last} with {others}, others not"
             raise UserError(reason, "give by --from and --to a part with the same options")
     model = record.text("model")

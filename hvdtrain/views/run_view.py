@@ -15,7 +15,7 @@ from hvdtrain.config.score import ACCURACY, LOSS, Score
 from hvdtrain.errors import UserError
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import HAPPENED, MAX_NAME, NAME, MetricsReader, metrics_of
-from hvdtrain.runs.records import RunResult, seconds_of, shown
+from hvdtrain.runs.records import RunResult, shown
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.search import find_runs
 from hvdtrain.system.checkpoint_folder import run_of
@@ -175,9 +175,7 @@ class RunFollower:
     def _changes(self, run: RecordedRun, size: int) -> Changes:
         """What happened to the ranks of the job that trains now; nothing of an earlier one."""
         changes = Changes.of(self._happened.read())
-        since = seconds_of(run.config.started)
-        is_earlier = changes.members and since is not None and changes.members.time < since
-        return Changes() if is_earlier else changes
+        return Changes() if changes.members and changes.members.time < run.config.began else changes
 
 
 def _have_changed(ranks: Sequence[RankView], size: int) -> bool:

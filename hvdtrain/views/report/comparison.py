@@ -18,7 +18,7 @@ from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.records import texts
 from hvdtrain.runs.run import LAYERS, RecordedRun
-from hvdtrain.runs.sessions import SAME_STEPS, resumed_from, sessions
+from hvdtrain.runs.sessions import SAME_STEPS, deciding_options, resumed_from, sessions
 from hvdtrain.system.text import to_json
 from hvdtrain.views.report.rows import ReportRow, Scaling, WeightDifference, named_layers
 
@@ -224,7 +224,7 @@ def bit_groups(runs: Iterable[RecordedRun]) -> list[BitGroup]:
 def _has_one_setting(run: RecordedRun) -> bool:
     """Whether it trained with the same options in all its sessions, and not from a checkpoint of another run."""
     known = sessions(run.folder)
-    settings = {to_json(session.options) for session in known}
+    settings = {to_json(deciding_options(session)) for session in known}
     return len(settings) < 2 and not (known and resumed_from(known))
 
 
