@@ -23,7 +23,7 @@ from typing import Any, Literal
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, Stopped
 from hvdtrain.system import credentials, rank_info, start_folder
 from hvdtrain.system.checkpoint_folder import Entry, newest_whole
-from hvdtrain.system.files import Damaged, converted, read_json, read_record, write_atomically
+from hvdtrain.system.files import Damaged, converted, read_record, write_atomically
 from hvdtrain.system.processes import describe_status
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.run_steps import last_step, time_of_files
@@ -234,8 +234,8 @@ class RunEnd:
 
 def run_id(folder: Path) -> str:
     """The id of the run in a folder, which restarts do not change; empty where there is none yet, or none is valid."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        value = read_json(folder / "config.json")["id"]
+    with contextlib.suppress(Damaged, ValueError):  # ValueError for a name that no folder has
+        value = read_record(folder / "config.json", dict[str, Any]).get("id")
         return value if isinstance(value, str) and RUN_ID.fullmatch(value) else ""
     return ""
 

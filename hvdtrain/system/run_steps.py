@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from hvdtrain.system.files import file_system_time, last_bytes, read_json
+from hvdtrain.system.files import Damaged, decoded, file_system_time, last_bytes, read_record
 
 END_BYTES = 1 << 16
 """Of the metrics, in which the newest record is looked for."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What heartbeats and records of metrics have."""
+
+    step: int
 
 
 def last_step(folder: Path | None, since: float = 0.0) -> int | None:
@@ -27,8 +34,8 @@ def last_step(folder: Path | None, since: float = 0.0) -> int | None:
     except OSError:
         return None
     for path in paths:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            steps += [int(read_json(path)["step"])] if os.path.getmtime(path) >= began else []
+        with contextlib.suppress(OSError, Damaged):
+            steps += [read_record(path, Stepped).step] if os.path.getmtime(path) >= began else []
     if paths and folder:
         with contextlib.suppress(OSError):
             steps += _recorded_steps(folder / "metrics.jsonl", began)
@@ -39,8 +46,8 @@ def _recorded_steps(path: Path, began: float) -> list[int]:
     """The step of the newest record of a run's metrics, if it was written since then. Raises OSError."""
     lines = last_bytes(path, END_BYTES).splitlines() if os.path.getmtime(path) >= began else []
     for line in reversed(lines):
-        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # a part of a line, or no record
-            return [int(json.loads(line)["step"])]
+        with contextlib.suppress(Damaged):  # a part of a line, or no record
+            return [decoded(path, line, Stepped).step]
     return []
 
 
