@@ -50,6 +50,7 @@ FAULTS = {
     "cable": Fault(lost_ranks.cable, ("horovodrun",)),
     "ask": Fault(other_faults.ask),
     "output": Fault(other_faults.full_output),
+    "file": Fault(other_faults.stop_file),
     "interrupt": Fault(other_faults.interrupt),
     "flip": Fault(checkpoint_files.flip),
     "full": Fault(disks.full),

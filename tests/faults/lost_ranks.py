@@ -103,7 +103,7 @@ def _sleep(suite: Suite, launcher: str, framework: str, program: str, title: str
     suite.check_weights(job)
     job.check_time(detected - began, HANG_S + 5, "it was detected")
     named = next(line for at, line in job.lines if at == detected)
-    if "in inject, step 5, and the other ranks wait for it" not in named or "rank 1 (process " not in named:
+    if "in sleep, step 5, and the other ranks wait for it" not in named or "rank 1 (process " not in named:
         raise Mismatch(f"the job did not name rank 1 and its place in the code:\n{job.output}")
     if "no heartbeat of" in job.output:
         raise Mismatch(f"a rank that runs was named:\n{job.output}")

@@ -11,17 +11,19 @@ import time
 from support.jobs import start
 
 from faults.suite import Row, Suite
-from faults.watched_job import STEPS, Mismatch, WatchedJob
+from faults.watched_job import EVERY, STEPS, Mismatch, WatchedJob
+from hvdtrain.runs import checkpoints
+from hvdtrain.system.run_end import RunEnd
 
 REDIRECTIONS = {"a full disk": "> /dev/full 2>&1", "a closed pipe": "2>&1 | true", "nobody": "2>&1 | sleep 30"}
 
 
 def ask(suite: Suite, launcher: str, framework: str) -> Row:
-    """A signal to the launcher or to a rank, or a file in the run's folder.
+    """A signal to the launcher or to a rank.
 
     The job writes a checkpoint and exits with status 75, and the same command continues it.
     """
-    name = suite.random.choice(["SIGTERM", "SIGINT", "SIGUSR1", "STOP"])
+    name = suite.random.choice(["SIGTERM", "SIGINT", "SIGUSR1"])
     return _ask(suite, launcher, framework, name, suite.random.choice(["launcher", "rank 0", "rank 1"]))
 
 
@@ -30,17 +32,27 @@ def interrupt(suite: Suite, launcher: str, framework: str) -> Row:
     return dataclasses.replace(_ask(suite, launcher, framework, "SIGINT", "launcher"), fault="Ctrl-C")
 
 
+def stop_file(suite: Suite, launcher: str, framework: str) -> Row:
+    """A file in the run's folder: as with the other requests."""
+    return _ask(suite, launcher, framework, "STOP", "run's folder")
+
+
 def _ask(suite: Suite, launcher: str, framework: str, name: str, target: str) -> Row:
     job = suite.job(launcher, framework)
     job.wait_for_step(suite.random.randrange(2, STEPS - 8))
     if name == "STOP":
-        target = "run's folder"
         (job.run / "STOP").touch()
     else:
         os.kill(job.process.pid if target == "launcher" else job.pid(int(target[-1])), getattr(signal, name))
     asked = time.time()
-    reported = job.reported(f"was asked to stop by {'' if name == 'STOP' else name}", asked, 30)
+    by = str((job.run / name).relative_to(job.folder)) if name == "STOP" else name
+    reported = job.reported(f"was asked to stop by {by}; the checkpoint of step", asked, 30)
     job.end(75)
+    end = RunEnd.read(job.run)
+    if "resume with --resume runs/run" not in job.output or (end.status, end.exit_status) != ("stopped", 75):
+        raise Mismatch(f"{end}:\n{job.output}")
+    if "uncaught exception" in job.output or (job.run / "STOP").exists():
+        raise Mismatch(f"a library was not shut down, or the request is still there:\n{job.output}")
     suite.check_resumes(job)
     return Row(f"{name} to the {target}", launcher, framework, reported - asked, None, 0)
 
@@ -84,6 +96,11 @@ def nan(suite: Suite, launcher: str, framework: str) -> Row:
     job = WatchedJob(suite.new_folder(), launcher, framework, "nan")
     job.end(1)
     job.reported("rank 1: loss is not finite at step 5, in training rows", 0, 1)
+    end = RunEnd.read(job.run)
+    if (end.status, end.exit_status, end.rank) != ("failed", 1, 1) or "uncaught exception" in job.output:
+        raise Mismatch(f"{end}:\n{job.output}")
+    if checkpoints.newest(job.run)[1].position.step > EVERY:
+        raise Mismatch("values that are not finite were saved")
     return Row("NaN on a rank", launcher, framework, state="ended, rank, step and images named")
 
 

@@ -28,40 +28,53 @@ def suite(tmp_path_factory):
 
 
 MATRIX = pytest.mark.matrix
-DISK, BITS = pytest.mark.guarantee("full-disk"), pytest.mark.guarantee("same-bits")
-SURVIVES = pytest.mark.guarantee("survive-lost-ranks")
-HANG = [pytest.mark.guarantee("restart-after-hang"), pytest.mark.guarantee("hung-rank")]
+SHORT = {
+    ("kill", NUMPY): ["restart-after-kill"],
+    ("disk", NUMPY): ["full-disk"],
+    ("sleep", NUMPY): ["restart-after-hang", "hung-rank"],
+    ("interrupt", NUMPY): ["stop-and-resume"],
+    ("file", NUMPY): ["stop-and-resume"],
+    ("nan", FASTEST): ["not-finite"],
+}
+"""Faults and frameworks under `local`, and the guarantees that they prove."""
+LONG = {
+    ("full", "local"): ("mxnet", "torch"),
+    ("kill", "local"): ("mxnet", "torch"),
+    ("sleep", "mpirun"): ("mxnet",),
+    ("sleep", "horovodrun"): ("torch", "tensorflow"),
+    ("freeze", "mpirun"): ("tensorflow",),
+    ("ranks", "local"): ("mxnet", "torch", "tensorflow"),
+    ("survive", "local"): (FASTEST,),
+    ("stall", "local"): (FASTEST,),
+    ("skew", "local"): (FASTEST,),
+    ("slow", "local"): ("torch",),
+    ("gone", "local"): ("torch",),
+    ("suspend", "local"): ("tensorflow",),
+    ("suspend", "mpirun"): ("mxnet",),
+    ("suspend", "horovodrun"): ("torch",),
+    ("interrupt", "local"): ("tensorflow",),
+    ("file", "horovodrun"): ("mxnet", "tensorflow"),
+    ("nan", "local"): ("torch", "tensorflow"),
+}
+"""Faults and launchers of the matrix, and frameworks."""
+PROVES = {"full": "full-disk", "ranks": "same-bits", "survive": "survive-lost-ranks"}
 
 
-@pytest.mark.parametrize(
-    ("fault", "framework", "launcher"),
-    [
-        pytest.param("disk", NUMPY, "local", marks=DISK),
-        pytest.param("sleep", NUMPY, "local", marks=HANG),
-        *(pytest.param("full", framework, "local", marks=[DISK, MATRIX]) for framework in (FASTEST, "torch")),
-        pytest.param("sleep", "mxnet", "mpirun", marks=[*HANG, MATRIX]),
-        *(
-            pytest.param("sleep", framework, "horovodrun", marks=[*HANG, MATRIX])
-            for framework in ("torch", "tensorflow")
-        ),
-        *(
-            pytest.param("ranks", framework, "local", marks=[BITS, MATRIX])
-            for framework in (FASTEST, "torch", "tensorflow")
-        ),
-        pytest.param("survive", FASTEST, "local", marks=[SURVIVES, MATRIX]),
-        *(pytest.param(fault, FASTEST, "local", marks=MATRIX) for fault in ("stall", "skew")),
-        *(pytest.param(fault, "torch", "local", marks=MATRIX) for fault in ("slow", "gone")),
-        pytest.param("suspend", "mxnet", "mpirun", marks=MATRIX),
-        pytest.param("suspend", "torch", "horovodrun", marks=MATRIX),
-        *(pytest.param(fault, "tensorflow", "local", marks=MATRIX) for fault in ("suspend", "interrupt")),
-    ],
-)
+def fault_cases():
+    for (fault, framework), names in SHORT.items():
+        yield pytest.param(fault, framework, "local", marks=[pytest.mark.guarantee(name) for name in names])
+    for (fault, launcher), frameworks in LONG.items():
+        marks = [MATRIX, *(pytest.mark.guarantee(PROVES[name]) for name in {fault} & PROVES.keys())]
+        yield from (pytest.param(fault, framework, launcher, marks=marks) for framework in frameworks)
+
+
+@pytest.mark.parametrize(("fault", "framework", "launcher"), [*fault_cases()])
 def test_fault(suite, fault, framework, launcher):
     """The job ends with a message, or restarts, and ends at the weights of an undisturbed job."""
     suite.shards = 0
     row = FAULTS[fault].inject(suite, launcher, framework)
     assert row.ran
-    assert row.state.endswith("same hash" if fault in ("ranks", "survive") else "same weights")
+    assert row.state.endswith({"ranks": "same hash", "survive": "same hash", "nan": "named"}.get(fault, "same weights"))
 
 
 @MATRIX

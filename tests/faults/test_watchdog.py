@@ -28,10 +28,8 @@ def command(program, framework, by, *options):
     ("framework", "options", "by"),
     [
         (NUMPY, ("--strategy", "ring"), "local"),
-        pytest.param("torch", ("--strategy", "ring"), "local", marks=MATRIX),
         pytest.param("torch", ("--strategy", "ddp"), "local", marks=MATRIX),
         pytest.param("mxnet", (), "gloo", marks=MATRIX),
-        pytest.param("tensorflow", (), "mpirun", marks=MATRIX),
     ],
 )
 def test_stopped_rank_is_named_and_the_job_ends(tmp_path, framework, options, by):

@@ -1,80 +1,19 @@
-"""A job that is asked to stop writes a checkpoint, says how to resume, and resumes to identical weights.
+"""Signals before the first step and after the last one, `--resume auto`, and ranks that start late.
 
-Needs processes: signals to a launcher and to ranks, and their exit statuses.
+Needs processes: signals, and their exit statuses. `faults/test_chaos.py` asks jobs to stop while they train.
 """
 
-import os
 import signal
 import time
 from pathlib import Path
 
 import pytest
 from faults.watched_job import NUMPY
-from support.jobs import (
-    PROGRAMS,
-    distance,
-    finish,
-    launcher,
-    newest,
-    pids_of_ranks,
-    run,
-    start,
-    train_several,
-    wait_for,
-)
+from support.jobs import PROGRAMS, distance, finish, launcher, newest, run, several, start, wait_for
 from support.stack import FASTEST
 
-from hvdtrain.system.run_end import RunEnd
-
-LONG = ("--epochs", "40", "--log-every", "5")
 SINGLE = ("--strategy", "single")
 MATRIX = pytest.mark.matrix
-
-
-def slowly(framework, by, ranks, *options):
-    return [*launcher(by, ranks), "python", str(PROGRAMS), "slowly", framework, *LONG, *options]
-
-
-CASES = [
-    (NUMPY, ("--strategy", "ring"), "local", 2, "SIGINT to the launcher"),
-    ("mxnet", ("--strategy", "module"), "local", 2, "a file"),
-    pytest.param("tensorflow", ("--strategy", "keras-fit-single"), "alone", 1, "SIGTERM to rank 0", marks=MATRIX),
-    pytest.param(NUMPY, SINGLE, "alone", 1, "SIGHUP to rank 0", marks=MATRIX),
-    pytest.param("torch", ("--strategy", "ddp"), "local", 2, "SIGUSR1 to rank 1", marks=MATRIX),
-    pytest.param("mxnet", (), "mpirun", 2, "SIGUSR1 to rank 1", marks=MATRIX),
-    *(pytest.param(framework, (), "gloo", 2, "a file", marks=MATRIX) for framework in ("mxnet", "tensorflow")),
-]
-
-
-@pytest.mark.guarantee("stop-and-resume")
-@pytest.mark.parametrize(("framework", "options", "by", "ranks", "how"), CASES)
-def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
-    command = slowly(framework, by, ranks, *options, "--name", "run")
-    process, run_folder = start(command, tmp_path, HVDTRAIN_TEST_STEP_S="0.01"), tmp_path / "runs" / "run"
-    pids = pids_of_ranks(run_folder, ranks)
-    number = getattr(signal, how.split()[0], None)
-    if number is None:
-        (run_folder / "STOP").touch()
-    else:
-        os.kill(process.pid if how.endswith("launcher") else pids[int(how[-1])], number)
-    status, output = finish(process, 60)
-    # horovodrun and mpirun have an exit status of their own if a rank does not end with 0.
-    assert status == 75 if by in ("local", "alone") else status != 0, output
-    expected = str(run_folder.relative_to(tmp_path) / "STOP") if number is None else how.split()[0]
-    assert f"was asked to stop by {expected}; the checkpoint of step" in output
-    assert "resume with --resume runs/run" in output
-    assert "uncaught exception" not in output, "Horovod is shut down before the first rank ends"
-    assert not (run_folder / "STOP").exists()
-    assert (RunEnd.read(run_folder).status, RunEnd.read(run_folder).exit_status) == ("stopped", 75)
-    stopped = newest(run_folder)
-    last = ("--max-steps", str(stopped.position.step + 7))
-    runs = {"resumed": ("--resume", "runs/run", *LONG, *last), "straight": (*options, *LONG, *last)}
-    # A process can start torch.distributed only once.
-    for some in [{name: own} for name, own in runs.items()] if "ddp" in options else [runs]:
-        train_several(tmp_path, framework, some, "local" if by == "gloo" else by, ranks)
-    resumed, straight = (newest(tmp_path / "runs" / name) for name in runs)
-    assert resumed.position.step == straight.position.step > stopped.position.step
-    assert distance(resumed.weights, straight.weights) == 0
 
 
 def test_signals_before_the_first_step_and_after_the_last_one(tmp_path):
@@ -95,14 +34,13 @@ def test_signals_before_the_first_step_and_after_the_last_one(tmp_path):
 def test_auto_resume_starts_a_run_and_then_resumes_it(tmp_path):
     """As a batch system restarts a job with the same command line."""
     (tmp_path / "runs" / "run" / "checkpoints").mkdir(parents=True)  # an attempt that ended before its first one
-    options = ("--resume", "auto", "--checkpoint-every", "4")
-    for name, last, given in (("run", 6, options), ("run", 11, options), ("straight", 11, ())):
-        command = slowly(NUMPY, "alone", 1, *SINGLE, "--name", name, *given, "--max-steps", str(last))
-        status, output = run(command, tmp_path, HVDTRAIN_TEST_STEP_S="0")
-        assert status == 0, output
-        assert newest(tmp_path / "runs" / name).position.step == last
+    steps = ("--max-steps", "6"), ("--max-steps", "11")
+    auto = (*SINGLE, "--name", "run", "--resume", "auto", "--checkpoint-every", "4")
+    trainings = [*((*auto, *last) for last in steps), (*SINGLE, "--name", "straight", *steps[1])]
+    status, output = run(several(NUMPY, trainings, "alone", 1), tmp_path)
+    assert status == 0 and "resumed from runs/run/checkpoints/step-00000006" in output, output
     resumed, straight = (newest(tmp_path / "runs" / name) for name in ("run", "straight"))
-    assert distance(resumed.weights, straight.weights) == 0
+    assert resumed.position == straight.position and distance(resumed.weights, straight.weights) == 0
 
 
 # --start-timeout limits the start of a library: not sooner, and not much later; the missing rank is named.

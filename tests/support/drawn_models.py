@@ -1,11 +1,9 @@
 """Draws models and scripts, and trains each in all ways: by a loop of its framework, and by hvdtrain on 1 to 3 ranks.
 
-usage: python -m support.drawn_models FRAMEWORK [--seeds FIRST:LAST] [--minutes N] [--only TEXT] [--ways PATTERN]
-       python -m support.drawn_models "Drawn(...)" [--ways PATTERN]
+usage: python -m support.drawn_models FRAMEWORK|"Drawn(...)" [--seeds FIRST:LAST] [--ways PATTERN]
 
 The framework is imported once; each rank of each training is a fork of this process, with files of its own. A seed that
-fails prints its model, and `--seeds N` tries it alone, or what is printed, in which pieces may be left out. --only:
-models that have a piece with this text in its name.
+fails prints its model, and `--seeds N` tries it alone, or what is printed, in which pieces may be left out.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import dataclasses
 import functools
 import importlib
 import itertools
-import json
 import os
 import random
 import re
@@ -35,7 +32,9 @@ from unittest import mock
 
 import numpy as np
 
+from hvdtrain.jobs import gloo
 from hvdtrain.system import processes
+from hvdtrain.system.rank_info import RankInfo
 from support import forks
 
 FEATURES, CLASSES, BATCH, EPOCHS, STOP, LR = 6, 5, 12, 2, 3, 0.05
@@ -78,9 +77,6 @@ STATE = functools.partial(Piece, by_row=False, refused=True)
 EVALUATED = functools.partial(STATE, in_evaluation=True)
 ODDS = {
     "own backward": ODD(None),
-    "chdir first": Piece(None),
-    "chdir after setup": Piece(None),
-    "chdir in the loop": Piece(None),
     "called twice": ODD(None),
     "schedule": Piece(None),
     "clipped after the step": Piece(None),
@@ -112,8 +108,6 @@ class Drawn:
     shards: int = 4
     options: dict[str, str] = dataclasses.field(default_factory=dict)
     resumed_on: tuple[int, int] = (1, 1)
-    leaves_in: str = ""
-    """The part of a task that goes to another folder."""
 
     @property
     def kinds(self) -> Any:
@@ -149,22 +143,17 @@ class Drawn:
 
 def task_class(of: Drawn) -> type:
     """The class of a task."""
-    leaving = {f"chdir in {of.leaves_in}"}
-    move(leaving, "chdir in module")
 
     class Task:
         drawn = of
 
         def data(self) -> Any:
-            move(leaving, "chdir in data")
             return of.data
 
         def model(self) -> Any:
-            move(leaving, "chdir in model")
             return of.kinds.model_of(of)
 
         def losses(self, outputs: Any, labels: Any) -> Any:
-            move(leaving, "chdir in losses")
             return of.kinds.LOSSES[of.losses].make(outputs, labels)
 
     return Task
@@ -208,7 +197,6 @@ def draw(framework: str, seed: int) -> Drawn:
         shards,
         {"remainder": chosen.choice(("pad", "exact", "drop") if fits else ("drop",)), **chosen.choice(options)},
         chosen.choice(((1, 2), (2, 1), (3, 2), (2, 3), (1, 1), (2, 2))),
-        "" if scripted else chosen.choice(("", "", "", "module", "data", "model", "losses")),
     )
 
 
@@ -282,14 +270,6 @@ class PlainRun:
         return True
 
 
-def move(odds: set[str], when: str) -> None:
-    """Change the folder, as a script may, once."""
-    if when in odds:
-        odds.remove(when)
-        os.makedirs("elsewhere", exist_ok=True)
-        os.chdir("elsewhere")
-
-
 def nothing(*_: Any) -> None: ...
 
 
@@ -307,7 +287,6 @@ def loop(
 
     def trained(*batch: Any) -> bool:
         """Whether to leave the loop after this batch."""
-        move(odds, "chdir in the loop")
         before(*batch)
         if "clipped before the step" in odds:
             clip()
@@ -413,41 +392,34 @@ def launched(strategy: str, ranks: int, output: Path) -> Iterator[list[dict[str,
     if ranks == 1:
         yield [{}]
         return
-    port, token, server = free_port(), secrets.token_hex(8), 0
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "HVDTRAIN_TOKEN": token}
-    rows = []
-    if strategy == "horovod":
-        from hvdtrain.jobs import gloo
-        from hvdtrain.system.rank_info import RankInfo
+    port, token = free_port(), secrets.token_hex(8)
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "HVDTRAIN_TOKEN": token,
+        "HVDTRAIN_SIZE": str(ranks),
+    }
+    of_ranks = [{**common, "HVDTRAIN_RANK": str(rank), "HVDTRAIN_LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    if strategy != "horovod":
+        yield of_ranks
+        return
+    reading, writing = os.pipe()
 
-        reading, writing = os.pipe()
+    def serve() -> None:
+        os.write(writing, b"%06d" % gloo.Store("127.0.0.1", ranks=ranks).port)
+        signal.pause()
 
-        def serve() -> None:
-            store = gloo.Store("127.0.0.1", ranks=ranks)
-            os.write(writing, b"%06d" % store.port)
-            signal.pause()
-
-        server = forked(serve, output / "server.txt")
-        address = "127.0.0.1", int(os.read(reading, 6))
-        os.close(reading)
-        os.close(writing)
-        infos = [RankInfo("launch local", rank, ranks, rank) for rank in range(ranks)]
-        rows = [gloo.environment(info, gloo.Layout(ranks, 0, 1), *address, "lo") for info in infos]
+    server = forked(serve, output / "server.txt")
     try:
-        yield [
-            {
-                **common,
-                **(rows[rank] if rows else {}),
-                "HVDTRAIN_RANK": str(rank),
-                "HVDTRAIN_SIZE": str(ranks),
-                "HVDTRAIN_LOCAL_RANK": str(rank),
-            }
-            for rank in range(ranks)
-        ]
+        address = "127.0.0.1", int(os.read(reading, 6))
+        infos = [RankInfo("launch local", rank, ranks, rank) for rank in range(ranks)]
+        own = [gloo.environment(info, gloo.Layout(ranks, 0, 1), *address, "lo") for info in infos]
+        yield [{**common, **variables} for common, variables in zip(of_ranks, own, strict=True)]
     finally:
-        if server:
-            os.kill(server, signal.SIGKILL)
-            os.waitpid(server, 0)
+        for descriptor in (reading, writing):
+            os.close(descriptor)
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
 
 
 def arguments(drawn: Drawn, way: Way, ranks: int, last: int) -> list[str]:
@@ -494,11 +466,7 @@ def rank(drawn: Drawn, folder: Path, variables: dict[str, str], argv: list[str])
     if drawn.odds is None:
         main(["train", "task.py:Task", "--framework", drawn.framework, *argv])
         return
-    sys.argv = ["script.py", *argv]
-    if "chdir first" in drawn.odds:
-        os.makedirs("first", exist_ok=True)
-        os.chdir("first")
-    with hvdtrain.start(framework=drawn.framework) as run:
+    with hvdtrain.start(arguments=argv, framework=drawn.framework) as run:
         drawn.kinds.script(drawn, run)
 
 
@@ -611,8 +579,8 @@ def _differing(weights: dict[str, np.ndarray], reference: dict[str, np.ndarray],
     return ""
 
 
-def attempt(drawn: Drawn, some: str = "") -> tuple[list[str], dict[Way, Outcome]]:
-    """Train a model in the ways whose names this pattern finds; what is wrong, and the outcomes."""
+def attempt(drawn: Drawn, some: str = "") -> list[str]:
+    """Train a model in the ways whose names this pattern finds; what is wrong."""
     folder = Path(tempfile.mkdtemp(prefix="drawn-"))
     try:
         chosen = [way for way in ways(drawn) if re.search(some, way.name)]
@@ -620,52 +588,29 @@ def attempt(drawn: Drawn, some: str = "") -> tuple[list[str], dict[Way, Outcome]
         given = [plain(drawn, evaluates, folder / f"plain-{evaluates}") for evaluates in variants]
         references = [weights for weights in given if weights is not None]
         outcomes = {way: train(drawn, way, folder / way.name.replace(" ", "-")) for way in chosen}
-        return list(problems(drawn, outcomes, references)), outcomes
+        return list(problems(drawn, outcomes, references))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def seeds_of(text: str) -> Iterator[int]:
-    first, _, last = text.partition(":")
-    return iter(range(int(first), int(last or int(first) + 1)))
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("framework")
     parser.add_argument("--seeds", default="0:10")
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--only", default="")
     parser.add_argument("--ways", default="", help="pattern of the names of ways to train")
-    parser.add_argument("--verbose", action="store_true")
     given = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # leaves neither processes nor files
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))  # `make fuzz` limits parsers, not frameworks
-    chosen = eval(given.framework) if given.framework.startswith("Drawn") else None
-    framework = chosen.framework if chosen else given.framework
-    prepare(framework)
-    until = time.monotonic() + 60 * (given.minutes or 1e6)
-    failed, count = [], 0
-    for seed in [chosen.seed] if chosen else seeds_of(given.seeds):
-        drawn = chosen or draw(framework, seed)
-        if time.monotonic() > until:
-            break
-        if given.only and not any(given.only in name for name in (*drawn.pieces, drawn.losses, *(drawn.odds or ()))):
-            continue
-        count += 1
-        wrong, outcomes = attempt(drawn, given.ways)
-        if wrong:
-            failed.append(seed)
-            print(f"{drawn.framework} --seeds {seed}: {drawn}", *wrong, "", sep="\n  ", flush=True)
-        if given.verbose:
-            ends = {way.name: outcome.end for way, outcome in outcomes.items()}
-            reasons = {outcome.text for outcome in outcomes.values() if outcome.end == "refused"}
-            print(
-                seed, drawn.pieces, drawn.losses, drawn.odds, *reasons, "" if reasons else "trained", json.dumps(ends)
-            )
-            sys.stdout.flush()
-    print(f"{count} models, {len(failed)} failed: {failed}")
+    chosen = [eval(given.framework)] if given.framework.startswith("Drawn") else []
+    prepare(chosen[0].framework if chosen else given.framework)
+    first, _, last = given.seeds.partition(":")
+    seeds, failed = range(int(first), int(last or int(first) + 1)), []
+    for drawn in chosen or (draw(given.framework, seed) for seed in seeds):
+        if wrong := attempt(drawn, given.ways):
+            failed.append(drawn.seed)
+            print(f"{drawn.framework} --seeds {drawn.seed}: {drawn}", *wrong, "", sep="\n  ", flush=True)
+    print(f"{len(failed)} models failed: {failed}")
     return int(bool(failed))
 
 

@@ -1,14 +1,12 @@
 """Uses of torch._dynamo, each as the first one in its process, with the import of it postponed or as PyTorch has it.
 
-usage: python dynamo_uses.py postponed|shipped [USE ...]
+usage: python dynamo_uses.py postponed|shipped
 
 Prints what each use gives, as JSON. The processes are forks of one that has imported PyTorch.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import json
 import multiprocessing
 import os
@@ -71,21 +69,6 @@ def disable_a_function() -> Any:
     return compiled_frames(lambda x: disabled(x + 1) * 2, torch.ones(3))
 
 
-def disable_with_dynamo() -> Any:
-    from torch._dynamo import disable, graph_break
-
-    model()
-    return graph_break.__module__, disable.__module__, graph_break()
-
-
-def configure() -> Any:
-    model()
-    torch._dynamo.config.suppress_errors = True
-    import torch._dynamo.config as config
-
-    return config is sys.modules["torch._dynamo.config"] is torch._dynamo.config, config.suppress_errors
-
-
 def import_a_submodule() -> Any:
     import torch._dynamo.config as config
 
@@ -111,26 +94,6 @@ def set_an_attribute() -> Any:
     except TypeError as error:  # len() of nothing
         return str(error)
     return weights(network)
-
-
-def find_the_module() -> Any:
-    model()
-    spec = importlib.util.find_spec("torch._dynamo")
-    return os.path.basename(spec.origin), type(spec.loader).__name__, inspect.getsource(torch._dynamo)[:40]
-
-
-def export() -> Any:
-    network, _ = model()
-    return torch.export.export(network, (torch.ones(4, 3),)).graph_module.code
-
-
-def what_pytorch_keeps() -> Any:
-    """Of each method of an optimizer that is not compiled: the function that PyTorch calls for it."""
-    model()
-    torch._dynamo.reset()
-    model()
-    methods = [getattr(method, "__wrapped__", None) for method in vars(torch.optim.Optimizer).values()]
-    return sorted(vars(method)["__dynamo_disable"].__name__ for method in methods if "__dynamo_disable" in dir(method))
 
 
 def use_in_threads() -> Any:
@@ -159,8 +122,12 @@ def use_in_threads() -> Any:
 USES = {
     use.__name__: use
     for use in (
-        *(compile_a_step, disable_a_function, disable_with_dynamo, configure, import_a_submodule),
-        *(keep_the_module, set_an_attribute, find_the_module, export, what_pytorch_keeps, use_in_threads),
+        compile_a_step,
+        disable_a_function,
+        import_a_submodule,
+        keep_the_module,
+        set_an_attribute,
+        use_in_threads,
     )
 }
 
@@ -179,11 +146,11 @@ def do(use: Callable[[], Any], postponed: bool) -> Any:
     return given
 
 
-def main(how: str, *names: str) -> None:
+def main(how: str) -> None:
     if how == "shipped":
         import torch._dynamo  # noqa: F401  (as the first optimizer does)
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-        given = {name: pool.apply_async(do, (USES[name], how == "postponed")) for name in names or USES}
+        given = {name: pool.apply_async(do, (USES[name], how == "postponed")) for name in USES}
         print(json.dumps({name: value.get() for name, value in given.items()}, indent=1))
 
 

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import CommandLine
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.interfaces.strategy import Group
-from hvdtrain.networks.description import Weights
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import checkpoints, plots
@@ -37,67 +37,84 @@ from hvdtrain.training.train import train
 
 BAD_STEP = 5
 IMAGE = (1, 28, 28)
+LEARNERS = {"torch": "TorchLearner", "mxnet": "MXNetLearner", "tensorflow": "TensorFlowLearner"}
 
 
-def learner_class(framework: str):
-    """The class of the framework's learner."""
+def before_steps(framework: str, action: Callable[[Any, Batch], Batch | None]) -> None:
+    """Call this before each training step; it may return another batch."""
     if "numpy_learner" in sys.modules:
-        return sys.modules["numpy_learner"].NumPyLearner
-    module = importlib.import_module(f"hvdtrain.frameworks.{framework}.learner")
-    return getattr(
-        module, {"torch": "TorchLearner", "mxnet": "MXNetLearner", "tensorflow": "TensorFlowLearner"}[framework]
-    )
+        kind = sys.modules["numpy_learner"].NumPyLearner
+    else:
+        kind = getattr(importlib.import_module(f"hvdtrain.frameworks.{framework}.learner"), LEARNERS[framework])
+    original = kind.train_step
 
-
-def inject_on_rank_1(framework: str, inject) -> None:
-    """Before each training step of rank 1, let `inject(learner, step, arguments)` replace its arguments."""
-    kind = learner_class(framework)
-    original, steps = kind.train_step, iter(range(10**9))
-
-    def train_step(self, *arguments):
-        step = next(steps)
-        if rank_info.detect().rank == 1:
-            arguments = inject(self, step, arguments)
-        return original(self, *arguments)
+    def train_step(self, batch):
+        return original(self, action(self, batch) or batch)
 
     kind.train_step = train_step
 
 
-def nan(framework: str, options: list[str]) -> None:
-    """Rank 1's loss is not finite at BAD_STEP."""
-
-    def inject(_, step, arguments):
-        (batch,) = arguments
-        return (batch._replace(weights=batch.weights * np.float32(np.nan if step == BAD_STEP else 1)),)
-
-    inject_on_rank_1(framework, inject)
-    main(framework, argv=options)
+def is_faulty(batch: Batch) -> bool:
+    """Whether it is the bad step of rank 1."""
+    return batch.step == BAD_STEP and rank_info.detect().rank == 1
 
 
-def drift(framework: str, options: list[str]) -> None:
-    """A parameter of rank 1 changes at BAD_STEP, as if a bit of its memory had flipped."""
-
-    def inject(learner, step, arguments):
-        if step == BAD_STEP:
-            weights = learner.weights()
-            weights["dense2.bias"][3] += 1e-6
-            learner.load(weights)
-        return arguments
-
-    inject_on_rank_1(framework, inject)
-    main(framework, argv=options)
+def is_first(name: str) -> bool:
+    """Whether this is the first call with a name in all starts in this folder."""
+    try:
+        Path(name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
-def flip(framework: str, options: list[str]) -> None:
-    """`flip_gradients` of rank 1 in BAD_STEP: once."""
-    flip_gradients(1, once=True)
-    main(framework, argv=options)
+# What is done before each step.
 
 
-def flip_from(framework: str, options: list[str]) -> None:
-    """`flip_gradients` of rank 1 from BAD_STEP on."""
-    flip_gradients(1, once=False)
-    main(framework, argv=options)
+def nan(_: Any, batch: Batch) -> Batch | None:
+    """Rank 1's loss is not finite."""
+    return batch._replace(weights=batch.weights * np.float32(np.nan)) if is_faulty(batch) else None
+
+
+def drift(learner: Any, batch: Batch) -> None:
+    """A parameter of rank 1 changes, as if a bit of its memory had flipped."""
+    if is_faulty(batch):
+        weights = learner.weights()
+        weights["dense2.bias"][3] += 1e-6
+        learner.load(weights)
+
+
+def sleep(_: Any, batch: Batch) -> None:
+    """Rank 1 sleeps in Python, in the first start only."""
+    if is_faulty(batch) and is_first("slept"):
+        time.sleep(600)
+
+
+def die(_: Any, batch: Batch) -> None:
+    """Rank 1 is killed, in the first start only."""
+    if is_faulty(batch) and is_first("died"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash(_: Any, batch: Batch) -> None:
+    """Rank 1 crashes in native code."""
+    if is_faulty(batch):
+        ctypes.string_at(1)
+
+
+def elsewhere(_: Any, batch: Batch) -> None:
+    """Each rank changes to a new folder; the first start is killed."""
+    os.chdir(tempfile.mkdtemp(dir=os.environ["HVDTRAIN_TEST_AWAY"]))
+    if batch.step == BAD_STEP and is_first("../died"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def slowly(*_: Any) -> None:
+    """Each step takes HVDTRAIN_TEST_STEP_S seconds longer."""
+    time.sleep(float(os.environ["HVDTRAIN_TEST_STEP_S"]))
+
+
+# What is done before training.
 
 
 def flip_gradients(rank: int, once: bool) -> None:
@@ -121,123 +138,39 @@ def flip_gradients(rank: int, once: bool) -> None:
     ShardSums.add = add_flipped
 
 
-def sleep(framework: str, options: list[str]) -> None:
-    """Rank 1 sleeps in Python at BAD_STEP, in the first start in this folder only."""
-
-    def inject(_, step, arguments):
-        if step == BAD_STEP and not Path("slept").exists():
-            Path("slept").touch()
-            time.sleep(600)
-        return arguments
-
-    inject_on_rank_1(framework, inject)
-    main(framework, argv=options)
-
-
-def sleep_with_skewed_clock(framework: str, options: list[str]) -> None:
-    """`sleep`; the clock of rank 1 is an hour ahead."""
+def skew_clock() -> None:
+    """The clock of rank 1 is an hour ahead."""
     if rank_info.detect().rank == 1:
         clock = time.time
         time.time = lambda: clock() + 3600
-    sleep(framework, options)
 
 
-def freeze_at_the_end(framework: str, options: list[str]) -> None:
-    """Rank 1 is stopped once training is done, by SIGSTOP."""
+def signal_at_the_end(*numbers: signal.Signals, ranks: tuple[int, ...]) -> None:
+    """These ranks get signals once training is done."""
     checked = consistency.check_same_weights
 
-    def check_same_weights(group: Group, weights: Weights, when: str, *since: int | None) -> str:
-        if when == "after the last step" and rank_info.detect().rank == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
+    def check_same_weights(group, weights, when, *since):
+        if when == "after the last step" and rank_info.detect().rank in ranks:
+            for number in numbers:
+                os.kill(os.getpid(), number)
         return checked(group, weights, when, *since)
 
     consistency.check_same_weights = check_same_weights
-    main(framework, argv=options)
 
 
-def terminated_at_the_end(framework: str, options: list[str]) -> None:
-    """Each rank gets SIGTERM, and SIGINT, once training is done."""
-    checked = consistency.check_same_weights
-
-    def check_same_weights(group: Group, weights: Weights, when: str, *since: int | None) -> str:
-        if when == "after the last step":
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGINT)
-        return checked(group, weights, when, *since)
-
-    consistency.check_same_weights = check_same_weights
-    main(framework, argv=options)
-
-
-def late(framework: str, options: list[str]) -> None:
+def be_late() -> None:
     """Rank 1 initializes the library of its strategy HVDTRAIN_TEST_LATE_S seconds later."""
     if rank_info.detect().rank == 1:
         time.sleep(float(os.environ["HVDTRAIN_TEST_LATE_S"]))
-    main(framework, argv=options)
 
 
-def die(framework: str, options: list[str]) -> None:
-    """Rank 1 is killed at BAD_STEP, in the first start in this folder only."""
-
-    def inject(_, step, arguments):
-        if step == BAD_STEP and not Path("died").exists():
-            Path("died").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return arguments
-
-    inject_on_rank_1(framework, inject)
-    main(framework, argv=options)
-
-
-def crash(framework: str, options: list[str]) -> None:
-    """Rank 1 crashes in native code at BAD_STEP."""
-
-    def inject(_, step, arguments):
-        if step == BAD_STEP:
-            ctypes.string_at(1)
-        return arguments
-
-    inject_on_rank_1(framework, inject)
-    main(framework, argv=options)
-
-
-def elsewhere(framework: str, options: list[str]) -> None:
-    """Its code changes to a new folder before each step; the first start is killed at BAD_STEP."""
-    kind = learner_class(framework)
-    original = kind.train_step
-
-    def train_step(self, batch):
-        os.chdir(tempfile.mkdtemp(dir=os.environ["HVDTRAIN_TEST_AWAY"]))
-        if batch.step == BAD_STEP and not Path("../died").exists():
-            Path("../died").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(self, batch)
-
-    kind.train_step = train_step
-    main(framework, argv=options)
-
-
-def slowly(framework: str, options: list[str]) -> None:
-    """Each step takes HVDTRAIN_TEST_STEP_S seconds longer."""
-    kind = learner_class(framework)
-    original = kind.train_step
-
-    def train_step(self, *arguments):
-        time.sleep(float(os.environ["HVDTRAIN_TEST_STEP_S"]))
-        return original(self, *arguments)
-
-    kind.train_step = train_step
-    main(framework, argv=options)
-
-
-def slowly_at_first(framework: str, options: list[str]) -> None:
-    """Each step takes half a second longer, unless a run in this folder has a checkpoint."""
+def slow_until_a_checkpoint() -> None:
+    """Steps take half a second longer, unless a run in this folder has a checkpoint."""
     os.environ["HVDTRAIN_TEST_STEP_S"] = "0" if any(Path("runs").glob("*/checkpoints/step-*")) else "0.5"
-    slowly(framework, options)
 
 
-def disk(framework: str, options: list[str]) -> None:
-    """`slowly`, on a faulty disk, as long as there is a file `disk`.
+def damage_disk() -> None:
+    """The disk is faulty as long as there is a file `disk`.
 
     The file holds the name of an error, which each change below `runs` raises, or the seconds that a change takes.
     """
@@ -256,36 +189,31 @@ def disk(framework: str, options: list[str]) -> None:
                     raise OSError(getattr(errno, fault), os.strerror(getattr(errno, fault)), arguments[0])
 
     sys.addaudithook(fail)
-    slowly(framework, options)
 
 
-def several(framework: str, options: list[str]) -> None:
+def make_small_parts() -> None:
+    """Checkpoints have many small files, and arrays travel in small messages."""
+    checkpoints.FILE_BYTES, arrays.MESSAGE_BYTES = 20_000, 3_001
+
+
+# What is done in place of training.
+
+
+def several(framework: str, argv: list[str]) -> None:
     """Several trainings in one process, with `--then` between their options: launcher and framework start once.
 
-    The option `apart` stands for the program of that name. Each training initializes Horovod and shuts it down.
+    The option `apart` stands for the function of that name. Each training initializes Horovod and shuts it down.
     """
-    while options:
-        end = options.index("--then") if "--then" in options else len(options)
-        if options[0] == "apart":
-            apart(framework, [])
+    while argv:
+        end = argv.index("--then") if "--then" in argv else len(argv)
+        if argv[0] == "apart":
+            apart(framework)
         else:
-            train(*CommandLine.read(options[:end], "several", framework).options(), examine_host)
-        options = options[end + 1 :]
+            train(*CommandLine.read(argv[:end], "several", framework).options(), examine_host)
+        argv = argv[end + 1 :]
 
 
-def in_small_parts(framework: str, options: list[str]) -> None:
-    """Like `several`, but with checkpoints of many small files, and arrays that travel in small messages."""
-    checkpoints.FILE_BYTES, arrays.MESSAGE_BYTES = 20_000, 3_001
-    several(framework, options)
-
-
-def own_data(framework: str, options: list[str]) -> None:
-    """Rank 1 trains on the folder that is the last argument."""
-    *options, folder = options
-    main(framework, argv=[*options, *(["--data", folder] if rank_info.detect().rank == 1 else [])])
-
-
-def apart(framework: str, _: list[str]) -> None:
+def apart(framework: str) -> None:
     """Ranks that start with different weights have rank 0's after the broadcast; collectives give the right values."""
     network = NETWORKS["lenet"].for_data(IMAGE, 10, "lenet")
     own = initial_weights(network, "xavier", seed=rank_info.detect().rank)
@@ -304,10 +232,23 @@ def apart(framework: str, _: list[str]) -> None:
     learner.group.close()
 
 
-PROGRAMS = (
-    nan, drift, flip, flip_from, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late,
-    die, crash, elsewhere, slowly, slowly_at_first, disk, several, in_small_parts, own_data, apart,
-)  # fmt: skip
+STEPS = {
+    **{action.__name__: action for action in (nan, drift, sleep, die, crash, elsewhere, slowly)},
+    **{"sleep_with_skewed_clock": sleep, "slowly_at_first": slowly, "disk": slowly},
+}
+"""What a program does before each step."""
+BEGINS: dict[str, Callable[[], None]] = {
+    "flip": lambda: flip_gradients(1, once=True),
+    "flip_from": lambda: flip_gradients(1, once=False),
+    "sleep_with_skewed_clock": skew_clock,
+    "freeze_at_the_end": lambda: signal_at_the_end(signal.SIGSTOP, ranks=(1,)),
+    "terminated_at_the_end": lambda: signal_at_the_end(signal.SIGTERM, signal.SIGINT, ranks=(0, 1)),
+    "late": be_late,
+    "slowly_at_first": slow_until_a_checkpoint,
+    "disk": damage_disk,
+    "in_small_parts": make_small_parts,
+}
+"""What it does before training."""
 
 if __name__ == "__main__":
     # Matplotlib takes half a second for each run, and no test of these programs needs plots.
@@ -317,4 +258,8 @@ if __name__ == "__main__":
         import numpy_learner
 
         framework = numpy_learner.install()
-    {program.__name__: program for program in PROGRAMS}[name](framework, options)
+    BEGINS.get(name, lambda: None)()
+    if name in STEPS:
+        before_steps(framework, STEPS[name])
+    trains = several if name in ("several", "in_small_parts") else main
+    trains(framework, argv=options)

@@ -10,7 +10,7 @@ import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from support import drawn_models
-from support.drawn_models import BATCH, CLASSES, EVALUATED, FEATURES, LR, ODD, STATE, Drawn, Piece, PlainRun, move
+from support.drawn_models import BATCH, CLASSES, EVALUATED, FEATURES, LR, ODD, STATE, Drawn, Piece, PlainRun
 
 STRATEGIES = ("ring", "ring", "horovod")
 OPTIONS = ({"weight-decay": "0.01", "nesterov": ""},)
@@ -319,7 +319,6 @@ def script(drawn: Drawn, run: Any) -> None:
     if "schedule" in odds:
         options["lr_scheduler"] = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=LR)
     model, _ = run.setup(model, gluon.Trainer(model.collect_params(), "nag" if "nesterov" in given else "sgd", options))
-    move(odds, "chdir after setup")
     last = next(p for p in reversed(model.collect_params().values()) if p.grad_req != "null" and len(p.shape) == 2)
 
     def clip() -> None:

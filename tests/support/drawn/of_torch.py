@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from support import drawn_models
-from support.drawn_models import BATCH, CLASSES, EVALUATED, FEATURES, LR, ODD, STATE, Drawn, Piece, PlainRun, move
+from support.drawn_models import BATCH, CLASSES, EVALUATED, FEATURES, LR, ODD, STATE, Drawn, Piece, PlainRun
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
@@ -515,7 +515,6 @@ def script(drawn: Drawn, run: Any) -> None:
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if "schedule" in odds else None
     if schedule:
         run.register(schedule=schedule)
-    move(odds, "chdir after setup")
     last = [name for name, _ in inner.named_parameters()][-2]
 
     def clip() -> None:
