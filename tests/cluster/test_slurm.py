@@ -53,21 +53,6 @@ def test_training_in_slurm_equals_one_process(slurm, tmp_path, one_process, fram
     assert distance(newest(tmp_path / "runs" / "run").weights, one_process(framework)) < 1e-5
 
 
-@MATRIX
-def test_a_killed_rank_in_slurm_restarts_the_job(slurm, tmp_path):
-    """In the same allocation, from the newest checkpoint, with the final weights of an undisturbed job."""
-    options = ["--max-steps", "8", "--lr", "0.02", "--checkpoint-every", "2", "--device", "cpu", "--strategy", "ring"]
-    program = ["python", str(PROGRAMS), "die", "torch", *options]
-    inside = [*LAUNCH, "srun", "-n", "2", "--nodes", "2", "--restarts", "2", "--", *program]
-    words = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", *inside, "--name", "run", "--resume", "auto"]
-    status, output = slurm.run(words, tmp_path)
-    assert status == 0, output
-    assert "rank 1 on host2 was killed by SIGKILL; ending the others" in output
-    assert "resumed from runs/run/checkpoints/step-00000004" in output
-    undisturbed = train(tmp_path, "torch", *options, "--name", "undisturbed", by="local", np=2)
-    assert distance(newest(tmp_path / "runs" / "run").weights, newest(undisturbed).weights) == 0
-
-
 def submit(slurm: Slurm, folder: Path, words: list[str], *options: str) -> str:
     """Submit a batch script; the job's number."""
     made = [*LAUNCH, "sbatch", "--nodes", "2", "--ranks-per-node", "1", *options, "--submit", "--", *words]

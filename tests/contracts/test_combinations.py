@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 from support.combinations import FEW_STEPS, REFERENCES, Case, network_of
-from support.jobs import ROOT, launcher, run
+from support.jobs import ROOT, launcher, succeed
 from support.stack import FRAMEWORKS, INSTALLED, REFERENCE
 
 from hvdtrain.config.rules import SINGLE
@@ -46,8 +46,7 @@ def train_all(folder, cases):
     jobs = [(REFERENCES, alone) if alone in commands else (REFERENCES,), *((job,) for job in commands if job != alone)]
     for names in jobs:
         program = ["python", str(TESTS / "support" / "train_combinations.py"), *names]
-        status, output = run([*commands.get(names[-1], []), *program], folder, timeout_s=400, **VARIABLES)
-        assert status == 0, f"{names}: {output[-6000:]}"
+        output = succeed([*commands.get(names[-1], []), *program], folder, timeout_s=400, **VARIABLES)
         assert "Grad strides" not in output, names
 
 
@@ -121,8 +120,7 @@ def test_worst_combinations(tmp_path):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_pair_of_options_works_or_is_refused(tmp_path, framework):
     program = [sys.executable, str(TESTS / "support" / "combinations.py"), framework]
-    status, output = run(program, tmp_path, **VARIABLES)
-    assert status == 0, output
+    output = succeed(program, tmp_path, **VARIABLES)
     cases = [Case(**values) for values in json.loads(output.strip().splitlines()[-1])]
     assert sum(case.refused for case in cases) > 10
     train_all(tmp_path, cases)

@@ -3,17 +3,11 @@
 It starts processes because ranks compile at once into one cache, and a resumed process finds it.
 """
 
-import json
-
 import pytest
-from support.jobs import distance, newest, train, train_several
+from support.jobs import distance, newest, result, train, train_several
 from support.parity import EVERY_STEP, PLAIN, assert_same_training, reference
 
 COMPILE = ("--compile", *PLAIN, *EVERY_STEP)
-
-
-def compiled_seconds(folder):
-    return json.loads((folder / "result.json").read_text())["compile_s"]
 
 
 @pytest.mark.matrix
@@ -21,7 +15,7 @@ def compiled_seconds(folder):
 def test_training_continues_without_a_compiler_and_a_cache(tmp_path, shared_jobs):
     folder = train(tmp_path, "torch", *COMPILE, by="gloo", np=2, CXX="no-such-compiler", XDG_CACHE_HOME="/proc")
     assert_same_training(folder, shared_jobs.folder(reference()), ranks=2)
-    assert compiled_seconds(folder) == 0
+    assert result(folder)["compile_s"] == 0
     said = "training continues uncompiled: there is no C++ compiler (no-such-compiler)"
     assert said in (folder / "logs" / "rank-0.log").read_text()
 
@@ -35,7 +29,7 @@ def test_weights_equal_those_of_the_uncompiled_network(tmp_path, shared_jobs, st
     cache = tmp_path.parent / "compiled"  # of all cases, as they compile the same network
     folder = train(tmp_path, "torch", *COMPILE, "--strategy", strategy, by=by, np=2, XDG_CACHE_HOME=str(cache))
     assert_same_training(folder, shared_jobs.folder(reference()), ranks=2)
-    assert compiled_seconds(folder) > 0
+    assert result(folder)["compile_s"] > 0
     assert any(cache.glob("hvdtrain/inductor/*/fxgraph"))
 
 
@@ -52,4 +46,4 @@ def test_resumes_bit_for_bit_with_partial_batches(tmp_path, precision):
     }
     folder = train_several(tmp_path, "torch", runs, by="alone", np=1)
     assert distance(newest(folder / "resumed").weights, newest(folder / "whole").weights) == 0
-    assert compiled_seconds(folder / "whole") > 0
+    assert result(folder / "whole")["compile_s"] > 0

@@ -5,7 +5,7 @@ import runpy
 import sys
 
 import pytest
-from support.jobs import ROOT, run
+from support.jobs import ROOT, succeed
 from support.stack import FRAMEWORKS
 
 PROGRAM = ROOT / "benchmarks" / "same_bits.py"
@@ -18,8 +18,7 @@ Row, Run, Outcome = (TABLE[name] for name in ("Row", "Run", "Outcome"))
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_row_has_one_hash(tmp_path, framework):
     command = [sys.executable, str(PROGRAM), "--frameworks", framework, "--output", "table.md"]
-    status, output = run(command, tmp_path, timeout_s=3600)
-    assert status == 0, output
+    succeed(command, tmp_path, timeout_s=3600)
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert len(rows) == 7
     for row in rows:

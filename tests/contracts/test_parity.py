@@ -5,8 +5,8 @@ It starts processes because ranks exchange gradients through the real Horovod; s
 
 import numpy as np
 import pytest
-from support.jobs import distance, train
-from support.parity import EVERY_STEP, PLAIN, assert_same_training, checksums, one_process, reference, result
+from support.jobs import distance, result, train
+from support.parity import EVERY_STEP, PLAIN, assert_same_training, checksums, one_process, reference
 from support.shared_runs import SharedRun, over_ranks, trains
 from support.stack import FRAMEWORKS, INSTALLED
 

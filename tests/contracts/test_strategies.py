@@ -6,52 +6,44 @@ It starts processes because strategies combine gradients over ranks and devices 
 import json
 
 import pytest
-from support.jobs import PROGRAMS, distance, finish, launcher, real_data_folder, run, start
+from support.jobs import PROGRAMS, distance, finish, launcher, records, start, succeed
 from support.parity import EVERY_STEP, PLAIN, after, assert_same_training, one_process, reference
 from support.shared_runs import RANKED, SharedRun, over_ranks, resumed, trains
 
 from hvdtrain.config.rules import SINGLE
 from hvdtrain.frameworks.registry import KVSTORES
-from hvdtrain.runs import metrics
 from hvdtrain.system.network import free_port
 
-# Framework, strategy, options, launcher; each on several ranks, or on two devices of one process.
-SHORT_ROWS = [
-    ("torch", "ddp", (), "torchrun"),
-    ("torch", "dataparallel", (), "alone"),
-    ("torch", "manual", (), "alone"),
-    ("torch", "mpi", (), "mpirun"),
-    ("tensorflow", "mirrored", (), "alone"),
-    ("tensorflow", "keras-fit-single", (), "alone"),
-    ("tensorflow", "keras-fit", (), "gloo"),
-    ("tensorflow", "keras-fit-mirrored", (), "alone"),
-    ("mxnet", "kvstore-local", (), "alone"),
-    ("mxnet", "kvstore-device", (), "alone"),
-    ("mxnet", "kvstore-dist", (), "local"),
-    ("mxnet", "module-single", (), "alone"),
-    ("mxnet", "module", (), "gloo"),
-    ("mxnet", "module-kvstore-device", (), "alone"),
-    ("mxnet", "ndarray-single", (), "alone"),
-    ("mxnet", "ndarray", (), "gloo"),
-    ("mxnet", "manual", (), "alone"),
-]
+SHORT = {
+    ("torch", "alone"): ("dataparallel", "manual"),
+    ("torch", "torchrun"): ("ddp",),
+    ("torch", "mpirun"): ("mpi",),
+    ("tensorflow", "alone"): ("mirrored", "keras-fit-single", "keras-fit-mirrored"),
+    ("tensorflow", "gloo"): ("keras-fit",),
+    ("mxnet", "alone"): ("kvstore-local", "kvstore-device", "module-single", "module-kvstore-device",
+                         "ndarray-single", "manual"),
+    ("mxnet", "local"): ("kvstore-dist",),
+    ("mxnet", "gloo"): ("module", "ndarray"),
+}  # fmt: skip
+"""Strategies by framework and launcher; each on several ranks, or on two devices of one process."""
 # The short suite has the ring of PyTorch and MXNet in test_tasks.
-MATRIX_ROWS = [
-    ("torch", "ddp", (), "local"),
-    ("torch", "ring", (), "local"),
-    ("tensorflow", "multiworker", (), "local"),
-    ("tensorflow", "keras-fit-multiworker", (), "local"),
-    ("tensorflow", "ring", (), "local"),
-    ("tensorflow", "mpi", (), "mpirun"),
-    ("tensorflow", "keras-fit", ("--groups", "3"), "gloo"),
-    ("mxnet", "module", ("--groups", "3"), "gloo"),
-    ("mxnet", "ndarray", ("--groups", "3"), "gloo"),
-    ("mxnet", "kvstore-dist-device", (), "local"),
-    ("mxnet", "module-kvstore-dist", (), "local"),
-    ("mxnet", "ring", (), "local"),
-    ("mxnet", "mpi", (), "mpirun"),
-]
-ROWS = SHORT_ROWS + MATRIX_ROWS
+LONG = {
+    ("torch", "local"): ("ddp", "ring"),
+    ("tensorflow", "local"): ("multiworker", "keras-fit-multiworker", "ring"),
+    ("tensorflow", "mpirun"): ("mpi",),
+    ("mxnet", "local"): ("kvstore-dist-device", "module-kvstore-dist", "ring"),
+    ("mxnet", "mpirun"): ("mpi",),
+}
+GROUPED = [("tensorflow", "keras-fit"), ("mxnet", "module"), ("mxnet", "ndarray")]
+
+
+def rows_of(strategies):
+    """Rows of a framework, a strategy, its options and a launcher."""
+    return [(framework, name, (), by) for (framework, by), names in strategies.items() for name in names]
+
+
+SHORT_ROWS = rows_of(SHORT)
+ROWS = [*SHORT_ROWS, *rows_of(LONG), *((*row, ("--groups", "3"), "gloo") for row in GROUPED)]
 
 UNTOLD = {"multiworker", "keras-fit-multiworker", *(name for name in KVSTORES if "dist" in name)}
 """Strategies whose framework does not tell how long it communicates."""
@@ -59,7 +51,7 @@ UNTOLD = {"multiworker", "keras-fit-multiworker", *(name for name in KVSTORES if
 
 def assert_times_of_ranks(run_folder, ranks, tells):
     """Each logging interval has seconds of each rank, and those of communicating where the strategy tells them."""
-    steps = [one for one in metrics.read(run_folder / "metrics.jsonl") if one["kind"] == "train"]
+    steps = records(run_folder, "train")
     for one in steps:
         parts = [one["compute_s"], one["data_s"], *([one["communicate_s"]] if tells else [])]
         assert all(len(part) == ranks and min(part) >= 0 for part in parts)
@@ -85,26 +77,19 @@ def row_run(row, name, *own_options):
     return over_ranks(framework, f"{row_name(row)}-{name}", *options, by=by, ranks=0 if shared else 2)
 
 
-def row_case(row, data):
-    """The row's strategy trained with a data set; skipped if the data set is not here."""
-    own = row_run(row, data, "--data", data, *PLAIN, *EVERY_STEP)
-    marks, runs = [pytest.mark.skip("needs HVDTRAIN_DATA, a folder that holds fashion-mnist/")], ()
-    if data == "digits" or real_data_folder():
-        marks, runs = [], (own, reference(data))
-    short = data == "digits" and row in SHORT_ROWS
-    return trains(row, data, own, runs=runs, id=f"{data}-{row_name(row)}", short=short, marks=marks)
+def row_case(row):
+    own = row_run(row, "plain", *PLAIN, *EVERY_STEP)
+    return trains(row, own, runs=(own, reference()), id=row_name(row), short=row in SHORT_ROWS)
 
 
 @pytest.mark.guarantee("every-strategy")
 @pytest.mark.guarantee("exact-evaluation")
-@pytest.mark.parametrize(
-    ("row", "data", "trained"), [row_case(row, data) for data in ("digits", "fashion-mnist") for row in ROWS]
-)
-def test_weights_and_accuracy_equal_those_of_one_process(shared_jobs, row, data, trained):
+@pytest.mark.parametrize(("row", "trained"), [*map(row_case, ROWS)])
+def test_weights_and_accuracy_equal_those_of_one_process(shared_jobs, row, trained):
     run_folder, output = shared_jobs.folder(trained), shared_jobs.output(trained)
     assert "Grad strides do not match" not in output  # a warning of DistributedDataParallel
     assert ("torch.nn.DataParallel supports GPUs only" in output) or row[1] != "dataparallel"
-    assert_same_training(run_folder, shared_jobs.folder(reference(data)), trained.ranks)
+    assert_same_training(run_folder, shared_jobs.folder(reference()), trained.ranks)
     devices = json.loads((run_folder / "config.json").read_text())["devices"]
     assert devices == (2 if row[3] == "alone" and row[1] not in SINGLE else 1)
     assert_times_of_ranks(run_folder, trained.ranks, tells=row[1].removeprefix("module-") not in UNTOLD)
@@ -117,26 +102,25 @@ def test_weights_and_accuracy_equal_those_of_one_process(shared_jobs, row, data,
 def test_another_way_to_combine_gradients_is_one_file_for_all_frameworks(tmp_path, shared_jobs, framework):
     """tests/support/reverse_order.py, which knows no framework."""
     program = ["python", str(PROGRAMS.with_name("reverse_order.py")), framework, "--name", "run"]
-    status, output = run([*launcher("local", 3), *program, *PLAIN, *EVERY_STEP], tmp_path)
-    assert status == 0, output
+    succeed([*launcher("local", 3), *program, *PLAIN, *EVERY_STEP], tmp_path)
     assert_same_training(tmp_path / "runs" / "run", shared_jobs.folder(reference()), 3)
 
 
 # One row per learner: each has the same momentum, and resumes bit for bit.
-SHORT_LEARNERS = [
-    ("torch", "manual", (), "alone"),
-    ("tensorflow", "mirrored", (), "alone"),
-    ("mxnet", "kvstore-device", (), "alone"),
-    ("mxnet", "module-kvstore-device", (), "alone"),
-    ("mxnet", "manual", (), "alone"),
-]
-MATRIX_LEARNERS = [
-    ("torch", "ddp", (), "local"),
-    ("torch", "horovod", (), "local"),
-    ("tensorflow", "horovod", (), "gloo"),
-    ("tensorflow", "keras-fit", (), "gloo"),
-    ("mxnet", "horovod", (), "gloo"),
-]
+SHORT_LEARNERS = rows_of(
+    {
+        ("torch", "alone"): ("manual",),
+        ("tensorflow", "alone"): ("mirrored",),
+        ("mxnet", "alone"): ("kvstore-device", "module-kvstore-device", "manual"),
+    }
+)
+MATRIX_LEARNERS = rows_of(
+    {
+        ("torch", "local"): ("ddp", "horovod"),
+        ("tensorflow", "gloo"): ("horovod", "keras-fit"),
+        ("mxnet", "gloo"): ("horovod",),
+    }
+)
 
 # Only 8 steps, because momentum amplifies rounding; in the warm-up, where the learning rate changes at each step.
 RECIPE = (

@@ -6,8 +6,8 @@ It starts processes because strategies combine gradients over ranks and devices 
 import json
 
 import pytest
-from support.jobs import ROOT, distance, newest, run
-from support.parity import assert_same, result
+from support.jobs import ROOT, distance, newest, records, result, run
+from support.parity import assert_same
 from support.same_bits import weights_hash
 from support.shared_runs import SharedRun, over_ranks, resumed, trains
 from support.stack import FRAMEWORKS
@@ -17,14 +17,8 @@ OPTIONS = ("--device", "cpu", "--batch-size", "32", "--seed", "5", "--warmup-epo
 """4 steps in an epoch."""
 ONE_EPOCH = ("--epochs", "1", "--max-steps", "4")
 DEVICES = {"torch": ("dataparallel", "manual"), "tensorflow": ("mirrored",), "mxnet": ("kvstore-device",)}
-OVER_RANKS = [
-    ("torch", "local", ("horovod", "ring", "ddp")),
-    ("torch", "mpirun", ("mpi",)),
-    ("tensorflow", "local", ("horovod", "ring", "multiworker")),
-    ("tensorflow", "mpirun", ("mpi",)),
-    ("mxnet", "local", ("horovod", "ring", "kvstore-dist")),
-    ("mxnet", "mpirun", ("mpi",)),
-]
+OTHERS = {"torch": "ddp", "tensorflow": "multiworker", "mxnet": "kvstore-dist"}
+OVER_RANKS = [(name, strategy) for name, own in OTHERS.items() for strategy in ("horovod", "ring", own, "mpi")]
 SHORT_RANKS = {("torch", "horovod"), ("torch", "ring")}
 """tests/unit/frameworks has other frameworks with ranks that are threads."""
 OWN = ("--device", "cpu", "--batch-size", "32", "--seed", "5", "--log-every", "1", "--epochs", "3")
@@ -43,8 +37,8 @@ def alone(framework, name, options, strategy="single", *more):
     return SharedRun(framework, f"task-{name}-{strategy}", (*options, "--strategy", strategy, *more))
 
 
-def on_two_ranks(framework, name, options, strategy, by="local"):
-    given = (*options, "--strategy", strategy)
+def on_two_ranks(framework, name, options, strategy):
+    given, by = (*options, "--strategy", strategy), "mpirun" if strategy == "mpi" else "local"
     return over_ranks(framework, f"task-{name}-{strategy}", *given, by=by, ranks=2)
 
 
@@ -61,14 +55,12 @@ def equal_cases():
         for strategy in strategies:
             several = alone(framework, "Regression", regression(framework), strategy, "--devices", "2")
             yield several, alone(framework, "Regression", regression(framework)), True
-    for framework, by, strategies in OVER_RANKS:
-        for strategy in strategies:
-            short = (framework, strategy) in SHORT_RANKS
-            over = on_two_ranks(framework, "Regression", regression(framework), strategy, by)
-            yield over, alone(framework, "Regression", regression(framework)), short
-            if framework == "torch":
-                given = own("Noisy", "--max-steps", "11")
-                yield on_two_ranks(framework, "Noisy", given, strategy, by), NOISY[0], short
+    for framework, strategy in OVER_RANKS:
+        short = (framework, strategy) in SHORT_RANKS
+        over = on_two_ranks(framework, "Regression", regression(framework), strategy)
+        yield over, alone(framework, "Regression", regression(framework)), short
+        if framework == "torch":
+            yield on_two_ranks(framework, "Noisy", own("Noisy", "--max-steps", "11"), strategy), NOISY[0], short
 
 
 @pytest.mark.guarantee("user-same-weights")
@@ -88,12 +80,10 @@ def resumed_cases():
     for name in FRAMEWORKS:
         classifier = (*task(name, "Classifier"), "--epochs", "2", "--arg", "width=8")
         yield resumed(alone(name, "Classifier", classifier), 6, 3), "user-resume", True
-    for framework, by, strategies in OVER_RANKS:
-        for strategy in strategies:
-            classifier = (*task(framework, "Classifier"), "--epochs", "2")
-            short = (framework, strategy) in SHORT_RANKS
-            runs = resumed(on_two_ranks(framework, "Classifier", classifier, strategy, by), 6, 3)
-            yield runs, "resume-bit-for-bit", short
+    for framework, strategy in OVER_RANKS:
+        classifier = (*task(framework, "Classifier"), "--epochs", "2")
+        runs = resumed(on_two_ranks(framework, "Classifier", classifier, strategy), 6, 3)
+        yield runs, "resume-bit-for-bit", (framework, strategy) in SHORT_RANKS
     clipped = ("--clip-norm", "0.1", "--accumulate", "2", "--precision", "bf16")
     for one in (
         alone("torch", "Grouped", own("Grouped")),
@@ -124,8 +114,7 @@ def test_a_task_resumes_bit_for_bit(shared_jobs, runs):
 
 def rates(folder):
     """The learning rates that a run recorded, by step."""
-    records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return {record["step"]: record["lr"] for record in records if record["kind"] == "train"}
+    return {record["step"]: record["lr"] for record in records(folder, "train")}
 
 
 GROUPED, SCHEDULED = (

@@ -1,10 +1,11 @@
 """Random orders of events in jobs that survive lost ranks: python -m faults.orders [--seconds S] [--seed N] [--jobs N]
 
 Needs tests/ on PYTHONPATH. A job is drawn from its seed alone: its ranks, what they do (`support/member.py`), and the
-events: ranks and agents are killed, stopped and continued, hosts leave the list for a moment or for good, the job is
-asked to stop. Launcher, agents and ranks are forked from this process, so that a job takes a tenth of a second of a
-core, and what they wait for is shortened. Each job has to end in time, with a status and a message that fit to what has
-happened, and to leave nothing behind. One that does not is printed with its events: `--seed N --jobs 1` repeats it.
+events: ranks, agents and the launcher are killed, ranks are stopped and continued, hosts leave the list for a moment or
+for good, the job is asked to stop. Launcher, agents and ranks are forked from this process, so that a job takes a tenth
+of a second of a core, and what they wait for is shortened. Each job has to end in time, with a status and a message
+that fit to what has happened, and to leave nothing behind. One that does not is printed with its events: `--seed N
+--jobs 1` repeats it.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ BOUND_S = 40.0
 """No job takes longer: several hangs that are noticed one after the other, and a request to stop."""
 SUSPENDED_S = 15.0
 """So long a job is suspended of which all ranks are stopped."""
-LEFT_S = 1.0
-"""What a launcher has killed may be there for so long."""
+LEFT_S = START_S + 3.0
+"""So long there may be an agent that looks for its launcher, which is killed."""
 PROGRAM = "member"
 SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGUSR1": signal.SIGUSR1}
 KILLS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV, "agent": signal.SIGKILL}
@@ -101,7 +102,8 @@ def draw(seed: int) -> Plan:
     plan.is_program, plan.has_list = it.random() < 0.15, it.random() < 0.3
     plan.steps, plan.step_s = it.randint(2, 30), it.choice((0.0, 0.01, 0.03))
     plan.min_ranks, plan.max_ranks = it.randint(1, size) if it.random() < 0.2 else 1, max_ranks
-    kinds = {"kill": 5, "segv": 1, "agent": 2, "stop": 2, "continue": 1, "ask": 2, "list": 3 * plan.has_list}
+    kinds = {"kill": 5, "segv": 1, "agent": 2, "launcher": 1, "stop": 2, "continue": 1, "ask": 2}
+    kinds["list"] = 3 * plan.has_list
     for _ in range(it.choice((1, 2, 2, 3, 3, 4, 5, 8))):
         what = it.choices([*kinds], [*kinds.values()])[0]
         what = it.choice([*SIGNALS]) if what == "ask" else it.choice([*LISTS, "fewer"]) if what == "list" else what
@@ -303,8 +305,8 @@ class RunningJob:
 
     def _do(self, event: Event, now: float) -> None:
         what, pid = event.what, self.current(event.rank)
-        if what in SIGNALS:
-            os.kill(self.pid, SIGNALS[what])
+        if what in SIGNALS or what == "launcher":
+            os.kill(self.pid, SIGNALS.get(what, signal.SIGKILL))
         elif what in LISTS:
             self._list(LISTS[what])
             self._due.append((now + 0.2, event._replace(what="again")))
@@ -461,6 +463,8 @@ def problems(job: RunningJob) -> list[str]:
     """What is wrong with how a job ended."""
     if job.is_late:
         return [f"it did not end within {BOUND_S:g} s: {job.states}"]
+    if job.status == -signal.SIGKILL and any(event["what"] == "launcher" for event in job.done):
+        return []  # nothing may be left, as always
     try:
         end = json.loads((job.folder / "result").read_text())
     except FileNotFoundError:

@@ -7,7 +7,7 @@ import os
 import sys
 
 import pytest
-from support.jobs import ROOT, run
+from support.jobs import ROOT, succeed
 from support.stack import FASTEST, INSTALLED
 
 from faults.chaos import FAULTS
@@ -40,6 +40,7 @@ SHORT = {
 LONG = {
     ("full", "local"): ("mxnet", "torch"),
     ("kill", "local"): ("mxnet", "torch"),
+    ("kill", "srun"): ("torch",),
     ("sleep", "mpirun"): ("mxnet",),
     ("sleep", "horovodrun"): ("torch", "tensorflow"),
     ("freeze", "mpirun"): ("tensorflow",),
@@ -90,7 +91,6 @@ def test_fault_with_shards(suite, fault, launcher, framework):
 def test_command(tmp_path):
     """`make chaos`, with one case of one fault."""
     command = [sys.executable, "-m", "faults.chaos", "--minutes", "0.001", "--only", "nan", "--seed", "6"]
-    status, output = run([*command, "--output", "table.md"], tmp_path, PYTHONPATH=PATHS)
-    assert status == 0, output
+    output = succeed([*command, "--output", "table.md"], tmp_path, PYTHONPATH=PATHS)
     assert "1 faults, all handled as promised; no process left behind" in output
     assert "| NaN on a rank | " in (tmp_path / "table.md").read_text()

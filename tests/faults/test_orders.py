@@ -6,7 +6,7 @@ Needs processes: a program that forks launchers, agents and ranks, and signals t
 import sys
 
 import pytest
-from support.jobs import run
+from support.jobs import succeed
 
 from faults.orders import draw
 from faults.survived_kills import PATHS
@@ -22,5 +22,4 @@ def test_a_seed_draws_the_same_job_each_time():
 @pytest.mark.guarantee("survive-lost-ranks")
 def test_each_job_ends_with_the_right_status_and_leaves_nothing(tmp_path):
     command = [sys.executable, "-m", "faults.orders", "--seconds", str(SECONDS), "--at-once", "6"]
-    status, output = run(command, tmp_path, **PATHS)
-    assert status == 0, output
+    succeed(command, tmp_path, **PATHS)

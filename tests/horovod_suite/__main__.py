@@ -17,7 +17,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from horovod_suite import report
+from horovod_suite import outcomes
 from horovod_suite.cases import Case, Core, cases, parse_core
 from horovod_suite.job import Stopped, run_case, stopping
 from horovod_suite.outcomes import Run, differences
@@ -69,8 +69,7 @@ class Suite:
         if (folder / "run.json").exists():
             return Run(**json.loads((folder / "run.json").read_text()))
         run = run_case(case, core, folder, self.requirements, self.quiet_s)
-        counts = ", ".join(f"{count} {name}" for name in report.COUNTED if (count := run.count(name)))
-        print(f"{case.name}, {core.name}, run {number}: {counts}; {run.seconds:.0f} s", flush=True)
+        print(f"{case.name}, {core.name}, run {number}: {run.summary()}; {run.seconds:.0f} s", flush=True)
         return run
 
     def compare(self, case: Case, cores: list[Core]) -> list[list[Run]]:
@@ -101,10 +100,10 @@ def main(arguments: list[str] | None = None) -> int:
         for case, compared in zip(chosen, found, strict=True)
         for core, runs in zip(cores, compared, strict=True)
     }
-    rows = list(report.different(cores, results))
+    rows = list(outcomes.different(cores, results))
     parts = {
-        "Outcomes: passed / failed / skipped tests": report.table(cores, results),
-        "Differences": report.table_of_differences(cores, rows),
+        "Outcomes: passed / failed / skipped tests": outcomes.table(cores, results),
+        "Differences": outcomes.table_of_differences(cores, rows),
     }
     text = "\n".join(line for title, lines in parts.items() for line in (f"# {title}", "", *lines, ""))
     (suite.output / "summary.md").write_text(text)

@@ -91,8 +91,8 @@ def launcher(case: Case, core: Core) -> list[str]:
             "--mca", "mpi_abort_print_stack", "1", "--mca", "mpi_yield_when_idle", "1"]  # fmt: skip
 
 
-def environment(case: Case, core: Core, requirements: Path, records: Path) -> dict[str, str]:
-    """The environment of a case's processes; a core's PYTHONPATH comes before ours."""
+def environment(case: Case, core: Core, requirements: Path, records: Path, quiet_s: float) -> dict[str, str]:
+    """The environment of a case's processes; a core's PYTHONPATH comes before ours. quiet_s: see `recorder.py`."""
     places = [core.variables.get("PYTHONPATH", ""), str(Path(__file__).parents[1]), str(requirements)]
     return {
         **os.environ,
@@ -100,6 +100,7 @@ def environment(case: Case, core: Core, requirements: Path, records: Path) -> di
         "PYTHONDONTWRITEBYTECODE": "1",  # nothing is written into the source tree
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "HOROVOD_SUITE_RECORDS": str(records),
+        "HOROVOD_SUITE_QUIET_S": str(max(quiet_s, 1.0)),
         **core.variables,
         "PYTHONPATH": os.pathsep.join(place for place in places if place),
     }

@@ -6,25 +6,24 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import os
 import shutil
-import signal
 import subprocess
 import threading
 import time
 from pathlib import Path
+
+from support.jobs import end_all, pids, read_of_process
 
 from horovod_suite.cases import STALL, Case, Core, command, environment
 from horovod_suite.outcomes import Run, add_job, read_record
 
 MAX_STOPS = 8
 """A file is not continued after so many tests that abort or hang."""
-
 STALL_WARNING = "One or more tensors were submitted to be reduced"
-
-
 CASE_S = 3600
 """Seconds that one run of a case may take."""
+STACKS_S = 1
+"""So long before a job counts as hung its ranks write their stacks."""
 
 
 def run_case(case: Case, core: Core, folder: Path, requirements: Path, quiet_s: float) -> Run:
@@ -44,8 +43,7 @@ def run_case(case: Case, core: Core, folder: Path, requirements: Path, quiet_s: 
             warned = STALL_WARNING in (job / "log.txt").read_text(errors="replace")
             run.outcomes[STALL] = ["failed" if ended == "passed" and not warned else ended]
             break
-        records = [read_record(job / f"rank-{rank}.jsonl") for rank in range(case.ranks)]
-        stopped = add_job(run, records, ended)
+        stopped = add_job(run, [read_record(job / f"rank-{rank}.jsonl") for rank in range(case.ranks)], ended)
         stops += stopped is not None
         if not stopped or stops == MAX_STOPS or time.monotonic() - start > CASE_S:
             break
@@ -66,37 +64,27 @@ def watch(case: Case, core: Core, job: Path, requirements: Path, quiet_s: float,
     """Start a job and wait for its end: `passed`, `aborted` (status not 0) or `hung`. Raises Stopped."""
     if stopping.is_set():
         raise Stopped
-    variables = environment(case, core, requirements, job)
+    variables = environment(case, core, requirements, job, quiet_s - STACKS_S)
     with (job / "log.txt").open("w") as log:
         process = subprocess.Popen(
             command(case, core), cwd=case.file.parent, env=variables, stdin=subprocess.DEVNULL,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
+    try:
         start = seen = time.monotonic()
         size = -1
         while process.poll() is None:
             if stopping.is_set():
-                stop(process, job)
                 raise Stopped
             now, total = time.monotonic(), sum(path.stat().st_size for path in job.glob("rank-*.jsonl"))
             if total != size:
                 seen, size = now, total
             if now - seen > quiet_s or now - start > limit_s:
-                show_stacks(job)
-                stop(process, job)
                 return "hung"
             time.sleep(0.1)
-    stop(process, job)  # what it may have left behind
+    finally:
+        stop(process, job)
     return "passed" if process.returncode == 0 else "aborted"
-
-
-def show_stacks(job: Path) -> None:
-    """Have each rank write the Python stacks of its threads into the log."""
-    for path in job.glob("rank-*.jsonl"):
-        pid = read_record(path).pid
-        if pid in processes_of(job):
-            os.kill(pid, signal.SIGUSR1)
-    time.sleep(1)
 
 
 def stop(process: subprocess.Popen[bytes], job: Path) -> None:
@@ -105,19 +93,11 @@ def stop(process: subprocess.Popen[bytes], job: Path) -> None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
-    while left := processes_of(job):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.poll()
-        time.sleep(0.05)
+    end_all(lambda: processes_of(job))
+    process.wait()
 
 
 def processes_of(job: Path) -> list[int]:
     """Process ids of a job: those that have its folder in their environment; launchers start sessions of their own."""
-    mark, found = f"HOROVOD_SUITE_RECORDS={job}".encode(), []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if mark in path.read_bytes().split(b"\0"):
-                found.append(int(path.parts[2]))
-    return found
+    mark = f"HOROVOD_SUITE_RECORDS={job}".encode()
+    return [pid for pid in pids() if mark in read_of_process(pid, "environ")]

@@ -1,6 +1,7 @@
 """Plugin of pytest that writes what a rank does, line by line, so that a rank that aborts or hangs leaves its record.
 
-HOROVOD_SUITE_RECORDS is the folder of the records; `done.json` there lists the tests to leave out.
+HOROVOD_SUITE_RECORDS is the folder of the records; `done.json` there lists the tests to leave out. After
+HOROVOD_SUITE_QUIET_S without another test, the stacks of a rank go to its log.
 """
 
 from __future__ import annotations
@@ -8,38 +9,36 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
 
 class Recorder:
-    """Writes one JSON object a line: `items`, then `start` and `outcome` of each test, then `end`."""
+    """Writes one JSON object a line: a test, its outcome so far and a reason, of all tests first; at last END."""
 
     def __init__(self, folder: Path, rank: str) -> None:
         self.done = folder / "done.json"
         self.file = (folder / f"rank-{rank}.jsonl").open("a", buffering=1)
         self.outcome, self.reason = "passed", ""
-        # The log of a rank that hangs then tells where.
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
 
-    def write(self, **what: object) -> None:
-        self.file.write(json.dumps(what) + "\n")
+    def write(self, test: str, outcome: str, reason: str = "") -> None:
+        self.file.write(json.dumps([test, outcome, reason]) + "\n")
+        faulthandler.dump_traceback_later(float(os.environ["HOROVOD_SUITE_QUIET_S"]))
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         done = set(json.loads(self.done.read_text()))
         items[:] = [item for item in items if short(item.nodeid) not in done]
-        self.write(items=[short(item.nodeid) for item in items], pid=os.getpid())
+        for item in items:
+            self.write(short(item.nodeid), "not run")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if not report.passed and report.nodeid:
-            self.write(start="(import)")
-            self.write(test="(import)", outcome=report.outcome, reason=last_line(str(report.longrepr)))
+            self.write("(import)", report.outcome, last_line(str(report.longrepr)))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.outcome, self.reason = "passed", ""
-        self.write(start=short(nodeid))
+        self.write(short(nodeid), "started")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -48,11 +47,11 @@ class Recorder:
             self.outcome, self.reason = "skipped", str(report.longrepr and report.longrepr[2])
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self.write(test=short(nodeid), outcome=self.outcome, reason=self.reason)
+        self.write(short(nodeid), self.outcome, self.reason)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.write(end=int(session.exitstatus))
+        self.write("(end)", "passed")
         # A launcher ends all ranks as soon as one has a non-zero status, which is left to ranks that abort.
         session.exitstatus = 0
 

@@ -6,7 +6,7 @@ Libraries read the environment when a process starts, and ranks need environment
 import json
 
 import pytest
-from support.jobs import launcher, newest, run, train
+from support.jobs import launcher, newest, run, succeed, train
 from support.stack import FASTEST, FRAMEWORKS, cases
 from support.untrusted import changed_state, rewrite
 
@@ -47,8 +47,7 @@ def test_a_rank_with_another_instruction_set_is_refused_before_the_first_step(tm
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, [FASTEST]))
 def test_isa_makes_the_ranks_equal(tmp_path, framework):
     """With --shards, each has one thread as well, whatever the environment says."""
-    status, output = run(with_limit_on_rank_1(framework, "--isa", "avx2"), tmp_path, **TWO)
-    assert status == 0, output
+    succeed(with_limit_on_rank_1(framework, "--isa", "avx2"), tmp_path, **TWO)
     folder = tmp_path / "runs" / "run"
     assert (recorded(folder)["instruction_set"], recorded(folder)["threads"]) == ("avx2", 1)
     assert newest(folder).arithmetic["variables"] == {}

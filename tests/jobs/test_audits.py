@@ -4,14 +4,11 @@ Each test needs ranks in processes: the launcher says who was wrong, and a job g
 """
 
 import re
-from pathlib import Path
 
 import pytest
-from support.jobs import PROGRAMS, ROOT, launcher, run, train_several
+from support.jobs import PROGRAMS, ROOT, launcher, records, run, succeed, train_several
 from support.same_bits import numbers, weights_hash
 from support.stack import FASTEST, FRAMEWORKS, cases
-
-from hvdtrain.runs import metrics
 
 SUPPORT = ROOT / "tests" / "support"
 OPTIONS = ("--shards", "5", "--epochs", "1", "--max-steps", "14", "--log-every", "3", "--device", "cpu", "--lr", "0.02")
@@ -19,10 +16,6 @@ SCRIPT = ("--epochs", "2", "--batch-size", "20", "--shards", "5", "--device", "c
 EXCLUDE = ("--audit", "1", "--on-wrong-bits", "exclude", "--name", "run")
 SURVIVING = [*launcher("local", 3)[:-1], "--survive", "--"]
 WRONG = r"hvdtrain: rank 1 on \S+ computed wrong bits for shard \d of step \d+, "
-
-
-def records(folder: Path, kind: str) -> list[dict]:
-    return [record for record in metrics.read(folder / "metrics.jsonl") if record["kind"] == kind]
 
 
 @pytest.mark.guarantee("wrong-bits")
@@ -80,8 +73,7 @@ def test_the_loop_of_a_script_computes_the_shard_again_and_goes_on_without_a_ran
     sound = ["python", str(SUPPORT / "user_loop.py"), *SCRIPT, "--strategy", "single", "--name", "sound"]
     command = [*SURVIVING, "python", str(SUPPORT / "flipped_loop.py"), *SCRIPT, "--strategy", "horovod", *EXCLUDE]
     for words in (sound, command):
-        status, output = run(words, tmp_path)
-        assert status == 0, output
+        output = succeed(words, tmp_path)
     assert re.search(WRONG + "and again .*; 2 ranks continue", output), output
     assert weights_hash(tmp_path / "runs" / "run") == weights_hash(tmp_path / "runs" / "sound")
 

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.jobs import finish, run, start, wait_for
+from support.jobs import finish, run, start, succeed, wait_for
 from support.report import table
 from support.stack import INSTALLED
 
@@ -53,8 +53,7 @@ def test_stopped_bench_resumes_with_unfinished_jobs(tmp_path):
         assert finished <= len(now) < len(JOBS)
         assert before.items() <= now.items()
         before = now
-    status, output = run([*BENCH, *SMALL], tmp_path, timeout_s=240)
-    assert status == 0, output
+    output = succeed([*BENCH, *SMALL], tmp_path, timeout_s=240)
     after = results(tmp_path)
     assert after.keys() == JOBS
     assert before.items() <= after.items()
@@ -149,8 +148,7 @@ ALLREDUCE = ("allreduce", "--sizes", "8", "1048576", "--repeats", "1", "--output
 
 @pytest.mark.matrix
 def test_allreduce_of_every_library(tmp_path):
-    status, output = run([*BENCH, *ALLREDUCE], tmp_path)
-    assert status == 0, output
+    succeed([*BENCH, *ALLREDUCE], tmp_path)
     table = (tmp_path / "made" / "allreduce.md").read_text()
     horovods = [f"horovod over {by}{end}" for by in ("MPI", "Gloo") for end in ("", ", as shipped")]
     for library in ("gloo", "ring", "mpi", "mpi by hand", *horovods):
@@ -161,8 +159,7 @@ def test_allreduce_of_every_library(tmp_path):
 @NEEDS_TORCH
 def test_allreduce_of_chosen_libraries(tmp_path):
     horovod = "horovod over Gloo, as shipped"
-    status, output = run([*BENCH, *ALLREDUCE, "--libraries", "ring", horovod], tmp_path)
-    assert status == 0, output
+    succeed([*BENCH, *ALLREDUCE, "--libraries", "ring", horovod], tmp_path)
     written = json.loads((tmp_path / "made" / "allreduce.json").read_text())
     assert (written["ranks"], written["hosts"]) == (2, 1)
     measured = [(library, size) for library in ("ring", horovod) for size in (8, 1 << 20)]

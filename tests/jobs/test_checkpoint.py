@@ -11,7 +11,7 @@ import re
 
 import pytest
 from faults.checkpoint_files import kills_while_writing
-from support.jobs import distance, newest, run, several, train_several
+from support.jobs import distance, newest, several, succeed, train_several
 from support.stack import FASTEST, FRAMEWORKS, INSTALLED, cases
 
 from hvdtrain.interfaces.learner import Position
@@ -37,8 +37,7 @@ def two_ranks(tmp_path_factory):
         folder = tmp_path_factory.mktemp("ranks")
         trainings = [(*RUN, "--name", name, "--max-steps", steps) for name, steps in (("whole", "4"), ("part", "2"))]
         command = several(framework, [*trainings, ("--resume", "runs/part", "--max-steps", "4")], "local", 2)
-        status, output = run(["in_small_parts" if word == "several" else word for word in command], folder)
-        assert status == 0, output
+        succeed(["in_small_parts" if word == "several" else word for word in command], folder)
         return folder / "runs"
 
     return of
@@ -112,8 +111,7 @@ def test_renumbered_steps_and_an_older_checkpoint(tmp_path):
         ("--resume", "runs/run/checkpoints/step-00000046", *("--epochs", "3", "--batch-size", "64")),
     ]
     single = [(*SINGLE, "--remainder", "pad", *options) for options in trainings]
-    status, output = run(several("numpy", single, "alone", 1), tmp_path)
-    assert status == 0, output
+    output = succeed(several("numpy", single, "alone", 1), tmp_path)
     resumed = re.findall(r"resumed from runs/run/checkpoints/step-0*(\d+): epoch (\d), step (\d+)", output)
     assert resumed == [("46", "3", "12"), ("18", "4", "15"), ("46", "3", "46")]
     (folder,) = (path for path in (tmp_path / "runs").iterdir() if path.name != "run")

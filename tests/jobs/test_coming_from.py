@@ -4,11 +4,10 @@ Each is a program that a user starts.
 """
 
 import ast
-import json
 import re
 
 import pytest
-from support.jobs import ROOT, run
+from support.jobs import ROOT, records, result, succeed
 from support.stack import require
 
 PAGE = (ROOT / "docs" / "coming-from.md").read_text()
@@ -35,25 +34,21 @@ def test_the_converted_script_trains_on_two_ranks(tmp_path):
     assert len({side(title, "+") for title in SCRIPTS}) == 1, "the programs end as the same one"
     (tmp_path / "train.py").write_text(side(SCRIPTS[0], "+"))
     launch = ["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--", "python", "train.py"]
-    status, said = run([*launch, "--epochs", "3", "--name", "converted"], tmp_path)
-    assert status == 0, said
-    records = [json.loads(line) for line in (tmp_path / "runs/converted/metrics.jsonl").read_text().splitlines()]
-    losses = [record["loss"] for record in records if record["kind"] == "train"]
-    assert records[-1]["epoch"] == 3 and losses[-1] < 0.6 * losses[0], records
+    succeed([*launch, "--epochs", "3", "--name", "converted"], tmp_path)
+    first, *_, last = records(tmp_path / "runs/converted", "train")
+    assert last["epoch"] == 3 and last["loss"] < 0.6 * first["loss"]
 
 
 @pytest.mark.needs("torch")
 def test_horovods_program_is_one_that_horovod_trains(tmp_path):
     require("horovod.torch")
     (tmp_path / "train.py").write_text(side("Horovod", "-"))
-    status, said = run(["python", "train.py"], tmp_path)
-    assert status == 0, said
+    succeed(["python", "train.py"], tmp_path)
 
 
 @pytest.mark.needs("tensorflow")
 def test_the_converted_task_trains(tmp_path):
     (tmp_path / "train.py").write_text(side("Keras", "+"))
     options = "--framework tensorflow --strategy single --optimizer adam --lr 0.05 --epochs 3 --name converted"
-    status, said = run(["python", "-m", "hvdtrain", "train", "train.py:Task", *options.split()], tmp_path)
-    assert status == 0, said
-    assert json.loads((tmp_path / "runs/converted/result.json").read_text())["metrics"]["accuracy"] > 0.8
+    succeed(["python", "-m", "hvdtrain", "train", "train.py:Task", *options.split()], tmp_path)
+    assert result(tmp_path / "runs/converted")["metrics"]["accuracy"] > 0.8

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from support.jobs import launcher, run
+from support.jobs import launcher, run, succeed
 from support.stack import FASTEST
 
 LOCAL = launcher("local", 2)
@@ -13,8 +13,7 @@ TRAIN = ("python", "-m", f"hvdtrain.{FASTEST}_lenet", "--config", "run.toml")
 
 def test_ranks_train_with_the_options_of_the_file(tmp_path):
     (tmp_path / "run.toml").write_text('name = "run"\nmax-steps = 2\nlr = 0.25\nstrategy = "ring"\nruns = "all"\n')
-    status, output = run([*LOCAL, *TRAIN, "--max-steps", "3"], tmp_path)
-    assert status == 0, output
+    succeed([*LOCAL, *TRAIN, "--max-steps", "3"], tmp_path)
     record = json.loads((tmp_path / "all" / "run" / "config.json").read_text())
     assert (record["config"]["lr"], record["config"]["strategy"]) == (0.25, "ring")
     assert record["runtime"]["name"] == "run"
@@ -34,8 +33,7 @@ def test_a_rank_that_cannot_read_the_file_ends_the_job(tmp_path):
 
 def test_rank_0_prints_the_options(tmp_path):
     (tmp_path / "run.toml").write_text("lr = 0.25\n")
-    status, output = run([*LOCAL, *TRAIN, "--print-config"], tmp_path)
-    assert status == 0, output
+    output = succeed([*LOCAL, *TRAIN, "--print-config"], tmp_path)
     assert output.count("# file run.toml") == 1
     assert output.count("max-steps = 0") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.in_process import command
-from support.jobs import launcher, newest, run
+from support.jobs import launcher, newest, succeed
 from support.stack import FASTEST
 
 from hvdtrain.runs import checkpoints
@@ -35,8 +35,7 @@ def job(tmp_path_factory):
     np.savez(folder / NAME, x_train=images, y_train=labels, x_test=images[:32], y_test=labels[:32])
     options = ["--data", NAME, "--epochs", "2", "--batch-size", "32", "--max-steps", "6", "--log-every", "1"]
     program = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single", "--name", "run", *options]
-    status, output = run(program, folder, PYTHONUNBUFFERED="1")
-    assert status == 0, output
+    output = succeed(program, folder, PYTHONUNBUFFERED="1")
     return folder, output.splitlines()
 
 
@@ -79,8 +78,7 @@ def test_names_of_classes_cannot_control_the_terminal(job):
 def test_labels_of_launchers(tmp_path: Path, by: str, framework: str, strategy: str):
     """As in test_record.py: each label stands before one whole line, and the first one says what takes so long."""
     options = ["--max-steps", "3", "--strategy", strategy]
-    status, output = run([*launcher(by, 2), "python", "-m", f"hvdtrain.{framework}_lenet", *options], tmp_path)
-    assert status == 0, output
+    output = succeed([*launcher(by, 2), "python", "-m", f"hvdtrain.{framework}_lenet", *options], tmp_path)
     lines = [line for line in output.splitlines() if by in ("mpirun", "torchrun") or line.startswith("[")]
     texts = [re.sub(r"^\[[\d,]+\](<std(out|err)>:?)? ?:?", "", line) for line in lines]
     first = next(text for text in texts if "rank 0" in text)

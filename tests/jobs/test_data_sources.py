@@ -3,7 +3,6 @@
 Processes are two ranks that share the images, or that all end because of a row of one, and a limit of memory.
 """
 
-import json
 import os
 import re
 import resource
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.in_process import train_here
-from support.jobs import distance, finish, launcher, newest, run, start, train_several, wait_for_a_step
+from support.jobs import distance, finish, launcher, newest, result, run, start, train_several, wait_for_a_step
 from support.memory import limited_memory
 from support.stack import FASTEST
 
@@ -41,10 +40,6 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def result_of(run_folder: Path) -> dict:
-    return json.loads((run_folder / "result.json").read_text())
-
-
 def test_image_folder_on_two_ranks_resumes_and_skips_a_row(folder: Path) -> None:
     options = ("--data", "data", *LENET, "--on-bad-row", "skip", "--epochs", "2")
     runs = {
@@ -57,10 +52,10 @@ def test_image_folder_on_two_ranks_resumes_and_skips_a_row(folder: Path) -> None
     assert whole.position == resumed.position and whole.position.step == 12
     assert distance(whole.weights, resumed.weights) == 0
     assert whole.classes == CLASSES
-    result = result_of(found / "whole")
-    assert (result["bad_rows"], result["bad_test_rows"]) == (1, 0)
-    assert list(result["per_class_accuracy"]) == list(CLASSES)
-    assert 0 <= result["data_wait_share"] <= 1
+    ended = result(found / "whole")
+    assert (ended["bad_rows"], ended["bad_test_rows"]) == (1, 0)
+    assert list(ended["per_class_accuracy"]) == list(CLASSES)
+    assert 0 <= ended["data_wait_share"] <= 1
     log = "".join((found / "whole" / "logs" / f"rank-{rank}.log").read_text() for rank in range(2))
     named = re.findall(r"WARNING skipped a row of train: data/train/one/\d+\.jpg \(row 7\): cannot be read", log)
     assert 1 <= len(named) <= 2, "each rank names it once"
@@ -127,9 +122,9 @@ def test_file_larger_than_the_memory(tmp_path: Path) -> None:
     memory, before = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), peak_mb()
     rows = write_sparse(tmp_path, 2 * memory)
     options = ("--data", str(tmp_path), "--model", "net.py:small", "--max-steps", "20")
-    result = result_of(train_here(tmp_path, "torch", *options))
-    assert result["steps"] == 20 and rows * SIDE**2 > memory
-    assert result["peak_rss_mb"] == pytest.approx(peak_mb(), abs=50) and peak_mb() - before < 1024
+    ended = result(train_here(tmp_path, "torch", *options))
+    assert ended["steps"] == 20 and rows * SIDE**2 > memory
+    assert ended["peak_rss_mb"] == pytest.approx(peak_mb(), abs=50) and peak_mb() - before < 1024
 
 
 @pytest.mark.matrix
@@ -149,6 +144,6 @@ def test_data_four_times_the_memory_limit(tmp_path: Path) -> None:
         process = start([*wrapper, *command], tmp_path, subprocess.STDOUT)
         status, output = finish(process, 600)
     assert status == 0, output
-    result = result_of(tmp_path / "runs" / "run")
-    assert result["steps"] == -(-rows // 256)
+    ended = result(tmp_path / "runs" / "run")
+    assert ended["steps"] == -(-rows // 256)
     print(output)

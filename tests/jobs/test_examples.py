@@ -15,7 +15,7 @@ import nbformat
 import numpy as np
 import pytest
 from PIL import Image
-from support.jobs import ROOT, run
+from support.jobs import ROOT, succeed
 from support.stack import require
 
 from hvdtrain.networks.registry import NETWORKS
@@ -104,8 +104,7 @@ def test_the_commands_of_an_example_train(example, number, options, metric, limi
         draw_stripes(folder / "photos", 32)
         for part in ("train", "test"):
             pack(folder, part)
-    status, output = run([*shlex.split(command), *options.split(), "--name", "a"], folder)
-    assert status == 0, output
+    output = succeed([*shlex.split(command), *options.split(), "--name", "a"], folder)
     value = json.loads((folder / "runs/a/result.json").read_text())["metrics"][metric]
     assert value <= -limit if limit < 0 else value >= limit, output
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.in_process import command, train_here
-from support.jobs import run
+from support.jobs import succeed
 from support.random_networks import random_network, random_weights
 from support.stack import FRAMEWORKS, INSTALLED, REFERENCE
 
@@ -47,8 +47,7 @@ def run_alone(folder: Path, images: np.ndarray, *programs: str) -> None:
     """Run these programs in one process that cannot import hvdtrain."""
     np.save(folder / "images.npy", images)
     begin = "import sys; sys.modules['hvdtrain'] = None; import numpy; images = numpy.load('images.npy')\n"
-    status, output = run([sys.executable, "-c", begin + "".join(programs)], folder)
-    assert status == 0, output
+    succeed([sys.executable, "-c", begin + "".join(programs)], folder)
 
 
 def save(folder: Path, framework: str) -> None:

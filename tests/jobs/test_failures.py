@@ -3,13 +3,12 @@
 In processes: how each of them ends, and what the launcher shows of it. Which options are invalid is tested in one.
 """
 
-import json
 import re
 import sys
 
 import numpy as np
 import pytest
-from support.jobs import PROGRAMS, launcher, run
+from support.jobs import PROGRAMS, launcher, result, run, succeed
 from support.stack import FASTEST, FRAMEWORKS, cases
 
 from hvdtrain.errors import UserError
@@ -96,11 +95,9 @@ def test_a_crash_on_one_rank_ends_the_job_at_once(tmp_path, framework):
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
 def test_all_ranks_skip_a_step_with_nan(tmp_path, framework):
     command = [*launcher("local", 2), "python", str(PROGRAMS), "nan", framework, *QUICK[2:], "--max-steps", "20"]
-    status, output = run([*command, "--on-nan", "skip"], tmp_path)
-    assert status == 0, output
-    result = json.loads((tmp_path / "runs" / "run" / "result.json").read_text())
-    assert result["skipped"] == 1
-    assert np.isfinite(result["loss"])
+    succeed([*command, "--on-nan", "skip"], tmp_path)
+    ended = result(tmp_path / "runs" / "run")
+    assert ended["skipped"] == 1 and np.isfinite(ended["loss"])
 
 
 DIFFER = {

@@ -1,5 +1,6 @@
 """Signals to the launcher and to ranks, and killed processes: all ranks end, no process stays behind.
 
+`faults/test_orders.py` does this to jobs that survive, at any moment.
 Needs processes: what the kernel does with signals, groups, sessions and orphans.
 """
 
@@ -10,12 +11,10 @@ import re
 import signal
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.jobs import BIN, PrintedJob, running, wait_for
-from support.signaled_job import CASES, run_signaled
 
 MATRIX = pytest.mark.matrix
 
@@ -236,30 +235,3 @@ def test_ctrl_c_ends_a_program_that_does_not_handle_it(tmp_path):
             printed += received
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGINT, printed
     assert printed.count(b"hvdtrain: ended by SIGINT") == 1, printed
-
-
-def problems_of(folder: Path, cases: list[tuple[str, str, int]]) -> dict[tuple[str, str, int], str]:
-    """What goes wrong in jobs that get a signal: case by case, a few at a time."""
-    with ThreadPoolExecutor(8) as pool:
-        jobs = pool.map(lambda case: run_signaled(folder / "-".join(map(str, case)), *case), cases)
-        return {case: job.problem for case, job in zip(cases, jobs, strict=True) if job.problem}
-
-
-SIGNALS = {
-    "launcher": {"before": signal.SIGKILL, "running": 64, "ending": signal.SIGHUP},
-    "agent": {"before": signal.SIGSEGV, "running": 35, "ending": signal.SIGQUIT},
-    "program": {"running": signal.SIGSTOP, "ending": 40},
-}
-"""One for each process in each phase; Python has no names for most real-time signals."""
-
-
-def test_signals_to_each_process_in_each_phase(tmp_path):
-    """Each process ends, none is left, nothing hangs."""
-    cases = [(process, phase, int(SIGNALS[process][phase])) for process in CASES for phase in CASES[process]]
-    assert problems_of(tmp_path, cases) == {}
-
-
-@MATRIX
-@pytest.mark.parametrize(("process", "phase"), [(process, phase) for process in CASES for phase in CASES[process]])
-def test_all_signals_to_each_process_in_each_phase(tmp_path, process, phase):
-    assert problems_of(tmp_path, [(process, phase, number) for number in range(1, 65)]) == {}

@@ -4,7 +4,7 @@ import json
 import subprocess
 
 from support.cluster import need
-from support.jobs import ROOT, run
+from support.jobs import ROOT, succeed
 from support.stack import FASTEST
 
 
@@ -13,8 +13,7 @@ def test_a_cell_is_measured_and_its_hosts_are_removed(tmp_path):
     command = ["python", str(ROOT / "benchmarks" / "links" / "run.py"), "--part", "speed", "--links", "200/2ms"]
     command += ["--np", "2", "--tasks", "lenet", "--rows", f"{FASTEST}/horovod", "--output", "links"]
     before = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
-    status, output = run(command, tmp_path, timeout_s=240)
-    assert status == 0, output
+    succeed(command, tmp_path, timeout_s=240)
     (record,) = [json.loads(line) for line in (tmp_path / "links" / "results.jsonl").read_text().splitlines()]
     assert 500 < record["sent_kb"] < 1200, "133,898 float32 from each of two ranks"
     # What is between them takes at least the bytes of a step at 200 Mbit/s, and twice the delay.

@@ -5,10 +5,8 @@ import statistics
 import time
 
 import pytest
-from support.jobs import finish, launcher, pids_of_ranks, start, wait_for
+from support.jobs import finish, launcher, pids_of_ranks, records, start, wait_for
 from support.slowed import slowed
-
-from hvdtrain.runs import metrics
 
 STOPPED_S, RUNNING_S = 0.3, 0.1
 """So much slower that it shows on a busy machine, where a rank that was stopped gets more of the cores afterwards."""
@@ -43,7 +41,7 @@ def test_a_slow_rank_is_named_while_it_is_slow(tmp_path, framework, options, by)
     process.terminate()
     output = finish(process)[1]
     assert NAMED.search(output) and "rank 0 on " not in output
-    steps = [one for one in metrics.read(folder / "metrics.jsonl") if one["kind"] == "train"]
+    steps = records(folder, "train")
     slow = [one for one in steps if began + 1 < one["time"] < ended]
     assert len(slow) > 2
 

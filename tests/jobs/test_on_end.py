@@ -10,22 +10,12 @@ from support.jobs import finish, run, start
 
 NAMES = ("STATUS", "EXIT_STATUS", "RANK", "REASON", "RUN")
 TOLD = " ".join(['printf "%s|"', *(f'"$HVDTRAIN_{name}"' for name in NAMES), ">> told"])
-HANG = """
-import json, os, sys
-from hvdtrain.system.agent_pipe import OpenedRun, send
-os.makedirs("runs/run/heartbeats")
-send(OpenedRun(os.path.abspath("runs/run"), False))
-end = {"status": "hung", "exit_status": 1, "reason": "no step for 30 s: rank 1 holds up the others", "rank": 1}
-with open("runs/run/end.json", "w") as file:
-    json.dump(end, file)
-sys.exit("hvdtrain: rank 0: rank 1 has made no step for 30 s")
-"""
 KILLED = 'if [ "$RANK" = 1 ]; then kill -9 $$; fi; exec sleep 60'
 
 
-def launch(program: str, *options: str, ranks: int = 1, by: str = "sh") -> list[str]:
+def launch(program: str, *options: str, ranks: int = 1) -> list[str]:
     command = ["python", "-m", "hvdtrain", "launch", "local", "-n", str(ranks), *options]
-    return [*command, "--", by, "-c", program]
+    return [*command, "--", "sh", "-c", program]
 
 
 def told(folder):
@@ -39,20 +29,6 @@ def test_a_killed_rank_with_restarts(tmp_path):
     assert output.endswith("hvdtrain: the command of --on-end ended with exit status 5\n")
     reason = f"rank 1 on {os.uname().nodename} was killed by SIGKILL"
     assert told(tmp_path) == ["failed", "137", "1", reason, ""]
-
-
-def test_a_hang(tmp_path):
-    """Of which the ranks have recorded more than the launcher knows."""
-    status, output = run(launch(HANG, "--on-end", TOLD, by="python"), tmp_path)
-    assert status == 1, output
-    reason = "no step for 30 s: rank 1 holds up the others"
-    assert told(tmp_path) == ["hung", "1", "1", reason, str(tmp_path / "runs" / "run")]
-
-
-def test_an_end_that_is_no_failure(tmp_path):
-    status, output = run(launch("exit 0", "--on-end", TOLD), tmp_path)
-    assert status == 0, output
-    assert told(tmp_path)[:3] == ["finished", "0", ""]
 
 
 def test_a_job_that_was_asked_to_end(tmp_path):

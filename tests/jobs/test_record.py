@@ -10,10 +10,9 @@ import re
 
 import pytest
 from support.events import read_events
-from support.jobs import BIN, launcher, run, start
+from support.jobs import BIN, launcher, records, result, run, start, succeed
 from support.stack import FASTEST
 
-from hvdtrain.runs import metrics
 from hvdtrain.runs.history import HistoryReader
 
 PROGRAM = ("python", "-m", f"hvdtrain.{FASTEST}_lenet")
@@ -24,8 +23,7 @@ def job(tmp_path_factory):
     """The folder of a run of two ranks, and the output of its job."""
     folder = tmp_path_factory.mktemp("job")
     options = ("--epochs", "2", "--tracker", "tensorboard", "--name", "run")
-    status, output = run([*launcher("mpi", 2), *PROGRAM, *options], folder)
-    assert status == 0, output
+    output = succeed([*launcher("mpi", 2), *PROGRAM, *options], folder)
     return folder / "runs" / "run", output
 
 
@@ -36,18 +34,16 @@ def test_files_of_a_run(job):
     assert config["ranks"] == 2
     assert {FASTEST, "horovod", "numpy", "python"} <= config["versions"].keys()
     assert config["host"]["cores"] >= 1
-    kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert kinds.count("test") == 2
-    assert "train" in kinds
+    assert len(records(folder, "test")) == 2
     hashes = HistoryReader(folder / "metrics.jsonl").read().hashes()
-    result = json.loads((folder / "result.json").read_text())
-    assert len(hashes) == 2 and [*hashes.values()][-1].parameters == result["parameters"]
-    assert sum(map(sum, result["confusion"])) == result["test_rows"] == 360, "each test image once"
-    correct = sum(row[i] for i, row in enumerate(result["confusion"]))
-    assert result["accuracy"] == pytest.approx(correct / 360)
-    assert len(result["per_class_accuracy"]) == 10
+    ended = result(folder)
+    assert len(hashes) == 2 and [*hashes.values()][-1].parameters == ended["parameters"]
+    assert sum(map(sum, ended["confusion"])) == ended["test_rows"] == 360, "each test image once"
+    correct = sum(row[i] for i, row in enumerate(ended["confusion"]))
+    assert ended["accuracy"] == pytest.approx(correct / 360)
+    assert len(ended["per_class_accuracy"]) == 10
     assert (folder / "metrics.png").read_bytes().startswith(b"\x89PNG")
-    losses = [one["loss"] for one in metrics.read(folder / "metrics.jsonl") if one["kind"] == "train"]
+    losses = [one["loss"] for one in records(folder, "train")]
     assert read_events(folder)["train/loss"] == pytest.approx(losses)
     assert sorted(path.name for path in (folder / "logs").iterdir()) == ["rank-0.log", "rank-1.log"]
 

@@ -5,7 +5,7 @@ The run is of two processes, as its ranks are; what one rank does is done in the
 
 import pytest
 from support.in_process import inside, train_here
-from support.jobs import ROOT, launcher, run
+from support.jobs import ROOT, launcher, run, succeed
 from support.stack import FASTEST, FRAMEWORKS, cases
 
 from hvdtrain.runs.history import HistoryReader
@@ -31,8 +31,7 @@ def sharded(tmp_path_factory):
     """The folder in which a run of two ranks with --shards is."""
     folder = tmp_path_factory.mktemp("sharded")
     words = [*launcher("local", 2), "python", "-m", "hvdtrain", "train", *SHARDS, "--strategy", "ring"]
-    status, output = run(words, folder)
-    assert status == 0, output
+    succeed(words, folder)
     return folder
 
 
@@ -48,8 +47,7 @@ def sharded(tmp_path_factory):
 def test_any_ranks_give_the_bits_of_the_run(sharded, by, ranks, options):
     folder, last = sharded / "runs" / "run", options[-1] if "--to" in options else "30"
     before = content(folder)
-    status, output = run([*launcher(by, ranks), *REPLAY, *options], sharded)
-    assert status == 0, output
+    output = succeed([*launcher(by, ranks), *REPLAY, *options], sharded)
     assert hashes(folder)[int(last)] in output
     assert content(folder) == before
 

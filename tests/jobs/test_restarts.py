@@ -5,16 +5,12 @@ A launcher sees how its processes end, and starts others.
 
 import json
 import os
-import re
 import signal
 import time
 
 import pytest
 from support.jobs import PROGRAMS, finish, run, start
 from support.stack import FASTEST
-from support.untrusted import save_checkpoint
-
-from hvdtrain.interfaces.learner import Position
 
 OPTIONS = ("--max-steps", "12", "--lr", "0.02", "--checkpoint-every", "3", "--device", "cpu", "--shards", "4")
 
@@ -38,23 +34,6 @@ def test_code_that_changes_the_folder_resumes_its_run(tmp_path):
     assert [attempt["checkpoint"] for attempt in attempts(here)] == [-1, 3]
     assert "resumed from runs/run/checkpoints/step-00000003" in output and "record in runs/run" in output
     assert not list(away.glob("*/*")), "nothing is written where the code is"
-
-
-def test_attempts_that_write_no_checkpoint(tmp_path):
-    """The first attempt writes a checkpoint of step 3, later attempts write none. (No framework, only files.)"""
-    save_checkpoint(tmp_path / "made" / "checkpoints", position=Position(step=3))
-    code = (
-        "import os; made = os.path.exists('runs/run/checkpoints'); os.makedirs('runs/run', exist_ok=True); "
-        "made or os.rename('made/checkpoints', 'runs/run/checkpoints'); from hvdtrain.system import agent_pipe; "
-        "path = os.path.abspath('runs/run/checkpoints/step-00000003') if made else ''; "
-        "agent_pipe.send(agent_pipe.OpenedRun(os.path.abspath('runs/run'), True, path)); exit(f'process {os.getpid()}')"
-    )
-    status, output = run([*launch("local", 1, "--restarts", "9"), "python", "-c", code], tmp_path)
-    assert status == 1, output
-    assert "gave up, as 3 attempts in a row wrote no newer checkpoint; the attempts:" in output
-    assert [one["checkpoint"] for one in attempts(tmp_path)] == [-1, 3, 3, 3]
-    assert re.findall(r"restarting in (\d+) s", output) == ["1", "1", "2"]
-    assert "  4: 1 ranks, from the checkpoint of step 3" in output
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ The ranks are processes: what is compared are frameworks and transports that sev
 import functools
 
 import pytest
-from support.jobs import PROGRAMS, ROOT, launcher, run, train, train_several
+from support.jobs import PROGRAMS, ROOT, launcher, run, succeed, train, train_several
 from support.same_bits import assert_same_bits, weights_hash
 from support.stack import FRAMEWORKS, cases
 
@@ -93,8 +93,7 @@ def test_a_loop_of_a_script(tmp_path, framework, script):
     options = ("--epochs", "2", "--batch-size", "20", "--shards", "5", "--device", "cpu")
     for name, by, strategy, ranks in (("one", "alone", "single", 1), ("two", "local", "ring", 2)):
         program = ["python", str(SUPPORT / script), *options, "--strategy", strategy, "--name", name]
-        status, output = run([*launcher(by, ranks), *program], tmp_path, STATE="1")
-        assert status == 0, output
+        succeed([*launcher(by, ranks), *program], tmp_path, STATE="1")
     assert_same_bits(tmp_path / "runs" / "one", tmp_path / "runs" / "two")
 
 

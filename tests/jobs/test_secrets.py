@@ -7,7 +7,7 @@ import os
 import re
 
 import pytest
-from support.jobs import run, wait_for
+from support.jobs import run, succeed, wait_for
 from support.stack import FASTEST
 
 PASSWORD = "correct-horse-battery"
@@ -67,8 +67,7 @@ def test_a_run_folder_holds_no_values_of_variables(tmp_path):
     """So other users may read it, as far as the umask permits."""
     secret = {"AWS_SECRET_ACCESS_KEY": PASSWORD, "HVDTRAIN_TOKEN": PASSWORD, "HVDTRAIN_MIRROR": f"http://{PASSWORD}@x/"}
     command = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single", "--max-steps", "2", "--name", "run"]
-    status, output = run(["sh", "-c", 'umask 027; exec "$@"', "sh", *command], tmp_path, **secret)
-    assert status == 0, output
+    succeed(["sh", "-c", 'umask 027; exec "$@"', "sh", *command], tmp_path, **secret)
     files = [path for path in (tmp_path / "runs" / "run").rglob("*") if path.is_file()]
     assert {"config.json", "result.json", "metrics.jsonl", "rank-0.log"} <= {path.name for path in files}
     for path in files:

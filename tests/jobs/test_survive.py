@@ -11,7 +11,6 @@ import pytest
 from faults.surviving_job import SurvivingJob
 from faults.watched_job import NUMPY
 from support.jobs import wait_for
-from support.stack import FASTEST
 
 MATRIX = pytest.mark.matrix
 JOIN_S = 60
@@ -110,16 +109,3 @@ def test_all_that_have_the_state_are_stopped_while_another_joins(job, framework,
     for one in (alone, started):
         one.end(0)
     started.compare(alone)
-
-
-@MATRIX
-@pytest.mark.parametrize("strategy", ["horovod", "ring"])
-def test_a_stopped_rank_is_lost(job, strategy):
-    """The watchdog of the others notices, and the launcher ends it."""
-    started = job(FASTEST, "network", strategy, 3, steps=60)
-    started.wait_for_step(3)
-    started.kill(2, signal.SIGSTOP)
-    wait_for(lambda: started.changes("joined"), JOIN_S, lambda: started.output)
-    (started.folder / "hurry").touch()
-    started.end(0)
-    assert started.changes("lost")[0]["lost"][0]["rank"] == 2

@@ -6,7 +6,7 @@ import re
 import signal
 
 import pytest
-from support.jobs import finish, run, start, wait_for
+from support.jobs import finish, run, start, succeed, wait_for
 from support.stack import FASTEST, cases
 
 SWEEP = ("python", "-m", "hvdtrain", "sweep", "--output", "all")
@@ -33,8 +33,7 @@ def test_trials_fail_or_are_complete_and_have_the_same_bits(tmp_path):
     assert (tmp_path / "all" / "sweep.png").is_file()
     assert {path.name for path in tmp_path.glob("all/*.log")} == {"batch-size=5000,ranks=1,seed=0.log"}
 
-    status, output = run([*SWEEP, "--set", "ranks=1,2", "--set", "batch-size=16", *command], tmp_path)
-    assert status == 0, output
+    output = succeed([*SWEEP, "--set", "ranks=1,2", "--set", "batch-size=16", *command], tmp_path)
     assert "1 of 2 trials have ended" in output
     after = results(tmp_path)
     assert set(after) == {f"batch-size=16,ranks={ranks},seed=0" for ranks in (1, 2)}
@@ -62,8 +61,7 @@ def test_interrupted_trial_is_resumed(tmp_path, by):
         assert output.endswith("hvdtrain: interrupted\n")
         assert not results(tmp_path)
 
-    status, output = run(command, tmp_path)
-    assert status == 0, output
+    succeed(command, tmp_path)
     assert set(results(tmp_path)) == {trial.name}
     resumed = re.search(r"resumed from .* step (\d+)", (trial / "logs" / "rank-0.log").read_text())
     assert resumed and 10 < int(resumed[1]) < 400
@@ -103,8 +101,7 @@ ON_TWO_RANKS = ("launch", "local", "-n", "2", "--", *OF_TASK, "--strategy", "rin
 @pytest.mark.parametrize("command", cases([ON_ONE_RANK, ON_TWO_RANKS], [ON_ONE_RANK]))
 def test_arguments_of_a_task(tmp_path, command):
     (tmp_path / "mytask.py").write_text(TASK)
-    status, output = run([*SWEEP, "--set", "arg.level=3.0,2.0", "--", *command, "--epochs", "1"], tmp_path)
-    assert status == 0, output
+    output = succeed([*SWEEP, "--set", "arg.level=3.0,2.0", "--", *command, "--epochs", "1"], tmp_path)
     assert set(results(tmp_path)) == {"arg.level=3.0,seed=0", "arg.level=2.0,seed=0"}
     best, other = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
     assert [(row["arg.level"], float(row["perplexity_median"])) for row in (best, other)] == [("2.0", 2), ("3.0", 3)]
@@ -159,8 +156,7 @@ def test_a_search_ends_bad_trials_early_and_continues(tmp_path, command, level):
     assert len(before) == 4
     values = sorted(float(row["perplexity_median"]) for row in csv.DictReader((tmp_path / "all" / "sweep.csv").open()))
 
-    status, output = run([*search, "--trials", "6", "--", *command], tmp_path)
-    assert status == 0, output
+    output = succeed([*search, "--trials", "6", "--", *command], tmp_path)
     assert "4 of 6 trials have ended" in output and before.items() <= results(tmp_path).items()
     pruned = re.findall(r"pruned after evaluation \d+: test perplexity ([\d.]+) is worse", output)
     assert pruned and min(map(float, pruned)) > values[1]

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from support.jobs import ROOT, finish, launcher, pids_of_ranks, run, several, start
+from support.jobs import ROOT, finish, launcher, pids_of_ranks, several, start, succeed
 from support.slowed import slowed
 from support.traces import Trace
 
@@ -56,8 +56,7 @@ def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
     """Also where a framework computes in threads of its own."""
     command = ["python", "-m", "hvdtrain", "train", f"{TASKS}/sleeping.py:Sleeping", "--framework", framework]
     more = ("--strategy", "single", "--batch-size", "12", "--epochs", "1", "--timeline", "3:8", "--workers", "0")
-    status, output = run([*command, *OPTIONS, *more], tmp_path, FRAMEWORK=framework)
-    assert status == 0, output
+    succeed([*command, *OPTIONS, *more], tmp_path, FRAMEWORK=framework)
     trace = check(tmp_path / "runs" / "run", 1, 3, 8, {"data", "forward", "backward", "update"})
     shortest = dict.fromkeys(("data", "forward", "backward", "update"), math.inf)
     for parts in trace.steps(0).values():
@@ -87,8 +86,7 @@ def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
 @pytest.mark.matrix
 def test_each_strategy_has_a_timeline(tmp_path, framework, options, by, parts):
     command = [*launcher(by, 2), "python", "-m", f"hvdtrain.{framework}_lenet", *OPTIONS, *options]
-    status, output = run([*command, "--max-steps", "18", "--timeline", "6:16"], tmp_path)
-    assert status == 0, output
+    succeed([*command, "--max-steps", "18", "--timeline", "6:16"], tmp_path)
     check(tmp_path / "runs" / "run", 2, 6, 16, parts)
 
 
@@ -108,8 +106,7 @@ def test_clocks_that_differ_are_aligned(tmp_path):
     program.write_text(SHIFTED)
     program.chmod(0o755)
     train = ["python", "-m", "hvdtrain.torch_lenet", *OPTIONS, "--max-steps", "20"]
-    status, output = run([*launcher("local", 2), str(program), *train, "--timeline", "6:16"], tmp_path)
-    assert status == 0, output
+    output = succeed([*launcher("local", 2), str(program), *train, "--timeline", "6:16"], tmp_path)
     trace = check(tmp_path / "runs" / "run", 2, 6, 16, PARTS, one_clock=False)
     clock = trace.about["clocks"][1]
     assert abs(clock["offset_s"] - SHIFT_S) <= clock["error_s"]
@@ -120,8 +117,7 @@ def test_clocks_that_differ_are_aligned(tmp_path):
 @pytest.mark.matrix
 def test_user_loops_have_a_timeline(tmp_path, framework, script):
     command = [*launcher("local", 2), "python", f"{ROOT}/tests/support/{script}.py", *OPTIONS, "--batch-size", "20"]
-    status, output = run([*command, "--epochs", "2", "--timeline", "5:15"], tmp_path)
-    assert status == 0, output
+    succeed([*command, "--epochs", "2", "--timeline", "5:15"], tmp_path)
     check(tmp_path / "runs" / "run", 2, 5, 15, {*PARTS, "script", "evaluation"})
 
 
@@ -141,8 +137,7 @@ def test_runs_that_cannot_have_their_timeline(tmp_path, framework):
         (*one, "--max-steps", "9", *named, "--timeline", "3:8"),
     ]
     command = several(framework, trainings, "alone", 1)
-    status, output = run(command, tmp_path, timeout_s=300)
-    assert status == 0, output
+    output = succeed(command, tmp_path, timeout_s=300)
     runs = tmp_path / "runs"
     assert "--timeline 6:8: the run ends before these steps, after step 5; there is no timeline" in output
     assert list(Trace(runs / "cut" / "timeline-3-6.json").steps(0)) == ["step 3", "step 4", "step 5"]

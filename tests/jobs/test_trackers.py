@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from support import trackers
-from support.jobs import PROGRAMS, finish, launcher, run, start, wait_for
+from support.jobs import PROGRAMS, finish, launcher, run, start, succeed, wait_for
 from support.stack import FASTEST
 
 OPTIONS = ("--strategy", "ring", "--device", "cpu", "--max-steps", "12", "--log-every", "2", "--name", "run")
@@ -46,8 +46,7 @@ def test_trackers_that_hang_or_raise_do_not_stop_a_run(tmp_path, installed):
     told = "env | grep ^HVDTRAIN_ | sort > told; exit 3"
     given = [*chosen("recorder", "hanging", "raising"), "--on-end", told]
     command = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", *OPTIONS[2:], "--strategy", "single", *given]
-    status, output = run(command, tmp_path, **installed)
-    assert status == 0, output
+    output = succeed(command, tmp_path, **installed)
     raised = "tracker raising: log raised SystemExit: no \\x1b[31m record (that record is lost); training continues"
     assert output.count(raised) == output.count("tracker raising: ") == 1
     assert output.count("record(s) of this run: it does not respond") == 1
@@ -71,8 +70,7 @@ def test_all_trackers_continue_a_run_whose_rank_0_was_killed(tmp_path, installed
     told = "env | grep ^HVDTRAIN_ > told-$HVDTRAIN_STATUS"
     launch = [*launcher("local", 2)[:-1], "--restarts", "1", "--on-end", told, "--"]
     command = [*launch, "python", str(PROGRAMS), "slowly", FASTEST, *OPTIONS, "--resume", "auto", *given]
-    status, output = run(command, tmp_path, **installed, **ENVIRONMENT)
-    assert status == 0, output
+    output = succeed(command, tmp_path, **installed, **ENVIRONMENT)
     assert "rank 0 on " in output and "was killed by SIGKILL" in output
     folder = tmp_path / "runs" / "run"
     run_id = json.loads((folder / "config.json").read_text())["id"]

@@ -7,10 +7,9 @@ that need no launch of their own.
 import collections
 import functools
 import itertools
-import json
 
 import pytest
-from support.jobs import ROOT, distance, launcher, newest, run
+from support.jobs import ROOT, distance, launcher, newest, records, run, succeed
 from support.user_loop_runs import assert_identical, state
 
 SUPPORT = ROOT / "tests" / "support"
@@ -52,8 +51,7 @@ def finished(status, output, runs):
 def restarted(folder, *words, launch=("--restarts", "1"), np=2, **environment):
     """The output of a job that goes on after a kill."""
     command = [*launcher("local", np)[:-1], *launch, "--", "python", *map(str, words)]
-    status, output = run(command, folder, **environment)
-    assert status == 0, output[-6000:]
+    output = succeed(command, folder, **environment)
     assert "SIGKILL" in output
     return output
 
@@ -167,8 +165,7 @@ def test_a_script_that_leaves_its_loop_has_a_result_and_can_be_resumed(framework
 
 def logged(folder):
     """What a script with a loop over epochs logs, by step."""
-    records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return {record["step"]: record["logged"] for record in records if record["kind"] == "train"}
+    return {record["step"]: record["logged"] for record in records(folder, "train")}
 
 
 @pytest.mark.needs("torch")

@@ -4,13 +4,11 @@ Only the first test has two ranks, which must end at the same step: they are pro
 process of the test. `test_same_rows.py` compares rows and scores on one rank and on two.
 """
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from support.in_process import command, train_here
-from support.jobs import distance, newest, run, several
+from support.jobs import distance, newest, records, result, several, succeed
 from support.stack import FASTEST, FRAMEWORKS, cases
 from support.user_loop_runs import starter
 from torch import nn
@@ -18,7 +16,6 @@ from torch import nn
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.measure.sweep.comparison import SweepResults
 from hvdtrain.measure.sweep.trials import plan
-from hvdtrain.runs.metrics import read
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import RunEnd
 
@@ -28,10 +25,6 @@ LR = {"mxnet": "0.3"}
 need not diverge: there nothing changes, and of checkpoints that are equally good the newest is the best one."""
 X = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
 PARTS = [(X[rows], (X[rows, 0] > 0).astype(np.int64)) for rows in (slice(0, 120), slice(120, 160), slice(160, 200))]
-
-
-def result(folder):
-    return json.loads((folder / "result.json").read_text())
 
 
 def assert_same_end(one, other, *also):
@@ -51,8 +44,7 @@ def test_a_run_stops_early_by_validation_data_also_after_a_resume(framework, tmp
         ("--resume", "runs/part", "--max-steps", "0"),
         ("--resume", "runs/part"),
     ]
-    status, output = run(several(framework, trainings, "local", 2), tmp_path)
-    assert status == 0, output
+    output = succeed(several(framework, trainings, "local", 2), tmp_path)
     folder = tmp_path / "runs" / "whole"
     assert_same_end(folder, tmp_path / "runs" / "part")  # whose checkpoint in the middle of an epoch may be the best
     ended = result(folder)
@@ -60,7 +52,7 @@ def test_a_run_stops_early_by_validation_data_also_after_a_resume(framework, tmp
     reason = "stopped early, after epoch 3 of 6: no better validation accuracy than that of epoch 1 (--patience 2)"
     assert ended["early_stop"] == reason and reason in output
     assert "to train further, raise --patience" in output
-    scores = [record for record in read(folder / "metrics.jsonl") if record["kind"] in ("validation", "test")]
+    scores = records(folder, "validation", "test")
     assert [record["kind"] for record in scores] == ["validation"] * 3 + ["test"]
     best = ended["best"]["validation"]
     expected = "step-00000018" if framework in LR else "step-00000054"
@@ -77,8 +69,7 @@ def test_a_run_stops_early_by_validation_data_also_after_a_resume(framework, tmp
 def test_the_best_checkpoint_is_tested_with_its_own_averages(tmp_path):
     options = ("--epochs", "3", "--lr", "0.5", "--split", "0.8/0.2", "--ema", "0.5", "--device", "cpu")
     folder = train_here(tmp_path, "torch", *options)
-    records = read(folder / "metrics.jsonl")
-    losses = {record["step"]: record["loss"] for record in records if record["kind"] == "validation"}
+    losses = {record["step"]: record["loss"] for record in records(folder, "validation")}
     best = result(folder)["best"]
     assert best["step"] < max(losses) and best["validation"]["loss"] == pytest.approx(losses[best["step"]])
     with pytest.raises(UserError, match="the fingerprint of --data"):

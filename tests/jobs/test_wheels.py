@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support.jobs import BIN, ROOT, run
+from support.jobs import BIN, ROOT, run, succeed
 
 COMPILERS = re.compile(
     r"(.*-)?(gcc|g\+\+|cc|c\+\+|cpp|clang.*|ld.*|as|make|gmake|cmake|patch|mpicc|mpicxx|mpic\+\+)(-\d+)?"
@@ -47,8 +47,7 @@ def other_environment(folder: Path) -> Path:
 def test_a_wheel_trains_where_there_is_no_compiler(tmp_path):
     home = os.path.expanduser(f"~{getpass.getuser()}")  # as users build, below whose own home the cache is
     command = [str(ROOT / "setup" / "wheel.sh"), str(BIN.parent), "dist"]
-    status, output = run(command, tmp_path, timeout_s=1800, HOME=home)
-    assert status == 0, output[-6000:]
+    succeed(command, tmp_path, timeout_s=1800, HOME=home)
     (wheel,) = (tmp_path / "dist").iterdir()
     assert re.fullmatch(r"horovod-0\.28\.1\+hvdtrain\.p\w+\..*-cp3\d+-cp3\d+-manylinux_\d+_\d+_\w+\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as archive:
@@ -59,15 +58,13 @@ def test_a_wheel_trains_where_there_is_no_compiler(tmp_path):
     assert not shutil.which("g++", path=path)
     variables = {"PATH": path, "HOROVOD_WHEELS": str(wheel.parent), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     install = ["bash", str(ROOT / "setup" / "horovod.sh"), str(other)]
-    status, output = run(install, tmp_path, timeout_s=600, **variables)
-    assert status == 0, output
+    output = succeed(install, tmp_path, timeout_s=600, **variables)
     assert f"Installing Horovod from {wheel.name}" in output
     status, output = run(install, tmp_path, **{**variables, "HOROVOD_WHEELS": ""})
     assert status == 0 and "is installed" in output, "a later set-up keeps it, and builds nothing"
 
     command = ["horovodrun", "-np", "2", "python", "-m", "hvdtrain.torch_lenet", "--max-steps", "5", "--runs", "runs"]
     path = {"PATH": path, "PYTHONPATH": str(ROOT)}
-    status, output = run([*command, "--data", "digits"], tmp_path, **path)
-    assert status == 0, output
+    succeed([*command, "--data", "digits"], tmp_path, **path)
     found = [str(other / "bin" / "python"), "-c", "import horovod; print(horovod.__file__)"]
     assert str(other) in run(found, tmp_path, **path)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import signal
@@ -12,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hvdtrain.interfaces.learner import Checkpoint
-from hvdtrain.runs import checkpoints
+from hvdtrain.runs import checkpoints, metrics
 from support.environment import of_jobs
 from support.stack import named_by, require
 
@@ -117,7 +119,7 @@ def _end(started: list[tuple[subprocess.Popen[str], str]]) -> None:
             process.communicate(timeout=5)
     if started:
         marks = {f"{MARK}={mark}".encode() for _, mark in started}
-        end_all(lambda: [pid for pid in pids() if marks & {*_read(pid, "environ")}])
+        end_all(lambda: [pid for pid in pids() if marks & {*read_of_process(pid, "environ")}])
     for process in left:
         process.communicate()
 
@@ -137,12 +139,7 @@ def pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
 
 
-def pids_of(command: str) -> list[int]:
-    """Processes with this command line, without zombies."""
-    return [pid for pid in pids() if _read(pid, "cmdline") == command.encode().split()]
-
-
-def _read(pid: int, what: str) -> list[bytes]:
+def read_of_process(pid: int, what: str) -> list[bytes]:
     """The parts of a file of a process; none if it has ended, or is of another user."""
     try:
         return Path(f"/proc/{pid}/{what}").read_bytes().split(b"\0")[:-1]
@@ -187,6 +184,13 @@ class PrintedJob:
 def run(command: list[str], folder: Path, timeout_s: float = 180, **environment: str) -> tuple[int, str]:
     """Exit status and output of a command in `folder`."""
     return finish(start(command, folder, **environment), timeout_s)
+
+
+def succeed(command: list[str], folder: Path, timeout_s: float = 180, **environment: str) -> str:
+    """The output of a command in `folder` that must end with status 0."""
+    status, output = run(command, folder, timeout_s, **environment)
+    assert status == 0, output[-6000:]
+    return output
 
 
 def wait_for(
@@ -242,8 +246,7 @@ def train(folder: Path, framework: str, *options: str, by: str = "alone", np: in
     name = options[options.index("--name") + 1] if "--name" in options else "run"
     named = () if "--name" in options or "--resume" in options else ("--name", name)
     module = f"hvdtrain.{framework}_lenet"
-    status, output = run([*launcher(by, np), "python", "-m", module, *named, *options], folder, **environment)
-    assert status == 0, output[-6000:]
+    succeed([*launcher(by, np), "python", "-m", module, *named, *options], folder, **environment)
     return folder / "runs" / name
 
 
@@ -255,15 +258,25 @@ def several(framework: str, trainings: Iterable[tuple[str, ...]], by: str, np: i
 
 def train_several(folder: Path, framework: str, runs: dict[str, tuple[str, ...]], by: str, np: int) -> Path:
     """Train with each of the options, by name, in one job, which starts the framework once; the folder of the runs."""
-    command = several(framework, [(*given, "--name", name) for name, given in runs.items()], by, np)
-    status, output = run(command, folder, timeout_s=300)
-    assert status == 0, output[-6000:]
+    succeed(
+        several(framework, [(*given, "--name", name) for name, given in runs.items()], by, np), folder, timeout_s=300
+    )
     return folder / "runs"
 
 
 def newest(run_folder: Path) -> Checkpoint:
     """The newest checkpoint of a run."""
     return checkpoints.newest(run_folder)[1]
+
+
+def result(run_folder: Path) -> dict[str, Any]:
+    """What a run wrote in the end."""
+    return json.loads((run_folder / "result.json").read_text())
+
+
+def records(run_folder: Path, *kinds: str) -> list[dict[str, Any]]:
+    """What a run recorded of these kinds, in its order."""
+    return [record for record in metrics.read(run_folder / metrics.NAME) if record["kind"] in kinds]
 
 
 def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hvdtrain.networks.description import Weights
-from hvdtrain.runs import checkpoints, metrics
-from support.jobs import distance, newest
+from hvdtrain.runs import checkpoints
+from support.jobs import distance, newest, records, result
 from support.shared_runs import SharedRun
 from support.stack import REFERENCE
 
@@ -26,9 +24,9 @@ def one_process(name: str, *options: str) -> SharedRun:
     return SharedRun(REFERENCE, f"one-process-{name}", ("--strategy", "single", *options))
 
 
-def reference(data: str = "digits") -> SharedRun:
+def reference() -> SharedRun:
     """The run with which all frameworks and strategies are compared."""
-    return one_process(data, "--data", data, *PLAIN, *EVERY_STEP)
+    return one_process("reference", *PLAIN, *EVERY_STEP)
 
 
 def after(run_folder: Path, step: int) -> Weights:
@@ -42,14 +40,9 @@ def checksums(run_folder: Path, moment: str) -> list[str]:
     return [log.read_text().split(f"{moment} with parameters ")[1].split()[0] for log in logs]
 
 
-def result(run_folder: Path) -> dict[str, Any]:
-    """What a run wrote in the end."""
-    return json.loads((run_folder / "result.json").read_text())
-
-
 def losses(run_folder: Path) -> list[float]:
     """The training losses that a run recorded."""
-    return [one["loss"] for one in metrics.read(run_folder / "metrics.jsonl") if one["kind"] == "train"]
+    return [one["loss"] for one in records(run_folder, "train")]
 
 
 def assert_same(run_folder: Path, reference_folder: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.runs import metrics
+from support.jobs import result
 
 MEASURED = {"time", "images_per_s", "outside_s", "data_wait_s", "compute_s", "communicate_s", "data_s", "evaluation_s"}
 """What a record has of times and speeds."""
@@ -14,7 +14,7 @@ MEASURED = {"time", "images_per_s", "outside_s", "data_wait_s", "compute_s", "co
 
 def weights_hash(run_folder: Path) -> str:
     """That of a completed run's parameters and running statistics."""
-    return json.loads((run_folder / "result.json").read_text())["parameters"]
+    return result(run_folder)["parameters"]
 
 
 def numbers(run_folder: Path) -> list[dict[str, Any]]:

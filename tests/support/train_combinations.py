@@ -27,12 +27,13 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Batch, Dataset
 from hvdtrain.networks.layers import Shape
-from hvdtrain.runs import checkpoints, metrics, plots
+from hvdtrain.runs import checkpoints, plots
 from hvdtrain.system import rank_info
 from hvdtrain.tasks import registry
 from hvdtrain.training import loop, train
 from hvdtrain.training.batches import Batches
 from support.combinations import REFERENCES, Case, options_of
+from support.jobs import records, result
 from support.stack import REFERENCE
 
 ROWS, TEST_ROWS = 35, 20
@@ -86,11 +87,11 @@ def outcome(config: Config, runtime: RuntimeOptions, name: str, bad: bool) -> di
             return {"failed": traceback.format_exc()[-2000:]}
     if rank_info.detect().rank:
         return {}
-    result = json.loads((folder / "result.json").read_text())
+    ended = result(folder)
     np.savez(f"{name}.npz", **checkpoints.newest(folder)[1].weights)
-    trained = [record for record in metrics.read(folder / "metrics.jsonl") if record["kind"] == "train"]
+    communicate_s = records(folder, "train")[-1]["communicate_s"]
     shutil.rmtree(folder)
-    return {**{name: result[name] for name in ("steps", "skipped")}, "communicate_s": trained[-1]["communicate_s"]}
+    return {**{name: ended[name] for name in ("steps", "skipped")}, "communicate_s": communicate_s}
 
 
 def has_nan(case: Case) -> bool:

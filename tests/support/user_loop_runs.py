@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager as ContextManager
@@ -13,11 +12,15 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 
 import hvdtrain
+from hvdtrain.collectives.shard_sums import ShardSums
+from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.runs import plots
-from support.jobs import newest
+from hvdtrain.training.loop import TrainingLoop
+from support.jobs import newest, result
 
 NUMBERS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 CONFIG = {"strategy": "single", "epochs": 2, "batch_size": 12}
@@ -49,11 +52,28 @@ def starter(runs: Path, framework: Framework | None = None) -> Callable[..., Con
     return start
 
 
+def cut_off_in_step_2(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """With --shards: ranks change in this step, once; what the loop is then told."""
+    renewed, combine = [], ShardSums.combine
+
+    def cut_off(sums: ShardSums) -> Any:
+        if sums._step.step == 2 and not renewed:
+            raise RanksChanged
+        return combine(sums)
+
+    monkeypatch.setattr(TrainingLoop, "_renew", lambda loop, change: renewed.append(change))
+    monkeypatch.setattr(ShardSums, "combine", cut_off)
+    return renewed
+
+
 def state(folder):
     """What a checkpoint restores, and the metrics of the end."""
     saved = newest(folder)
-    metrics = json.loads((folder / "result.json").read_text())["metrics"]
-    return (saved.position, saved.optimizer.extra), {**saved.weights, **saved.optimizer.arrays}, metrics
+    return (
+        (saved.position, saved.optimizer.extra),
+        {**saved.weights, **saved.optimizer.arrays},
+        result(folder)["metrics"],
+    )
 
 
 def assert_identical(folder, other):

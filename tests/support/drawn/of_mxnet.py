@@ -10,6 +10,7 @@ import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from support import drawn_models
+from support.drawn.pieces import Framework, common
 from support.drawn_models import BATCH, CLASSES, EVALUATED, FEATURES, LR, ODD, STATE, Drawn, Piece, PlainRun
 
 STRATEGIES = ("ring", "ring", "horovod")
@@ -35,10 +36,6 @@ class Layer(gluon.Block):
         return self.function(self, x)
 
 
-def zeros(*shape):
-    return np.zeros(shape, np.float32)
-
-
 def forces(block, x):
     """The gradient of an energy, of which the layer's parameters have gradients; those before it have none."""
     x = x.detach()
@@ -59,10 +56,6 @@ def slope_inside(block, x):
     return block.layer(x) * copy.grad
 
 
-def fixed_batch(block, x):
-    return block.layer(x + 0.1 * x.reshape((BATCH, FEATURES)).mean(axis=0, keepdims=True))
-
-
 def stateful(block, x):
     if autograd.is_training():
         with autograd.pause():
@@ -70,44 +63,26 @@ def stateful(block, x):
     return block.layer(x + 0.1 * block.state.data().mean(axis=0, keepdims=True))
 
 
-def changing(change, always=False):
-    def forward(block, x):
-        if autograd.is_training() or always:
-            with autograd.pause():
-                block.layer.weight.set_data(change(block.layer.weight.data(), x))
-        return block.layer(x)
-
-    return lambda: Layer(forward)
+COMMON = Framework(
+    layer=lambda function, **arrays: Layer(lambda block, x: function(block, x, autograd.is_training()), **arrays),
+    ones=lambda shape, kind: np.ones(shape, kind),
+    get=lambda block, name: (block.layer.weight if name == "weight" else getattr(block, name)).data(),
+    put=lambda block, name, value: (block.layer.weight if name == "weight" else getattr(block, name)).set_data(value),
+    paused=autograd.pause,
+    mean=lambda x: x.mean(axis=0, keepdims=True),
+    reshape=mx.nd.NDArray.reshape,
+    norm=mx.nd.norm,
+    clip=lambda weight: weight.clip(-0.3, 0.3),
+    noise=lambda weight: mx.nd.random.normal(shape=weight.shape),
+    as_float=lambda array: array.astype("float32"),
+)
 
 
 def in_place(block, x):
     if autograd.is_training():
         with autograd.pause():
-            block.layer.weight.data()[:] = normalized(block.layer.weight.data(), x)
+            block.layer.weight.data()[:] = block.layer.weight.data() / block.layer.weight.data().norm()
     return block.layer(x)
-
-
-def normalized(weight, x):
-    return weight / weight.norm()
-
-
-def clipped(weight, x):
-    return weight.clip(-0.3, 0.3)
-
-
-def with_noise(weight, x):
-    return weight + mx.nd.random.normal(shape=weight.shape) / 100
-
-
-def centered(always):
-    def forward(block, x):
-        if always or autograd.is_training():
-            with autograd.pause():
-                mean = x.mean(axis=0)
-                block.mean.set_data(0.9 * block.mean.data() + 0.1 * mean)
-        return block.layer(x - block.mean.data().reshape((1, -1)))
-
-    return lambda: Layer(forward, mean=zeros(FEATURES))
 
 
 class Always(gluon.Block):
@@ -219,16 +194,6 @@ class Function(gluon.Block):
         return Weakened()(x)
 
 
-def kept(kind, changes):
-    def forward(block, x):
-        if changes and autograd.is_training():
-            with autograd.pause():
-                block.kept.set_data(block.kept.data() + 1)
-        return block.layer(x * (block.kept.data().astype("float32") + 1).reshape((1, -1)) / 4)
-
-    return lambda: Layer(forward, kept=np.ones(FEATURES, kind))
-
-
 def sequence(*blocks):
     is_graph = all(isinstance(block, gluon.HybridBlock) for block in blocks)
     model = nn.HybridSequential() if is_graph else nn.Sequential()
@@ -256,21 +221,10 @@ PIECES = {
     "batch norm without scale": STATE(lambda: nn.BatchNorm(scale=False, momentum=0.5)),
     "batch norm of all steps": Piece(lambda: nn.BatchNorm(in_channels=FEATURES, use_global_stats=True)),
     "always batch norm": EVALUATED(Always),
-    "fixed batch": STATE(lambda: Layer(fixed_batch), fixed=True),
-    "stateful": STATE(lambda: Layer(stateful, state=zeros(BATCH, FEATURES)), fixed=True, local=True),
-    "normalized weight": ODD(changing(normalized)),
+    "stateful": STATE(lambda: Layer(stateful, state=np.zeros((BATCH, FEATURES), np.float32)), fixed=True, local=True),
     "normalized weight, in place": ODD(lambda: Layer(in_place)),
-    "always normalized weight": ODD(changing(normalized, always=True), in_evaluation=True),
-    "clipped weight": ODD(changing(clipped)),
-    "always clipped weight": ODD(changing(clipped, always=True), in_evaluation=True),
-    "decayed weight": STATE(changing(lambda weight, x: 0.9 * weight)),
-    "weight by rows": STATE(changing(lambda weight, x: weight + x.mean() / 100)),
-    "weight with noise": STATE(changing(with_noise), draws=True),
     "embedding": Piece(Looked),
-    "centered in training": STATE(centered(False), local=True),
-    "centered": EVALUATED(centered(True), local=True),
-    **{f"kept {name}": ODD(kept(name, False)) for name in DTYPES},
-    **{f"changing {name}": STATE(kept(name, True)) for name in DTYPES},
+    **common(COMMON, DTYPES, refused=True),
 }
 
 
@@ -355,8 +309,8 @@ def script(drawn: Drawn, run: Any) -> None:
     drawn_models.loop(drawn, run, odds, losses, evaluate, clip, before)
 
 
-class Framework:
-    """The parts of a PlainRun."""
+class Parts:
+    """Those of a PlainRun."""
 
     evaluating = staticmethod(contextlib.nullcontext)
 
@@ -373,7 +327,7 @@ class Framework:
 def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:
     from hvdtrain.frameworks.mxnet.objective import seed_generators
 
-    run = PlainRun(drawn, evaluates, Framework)
+    run = PlainRun(drawn, evaluates, Parts)
     seed_generators(drawn.seed)
     script(drawn, run)
     mx.nd.waitall()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import tensorflow as tf
+from support.drawn.pieces import Framework, common
 from support.drawn_models import (
     BATCH,
     CLASSES,
@@ -47,10 +50,6 @@ class Layer(layers.Layer):
         return self.function(self, x, training)
 
 
-def zeros(*shape):
-    return np.zeros(shape, np.float32)
-
-
 def forces(layer, x, training):
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -66,53 +65,25 @@ def stopped(layer, x, training):
     return layer.layer(x) + tf.stop_gradient(tf.tanh(x))
 
 
-def fixed_batch(layer, x, training):
-    return layer.layer(x + 0.1 * tf.reduce_mean(tf.reshape(x, (BATCH, FEATURES)), 0))
-
-
-def changing(change, always=False):
-    def call(layer, x, training):
-        if training or always:
-            layer.layer.kernel.assign(change(layer.layer.kernel, x))
-        return layer.layer(x)
-
-    return lambda: Layer(call)
-
-
-def clipped(weight, x):
-    return tf.clip_by_value(weight, -0.3, 0.3)
-
-
-def normalized(weight, x):
-    return weight / tf.norm(weight)
-
-
-def with_noise(weight, x):
-    return weight + tf.random.normal(weight.shape) / 100
+COMMON = Framework(
+    layer=Layer,
+    ones=lambda shape, kind: np.ones(shape, kind),
+    get=lambda layer, name: layer.layer.kernel if name == "weight" else getattr(layer, name),
+    put=lambda layer, name, value: COMMON.get(layer, name).assign(value),
+    paused=contextlib.nullcontext,
+    mean=lambda x: tf.reduce_mean(x, 0, keepdims=True),
+    reshape=tf.reshape,
+    norm=tf.norm,
+    clip=lambda weight: tf.clip_by_value(weight, -0.3, 0.3),
+    noise=lambda weight: tf.random.normal(weight.shape),
+    as_float=lambda array: tf.cast(array, tf.float32),
+)
 
 
 def counted(layer, x, training):
     if training:
         layer.calls.assign_add(1)
     return layer.layer(x) * (1 + tf.cast(layer.calls, x.dtype) / 10)
-
-
-def centered(always):
-    def call(layer, x, training):
-        if training or always:
-            layer.mean.assign(0.9 * layer.mean + 0.1 * tf.reduce_mean(x, 0))
-        return layer.layer(x - layer.mean)
-
-    return lambda: Layer(call, mean=zeros(FEATURES))
-
-
-def kept(kind, changes):
-    def call(layer, x, training):
-        if changes and training:
-            layer.kept.assign(~layer.kept if kind == "bool" else layer.kept + tf.ones((), kind))
-        return layer.layer(x * (tf.cast(layer.kept, tf.float32) + 1) / 4)
-
-    return lambda: Layer(call, kept=np.ones(FEATURES, kind))
 
 
 class Watched(layers.Layer):
@@ -231,23 +202,12 @@ PIECES = {
     "batch norm": STATE(lambda: layers.BatchNormalization(gamma_regularizer=regularizers.L2(0.1))),
     "always batch norm": EVALUATED(Always),
     "frozen batch norm": Piece(lambda: layers.BatchNormalization(trainable=False)),
-    "fixed batch": STATE(lambda: Layer(fixed_batch), fixed=True),
-    "normalized weight": ODD(changing(normalized)),
-    "always normalized weight": ODD(changing(normalized, always=True), in_evaluation=True),
-    "clipped weight": ODD(changing(clipped)),
-    "always clipped weight": ODD(changing(clipped, always=True), in_evaluation=True),
-    "decayed weight": STATE(changing(lambda weight, x: 0.9 * weight)),
-    "weight by rows": STATE(changing(lambda weight, x: weight + tf.reduce_mean(x) / 100)),
-    "weight with noise": STATE(changing(with_noise), draws=True),
     "counter": STATE(lambda: Layer(counted, calls=np.zeros((), np.int64))),
     "embedding": Piece(Looked),
+    **common(COMMON, DTYPES, refused=True),
     "largest norm of an embedding": Piece(lambda: Looked(embeddings_constraint=constraints.MaxNorm(0.5, 1))),
     "watched": EVALUATED(lambda: Watched(0.0)),
     "watched mean": EVALUATED(lambda: Watched(0.1), local=True),
-    "centered in training": STATE(centered(False), local=True),
-    "centered": EVALUATED(centered(True), local=True),
-    **{f"kept {name}": ODD(kept(name, False)) for name in DTYPES},
-    **{f"changing {name}": STATE(kept(name, True)) for name in DTYPES},
 }
 
 

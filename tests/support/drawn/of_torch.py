@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from support import drawn_models
+from support.drawn.pieces import Framework, common
 from support.drawn_models import BATCH, CLASSES, EVALUATED, FEATURES, LR, ODD, STATE, Drawn, Piece, PlainRun
 from torch import nn
 from torch.nn.utils import parametrizations
@@ -75,10 +76,6 @@ def checkpointed(reentrant):
     return forward
 
 
-def fixed_batch(module, x):
-    return module.layer(x + 0.1 * x.view(BATCH, FEATURES).mean(0))
-
-
 def stateful(module, x):
     if module.training:
         module.state.copy_((0.5 * module.state + x.detach()).view(BATCH, FEATURES))
@@ -86,20 +83,26 @@ def stateful(module, x):
 
 
 # B: weights and buffers that the forward pass changes.
-def changing(change, always=False, by_data=False):
-    """change: of a weight, and of the inputs."""
+COMMON = Framework(
+    layer=lambda function, **arrays: Layer(lambda module, x: function(module, x, module.training), **arrays),
+    ones=lambda shape, kind: torch.ones(shape).to(getattr(torch, kind)),
+    get=lambda module, name: module.layer.weight if name == "weight" else getattr(module, name),
+    put=lambda module, name, value: COMMON.get(module, name).copy_(value),
+    paused=torch.no_grad,
+    mean=lambda x: x.mean(0, keepdim=True),
+    reshape=torch.Tensor.view,
+    norm=torch.norm,
+    clip=lambda weight: weight.clamp(-0.3, 0.3),
+    noise=torch.randn_like,
+    as_float=lambda buffer: (buffer.real if buffer.is_complex() else buffer).float(),
+)
 
-    def forward(module, x):
-        if module.training or always:
-            weight = module.layer.weight
-            with torch.no_grad():
-                if by_data:
-                    weight.data = change(weight.data.clone(), x)
-                else:
-                    weight.copy_(change(weight, x))
-        return module.layer(x)
 
-    return lambda: Layer(forward)
+def by_data(module, x):
+    if module.training:
+        weight = module.layer.weight
+        weight.data = weight.data / weight.data.norm()
+    return module.layer(x)
 
 
 def taught(module, x):
@@ -117,21 +120,9 @@ def teacher():
 
 
 def of_frozen_weight():
-    module = changing(by_rows)()
+    module = PIECES["weight by rows"].make()
     module.layer.weight.requires_grad_(False)
     return module
-
-
-def normalized(weight, x):
-    return weight / weight.norm()
-
-
-def clipped(weight, x):
-    return weight.clamp(-0.3, 0.3)
-
-
-def by_rows(weight, x):
-    return weight + x.mean() / 100
 
 
 class Looked(nn.Module):
@@ -156,11 +147,6 @@ def bag():
             return x + self.table((x[:, :4] > 0).long() + 2)
 
     return Bag()
-
-
-def centered(module, x):
-    module.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
-    return module.layer(x - module.mean)
 
 
 def counted(module, x):
@@ -221,19 +207,6 @@ class Always(nn.BatchNorm1d):
 
     def train(self, mode=True):
         return super().train(True)
-
-
-def as_float(buffer):
-    return (buffer.real if buffer.is_complex() else buffer).float()
-
-
-def buffered(dtype, changes):
-    def forward(module, x):
-        if changes and module.training:
-            module.kept.copy_(~module.kept if dtype is torch.bool else module.kept + 1)
-        return module.layer(x * (as_float(module.kept) + 1) / 4)
-
-    return lambda: Layer(forward, kept=torch.ones(FEATURES).to(dtype))
 
 
 def resized(module, x):
@@ -359,25 +332,16 @@ PIECES = {
     "lazy batch norm": STATE(nn.LazyBatchNorm1d),
     "frozen batch norm": Piece(lambda: nn.Sequential(nn.BatchNorm1d(FEATURES), linear()).eval()),
     "always batch norm": EVALUATED(lambda: Always(FEATURES)),
-    "fixed batch": STATE(lambda: Layer(fixed_batch), fixed=True),
     "stateful": STATE(lambda: Layer(stateful, state=torch.zeros(BATCH, FEATURES)), fixed=True, local=True),
-    "normalized weight": ODD(changing(normalized)),
-    "always normalized weight": ODD(changing(normalized, always=True), in_evaluation=True),
-    "clipped weight": ODD(changing(clipped)),
-    "always clipped weight": ODD(changing(clipped, always=True), in_evaluation=True),
-    "decayed weight": STATE(changing(lambda weight, x: 0.9 * weight)),
     "weight of a teacher": STATE(teacher),
-    "weight by rows": STATE(changing(by_rows)),
-    "weight with noise": STATE(changing(lambda weight, x: weight + torch.randn_like(weight) / 100), draws=True),
     "frozen weight by rows": STATE(of_frozen_weight),
-    "weight by data": ODD(changing(normalized, by_data=True)),
+    "weight by data": ODD(lambda: Layer(by_data)),
     "spectral norm": STATE(lambda: parametrizations.spectral_norm(linear())),
     "old spectral norm": STATE(lambda: nn.utils.spectral_norm(linear())),
     "embedding": Piece(Looked),
     "largest norm": ODD(lambda: Looked(max_norm=0.5), in_evaluation=True),
     "largest norm that is rare": ODD(lambda: Looked(max_norm=100.0), in_evaluation=True),
     "largest norm of a bag": ODD(bag, in_evaluation=True),
-    "centered": EVALUATED(lambda: Layer(centered, mean=torch.zeros(FEATURES)), local=True),
     "counter": STATE(Counter, alone=True),
     "running mean": STATE(lambda: Running(True), local=True),
     "running mean, not persistent": STATE(lambda: Running(False), local=True),
@@ -390,8 +354,7 @@ PIECES = {
     "quantization fbgemm": EVALUATED(quantization_aware("fbgemm"), local=True, tolerance=1e-3),
     "quantization x86": EVALUATED(quantization_aware("x86"), local=True, tolerance=1e-3),
     "quantization qnnpack": EVALUATED(quantization_aware("qnnpack"), local=True, tolerance=1e-3),
-    **{f"buffer {name}": Piece(buffered(getattr(torch, name), False)) for name in DTYPES},
-    **{f"changing buffer {name}": STATE(buffered(getattr(torch, name), True)) for name in DTYPES},
+    **common(COMMON, DTYPES, refused=False),
 }
 
 
@@ -568,8 +531,8 @@ def seed(number: int) -> None:
     torch.manual_seed(number)
 
 
-class Framework:
-    """The parts of a PlainRun."""
+class Parts:
+    """Those of a PlainRun."""
 
     tensor = staticmethod(torch.from_numpy)
 
@@ -591,7 +554,7 @@ def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:
     from hvdtrain.frameworks.torch.network import host_array
 
     late_dynamo.postpone()  # which takes longer than all else
-    run = PlainRun(drawn, evaluates, Framework)
+    run = PlainRun(drawn, evaluates, Parts)
     seed(drawn.seed)
     script(drawn, run)
     tensors = {**run.model.state_dict(), **dict(run.model.named_buffers(remove_duplicate=False))}

@@ -4,12 +4,12 @@ The runs are real trainings in the process of the test.
 """
 
 import dataclasses
-import json
 import sys
 
 import numpy as np
 import pytest
 from support.in_process import inside, train_here
+from support.jobs import result
 from support.learners import TASKS
 from support.mixed_networks import __file__ as NETWORKS
 from support.stack import FASTEST, FRAMEWORKS, INSTALLED, cases
@@ -60,7 +60,7 @@ def test_a_task_of_two_inputs_and_of_averaged_weights(tmp_path, framework):
     numbers, kinds, values = evaluated_rows()
     model = hvdtrain.load(folder)
     value = as_numpy(outputs(framework, model, numbers, kinds)["value"])
-    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    metrics = result(folder)["metrics"]
     assert np.abs(value - values).mean() == pytest.approx(metrics["distance"], rel=1e-5)
 
 
@@ -85,7 +85,7 @@ def test_a_network_gives_logits_of_images(tmp_path, framework):
     images = images.astype(np.float32) / np.float32(255)
     rows = images.transpose(0, 2, 3, 1) if framework == "tensorflow" else images
     logits = as_numpy(outputs(framework, hvdtrain.load(folder), rows))
-    accuracy = json.loads((folder / "result.json").read_text())["metrics"]["accuracy"]
+    accuracy = result(folder)["metrics"]["accuracy"]
     assert (logits.argmax(1) == labels).mean() == pytest.approx(accuracy, abs=1e-3)
 
 

@@ -225,6 +225,27 @@ def test_a_later_checkpoint_of_the_same_step_is_progress(tmp_path, monkeypatch):
     assert f"resume with --resume {folder}" in reported[-1]
 
 
+def test_three_attempts_without_a_newer_checkpoint_are_enough(tmp_path, monkeypatch):
+    """Longer and longer pauses are between them."""
+    folder, pauses = tmp_path / "runs" / "run", []
+
+    def ends():
+        save_checkpoint(folder / "checkpoints", position=Position(step=3))
+        for number in range(9):
+            yield RunEnd("failed", 1, Failure(f"process {number}", rank=0, host="node1", status=1))
+
+    async def pause(_, seconds):
+        pauses.append(seconds)
+        return 0
+
+    end, reported = run_attempts(monkeypatch, ends(), 9, OpenedRun(str(folder), True), pause)
+    assert (end.exit_status, pauses) == (1, [1, 1, 2])
+    assert reported[-2].startswith("gave up, as 3 attempts in a row wrote no newer checkpoint; the attempts:")
+    assert "  4: 2 ranks, from the checkpoint of step 3" in reported[-2]
+    attempts = json.loads((folder / "attempts.json").read_text())
+    assert [one["checkpoint"] for one in attempts] == [-1, 3, 3, 3]
+
+
 def test_a_run_that_is_not_resumed_is_only_reported(tmp_path, monkeypatch):
     """A program that trains without --resume auto: its folder is known, and no attempt starts from there."""
     folder = tmp_path / "runs" / "run"

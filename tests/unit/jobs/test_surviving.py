@@ -1,4 +1,7 @@
-"""Which ranks of a job that survives train together, where they run, and when they are started again."""
+"""Which ranks of a job that survives train together, where they run, and when they are started again.
+
+`jobs/test_survive_launch.py` has the memberships of lost ranks and of those that join.
+"""
 
 from __future__ import annotations
 
@@ -34,39 +37,6 @@ def trained(size=3):
     for rank in range(size):
         memberships.reached(rank, Reached(TRAINS, 1))
     return memberships
-
-
-def test_the_first_membership_has_all_ranks_in_their_order():
-    """Those that are lost before are awaited again."""
-    memberships = MembershipLedger(3, 1)
-    assert memberships.ready(member(2)) is memberships.ready(member(0)) is None
-    assert memberships.lost(0, KILLED) is None
-    assert memberships.ready(member(1)) is None
-    assert (memberships.ranks, memberships.too_few) == ((), False)
-    first = memberships.ready(member(0))
-    assert (first.number, first.ranks, first.lost) == (1, (0, 1, 2), {})
-    assert first.members[2] == member(2)
-
-
-def test_members_keep_their_order_and_new_ones_come_last():
-    memberships = begun()
-    assert memberships.lost(3, KILLED) is None  # it is no member
-    assert memberships.number == 1
-    second = memberships.lost(0, KILLED)
-    assert (second.number, second.ranks, second.lost) == (2, (1, 2), {0: KILLED})
-    third = memberships.ready(member(0))
-    assert (third.number, third.ranks, third.lost) == (3, (1, 2, 0), {})
-    assert memberships.ready(member(0)) is None  # it says so again
-    assert memberships.ready(member(7)).ranks == (1, 2, 0, 7)
-
-
-@pytest.mark.parametrize(("least", "losses"), [(2, (2, 1)), (1, (0, 1, 2))])
-def test_the_job_ends_with_fewer_ranks_than_it_may_have(least, losses):
-    memberships = begun(3, least)
-    for rank in losses[:-1]:
-        assert memberships.lost(rank, "") and not memberships.too_few
-    assert memberships.lost(losses[-1], "") is None
-    assert memberships.too_few
 
 
 def test_after_a_rank_has_ended_well_no_rank_joins_and_those_left_go_on():

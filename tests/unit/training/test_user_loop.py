@@ -3,29 +3,26 @@
 import collections
 import contextlib
 import itertools
-import json
 import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from support.jobs import records, result
 from support.schedules import SCHEDULES
-from support.user_loop_runs import NUMBERS, starter
+from support.user_loop_runs import NUMBERS, cut_off_in_step_2, starter
 from torch import nn
 from torch.optim import lr_scheduler
 
 from hvdtrain.__main__ import main
 from hvdtrain.collectives.combining import MeanOfRanks
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.collectives.shard_sums import ShardSums
-from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.history import HistoryReader
 from hvdtrain.system.phases import phases
 from hvdtrain.training import consistency
-from hvdtrain.training.loop import TrainingLoop
 
 ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.int64)
 """Three steps an epoch."""
@@ -66,15 +63,6 @@ def train(run, *setup, **evaluate):
     return collections.deque(steps(run, *setup, **evaluate), maxlen=1)[0]
 
 
-def result(run):
-    return json.loads((run.folder / "result.json").read_text())
-
-
-def records(run, kind):
-    lines = map(json.loads, (run.folder / "metrics.jsonl").read_text().splitlines())
-    return [record for record in lines if record["kind"] == kind]
-
-
 def test_the_script_gets_each_row_once_an_epoch_and_leaves_a_record(start):
     with start() as run:
         model, _ = run.setup(*parts())
@@ -86,7 +74,7 @@ def test_the_script_gets_each_row_once_an_epoch_and_leaves_a_record(start):
     for epoch in (0, 1):
         taken = [number for at, *numbers in rows if at == epoch for number in numbers]
         assert sorted(taken) == sorted(NUMBERS[:, 0])
-    assert (result(run)["steps"], result(run)["metrics"], result(run)["loss"]) == (6, {}, None)
+    assert (result(run.folder)["steps"], result(run.folder)["metrics"], result(run.folder)["loss"]) == (6, {}, None)
     saved = checkpoints.newest(run.folder)[1]
     assert saved.position.step == 6 and saved.score == 0
     assert all(np.array_equal(saved.weights[name], value) for name, value in model.state_dict().items())
@@ -108,7 +96,7 @@ def test_figures_of_the_script_are_averaged_over_the_steps_of_a_logging_interval
             total += 2  # later than the value that was logged
             run.step(losses(model, batch))
             run.log(**({}, {"after step()": np.float32(run.steps)}, {"infinite": float("inf")}, {})[run.epoch])
-    first, *others = (record.get("logged") for record in records(run, "train"))
+    first, *others = (record.get("logged") for record in records(run.folder, "train"))
     assert (first["step"], first["total"]) == (1, 2) and first.keys() == {"step", "total", "loss"}
     assert others == [{"after step()": 4}, {"infinite": None}, None], "no figures leave no trace"
     reader = HistoryReader(run.folder / "metrics.jsonl").read()
@@ -133,7 +121,7 @@ def test_what_follows_the_batches_of_an_epoch_is_in_its_checkpoint_and_knows_the
     with start() as run:
         lr, scores = run_on(run)
     state = checkpoints.newest(run.folder)[1].optimizer.arrays
-    tested = [(record["loss"], record["one"]) for record in records(run, "test")]
+    tested = [(record["loss"], record["one"]) for record in records(run.folder, "test")]
     assert scores[0] == {} and [(one["loss"], one["one"]) for one in scores[1:]] == tested and len(tested) == 2
     assert lr == pytest.approx(1e-5)
     with start("left") as run:
@@ -162,7 +150,7 @@ def test_evaluation_has_no_dropout_and_no_gradients_and_keeps_frozen_modes(strat
         trained = {(inner[1].training, inner[2].training) for _ in steps(run, *made(inner), evaluate=evaluate)}
         assert torch.equal(seen[-1], inner.eval()(torch.from_numpy(NUMBERS)))
     assert set(modes) == {(False, False)} and trained == {(True, False)}
-    assert result(run)["metrics"] == {"zero": 0}
+    assert result(run.folder)["metrics"] == {"zero": 0}
 
 
 @pytest.mark.parametrize("change", ["freeze", "unfreeze", "add"])
@@ -219,7 +207,7 @@ def test_figures_may_be_logged_before_the_first_batch(start):
         run.log(first=1)
         for batch in batches:
             run.step(losses(model, batch))
-    assert records(run, "train")[0]["logged"] == {"first": 1}
+    assert records(run.folder, "train")[0]["logged"] == {"first": 1}
 
 
 def test_what_combines_gradients_on_the_host_begins_each_step(start, monkeypatch):
@@ -708,7 +696,7 @@ def test_the_best_checkpoint_by_any_figure_is_kept_marked_and_resumed(start, cap
         train(run, evaluate=evaluate)
     assert ("no such metric" in (run.folder / "logs" / "rank-0.log").read_text()) == (choice == "max:missing")
     name = f"step-{best:08d}"
-    assert result(run)["best_checkpoint"] == checkpoints.newest(run.folder / "best")[0].name == name
+    assert result(run.folder)["best_checkpoint"] == checkpoints.newest(run.folder / "best")[0].name == name
     assert checkpoints.newest(run.folder)[1].position.step == 9
     main(["show", str(run.folder)])
     assert [line.split()[0] for line in capfd.readouterr().out.splitlines() if line.endswith("the best")] == [name]
@@ -742,16 +730,7 @@ def test_workers_that_cannot_be_are_a_warning(start, attributes, workers, warns)
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_loop_left_after_a_step_that_was_no_update_does_not_count_it(shards, start, monkeypatch):
-    renewed = []
-    monkeypatch.setattr(TrainingLoop, "_renew", lambda loop, change: renewed.append(change))
-    combine = ShardSums.combine
-
-    def cut_off(sums):
-        if sums._step.step == 2 and not renewed:
-            raise RanksChanged
-        return combine(sums)
-
-    monkeypatch.setattr(ShardSums, "combine", cut_off)
+    renewed = cut_off_in_step_2(monkeypatch)
     with start(shards=shards) as run:
         model, _ = run.setup(*parts())
         counted = 0
@@ -761,7 +740,7 @@ def test_a_loop_left_after_a_step_that_was_no_update_does_not_count_it(shards, s
                 assert run._turn.change is not None
                 break
     assert len(renewed) == 1
-    assert result(run)["steps"] == 2
+    assert result(run.folder)["steps"] == 2
 
 
 class Model(nn.Linear):

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 from support.options import parse
-from support.user_loop_runs import NUMBERS, starter
+from support.user_loop_runs import NUMBERS, cut_off_in_step_2, starter
 
-from hvdtrain.collectives.shard_sums import ShardSums
-from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.runs import checkpoints
-from hvdtrain.training.loop import TrainingLoop
 
 ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.float32)
 
@@ -96,15 +93,7 @@ def test_parameters_without_gradients_and_frozen_ones(start):
 
 def test_a_step_that_was_no_update_is_done_again(start, monkeypatch):
     """Its gradients are not taken for those of a backward pass of the script itself."""
-    renewed, combine = [], ShardSums.combine
-    monkeypatch.setattr(TrainingLoop, "_renew", lambda loop, change: renewed.append(change))
-
-    def cut_off(sums):
-        if sums._step.step == 2 and not renewed:
-            raise RanksChanged
-        return combine(sums)
-
-    monkeypatch.setattr(ShardSums, "combine", cut_off)
+    renewed = cut_off_in_step_2(monkeypatch)
     with start(shards=2) as run:
         train(run, *parts())
     assert len(renewed) == 1

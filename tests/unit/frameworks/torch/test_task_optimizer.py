@@ -8,6 +8,7 @@ import pytest
 import torch
 from support import learners
 from support.in_process import train_here
+from support.jobs import records
 from support.schedules import SCHEDULES
 from torch import nn
 from torch.optim import lr_scheduler
@@ -17,7 +18,6 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner, check_request
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.runs import metrics
 from hvdtrain.tasks.user import make_task
 
 X, Y = np.ones((8, 4), np.float32), np.zeros(8, np.int64)
@@ -176,7 +176,7 @@ def test_a_schedule_of_a_task_is_resumed_with_other_options(tmp_path):
 
     def rates(name, *options):
         folder = train_here(tmp_path, "torch", *options, *(() if "--resume" in options else ("--name", name)))
-        return {one["step"]: one["lr"] for one in metrics.read(folder / "metrics.jsonl") if one["kind"] == "train"}
+        return {one["step"]: one["lr"] for one in records(folder, "train")}
 
     rates("run", *task, "--batch-size", "32", "--max-steps", "8")
     resumed, whole = rates("run", "--resume", "runs/run", *small), rates("whole", *small)
