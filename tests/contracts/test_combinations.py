@@ -5,12 +5,12 @@ It starts processes because strategies connect real ranks; few, in each of which
 
 import dataclasses
 import json
-import os
 import sys
 
 import numpy as np
 import pytest
 from support.combinations import FEW_STEPS, REFERENCES, Case, network_of
+from support.environment import importing
 from support.jobs import ROOT, launcher, succeed
 from support.stack import FRAMEWORKS, INSTALLED, REFERENCE
 
@@ -18,10 +18,7 @@ from hvdtrain.config.rules import SINGLE
 from hvdtrain.networks.random_numbers import initial_weights
 
 TESTS = ROOT / "tests"
-VARIABLES = {
-    "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), str(ROOT), os.environ.get("PYTHONPATH")])),
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}
+VARIABLES = {**importing(TESTS, ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
 LIMIT = {"fp32": 5e-3, "bf16": 0.4, "fp16": 0.3}
 """Largest distance of a precision from the reference in fp32, as a share of the distance that training moved.
 

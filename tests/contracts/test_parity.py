@@ -27,8 +27,7 @@ def test_broadcast_makes_different_initial_weights_identical(shared_jobs, broadc
 @pytest.mark.guarantee("weights-of-one-process")
 @pytest.mark.guarantee("identical-ranks")
 @pytest.mark.parametrize(
-    "weights",
-    [shared_case(name, over_ranks(name, "weights", *PLAIN, *EVERY_STEP), reference()) for name in FRAMEWORKS],
+    "weights", [shared_case(name, over_ranks(name, "weights", *PLAIN, *EVERY_STEP), reference()) for name in FRAMEWORKS]
 )
 def test_weights_over_gloo_equal_those_of_one_process(shared_jobs, weights):
     assert_same_training(shared_jobs.folder(weights), shared_jobs.folder(reference()), weights.ranks)
@@ -159,9 +158,7 @@ STYLES = [
 STYLES += [("tensorflow", "keras-fit-mirrored"), ("tensorflow", "single")]
 DECAYED = [
     SharedRun(
-        framework,
-        f"decay-{strategy}",
-        (*NOT_CONV, "--strategy", strategy, *DEVICES.get(strategy, ("--devices", "1"))),
+        framework, f"decay-{strategy}", (*NOT_CONV, "--strategy", strategy, *DEVICES.get(strategy, ("--devices", "1")))
     )
     for framework, strategy in STYLES
     if framework in INSTALLED

@@ -6,7 +6,7 @@ It starts processes because strategies combine gradients over ranks and devices 
 import json
 
 import pytest
-from support.jobs import ROOT, distance, newest, records, result, run
+from support.jobs import ROOT, distance, launch, newest, records, result, run
 from support.parity import assert_same
 from support.same_bits import weights_hash
 from support.shared_runs import SharedRun, over_ranks, resumed, trains
@@ -157,11 +157,10 @@ def test_shards_have_the_same_bits_on_any_number_of_ranks(shared_jobs, one, runs
 def test_a_killed_task_restarts_and_continues_with_another_number_of_ranks(framework, tmp_path):
     given = ("--framework", framework, "--model", f"{TASKS}/killed.py:Killed", *OPTIONS, "--epochs", "2")
     program = ["python", "-m", "hvdtrain", "train", *given, "--checkpoint-every", "1"]
-    local = ["python", "-m", "hvdtrain", "launch", "local", "-n"]
     parts = {
         "whole": [*program, "--strategy", "single", "--name", "whole"],
-        "killed": [*local, "2", "--restarts", "1", "--", *program, "--name", "parts", "--max-steps", "6"],
-        "rest": [*local, "3", "--", *program, "--name", "parts", "--resume", "auto"],
+        "killed": [*launch("local", 2, "--restarts", "1"), *program, "--name", "parts", "--max-steps", "6"],
+        "rest": [*launch("local", 3), *program, "--name", "parts", "--resume", "auto"],
     }
     outputs = {}
     for part, command in parts.items():

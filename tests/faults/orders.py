@@ -54,12 +54,7 @@ SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGUSR1": signal
 KILLS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV, "agent": signal.SIGKILL}
 OTHERS = {"stop": signal.SIGSTOP, "continue": signal.SIGCONT, "segv": signal.SIGSEGV}
 ENDS = {"leave": member.DEFECT, "fail": member.DEFECT, "refuse": member.DEFECT}
-LISTS = {
-    "empty": "",
-    "garbage": "\x00\x01 slots = = \n" * 50,
-    "others": "elsewhere slots=4\n",
-    "none": None,
-}
+LISTS = {"empty": "", "garbage": "\x00\x01 slots = = \n" * 50, "others": "elsewhere slots=4\n", "none": None}
 """What a list of hosts has while it is written."""
 
 

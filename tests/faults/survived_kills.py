@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import time
 from collections import Counter
 
+from support.environment import importing
 from support.jobs import ROOT, run
 
 from faults.suite import Row, Suite
@@ -34,7 +34,7 @@ LAST_STEPS = 4
 JOIN_ANYWAY = 0.1
 """How often a rank that starts is killed where only one is left that trains."""
 ORDERS = 500
-PATHS = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))}
+PATHS = importing(ROOT / "tests")
 STEPS = 400
 STEP_S = 0.1
 

@@ -20,6 +20,15 @@ from hvdtrain.runs.metrics import decoded
 
 SUPPORT = ROOT / "tests" / "support"
 RANKS, SHARDS = 4, 5
+LAUNCH_AT_ONCE = """
+import sys
+from hvdtrain.__main__ import main
+from hvdtrain.jobs import places
+
+places.FIRST_PAUSE_S = places.QUICK_S = 0.0
+main(["launch", *sys.argv[1:]])
+"""
+"""Starts a lost rank again at once however often it is lost."""
 START_S = 0.3
 """No process takes less time from its start until it trains with the others."""
 
@@ -74,7 +83,7 @@ class SurvivingJob(WatchedJob):
         super().__post_init__()
 
     def _launch(self) -> list[str]:
-        return [sys.executable, str(SUPPORT / "launch_at_once.py")]
+        return [sys.executable, "-c", LAUNCH_AT_ONCE]
 
     def _command(self) -> list[str]:
         one = TRAININGS[self.training]

@@ -3,18 +3,16 @@
 Needs processes: a launcher that restarts ranks, or a rank that does not run. `make test` trains without a framework.
 """
 
-import os
 import sys
 
 import pytest
-from support.jobs import ROOT, succeed
+from support.jobs import succeed
 from support.stack import FASTEST, INSTALLED
 
 from faults.chaos import FAULTS
 from faults.suite import SHARDS, Suite
+from faults.survived_kills import PATHS
 from faults.watched_job import NUMPY, remaining_processes
-
-PATHS = os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +89,6 @@ def test_fault_with_shards(suite, fault, launcher, framework):
 def test_command(tmp_path):
     """`make chaos`, with one case of one fault."""
     command = [sys.executable, "-m", "faults.chaos", "--minutes", "0.001", "--only", "nan", "--seed", "6"]
-    output = succeed([*command, "--output", "table.md"], tmp_path, PYTHONPATH=PATHS)
+    output = succeed([*command, "--output", "table.md"], tmp_path, **PATHS)
     assert "1 faults, all handled as promised; no process left behind" in output
     assert "| NaN on a rank | " in (tmp_path / "table.md").read_text()

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from support.environment import importing
 from support.jobs import ROOT, succeed
 
 from fuzz.properties import LONG
@@ -17,7 +18,7 @@ SHORT = {"torch": ("1",), "mxnet": ("3:5",), "tensorflow": ("1", "--ways", "^two
 
 def check(folder, framework, seeds, *options):
     command = [sys.executable, "-W", "ignore", "-m", "support.drawn_models", framework, "--seeds", seeds, *options]
-    variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    variables = {**importing(ROOT, ROOT / "tests"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     succeed(command, folder, timeout_s=36000, **variables)
 
 

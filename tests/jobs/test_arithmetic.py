@@ -53,16 +53,6 @@ def test_isa_makes_the_ranks_equal(tmp_path, framework):
     assert newest(folder).arithmetic["variables"] == {}
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("options", [("--threads", "2"), ()], ids=["two", "none"])
-def test_threads_are_recorded(tmp_path, framework, options):
-    """By default those of the environment."""
-    variables = {} if options else TWO
-    folder = train(tmp_path, framework, *SMALL, "--strategy", "single", *options, **variables)
-    assert recorded(folder)["threads"] == 2
-
-
 def test_a_checkpoint_that_was_trained_on_other_hosts(tmp_path):
     """--shards 0 gives up the same bits, also for other --threads."""
     folder = train(tmp_path, FASTEST, *SMALL, "--shards", "4", "--strategy", "single")

@@ -6,7 +6,7 @@ Each test needs ranks in processes: the launcher says who was wrong, and a job g
 import re
 
 import pytest
-from support.jobs import PROGRAMS, ROOT, launcher, records, run, succeed, train_several
+from support.jobs import PROGRAMS, ROOT, launch, launcher, records, run, succeed, train_several
 from support.same_bits import numbers, weights_hash
 from support.stack import FASTEST, FRAMEWORKS, cases
 
@@ -14,7 +14,7 @@ SUPPORT = ROOT / "tests" / "support"
 OPTIONS = ("--shards", "5", "--epochs", "1", "--max-steps", "14", "--log-every", "3", "--device", "cpu", "--lr", "0.02")
 SCRIPT = ("--epochs", "2", "--batch-size", "20", "--shards", "5", "--device", "cpu")
 EXCLUDE = ("--audit", "1", "--on-wrong-bits", "exclude", "--name", "run")
-SURVIVING = [*launcher("local", 3)[:-1], "--survive", "--"]
+SURVIVING = launch("local", 3, "--survive")
 WRONG = r"hvdtrain: rank 1 on \S+ computed wrong bits for shard \d of step \d+, "
 
 

@@ -7,7 +7,7 @@ import ast
 import re
 
 import pytest
-from support.jobs import ROOT, records, result, succeed
+from support.jobs import ROOT, launcher, records, result, succeed
 from support.stack import require
 
 PAGE = (ROOT / "docs" / "coming-from.md").read_text()
@@ -33,8 +33,7 @@ def test_the_table_counts_the_lines_of_each_program():
 def test_the_converted_script_trains_on_two_ranks(tmp_path):
     assert len({side(title, "+") for title in SCRIPTS}) == 1, "the programs end as the same one"
     (tmp_path / "train.py").write_text(side(SCRIPTS[0], "+"))
-    launch = ["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--", "python", "train.py"]
-    succeed([*launch, "--epochs", "3", "--name", "converted"], tmp_path)
+    succeed([*launcher("local", 2), "python", "train.py", "--epochs", "3", "--name", "converted"], tmp_path)
     first, *_, last = records(tmp_path / "runs/converted", "train")
     assert last["epoch"] == 3 and last["loss"] < 0.6 * first["loss"]
 

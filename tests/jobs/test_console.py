@@ -5,13 +5,12 @@ The console is that of a whole process, from its first line, which comes before 
 
 import dataclasses
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.in_process import command
-from support.jobs import launcher, newest, succeed
+from support.jobs import newest, succeed
 from support.stack import FASTEST
 
 from hvdtrain.runs import checkpoints
@@ -61,27 +60,3 @@ def test_names_of_classes_cannot_control_the_terminal(job):
     Image.new("L", (28, 28)).save(folder / "a.png")
     status, output = command(folder, "predict", str(next((folder / "checkpoints").iterdir())), "a.png", "--top", "10")
     assert status == 0 and "\x1b" not in output and r"\x1b[31mred" in output
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("by", "framework", "strategy"),
-    [
-        ("mpi", "mxnet", "horovod"),
-        ("mpi", "tensorflow", "horovod"),
-        ("gloo", "torch", "horovod"),
-        ("mpirun", "torch", "horovod"),
-        ("local", "torch", "horovod"),
-        ("torchrun", "torch", "ddp"),
-    ],
-)
-def test_labels_of_launchers(tmp_path: Path, by: str, framework: str, strategy: str):
-    """As in test_record.py: each label stands before one whole line, and the first one says what takes so long."""
-    options = ["--max-steps", "3", "--strategy", strategy]
-    output = succeed([*launcher(by, 2), "python", "-m", f"hvdtrain.{framework}_lenet", *options], tmp_path)
-    lines = [line for line in output.splitlines() if by in ("mpirun", "torchrun") or line.startswith("[")]
-    texts = [re.sub(r"^\[[\d,]+\](<std(out|err)>:?)? ?:?", "", line) for line in lines]
-    first = next(text for text in texts if "rank 0" in text)
-    assert first.startswith("starting rank 0 of 2: importing ")
-    assert all(texts), lines
-    assert not any("<std" in text or "\x1b" in text for text in texts), lines

@@ -6,7 +6,6 @@ Processes are two ranks that share the images, or that all end because of a row 
 import os
 import re
 import resource
-import subprocess
 import threading
 from pathlib import Path
 
@@ -14,8 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.in_process import train_here
-from support.jobs import distance, finish, launcher, newest, result, run, start, train_several, wait_for_a_step
-from support.memory import limited_memory
+from support.jobs import distance, launcher, newest, result, run, train_several, wait_for_a_step
 from support.stack import FASTEST
 
 from hvdtrain.datasets.built_in import digits
@@ -125,25 +123,3 @@ def test_file_larger_than_the_memory(tmp_path: Path) -> None:
     ended = result(train_here(tmp_path, "torch", *options))
     assert ended["steps"] == 20 and rows * SIDE**2 > memory
     assert ended["peak_rss_mb"] == pytest.approx(peak_mb(), abs=50) and peak_mb() - before < 1024
-
-
-@pytest.mark.matrix
-def test_data_four_times_the_memory_limit(tmp_path: Path) -> None:
-    """All rows of a file of real bytes, in a control group that has a quarter of their memory."""
-    limit = 1 << 30
-    rows = write_sparse(tmp_path, 4 * limit)
-    with open(tmp_path / "train-images.npy", "r+b") as file:
-        block = np.random.default_rng(0).integers(0, 256, 1 << 24, np.uint8).tobytes()
-        end = file.seek(0, os.SEEK_END)
-        file.seek(128)
-        while file.tell() + len(block) <= end:
-            file.write(block)
-    options = ["--data", str(tmp_path), "--model", "net.py:small", "--strategy", "single", "--epochs", "1"]
-    command = ["python", "-m", "hvdtrain.torch_lenet", *options, "--batch-size", "256", "--name", "run"]
-    with limited_memory(limit) as wrapper:
-        process = start([*wrapper, *command], tmp_path, subprocess.STDOUT)
-        status, output = finish(process, 600)
-    assert status == 0, output
-    ended = result(tmp_path / "runs" / "run")
-    assert ended["steps"] == -(-rows // 256)
-    print(output)

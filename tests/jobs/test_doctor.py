@@ -12,8 +12,8 @@ import re
 import signal
 
 import pytest
-from support.doctor import DOCTOR, DoctorResult, doctor, hvdtrain_launch, in_rank_1, path_with, requires, script
-from support.jobs import ROOT, finish, launcher, running, start, wait_for
+from support.doctor import DOCTOR, DoctorResult, doctor, in_rank_1, path_with, requires, script
+from support.jobs import ROOT, finish, launch, launcher, running, start, wait_for
 from support.jobs import run as run_command
 from support.stack import FASTEST, cases
 
@@ -57,9 +57,9 @@ JOBS = {
     "horovodrun": launcher("gloo", 2),
     "mpirun": launcher("mpirun", 2),
     "torchrun": launcher("torchrun", 2),
-    "launch local": hvdtrain_launch("local"),
-    "launch horovodrun": hvdtrain_launch("horovodrun"),
-    "launch mpirun": hvdtrain_launch("mpirun"),
+    "launch local": launch("local", 2),
+    "launch horovodrun": launch("horovodrun", 2),
+    "launch mpirun": launch("mpirun", 2),
 }
 
 
@@ -148,7 +148,7 @@ def test_mpirun_of_another_mpi_and_broken_horovodrun(tmp_path):
 
 def test_controller_that_the_launcher_does_not_provide(tmp_path):
     """The allreduce is not tried, as it would crash."""
-    by = [*hvdtrain_launch("mpirun"), "env", "HOROVOD_CONTROLLER=gloo"]
+    by = [*launch("mpirun", 2), "env", "HOROVOD_CONTROLLER=gloo"]
     result = doctor(tmp_path, "--only", "variables", "horovod-size", by=by)
     result.has("variables", "fail", "HOROVOD_CONTROLLER=gloo under launch mpirun", remedy="unset HOROVOD_CONTROLLER")
     assert result.status == 1 and not result.findings_of("horovod-size")

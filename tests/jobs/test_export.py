@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
-from support.in_process import command, train_here
+from support.in_process import command
 from support.jobs import succeed
 from support.random_networks import random_network, random_weights
-from support.stack import FRAMEWORKS, INSTALLED, REFERENCE
+from support.stack import INSTALLED, REFERENCE
 
 from hvdtrain.frameworks.export import random_images
 from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
@@ -76,14 +75,3 @@ def test_all_formats_have_the_same_logits_without_hvdtrain(tmp_path):
     for name, logits in found.items():
         np.testing.assert_allclose(logits, found[REFERENCE], rtol=0, atol=2e-5 * np.abs(logits).max(), err_msg=name)
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("model", ["lenet", "resnet20"])
-def test_a_run_of_each_framework_in_each_format(framework, model, tmp_path):
-    folder = train_here(tmp_path, framework, "--epochs", "1", "--model", model)
-    formats = {"model.onnx": framework, "model.pt2": "torch", "saved": "tensorflow"}
-    for output in [output for output, writer in formats.items() if writer in INSTALLED]:
-        status, printed = command(tmp_path, "export", str(folder), output)
-        assert status == 0 and "they differ by at most" in printed, printed

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.jobs import PROGRAMS, launcher, result, run, succeed
+from support.jobs import PROGRAMS, launch, launcher, result, run, succeed
 from support.stack import FASTEST, FRAMEWORKS, cases
 
 from hvdtrain.errors import UserError
@@ -114,10 +114,10 @@ DIFFER = {
 def test_ranks_with_different_parameters_are_detected(tmp_path, case):
     """No checkpoint has weights of which ranks differ, and none is offered."""
     by, *options = DIFFER[case]
-    launch = launcher(by, 2) if by in ("mpirun", "gloo") else [*launcher("local", 2)[:-1], "--"]
-    launch[-1:] = {"restarts": ["--restarts", "9", "--"], "survive": ["--survive", "--"]}.get(by, launch[-1:])
+    own = {"restarts": ("--restarts", "9"), "survive": ("--survive",)}
+    started = launch("local", 2, *own[by]) if by in own else launcher(by, 2)
     drift = ["python", str(PROGRAMS), "drift", FASTEST, "--name", "run", "--max-steps", "20", *options]
-    status, output = run([*launch, *drift], tmp_path)
+    status, output = run([*started, *drift], tmp_path)
     assert status == 1, output
     found, last = {"check": (6, 4), "evaluation": (6, 0), "restarts": (7, 0)}.get(case, (6, 4))
     assert f"after step {found}: parameter dense2.bias of rank 1 differs from rank 0's" in output
@@ -155,8 +155,8 @@ def test_a_failure_of_the_users_code_shows_its_frames_once(tmp_path, place, rank
     options += [word for setting in settings.get(place, ["after=999"]) for word in ("--arg", setting)]
     options += ["--workers", "1"] if place == "rows" else []
     program = ["loop.py"] if place == "loop" else ["-m", "hvdtrain", "train", "mine.py:Task"]
-    launch = ["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--"] if ranks > 1 else []
-    status, output = run([*launch, "python", *program, *options], tmp_path)
+    started = launcher("local" if ranks > 1 else "alone", ranks)
+    status, output = run([*started, "python", *program, *options], tmp_path)
     assert status == (1 if place == "loop" else 2), output
     lines, expected = output.splitlines(), EXPECTED[place]
     for line in expected:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.jobs import BIN, PrintedJob, running, wait_for
+from support.jobs import BIN, PrintedJob, launch, running, wait_for
 
 MATRIX = pytest.mark.matrix
 
@@ -24,7 +24,7 @@ class Job(PrintedJob):
 
     def __init__(self, folder: Path, by: str, code: str, *options: str) -> None:
         program = ["python", "-S", "-c", code]
-        super().__init__(folder, ["python", "-m", "hvdtrain", "launch", by, "-n", "2", *options, "--", *program])
+        super().__init__(folder, [*launch(by, 2, *options), *program])
 
     def wait_for(self, text: str, count: int = 2) -> None:
         wait_for(lambda: self.output.count(text) == count, 30, lambda: self.output)

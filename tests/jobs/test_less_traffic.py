@@ -18,6 +18,7 @@ from support.jobs import (
     ROOT,
     distance,
     finish,
+    launch,
     launcher,
     newest,
     pids_of_ranks,
@@ -276,8 +277,7 @@ def test_other_ranks_and_methods(folder, trained):
 def test_a_rank_that_is_killed_between_sync_points(tmp_path, folder, trained):
     """At step 5: the checkpoint that is due after step 3 was written at the sync point after step 4."""
     options = (*trainings(*trained)["sync-ring-whole"], "--checkpoint-every", "3", "--name", "run", "--resume", "auto")
-    launch = ["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--restarts", "1", "--"]
-    succeed([*launch, "python", str(PROGRAMS), "die", FASTEST, *options], tmp_path)
+    succeed([*launch("local", 2, "--restarts", "1"), "python", str(PROGRAMS), "die", FASTEST, *options], tmp_path)
     attempts = json.loads((tmp_path / "runs" / "run" / "attempts.json").read_text())
     assert [(attempt["status"], attempt["checkpoint"]) for attempt in attempts] == [(137, -1), (0, 4)]
     assert distance(state(tmp_path / "runs" / "run"), state(folder / "sync-ring-whole")) == 0

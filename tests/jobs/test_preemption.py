@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults.watched_job import NUMPY
-from support.jobs import PROGRAMS, distance, finish, launcher, newest, run, several, start, succeed, wait_for
+from support.jobs import PROGRAMS, distance, finish, launch, newest, run, several, start, succeed, wait_for
 from support.stack import FASTEST
 
 SINGLE = ("--strategy", "single")
@@ -42,16 +42,6 @@ def test_auto_resume_starts_a_run_and_then_resumes_it(tmp_path):
     assert resumed.position == straight.position and distance(resumed.weights, straight.weights) == 0
 
 
-# --start-timeout limits the start of a library: not sooner, and not much later; the missing rank is named.
-
-
-def start_late(folder, framework, options, limit_s, late_s):
-    command = launcher("local", 2)
-    command[-1:] = ["--start-timeout", str(limit_s), "--"]
-    program = ["python", str(PROGRAMS), "late", framework, *options, "--max-steps", "2", "--name", "run"]
-    return run([*command, *program], folder, HVDTRAIN_TEST_LATE_S=str(late_s))
-
-
 @MATRIX
 @pytest.mark.parametrize(
     ("framework", "options", "message"),
@@ -63,8 +53,11 @@ def start_late(folder, framework, options, limit_s, late_s):
     ],
 )
 def test_rank_that_does_not_start_is_named(tmp_path, framework, options, message):
+    """--start-timeout limits the start of a library."""
     began = time.monotonic()
-    status, output = start_late(tmp_path, framework, options, limit_s=4, late_s=300)
+    program = ["python", str(PROGRAMS), "late", framework, *options, "--max-steps", "2", "--name", "run"]
+    command = [*launch("local", 2, "--start-timeout", "4"), *program]
+    status, output = run(command, tmp_path, HVDTRAIN_TEST_LATE_S="300")
     assert status == 1, output
     assert message in output
     assert "Traceback" not in output

@@ -9,14 +9,10 @@ import signal
 import time
 
 import pytest
-from support.jobs import PROGRAMS, finish, run, start
+from support.jobs import PROGRAMS, finish, launch, run, start
 from support.stack import FASTEST
 
 OPTIONS = ("--max-steps", "12", "--lr", "0.02", "--checkpoint-every", "3", "--device", "cpu", "--shards", "4")
-
-
-def launch(launcher: str, ranks: int, *options: str) -> list[str]:
-    return ["python", "-m", "hvdtrain", "launch", launcher, "-n", str(ranks), *options, "--"]
 
 
 def attempts(folder) -> list[dict]:

@@ -4,12 +4,12 @@ Two ranks are processes, of one job for all trainings; a run on one rank is in t
 """
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support.environment import importing
 from support.in_process import train_here
 from support.jobs import distance, launcher, newest, result, succeed
 from support.user_loop_runs import starter
@@ -91,7 +91,7 @@ for words in json.loads(sys.argv[1]):
 with start(arguments=sys.argv[2:]) as run:
     loop(run)
 """
-TESTS = f"{Path(__file__).parents[1]}{os.pathsep}{Path(__file__).parent}"
+TESTS = importing(Path(__file__).parents[1], Path(__file__).parent)
 LOOP = {"epochs": 9, "batch_size": 20, "patience": 1}
 
 
@@ -136,7 +136,7 @@ def job(folder):
     of_loop = [word for name, value in LOOP.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     words = json.dumps([(*OPTIONS, *options) for options in trainings])
     command = ["python", "job.py", words, *of_loop, "--name", "loop-on-2", "--device", "cpu"]
-    output = succeed([*launcher("local", 2), *command], folder, PYTHONPATH=TESTS)
+    output = succeed([*launcher("local", 2), *command], folder, **TESTS)
     return folder / "runs", output
 
 

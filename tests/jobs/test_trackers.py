@@ -8,7 +8,8 @@ import sys
 
 import pytest
 from support import trackers
-from support.jobs import PROGRAMS, finish, launcher, run, start, succeed, wait_for
+from support.environment import importing
+from support.jobs import PROGRAMS, finish, launch, run, start, succeed, wait_for
 from support.stack import FASTEST
 
 OPTIONS = ("--strategy", "ring", "--device", "cpu", "--max-steps", "12", "--log-every", "2", "--name", "run")
@@ -39,7 +40,7 @@ def chosen(*names):
 def installed(tmp_path_factory):
     """PYTHONPATH with a package that has trackers."""
     folder = tmp_path_factory.mktemp("package")
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [trackers.install(folder), os.environ.get("PYTHONPATH")]))}
+    return importing(trackers.install(folder))
 
 
 def test_trackers_that_hang_or_raise_do_not_stop_a_run(tmp_path, installed):
@@ -68,8 +69,8 @@ def test_all_trackers_continue_a_run_whose_rank_0_was_killed(tmp_path, installed
     libraries = [name for name in ("mlflow", "wandb") if importlib.util.find_spec(name)]
     given = [*chosen("recorder", "killing", "prometheus", "tensorboard", *libraries), "--checkpoint-every", "6"]
     told = "env | grep ^HVDTRAIN_ > told-$HVDTRAIN_STATUS"
-    launch = [*launcher("local", 2)[:-1], "--restarts", "1", "--on-end", told, "--"]
-    command = [*launch, "python", str(PROGRAMS), "slowly", FASTEST, *OPTIONS, "--resume", "auto", *given]
+    restarted = launch("local", 2, "--restarts", "1", "--on-end", told)
+    command = [*restarted, "python", str(PROGRAMS), "slowly", FASTEST, *OPTIONS, "--resume", "auto", *given]
     output = succeed(command, tmp_path, **installed, **ENVIRONMENT)
     assert "rank 0 on " in output and "was killed by SIGKILL" in output
     folder = tmp_path / "runs" / "run"

@@ -9,7 +9,7 @@ import functools
 import itertools
 
 import pytest
-from support.jobs import ROOT, distance, launcher, newest, records, run, succeed
+from support.jobs import ROOT, distance, launch, launcher, newest, records, run, succeed
 from support.user_loop_runs import assert_identical, state
 
 SUPPORT = ROOT / "tests" / "support"
@@ -48,9 +48,9 @@ def finished(status, output, runs):
     return runs, output
 
 
-def restarted(folder, *words, launch=("--restarts", "1"), np=2, **environment):
+def restarted(folder, *words, by=("--restarts", "1"), np=2, **environment):
     """The output of a job that goes on after a kill."""
-    command = [*launcher("local", np)[:-1], *launch, "--", "python", *map(str, words)]
+    command = [*launch("local", np, *by), "python", *map(str, words)]
     output = succeed(command, folder, **environment)
     assert "SIGKILL" in output
     return output
@@ -193,7 +193,7 @@ def test_in_shards_the_figures_have_the_same_bits_for_any_number_of_ranks(togeth
 @pytest.mark.needs("torch")
 def test_a_lost_rank_changes_neither_schedules_nor_weights(together, tmp_path):
     words = (EPOCHS, *OPTIONS_OF_EPOCHS, "--shards", "5", "--name", "lost")
-    output = restarted(tmp_path, *words, launch=["--survive"], np=3, KILL_AT="13")
+    output = restarted(tmp_path, *words, by=["--survive"], np=3, KILL_AT="13")
     assert "the rate at the end is 0.00025" in output
     assert_identical(tmp_path / "runs" / "lost", together("torch")[0] / "shards")
 

@@ -104,11 +104,6 @@ def unshared(flags: str, code: str) -> list[str]:
     return ["unshare", flags, "sh", "-ec", f'{code}\nexec "$@"', "sh"]
 
 
-def hvdtrain_launch(launcher: str) -> list[str]:
-    """The command line of a job of two ranks, started by hvdtrain launch."""
-    return ["python", "-m", "hvdtrain", "launch", launcher, "-n", "2", "--"]
-
-
 def in_rank_1(code: str) -> list[str]:
     """The command line of a job of two ranks in which rank 1 runs some shell code first."""
     return [*launcher("local", 2), "sh", "-ec", f'if [ "$HVDTRAIN_RANK" = 1 ]; then {code}; fi\nexec "$@"', "sh"]

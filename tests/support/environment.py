@@ -53,3 +53,8 @@ def fill_home(home: Path, users: Path) -> None:
 def of_jobs(**own: str) -> dict[str, str]:
     """The environment as the tests began, and a test's own variables: nothing that a library has set meanwhile."""
     return {**(os.environ if _of_jobs is None else _of_jobs), **own}
+
+
+def importing(*folders: Path | str) -> dict[str, str]:
+    """The variable with which Python also finds what is in these folders, before all else."""
+    return {"PYTHONPATH": os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])}

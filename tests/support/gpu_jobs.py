@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from support.environment import importing
 from support.jobs import ROOT, finish, launcher, newest, start
 
 REHEARSAL = os.environ.get("GPU_REHEARSAL") == "1"
@@ -37,9 +38,8 @@ class Jobs:
 
     def start(self, command: list[str], **environment: str) -> subprocess.Popen[str]:
         """Start a command with this checkout's packages, in full fp32 precision."""
-        path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
         threads = os.environ.get("OMP_NUM_THREADS", "2")
-        own = {"PYTHONPATH": path.rstrip(os.pathsep), "NVIDIA_TF32_OVERRIDE": "0", "OMP_NUM_THREADS": threads}
+        own = {**importing(ROOT, ROOT / "tests"), "NVIDIA_TF32_OVERRIDE": "0", "OMP_NUM_THREADS": threads}
         return start(command, self.folder, **own, **environment)
 
     def run(self, *options: str, timeout_s: float = 300, **given: Any) -> tuple[int, str]:

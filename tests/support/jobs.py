@@ -34,6 +34,11 @@ def real_data_folder() -> Path | None:
     return Path(folder) if folder and Path(folder, "fashion-mnist").is_dir() else None
 
 
+def launch(by: str, ranks: int, *options: str) -> list[str]:
+    """The command line of hvdtrain's launcher, without the program."""
+    return ["python", "-m", "hvdtrain", "launch", by, "-n", str(ranks), *options, "--"]
+
+
 def launcher(name: str, np: int) -> list[str]:
     """The command line that starts `np` processes, without the program.
 
@@ -42,7 +47,7 @@ def launcher(name: str, np: int) -> list[str]:
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     return {
         "alone": [],
-        "local": ["python", "-m", "hvdtrain", "launch", "local", "-n", str(np), "--"],
+        "local": launch("local", np),
         "torchrun": ["torchrun", "--standalone", "--nproc-per-node", str(np), "--no-python"],
         "gloo": ["horovodrun", "--gloo", "-np", str(np)],
         "mpi": ["horovodrun", "--mpi", "-np", str(np), *(["--mpi-args=--allow-run-as-root"] if as_root else [])],

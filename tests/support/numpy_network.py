@@ -31,16 +31,6 @@ def numpy_logits(network: ShapedNetwork, weights: Weights, images: np.ndarray) -
     return _run(network.layers, doubles, images.astype(np.float64) / 255)
 
 
-def random_weights(network: ShapedNetwork, seed: int = 0) -> Weights:
-    """Weights and running statistics, none of which is its initial value; variances are positive."""
-    generator = np.random.default_rng(seed)
-    weights = {}
-    for name, shape in (*network.parameters(), *network.statistics()):
-        value = generator.normal(size=shape) / math.sqrt(max(math.prod(shape[1:]), 1))
-        weights[name] = (0.5 + abs(value) if name.endswith("_var") else value).astype(np.float32)
-    return weights
-
-
 def _run(layers: tuple[Layer, ...], weights: Weights, x: np.ndarray) -> np.ndarray:
     for layer in layers:
         x = _apply(layer, weights, x)

@@ -12,10 +12,7 @@ from support.jobs import distance, newest, records, result
 from support.shared_runs import SharedRun
 from support.stack import REFERENCE
 
-PLAIN = (
-    *("--momentum", "0", "--lr", "0.02", "--schedule", "constant", "--warmup-epochs", "0"),
-    *("--max-steps", "16"),
-)
+PLAIN = (*("--momentum", "0", "--lr", "0.02", "--schedule", "constant", "--warmup-epochs", "0"), *("--max-steps", "16"))
 EVERY_STEP = ("--checkpoint-every", "1", "--keep", "99")
 
 

@@ -12,6 +12,7 @@ SENT = {
     "a part of a line": b'{"challenge": "',
     "no message": b"GET / HTTP/1.1\r\n\r\n",
     "JSON of another kind": b'[1]\n{"challenge": 1}\n{"rank": {}}\n',
+    "a wrong proof": b'{"rank": 1, "proof": "wrong", "port": 1}\n',
     "nested JSON": b"[" * 5000 + b"\n",
     "a line without end": b"x" * (1 << 17),
 }

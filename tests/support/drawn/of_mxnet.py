@@ -46,14 +46,14 @@ def forces(block, x):
     return slope
 
 
-def slope_inside(block, x):
-    """A gradient of a graph of its own, which is a factor."""
-    copy = x.detach()
+def slope(values):
+    """The gradient of a graph of its own."""
+    copy = values.detach()
     copy.attach_grad()
     with autograd.record(autograd.is_training()):
         inner = mx.nd.tanh(copy).sum()
     inner.backward()
-    return block.layer(x) * copy.grad
+    return copy.grad
 
 
 def stateful(block, x):
@@ -216,7 +216,7 @@ PIECES = {
     "layer norm": Piece(lambda: nn.LayerNorm(in_channels=FEATURES)),
     "dropout": Piece(lambda: nn.Dropout(0.3), draws=True),
     "forces": ODD(lambda: Layer(forces)),
-    "slope inside": ODD(lambda: Layer(slope_inside)),
+    "slope inside": ODD(lambda: Layer(lambda block, x: block.layer(x) * slope(x))),
     "batch norm": STATE(lambda: nn.BatchNorm(in_channels=FEATURES)),
     "batch norm without scale": STATE(lambda: nn.BatchNorm(scale=False, momentum=0.5)),
     "batch norm of all steps": Piece(lambda: nn.BatchNorm(in_channels=FEATURES, use_global_stats=True)),
@@ -233,13 +233,7 @@ def cross_entropy(outputs, labels):
 
 
 def slope_of_outputs(outputs, labels):
-    """Each loss times the gradient of a graph of its own."""
-    copy = outputs.detach()
-    copy.attach_grad()
-    with autograd.record(autograd.is_training()):
-        inner = mx.nd.tanh(copy).sum()
-    inner.backward()
-    return cross_entropy(outputs, labels) * (1 + copy.grad.sum(axis=1))
+    return cross_entropy(outputs, labels) * (1 + slope(outputs).sum(axis=1))
 
 
 LOSSES = {

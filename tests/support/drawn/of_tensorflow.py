@@ -204,10 +204,10 @@ PIECES = {
     "frozen batch norm": Piece(lambda: layers.BatchNormalization(trainable=False)),
     "counter": STATE(lambda: Layer(counted, calls=np.zeros((), np.int64))),
     "embedding": Piece(Looked),
-    **common(COMMON, DTYPES, refused=True),
     "largest norm of an embedding": Piece(lambda: Looked(embeddings_constraint=constraints.MaxNorm(0.5, 1))),
     "watched": EVALUATED(lambda: Watched(0.0)),
     "watched mean": EVALUATED(lambda: Watched(0.1), local=True),
+    **common(COMMON, DTYPES, refused=True),
 }
 
 

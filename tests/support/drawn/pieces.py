@@ -61,7 +61,7 @@ def kept(of: Framework, kind: str, changes: bool) -> Callable[[], Any]:
         if changes and training:
             with of.paused():
                 array = of.get(layer, "kept")
-                of.put(layer, "kept", ~array if kind == "bool" else array + of.ones((1, FEATURES), kind))
+                of.put(layer, "kept", ~array if kind == "bool" else array + 1)
         return layer.layer(x * (of.as_float(of.get(layer, "kept")) + 1) / 4)
 
     return lambda: of.layer(call, kept=of.ones((1, FEATURES), kind))

@@ -95,10 +95,7 @@ def test_a_given_number_of_groups_is_used():
     ("variables", "message"),
     [
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "sees only itself: Horovod was built without MPI"),  # as MPICH sets them
-        (
-            {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
-            "torchrun started 2 processes, but Horovod cannot see",
-        ),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "torchrun started 2 processes, but Horovod cannot see"),
     ],
 )
 def test_a_launcher_that_horovod_does_not_detect(variables, message, monkeypatch):

@@ -1,13 +1,11 @@
-"""The ring: correct sums, rejection of unknown callers, and reports of lost neighbors."""
+"""The ring: correct sums, and reports of lost neighbors. `unit/jobs/test_ports.py` has callers that are no ranks."""
 
-import contextlib
 import socket
 import threading
 import time
 
 import numpy as np
 import pytest
-from support.jobs import wait_for
 
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.packing import BFloat16, Int8
@@ -103,17 +101,6 @@ def test_a_rank_that_is_elsewhere_in_its_script_ends_the_job(some, other, size):
         assert "not at the same place of their program" in str(errors)
 
 
-def test_gather_broadcast_and_sum():
-    def job(ring):
-        sent = {"rank": ring.rank, "text": "x" * 100_000 * ring.rank}
-        gathered, received = ring.gather(sent), ring.broadcast(sent)
-        total = ring.sum(np.array([ring.rank, 0.5]))
-        ring.close()
-        return [value["rank"] for value in gathered], len(gathered[2]["text"]), received["rank"], total.tolist()
-
-    assert on_every_rank(3, job) == [([0, 1, 2], 200_000, 0, [3.0, 1.5])] * 3
-
-
 @pytest.mark.parametrize(("is_lost", "size"), [(True, 3), (False, 2)], ids=["lost", "silent"])
 def test_a_neighbor_that_is_lost_or_silent_is_reported(is_lost, size):
     reported = threading.Event()
@@ -175,47 +162,3 @@ def test_a_port_in_use_fails_the_attempt_but_not_the_job():
     in_use = pytest.raises(TrainingError, match=r"cannot join the ring of 2 .*Address already in use")
     with socket.create_server(("127.0.0.1", 0)) as other, in_use:
         RingGroup(RankInfo("test", 0, 2, 0), other.getsockname(), start_timeout_s=1)
-
-
-def disconnected_after(address, line):
-    """Send a line, and wait until the ring disconnects this caller; whether the ring listens yet."""
-    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(address, timeout=5) as caller:
-        caller.sendall(line)
-        caller.settimeout(10)
-        with contextlib.suppress(ConnectionResetError):
-            while caller.recv(100):  # the challenge
-                pass
-        return True
-    return False
-
-
-def test_unknown_callers_are_rejected(monkeypatch):
-    """Callers that do not know the token, or send invalid lines or nothing, do not hinder the ranks."""
-    monkeypatch.setattr("hvdtrain.collectives.ring_rendezvous.HELLO_TIMEOUT_S", 0.5)
-    address = ("127.0.0.1", free_port())
-    made = []
-
-    def join(rank, token):
-        try:
-            ring = RingGroup(RankInfo("test", rank, 2, rank), address, token, start_timeout_s=10)
-            made.append(ring.sum(np.ones(1))[0])
-            ring.close()  # a barrier: the other rank also has its sum
-        except TrainingError as error:
-            made.append(str(error))
-
-    zero = threading.Thread(target=join, args=(0, "right"))
-    zero.start()
-    for line in (
-        b"GET / HTTP/1.0\r\n\r\n",
-        b'{"rank": 1, "proof": "wrong", "port": 1}\n',
-        b'{"rank": 1}\n',
-        b"[" * 10_000 + b"\n",
-        b"[]\n",
-        b"",
-    ):
-        wait_for(lambda line=line: disconnected_after(address, line), 10)
-    joining = threading.Thread(target=join, args=(1, "right"))
-    joining.start()
-    zero.join(20)
-    joining.join(20)
-    assert made == [2.0, 2.0]

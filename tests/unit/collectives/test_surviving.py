@@ -11,13 +11,7 @@ import pytest
 
 from hvdtrain.collectives import surviving
 from hvdtrain.collectives.groups import by_rank
-from hvdtrain.collectives.surviving import (
-    RanksChange,
-    RanksChanged,
-    RanksJoin,
-    SurvivingGroup,
-    leave_if_agreed,
-)
+from hvdtrain.collectives.surviving import RanksChange, RanksChanged, RanksJoin, SurvivingGroup, leave_if_agreed
 from hvdtrain.errors import HvdtrainError, PeerLost, TrainingError, UserError
 from hvdtrain.jobs import protocol
 from hvdtrain.system import agent_pipe, membership, rank_info
@@ -296,10 +290,7 @@ def refuse(of, gives_up):
 
 @pytest.mark.parametrize(
     ("after", "on_connect", "message"),
-    [
-        (made(2, 1, lost={0: KILLED}), refuse, "no such interface"),
-        (made(2, 0, 2), None, "taken this rank out"),
-    ],
+    [(made(2, 1, lost={0: KILLED}), refuse, "no such interface"), (made(2, 0, 2), None, "taken this rank out")],
 )
 def test_options_that_cannot_connect_and_leaving_the_job_end_it(after, on_connect, message, joined):
     joined.on_connect = on_connect

@@ -9,7 +9,8 @@ from support.in_process import command, train_here
 from support.jobs import newest
 from support.learners import learner
 from support.networks import shaped
-from support.numpy_network import numpy_logits, random_weights
+from support.numpy_network import numpy_logits
+from support.random_networks import random_weights
 from support.stack import FRAMEWORKS, INSTALLED
 
 from hvdtrain.interfaces.reading import Batch
@@ -31,12 +32,12 @@ def test_numbers_of_parameters():
 def test_logits_equal_a_numpy_reference(name):
     network = shaped(name if name in NETWORKS else mixed_networks.NETWORKS[name])
     images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
-    expected = numpy_logits(network, random_weights(network), images)
+    expected = numpy_logits(network, random_weights(network, 0), images)
     for framework, strategy in [*((name, "single") for name in FRAMEWORKS), ("mxnet", "module-single")]:
         evaluated = learner(framework, NetworkTarget(network), strategy=strategy)
         evaluated.load(random_weights(network, 1))
         evaluated.logits(images)  # the next ones must not be those of these weights
-        evaluated.load(random_weights(network))
+        evaluated.load(random_weights(network, 0))
         logits = evaluated.logits(images)
         assert np.abs(logits - expected).max() < 1e-5 * max(np.abs(expected).max(), 1), (framework, strategy)
 

@@ -165,11 +165,7 @@ def test_any_ranks_have_the_same_bits_also_when_shards_move(framework, name, opt
 OF_WEIGHTS, OF_ROWS = ("normalized weight", "clipped weight", "decayed weight"), ("weight by rows", "weight with noise")
 LOOKED_UP = ("largest norm", "largest norm that is rare", "largest norm of a bag")
 OWN = {"torch": (*OF_WEIGHTS, "weight by data", "weight of a teacher"), "mxnet": OF_WEIGHTS, "tensorflow": OF_WEIGHTS}
-BY_ROWS = {
-    "torch": (*OF_ROWS, "frozen weight by rows", *LOOKED_UP),
-    "mxnet": OF_ROWS,
-    "tensorflow": OF_ROWS,
-}
+BY_ROWS = {"torch": (*OF_ROWS, "frozen weight by rows", *LOOKED_UP), "mxnet": OF_ROWS, "tensorflow": OF_ROWS}
 
 
 def of_kinds(kinds):

@@ -32,7 +32,7 @@ JOBS = {
     "horovodrun": ["horovodrun", "-n", "2"],
     "horovodrun-hosts": ["horovodrun", "-np", "4", "-H", "node1:2,node2:2", "--interface", "eth0"],
     "horovodrun-settings": [
-        *("horovodrun", "-n", "2", "--env", "HOROVOD_TIMELINE=/tmp/a b.json", "--env", "HOROVOD_CYCLE_TIME=0.5"),
+        *("horovodrun", "-n", "2", "--env", "HOROVOD_TIMELINE=/tmp/a b.json", "--env", "HOROVOD_CYCLE_TIME=0.5")
     ],
     "mpirun": ["mpirun", "-n", "2"],
     "mpirun-hosts": ["mpirun", "-n", "3", "-H", "node1:2,node2:2", "--env", "EXTRA=1"],

@@ -226,7 +226,7 @@ def test_a_later_checkpoint_of_the_same_step_is_progress(tmp_path, monkeypatch):
 
 
 def test_three_attempts_without_a_newer_checkpoint_are_enough(tmp_path, monkeypatch):
-    """Longer and longer pauses are between them."""
+    """Longer and longer pauses are between them, in which the run's end says that it is restarted."""
     folder, pauses = tmp_path / "runs" / "run", []
 
     def ends():
@@ -235,6 +235,7 @@ def test_three_attempts_without_a_newer_checkpoint_are_enough(tmp_path, monkeypa
             yield RunEnd("failed", 1, Failure(f"process {number}", rank=0, host="node1", status=1))
 
     async def pause(_, seconds):
+        assert (ended := RunEnd.read(folder)) and (ended.status, ended.rank) == ("restarting", 0)
         pauses.append(seconds)
         return 0
 

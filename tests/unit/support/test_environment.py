@@ -6,13 +6,13 @@ In a pytest process, as that begins so.
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
 
 import pytest
 from support.jobs import ROOT, run
-from support.memory import limited_group
 
 from hvdtrain.errors import UserError
 
@@ -55,6 +55,7 @@ def test_settings_and_home_of_the_user_have_no_effect(tmp_path):
 
 
 LIMIT = 64 << 20
+limited_group = runpy.run_path(str(ROOT / "benchmarks" / "limited_memory.py"))["limited_memory"]
 
 
 def test_command_cannot_use_more_than_the_limit():

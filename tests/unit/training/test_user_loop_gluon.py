@@ -260,16 +260,8 @@ def test_a_schedule_of_a_run_of_more_epochs_has_its_rates(name, start):
 OWN_STEPS = {
     "backward": lambda run, trainer, values, more: values.backward(),
     "trainer's step": lambda run, trainer, values, more: (values.backward(), trainer.step(12)),
-    "step after": lambda run, trainer, values, more: (
-        run.step(values),
-        more().backward(),
-        trainer.step(12),
-    ),
-    "update after": lambda run, trainer, values, more: (
-        run.step(values),
-        more().backward(),
-        trainer.update(12),
-    ),
+    "step after": lambda run, trainer, values, more: (run.step(values), more().backward(), trainer.step(12)),
+    "update after": lambda run, trainer, values, more: (run.step(values), more().backward(), trainer.update(12)),
 }
 
 
