@@ -97,16 +97,6 @@ def test_a_launcher_that_does_not_start_the_ranks(tmp_path, mpirun, status, said
     assert (found, said in output) == (status, True), output
 
 
-@MATRIX
-@pytest.mark.parametrize(("by", "status"), [("horovodrun", 2), ("mpirun", 0)])
-def test_one_host_under_two_names(tmp_path, by, status):
-    """horovodrun takes them for two hosts, and gives both ranks the local rank 0; Open MPI knows that they are one."""
-    command = launch(python("print('local', os.environ['LOCAL_RANK'])"), "-H", "localhost:1,127.0.0.1:1", by=by)
-    found, output = run(command, tmp_path, timeout_s=60)
-    assert found == status, output
-    assert {line[-1] for line in output.splitlines() if "] local " in line} == (set() if status else {"0", "1"}), output
-
-
 def test_dry_run_prints_a_command_line_that_works(tmp_path):
     program = ["sh", "-c", 'echo "it is"" on"']
     status, line = run(launch(program, "--dry-run", by="mpirun"), tmp_path)

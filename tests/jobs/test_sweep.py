@@ -3,10 +3,9 @@
 import csv
 import json
 import re
-import signal
 
 import pytest
-from support.jobs import finish, run, start, succeed, wait_for
+from support.jobs import run, succeed
 from support.stack import FASTEST, cases
 
 SWEEP = ("python", "-m", "hvdtrain", "sweep", "--output", "all")
@@ -45,27 +44,6 @@ def test_trials_fail_or_are_complete_and_have_the_same_bits(tmp_path):
     for number in (1, 2):
         record = (tmp_path / "all" / f"batch-size=16,ranks={number},seed=0" / "config.json").read_text()
         assert json.loads(record)["ranks"] == number
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_trial_is_resumed(tmp_path, by):
-    """After SIGKILL the trial saves its work too, and the next sweep waits for that."""
-    command = [*SWEEP, "--set", "lr=0.01", "--", *TRAIN, "--max-steps", "400", "--checkpoint-every", "10"]
-    process, trial = start(command, tmp_path), tmp_path / "all" / "lr=0.01,seed=0"
-    wait_for(lambda: list(trial.glob("checkpoints/step-*")), 120)
-    process.send_signal(by)
-    if by == signal.SIGINT:
-        status, output = finish(process, 60)
-        assert status == 130, output
-        assert output.endswith("hvdtrain: interrupted\n")
-        assert not results(tmp_path)
-
-    succeed(command, tmp_path)
-    assert set(results(tmp_path)) == {trial.name}
-    resumed = re.search(r"resumed from .* step (\d+)", (trial / "logs" / "rank-0.log").read_text())
-    assert resumed and 10 < int(resumed[1]) < 400
-    finish(process, 10)
 
 
 TASK = '''

@@ -68,28 +68,6 @@ def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
         assert seconds - 0.001 <= shortest[name] < seconds + 0.02, (name, shortest)
 
 
-@pytest.mark.parametrize(
-    ("framework", "options", "by", "parts"),
-    [
-        ("torch", ("--strategy", "ring"), "local", PARTS),
-        ("torch", ("--strategy", "ddp"), "local", PARTS - {"gradients"}),
-        ("torch", ("--accumulate", "2", "--clip-norm", "1"), "mpirun", PARTS),
-        ("mxnet", ("--strategy", "module"), "local", {"data", "fit", "gradients", "update"}),
-        ("mxnet", ("--strategy", "ndarray"), "local", PARTS),
-        ("mxnet", ("--strategy", "mpi"), "mpirun", PARTS),
-        ("tensorflow", ("--strategy", "keras-fit"), "local", {"data", "fit", "loop"}),
-        ("tensorflow", ("--strategy", "multiworker"), "local", {"data", "step", "loop"}),
-        ("tensorflow", ("--strategy", "ring", "--accumulate", "2"), "local", {"data", "step", "loop"}),
-        ("tensorflow", ("--shards", "4"), "local", PARTS - {"backward"}),
-    ],
-)
-@pytest.mark.matrix
-def test_each_strategy_has_a_timeline(tmp_path, framework, options, by, parts):
-    command = [*launcher(by, 2), "python", "-m", f"hvdtrain.{framework}_lenet", *OPTIONS, *options]
-    succeed([*command, "--max-steps", "18", "--timeline", "6:16"], tmp_path)
-    check(tmp_path / "runs" / "run", 2, 6, 16, parts)
-
-
 SHIFT_S = 1000
 SHIFTED = f"""#!/bin/bash
 [ "$HOROVOD_RANK" = 1 ] && exec unshare --time --monotonic {SHIFT_S} "$@"
