@@ -39,6 +39,21 @@ def trained(size=3):
     return memberships
 
 
+def test_ranks_that_are_lost_before_the_first_membership_are_awaited_again():
+    memberships = MembershipLedger(3, 1)
+    assert memberships.ready(member(2)) is memberships.ready(member(0)) is memberships.lost(0, KILLED) is None
+    assert memberships.ready(member(1)) is None
+    assert (memberships.ranks, memberships.too_few) == ((), False)
+    first = memberships.ready(member(0))
+    assert (first.number, first.ranks, first.lost) == (1, (0, 1, 2), {})
+
+
+def test_a_loss_of_no_member_and_a_member_that_is_ready_again_change_nothing():
+    memberships = begun()
+    assert memberships.lost(3, KILLED) is memberships.ready(member(0)) is None
+    assert memberships.number == 1
+
+
 def test_after_a_rank_has_ended_well_no_rank_joins_and_those_left_go_on():
     """Those that wait for it, or for a rank that is lost then, connect without it; a rank that joins is let go."""
     memberships = trained()
