@@ -100,9 +100,13 @@ class Engine(Learner):
 
     def end_step(self) -> StepLoss:
         """Combine the gradients of all ranks, and update the parameters."""
-        assert self._combiner
         self.add(self.late_gradients())
-        phases.begin(GRADIENTS)
-        combined = self._combiner.combine()
+        combined = self.combine()
         self.update(combined)
         return combined.loss
+
+    def combine(self) -> Combined:
+        """The gradients of all ranks."""
+        assert self._combiner
+        phases.begin(GRADIENTS)
+        return self._combiner.combine()

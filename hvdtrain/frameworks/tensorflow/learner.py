@@ -17,7 +17,7 @@ from hvdtrain.frameworks.tensorflow.averages import TensorFlowAverages
 from hvdtrain.frameworks.tensorflow.network import channel_last, without_half
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
-from hvdtrain.frameworks.tensorflow.shards import ShardGraphs, to_arrays
+from hvdtrain.frameworks.tensorflow.shards import ShardGraphs
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense, to_matrix
 from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState
@@ -43,6 +43,10 @@ class TensorFlowLearner(Engine):
     """A Keras model and its step, compiled into one graph, trained with one strategy."""
 
     to_matrix = staticmethod(to_matrix)
+    _step_loss: StepLoss
+    """Of a step whose gradients are combined on the host, within its graph."""
+    _failure: Exception | None = None
+    """What failed there."""
 
     def __init__(self, target: Target, weights: Weights | None, strategy: TensorFlowStrategy) -> None:
         config = strategy.config
@@ -62,14 +66,13 @@ class TensorFlowLearner(Engine):
         # AutoGraph translates the code of tasks. Networks have none that needs it, and it takes 0.5 s of their start.
         compiled = functools.partial(tf.function, autograph=not target.is_portable)
         self._step_graph = compiled(self._make_step, reduce_retracing=True)
-        self._gradient_graph = compiled(self._gradients, reduce_retracing=True)
         self._update_graph = compiled(self._make_update)
         self._update_call: Callable[..., None] | None = None
         # In shards, each number of rows has a graph of its own; see `ShardGraphs`.
         self._evaluate = compiled(self._make_evaluation, reduce_retracing=not config.shards)
         self.local_weights, self.frozen = self._objective.local_weights, frozenset(self._objective.frozen)
         if config.shards:
-            self._shards = ShardGraphs(self._objective)
+            self._shards = ShardGraphs(self._objective, config.accumulate, self._gradients)
         if weights:
             self.load(weights)
         strategy.broadcast([*self._variables, *self._objective.frozen.values()])
@@ -94,8 +97,26 @@ class TensorFlowLearner(Engine):
         """A step on one device; the arguments are those of `_weighted_loss`, and the learning rate."""
         *rows, lr = arguments
         loss, gradients = self._gradients(*rows)
+        if self._combiner:
+            gradients = self._combined_on_host(loss, gradients)
         self._update(gradients, lr)
         return loss
+
+    def _combined_on_host(self, loss: tf.Tensor, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Called inside of a step, as a second graph for the update would take half a ms more."""
+        combined = tf.numpy_function(self._combine, [loss, *gradients], [tf.float32] * len(gradients))
+        return [tf.ensure_shape(one, gradient.shape) for one, gradient in zip(combined, gradients, strict=True)]
+
+    def _combine(self, loss: np.float32, *gradients: np.ndarray) -> list[np.ndarray]:
+        try:
+            self.add([Gradients(loss, [*gradients], [])])
+            combined = self.combine()
+        except Exception as error:  # TensorFlow would print it, and raise one of its own
+            self._failure = error
+            return [*gradients]
+        self._step_loss = combined.loss
+        phases.begin(UPDATE)
+        return combined.arrays
 
     def _update(self, gradients: list[tf.Tensor], lr: tf.Tensor) -> None:
         """Update the parameters from the combined gradients."""
@@ -152,7 +173,13 @@ class TensorFlowLearner(Engine):
         if self._averages:
             self._averages.begin(batch.step)
         self._lr = tf.constant(batch.lr, tf.float32)
-        return super().train_step(batch)
+        if not self._combiner or self._in_shards:
+            return super().train_step(batch)
+        self.begin_step(batch)
+        self.step_by_framework(batch)
+        if self._failure:
+            raise self._failure
+        return self._step_loss
 
     def step_by_framework(self, batch: Batch) -> StepLoss:
         phases.begin(STEP)
@@ -170,11 +197,7 @@ class TensorFlowLearner(Engine):
         return [without_half(tf.identity(variable)).numpy() for variable in self._shards.statistics]
 
     def gradients(self, parts: Sequence[Batch]) -> Iterable[Gradients]:
-        if self._in_shards:
-            return self._shards.gradients(parts)
-        (batch,) = parts
-        loss, gradients = self._strategy.run(self._gradient_graph, self._rows(batch))
-        return [Gradients(loss, to_arrays(gradients), [])]
+        return self._shards.gradients(parts)
 
     def update(self, combined: Combined) -> None:
         phases.begin(UPDATE)

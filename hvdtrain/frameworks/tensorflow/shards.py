@@ -18,7 +18,6 @@ import tensorflow as tf
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.tensorflow.network import without_half
 from hvdtrain.frameworks.tensorflow.objective import TensorFlowObjective
-from hvdtrain.frameworks.tensorflow.strategies import dense
 from hvdtrain.interfaces.combining import Gradients
 from hvdtrain.interfaces.reading import Batch
 
@@ -30,15 +29,19 @@ RANDOM_OPERATIONS = frozenset(
 )
 """Operations of TensorFlow that draw from a state of their own."""
 Tensors = tuple[tf.Tensor, ...]
+GradientsOf = Callable[..., tuple[tf.Tensor, list[tf.Tensor]]]
 ShardValues = tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]
 """Of a shard: its loss, its gradients, and the statistics after it."""
 
 
 class ShardGraphs:
-    """The graphs of an objective's model, which compute the shards of a rank."""
+    """The graphs of an objective's model, which compute the shards of a rank.
 
-    def __init__(self, objective: TensorFlowObjective) -> None:
-        self._objective, self._variables = objective, list(objective.parameters.values())
+    gradients_of: the loss and the gradients of rows, whose number is a multiple of `parts`.
+    """
+
+    def __init__(self, objective: TensorFlowObjective, parts: int, gradients_of: GradientsOf) -> None:
+        self._objective, self._parts, self._gradients_of = objective, parts, gradients_of
         self.statistics = list(objective.statistics.values())
         if any(variable.dtype.is_complex for variable in self.statistics):
             raise UserError("--shards: the model changes a complex variable", "leave it out, or use two real variables")
@@ -53,7 +56,7 @@ class ShardGraphs:
     def _arguments(self, shard: Batch) -> Tensors:
         """The states of the generators of random numbers, and the rows."""
         states = self._objective.random_states(shard.step, shard.part)
-        return tuple(map(tf.constant, (*states, *self._objective.rows(shard, 1))))
+        return tuple(map(tf.constant, (*states, *self._objective.rows(shard, self._parts))))
 
     def _call(self, arguments: Sequence[Tensors]) -> list[ShardValues]:
         """What `_shard` returns for the arguments of each shard, in one graph."""
@@ -69,11 +72,9 @@ class ShardGraphs:
     @tf.function(experimental_attributes=NOT_INLINED)
     def _shard(self, *arguments: tf.Tensor) -> ShardValues:
         """Forward and backward; leaves the statistics as they were."""
-        weights, *rows = self._objective.set_random_states(arguments)
+        rows = self._objective.set_random_states(arguments)
         before = [tf.identity(variable) for variable in self.statistics]
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(self._objective.losses(*rows) * weights)
-        gradients = dense(tape.gradient(loss, self._variables))
+        loss, gradients = self._gradients_of(*rows)
         after = [without_half(tf.identity(variable)) for variable in self.statistics]
         for variable, value in zip(self.statistics, before, strict=True):
             variable.assign(value)

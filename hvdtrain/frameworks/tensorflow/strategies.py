@@ -66,12 +66,12 @@ class TensorFlowStrategy(Strategy):
         group = self.group
         return lambda values: tf.ensure_shape(tf.numpy_function(group.sum, [values], tf.float64), values.shape)
 
-    def run(self, step: Step, rows: tuple[np.ndarray, ...], *lr: tf.Tensor) -> Any:
+    def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
         """Run a step on each device of this process, with its part of the rows; returns the sum of their losses.
 
-        step: always the same `tf.function`. lr: none for one that only computes gradients, which it returns as well.
+        step: always the same `tf.function`.
         """
-        arguments = (*map(tf.constant, rows), *lr)
+        arguments = (*map(tf.constant, rows), lr)
         count = len(rows[0])
         if count not in self._graphs:  # kept, because finding the graph for the arguments took a third of a ms
             self._graphs[count] = step.get_concrete_function(*arguments)
@@ -136,11 +136,11 @@ class TensorFlowDistributed(TensorFlowStrategy):
     def make_sum_over_ranks(self) -> SumOverRanks:
         return lambda values: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
-    def run(self, step: Step, rows: tuple[np.ndarray, ...], *lr: tf.Tensor) -> tf.Tensor:
+    def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
         parts = [np.split(array, self.devices) for array in rows]
         distribute = self.distribution.experimental_distribute_values_from_function
         arrays = [distribute(lambda context, p=part: tf.constant(p[self._device(context)])) for part in parts]
-        losses = self.distribution.experimental_local_results(self._run_on_replicas(step, *arrays, *lr))
+        losses = self.distribution.experimental_local_results(self._run_on_replicas(step, *arrays, lr))
         return tf.add_n([tf.identity(loss) for loss in losses])
 
     def _device(self, context: Any) -> int:

@@ -8,8 +8,9 @@ from support.drawn_models import CLASSES
 from support.learners import learner
 from support.model_steps import batches, check, learner_of, made, of_pieces, task_of, tried
 
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.errors import UserError
+from hvdtrain.errors import PeerLost, UserError
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowMirrored
 
 BY_ROW = ({"accumulate": 2}, {"shards": 5}, {"accumulate": 3, "clip_norm": 1e6}, {"shards": 3})
@@ -132,3 +133,20 @@ def test_another_number_of_devices_in_the_same_process_is_an_error(monkeypatch):
         config = Config(framework="tensorflow", strategy="mirrored")
         TensorFlowMirrored(config, RuntimeOptions(device="cpu", devices=3))
     assert caught.value.option == "strategy"
+
+
+class Failing(SingleProcess):
+    """Two ranks, of which this one loses the other when gradients are combined."""
+
+    size = 2
+
+    def allreduce(self, values):
+        raise PeerLost("lost the ring neighbor")
+
+
+def test_what_fails_while_ranks_combine_gradients_within_a_step_is_raised_as_it_is(capfd):
+    drawn = of_pieces("tensorflow", "branch")
+    trained = learner("tensorflow", task_of(drawn), Failing(), strategy="ring")
+    with pytest.raises(PeerLost, match="lost the ring neighbor"):
+        trained.train_step(batches(drawn)[0])
+    assert "PeerLost" not in capfd.readouterr().err, "TensorFlow prints nothing about it"
