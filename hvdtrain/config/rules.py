@@ -188,7 +188,6 @@ RULES: tuple[Rule, ...] = (
         batch_scope="batch and learning rate would depend on the number of ranks",
         batch_norm="each shard normalizes its own rows",
         precision=("no loss scale may depend on when gradients overflow", SCALED),
-        accumulate="shards are the parts of a step already",
         compile="a host without a C++ compiler would train uncompiled, and so other bits than the others",
         compression="gradients are sent as float64",
         groups="all gradients are one message",
@@ -218,7 +217,6 @@ RULES: tuple[Rule, ...] = (
     *_together(
         {"framework": only("mxnet")},
         precision=("MXNet 1.9 has no fp16 matrix product on the CPU", SCALED),
-        accumulate="Horovod for MXNet has no backward_passes_per_step",
     ),
     *_together(
         {"framework": only("mxnet"), "precision": only("bf16")}, isa=("MXNet's bf16 needs AVX-512", but("avx2"))
@@ -230,18 +228,19 @@ RULES: tuple[Rule, ...] = (
         ema="the hand-written step averages no weights",
         precision=("the hand-written step is plain fp32", FP32),
         freeze="the hand-written update is of all parameters",
+        accumulate="the hand-written step processes a batch in one pass",
         clip_norm="the hand-written update does not clip",
         on_nan="the hand-written update cannot skip a step",
     ),
     *_together(
         _strategy("manual"),
         compile="the hand-written step has a network for each device",
-        accumulate="the hand-written step processes a batch in one pass",
     ),
     *_together(
         _strategy("module*"),
         batch_norm="Module's graph has no collectives",
         freeze="Module's fit updates all parameters",
+        accumulate="Module's fit processes a batch in one pass",
         ema="Module's fit averages no weights",
         precision=("Module's graph is plain fp32", FP32),
         clip_norm="Module reduces and updates in one call",

@@ -73,6 +73,14 @@ def split_rows(count: int, weights: np.ndarray, *arrays: np.ndarray) -> list[Row
     return list(zip(*(np.split(rows, count) for rows in padded), strict=True))
 
 
+def parts_of(batch: Batch, count: int) -> list[Batch]:
+    """A batch in so many parts of equal size, padded with rows of weight zero."""
+    if count == 1:
+        return [batch]
+    parts = split_rows(count, batch.weights, batch.rows, *batch.arrays)
+    return [batch._replace(arrays=tuple(arrays), weights=weights, rows=rows) for weights, rows, *arrays in parts]
+
+
 def network_rows(network: ShapedNetwork, seed: int, batch: Batch) -> tuple[np.ndarray, ...]:
     """Weights, labels, images, and the masks of dropout in the order of the layers; all have as many rows."""
     images, labels = batch.arrays

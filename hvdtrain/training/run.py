@@ -74,7 +74,7 @@ class RunContext:
             samples=samples,
             full_batches=samples // batch if config.remainder == "drop" else samples,
             step_rows=min(batch, samples),
-            device_rows=-(-min(batch, samples) // self.group.size // self.learner.devices),
+            device_rows=-(-min(batch, samples) // config.parts(self.group.size) // self.learner.devices),
             evaluated=len(self.dataset.parts[self.dataset.evaluated]) if config.patience else None,
         )
 

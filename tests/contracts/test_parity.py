@@ -72,7 +72,7 @@ def test_many_ranks_with_default_options_are_identical(shared_jobs, many):
 # Name: options of one process in PyTorch, options over ranks, largest difference of their weights, frameworks. The
 # short suite has the first of these; test_combinations has all options in pairs, and test_strategies momentum.
 VARIANTS = {
-    "accumulate": (PLAIN, (*PLAIN, "--accumulate", "2"), 1e-5, ("torch", "tensorflow")),
+    "accumulate": (PLAIN, (*PLAIN, "--accumulate", "2"), 1e-5, ("torch", "tensorflow", "mxnet")),
     "compression": (PLAIN, (*PLAIN, "--compression", "fp16"), 2e-3, ("mxnet", "torch", "tensorflow")),
     "three-groups": (PLAIN, (*PLAIN, "--groups", "3"), 1e-5, ("tensorflow", "torch", "mxnet")),
     "clip": ((*PLAIN, "--clip-norm", "0.5"), (*PLAIN, "--clip-norm", "0.5"), 1e-5, FRAMEWORKS),

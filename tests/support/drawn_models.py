@@ -183,7 +183,7 @@ def draw(framework: str, seed: int) -> Drawn:
             {},
             {"on-nan": "skip"},
             *kinds.OPTIONS,
-            *({"accumulate": n} for n in "23" if by_row and framework != "mxnet"),
+            *({"accumulate": n} for n in "23" if by_row),
         ]
     return Drawn(
         framework,
@@ -429,8 +429,8 @@ def arguments(drawn: Drawn, way: Way, ranks: int, last: int) -> list[str]:
     options |= {"strategy": "single" if ranks == 1 else drawn.strategy}
     if drawn.odds is None:
         options |= {"lr": str(LR), "momentum": "0.9", "schedule": "constant", "warmup-epochs": "0"}
-    if way.shards or options["strategy"] == "ddp":
-        options |= {"accumulate": "1"}  # shards are the parts of a step, and DDP makes no parts
+    if options["strategy"] == "ddp":
+        options |= {"accumulate": "1"}  # it makes no parts
     if way.shards:
         options |= {"shards": str(drawn.shards)}
     if way.first:

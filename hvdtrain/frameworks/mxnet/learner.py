@@ -15,7 +15,7 @@ from mxnet.contrib import amp
 
 from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.batches import choose_device, device_number, statistics_by_rank
+from hvdtrain.frameworks.batches import choose_device, device_number, parts_of, statistics_by_rank
 from hvdtrain.frameworks.engine import Engine
 from hvdtrain.frameworks.mxnet.averages import MXNetAverages
 from hvdtrain.frameworks.mxnet.batch_norm import BlockStatistics, RunningStatistics, Statistics
@@ -239,18 +239,31 @@ class MXNetLearner(MXNetSteps):
         return super().train_step(batch)
 
     def step_by_framework(self, batch: Batch) -> StepLoss:
-        losses = self._objective.forward(batch)
-        self._objective.backward(losses, batch)
+        losses: list[mx.nd.NDArray] = []
+        for _ in self._forward_backward(batch, losses):
+            pass
         self._finish_step()
         return LazyLoss(losses)
 
     def gradients(self, parts: Sequence[Batch]) -> Iterator[Gradients]:
         for part in parts:
-            phases.begin(FORWARD)
-            losses = self._objective.forward(part)
-            yield from self.late_gradients()
-            self._objective.backward(losses, part)
+            losses: list[mx.nd.NDArray] = []
+            yield from self._forward_backward(part, losses)
             yield from self.take_gradients(LazyLoss(losses))
+
+    def _forward_backward(self, batch: Batch, losses: list[mx.nd.NDArray]) -> Iterator[Gradients]:
+        """The passes of a batch, whose losses are appended; gives the gradients that its own take the place of."""
+        self._objective.seed_step(batch.step, batch.part)
+        for number, part in enumerate(parts_of(batch, self._config.accumulate)):
+            phases.begin(FORWARD)
+            of_part = self._objective.forward(part)
+            yield from self.late_gradients()
+            gradients = [gradient for parameter in self._trainer._params for gradient in parameter.list_grad()]
+            earlier = [gradient.copy() for gradient in gradients] if number else []
+            self._objective.backward(of_part, part)
+            for gradient, total in zip(gradients, earlier, strict=bool(number)):
+                gradient += total
+            losses += of_part
 
     def seed(self, step: int, part: int) -> None:
         self._objective.seed_step(step, part)
@@ -262,7 +275,7 @@ class MXNetLearner(MXNetSteps):
         return self._objective.evaluate(arrays)
 
     def try_step(self, batch: Batch) -> None:
-        self._objective.forward(batch)
+        self._objective.forward(parts_of(batch, self._config.accumulate)[0])
         mx.nd.waitall()
 
     def weights(self) -> Weights:

@@ -289,7 +289,6 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         seed_generators(int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0]))
 
     def forward(self, batch: Batch) -> Arrays:
-        self.seed_step(batch.step, batch.part)
         parts = split_rows(len(self._contexts), batch.weights, *batch.arrays)
         with autograd.record():
             return [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]

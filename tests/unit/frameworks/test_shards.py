@@ -49,7 +49,7 @@ MOVED = [
 """Assignments of the shards to two ranks that follow each other: apart, few of them on a rank, and none."""
 SHARDED = Cut.of(0, 1, SHARDS)
 NESTEROV = {"nesterov": True, "weight_decay": 0.01, "clip_norm": 0.5}
-ADAM = {"optimizer": "adam", "lr": 0.01}
+ADAM = {"optimizer": "adam", "lr": 0.01, "accumulate": 2}
 BF16 = {"precision": "bf16", "optimizer": "adam", "lr": 0.01, "on_nan": "skip"}
 running = threading.Lock()
 
