@@ -162,6 +162,7 @@ def _strategy(*patterns: str) -> dict[str, Values]:
 SHARDED = "--strategy single, horovod, ring, mpi or (PyTorch) ddp"
 COMPRESSING = ("horovod", "ring", "mpi", "ddp")
 FP32, SCALED, PACKED = only("fp32"), only("fp32", "bf16"), only("bf16", "int8", "powersgd:*")
+TORCH = only("torch")
 UNNAMED, NO_POWERSGD = only(None, "auto"), but("powersgd:*")
 SCRIPT, UPDATES = {"script": GIVEN}, {"schedule_method": GIVEN, "takes_optimizer": DEFAULT}
 # What to do instead.
@@ -171,7 +172,8 @@ LESS_SCALED = "use --precision bf16 or fp32, or --compression int8"
 OTHER = "use another strategy (--strategy help lists them)"
 SOME_SHARDS = "give --shards 8, for example, or launch without --survive"
 SURVIVING = "use --strategy horovod or ring, or launch without --survive"
-NO_METHOD = "leave out that method, or use another strategy of PyTorch"
+NO_METHOD = "leave out that method, or use another strategy"
+SCHEDULED = "leave out schedule(), and let optimizer() return one with a schedule"
 NEW_RUN = "leave it out, or start a new run"
 WRITE_TASK = "write a task instead (docs/own.md)"
 PAD = "give a smaller one, or use --remainder pad"
@@ -180,7 +182,7 @@ EVALUATE = "give run.batches() test or validation rows, and evaluate"
 RULES: tuple[Rule, ...] = (
     Rule("schedule", {"lr_overflows": GIVEN}, "the learning rate would exceed 10^30", "give a smaller one", NONE),
     Rule("nesterov", {"momentum": only(0)}, "it requires momentum", SGD),
-    Rule("nesterov", {"optimizer": but("sgd")}, "it requires momentum", SGD),
+    Rule("nesterov", {"optimizer": but("sgd")}, "only SGD has it", SGD),
     Rule("batch_norm", {"accumulate": GIVEN}, "the parts of a step are normalized one by one"),
     Rule("freeze", {"groups": GIVEN}, "the number of gradients is not fixed"),
     *_together(
@@ -267,6 +269,7 @@ RULES: tuple[Rule, ...] = (
         batch_norm="each device of a process normalizes its own rows",
     ),
     Rule("strategy", {"is_code": GIVEN, "has_tasks": DEFAULT}, "it trains networks as data only", OTHER, NONE),
+    Rule("framework", {"schedule_method": only("schedule")}, "its optimizers have their schedules", SCHEDULED, TORCH),
     Rule("strategy", UPDATES, "in {framework}, it updates without the task's {schedule_method}()", NO_METHOD, NONE),
     Rule("shards", {"sums_shards": DEFAULT}, "the strategy sums no gradients of shards exactly", f"use {SHARDED}"),
     Rule("sync_every", {"sums_shards": DEFAULT}, "the strategy has no steps of single ranks", f"use {SHARDED}"),

@@ -61,10 +61,14 @@ class Engine(Learner):
     def update(self, combined: Combined) -> None:
         """Set the running statistics, and update the parameters."""
 
-    def _combine_on_host(self) -> None:
-        """Let the strategy's combiner have the gradients; all ranks begin with rank 0's weights."""
+    def _begin_training(self, unshared: frozenset[str] = frozenset()) -> None:
+        """Let the strategy's combiner have the gradients, if it has one; all ranks begin with rank 0's weights.
+
+        unshared: names of those that the strategy's own library does not share.
+        """
         self.mean = self._strategy.mean
         if not self._strategy.make_combiner:
+            share_arrays(self, unshared)
             return
         make, shapes = self._strategy.make_combiner, self.gradient_shapes()
         self._combiner = make(self._config, self.group, shapes, self.to_matrix)

@@ -18,7 +18,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import pad_rows
 from hvdtrain.frameworks.engine import Engine
 from hvdtrain.interfaces.combining import Gradients, StepLoss
-from hvdtrain.interfaces.learner import Evaluated
+from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights, changed_names
 from hvdtrain.system.phases import SCRIPT
@@ -31,6 +31,8 @@ MODELS: dict[Framework, str] = {
     "mxnet": "a gluon.Block",
 }
 """What model() returns."""
+KIND = "kind of optimizer"
+"""In the arrays of its state: the class, as text."""
 PACKAGES: dict[str, Framework] = {"torch": "torch", "mxnet": "mxnet", "keras": "tensorflow", "tensorflow": "tensorflow"}
 """The packages whose classes a framework's models derive from."""
 
@@ -171,6 +173,16 @@ def check_optimizer(
     if missing := [name for parameter, name in names.items() if parameter not in trained]:
         remedy = f"give it all parameters, or freeze this one with {freeze}"
         raise UserError(f"{where}: the {kind} lacks the parameter {missing[0]}", remedy)
+
+
+def with_kind(state: OptimizerState, optimizer: Any) -> OptimizerState:
+    """The state of a task's own optimizer, with its class."""
+    return state._replace(arrays={**state.arrays, KIND: np.frombuffer(type(optimizer).__name__.encode(), np.uint8)})
+
+
+def is_of_kind(state: OptimizerState, optimizer: Any) -> bool:
+    """Whether it is the state of an optimizer of the same class."""
+    return KIND in state.arrays and state.arrays[KIND].tobytes() == type(optimizer).__name__.encode()
 
 
 def changes_by_rows(where: str, name: str) -> UserError:

@@ -47,7 +47,7 @@ class NumPyLearner(Engine):
         self.group, self._config, self._strategy = strategy.group, strategy.config, strategy
         self._weights = {name: array.copy() for name, array in weights.items()}
         self._momentum = {name: np.zeros_like(array) for name, array in weights.items()}
-        self._combine_on_host()
+        self._begin_training()
 
     def train_step(self, batch: Batch) -> StepLoss:
         self._lr = np.float32(batch.lr)

@@ -6,14 +6,14 @@ import abc
 import contextlib
 import functools
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
 
-from hvdtrain.collectives.arrays import share_arrays
+from hvdtrain.config.options import MAX_SHARDS, Config
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, device_number, parts_of, statistics_by_rank
 from hvdtrain.frameworks.engine import Engine
@@ -30,7 +30,9 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
+from hvdtrain.frameworks.mxnet.own_optimizer import OwnStates, task_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
+from hvdtrain.frameworks.user_code import KIND, is_of_kind, with_kind
 from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
 from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState
 from hvdtrain.interfaces.reading import Batch
@@ -38,6 +40,7 @@ from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
+from hvdtrain.tasks.user import UserTask
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that gradients are divided by, as in PyTorch's clip_grad_norm_."""
@@ -131,7 +134,7 @@ class MXNetSteps(ContextLearner, Engine):
         """Combine the gradients, and update the parameters."""
         trainer, divisor = self._trainer, self._strategy.gradient_divisor
         if not self._is_checked and not phases.is_recording:
-            trainer.step(divisor)
+            self._update(lambda: trainer.step(divisor))
             self._average()
             return
         if self._strategy.waits:
@@ -148,8 +151,12 @@ class MXNetSteps(ContextLearner, Engine):
         if self._is_checked and not self._clip(self._trainer._scale / divisor):
             self.skipped += 1
         else:
-            self._trainer.update(divisor)
+            self._update(lambda: self._trainer.update(divisor))
             self._average()
+
+    def _update(self, update: Callable[[], None]) -> None:
+        """Update the parameters by a function of the trainer."""
+        update()
 
     def _average(self) -> None:
         if self._averages:
@@ -219,20 +226,43 @@ class MXNetLearner(MXNetSteps):
         self._parameters, self.local_weights = self._objective.parameters, self._objective.local_weights
         self._statistics, self.frozen = self._objective.statistics, frozenset(self._objective.frozen)
         self._arrays = self._parameters | self._objective.frozen
-        share_arrays(self, self.frozen)
-        optimizer = make_optimizer(config)
-        self._trainer = strategy.make_trainer(self._parameters, optimizer)
-        self._states = OptimizerStates(config, optimizer, self._contexts, self._parameters)
-        self._create_states()
-        self._combine_on_host()
+        self._own_task = target if isinstance(target, UserTask) and target.has("optimizer") else None
+        self._states = self._make_states(config)
+        self._begin_training(self.frozen)
         if config.ema:
             self._averages = MXNetAverages(config.ema, self._parameters)
 
-    def _create_states(self) -> None:
+    def _make_states(self, config: Config) -> OptimizerStates | OwnStates:
+        """Make the trainer, and the state of its optimizer."""
+        if self._own_task:
+            self._objective.seed_step(0, MAX_SHARDS)  # so that all ranks make the same optimizer
+            optimizer = task_optimizer(self._own_task, self._parameters)
+            self._trainer = self._strategy.make_trainer(self._parameters, optimizer)
+            own = OwnStates(self, self._trainer, self._parameters)
+            own.create()
+            return own
+        optimizer = make_optimizer(config)
+        self._trainer = self._strategy.make_trainer(self._parameters, optimizer)
+        states = OptimizerStates(config, optimizer, self._contexts, self._parameters)
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         for device, (updater, context) in enumerate(zip(self._trainer._updaters, self._contexts, strict=True)):
             for index, parameter in enumerate(self._trainer._params):
-                self._states.create(updater, device, index, names[id(parameter)], parameter.data(context))
+                states.create(updater, device, index, names[id(parameter)], parameter.data(context))
+        return states
+
+    @property
+    def learning_rate(self) -> float | None:
+        return float(self._trainer.learning_rate) if self._own_task else None
+
+    def accepts_state(self, state: OptimizerState) -> bool:
+        return (not self._own_task or is_of_kind(state, self._trainer.optimizer)) and super().accepts_state(state)
+
+    def _update(self, update: Callable[[], None]) -> None:
+        if not self._own_task:
+            update()
+            return
+        self._objective.seed_step(self._step, MAX_SHARDS)  # the update draws the same on any number of ranks
+        self._own_task.guard("the optimizer's update()", update)
 
     def train_step(self, batch: Batch) -> StepLoss:
         self._states.set_lr(batch.lr)
@@ -285,10 +315,11 @@ class MXNetLearner(MXNetSteps):
         self._objective.load(weights)
 
     def optimizer_state(self) -> OptimizerState:
-        return self._states.read()
+        state = self._states.read()
+        return with_kind(state, self._trainer.optimizer) if self._own_task else state
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
-        self._states.write(state)
+        self._states.write(state.without(KIND))
 
 
 def _settle_precision(precision: str) -> None:

@@ -17,14 +17,29 @@ from hvdtrain.interfaces.learner import OptimizerState
 
 
 def make_optimizer(config: Config) -> mx.optimizer.Optimizer:
-    """MXNet's optimizer; NAG is its SGD with Nesterov's momentum."""
+    """MXNet's optimizer."""
     options = {"learning_rate": config.lr, "wd": config.weight_decay}
     if config.optimizer != "sgd":
         kind = AdamW if config.optimizer == "adamw" else mx.optimizer.Adam
         betas = Betas.parse(config.betas)
         return kind(beta1=betas.beta1, beta2=betas.beta2, epsilon=config.epsilon, **options)
-    sgd = mx.optimizer.NAG if config.nesterov else mx.optimizer.SGD
+    sgd = Nesterov if config.nesterov else mx.optimizer.SGD
     return sgd(momentum=config.momentum, **options)
+
+
+class Nesterov(mx.optimizer.NAG):
+    """SGD with Nesterov's momentum, as in PyTorch: MXNet's operator decays the momentum by the weight after an update."""
+
+    def _update_impl(
+        self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: Any, multi_precision: bool = False
+    ) -> None:
+        decay, rescale = self._get_wd(index), self.rescale_grad
+        if decay:
+            grad, rescale = rescale * grad + decay * weight, 1.0
+        self._update_count(index)
+        mx.nd.nag_mom_update(
+            weight, grad, state, out=weight, lr=self._get_lr(index), momentum=self.momentum, rescale_grad=rescale, wd=0.0
+        )
 
 
 class AdamW(mx.optimizer.Adam):

@@ -42,7 +42,7 @@ Groups = list[list[str]]
 class MXNetStrategy(Strategy):
     """What Gluon's training loop calls; by default gradients are not combined."""
 
-    sums_shards = True
+    takes_optimizer = sums_shards = True
     waits = False
     """Whether combining gradients is more than taking those of one device."""
     gradient_divisor: float = 1

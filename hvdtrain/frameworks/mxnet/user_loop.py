@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import numbers
-from collections.abc import Iterator
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.mxnet.batch_norm import BlockStatistics
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, MXNetSteps
@@ -26,6 +21,7 @@ from hvdtrain.frameworks.mxnet.network import (
     parameter_weights,
 )
 from hvdtrain.frameworks.mxnet.objective import seed_generators, total
+from hvdtrain.frameworks.mxnet.own_optimizer import OwnStates
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces.combining import StepLoss
@@ -58,14 +54,13 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         self._block, self._arrays = model, named_parameters(model)
         self._parameters = {name: array for name, array in self._arrays.items() if array.grad_req != "null"}
         self.local_weights = frozenset(self._arrays.keys() - self._parameters.keys())
-        # Strategies share the parameters that are trained.
-        share_local_arrays(self)
         forget_gradients(self._parameters)
         self._updates = optimizer.optimizer.num_update
         self._trainer = self._strategy.make_trainer(self._parameters, optimizer.optimizer)
+        self._states = OwnStates(self, self._trainer, self._parameters)
         untrained = {name: array for name, array in self._arrays.items() if name not in self._parameters}
         self._statistics = BlockStatistics(untrained, self._context)
-        self._combine_on_host()
+        self._begin_training(self.local_weights)
         return model, self._trainer
 
     def _refuse_own_step(self) -> None:
@@ -129,82 +124,14 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
     def optimizer_state(self) -> OptimizerState:
         if not self._has_state:
             return OptimizerState({})
-        optimizer = self._trainer.optimizer
-        arrays = {name: array.asnumpy() for name, array in self._state_arrays()}
-        counts = {name: optimizer._index_update_count.get(index, 0) for index, name in self._indices()}
-        extra = {"optimizer": _numbers(optimizer), "schedule": _numbers(optimizer.lr_scheduler), "updates": counts}
-        extra |= self._progress
-        return OptimizerState(arrays, updates=optimizer.num_update, extra=extra)
+        state = self._states.read()
+        return state._replace(extra=state.extra | self._progress)
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
-        optimizer, (updater,) = self._trainer.optimizer, self._trainer._updaters
-        has_new_schedule = optimizer.lr_scheduler and self.has_other_length(state)
-        if has_new_schedule and self.resumed[0].step != self.resumed[1].step:
-            problem = "--resume: the run has other steps than the checkpoint, and the lr_scheduler counts updates"
-            raise UserError(problem, "resume with its batch size and ranks")
-        for index, _ in self._indices():
-            parameter = self._trainer._params[index].data()
-            updater.states[index] = optimizer.create_state_multi_precision(index, parameter)
-            updater.states_synced[index] = True
-        arrays = dict(self._state_arrays())
-        if other := arrays.keys() ^ state.arrays.keys():
-            raise ValueError(f"{sorted(other)[0]} is not in both the script's optimizer and the checkpoint")
-        for name, array in arrays.items():
-            array[:] = state.arrays[name]
-        for owner, kind in ((optimizer, "optimizer"), (optimizer.lr_scheduler, "schedule")):
-            _check_numbers(owner, kind, state.extra[kind])
-            for name, number in state.extra[kind].items():
-                if owner is optimizer or not has_new_schedule:
-                    setattr(owner, name, number)
-        for update in range(optimizer.num_update + 1 if has_new_schedule else 0):
-            optimizer.lr_scheduler(update)  # a new schedule, which follows from the updates
-        optimizer._set_current_context(self._context.device_id)  # it counts updates by device
-        counts = state.extra["updates"]
-        optimizer._index_update_count.update({index: counts[name] for index, name in self._indices()})
+        self._states.create()
+        self._states.write(state)
         self._continue(state.extra)
-        self._has_state, self._updates = True, optimizer.num_update
-
-    def _indices(self) -> list[tuple[int, str]]:
-        """The trainer's number of each parameter, and its name."""
-        names = {id(parameter): name for name, parameter in self._parameters.items()}
-        return [(index, names[id(parameter)]) for index, parameter in enumerate(self._trainer._params)]
-
-    def _state_arrays(self) -> Iterator[tuple[str, mx.nd.NDArray]]:
-        """The arrays of the optimizer's state, by parameter and their place in its state."""
-        (updater,) = self._trainer._updaters
-        for index, name in self._indices():
-            for place, array in _leaves(updater.states.get(index), ""):
-                yield f"{name}{place}", array
-
-
-def _leaves(state: Any, place: str) -> Iterator[tuple[str, mx.nd.NDArray]]:
-    """The arrays in the state of a parameter, which is none, one, or a tuple of them, and their places."""
-    if isinstance(state, mx.nd.NDArray):
-        yield place or "/0", state
-    elif state is not None:
-        if not isinstance(state, tuple | list):
-            problem = f"the optimizer's state has a {type(state).__name__}, which cannot be saved"
-            raise UserError(problem, "let create_state() return an array, or a tuple of them")
-        yield from itertools.chain.from_iterable(_leaves(part, f"{place}/{i}") for i, part in enumerate(state))
-
-
-def _numbers(owner: Any) -> dict[str, float]:
-    """The finite numbers among an object's attributes."""
-    return {
-        name: int(value) if isinstance(value, numbers.Integral) else float(value)
-        for name, value in (vars(owner) if owner else {}).items()
-        if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-    }
-
-
-def _check_numbers(owner: Any, kind: str, saved: dict[str, float]) -> None:
-    """Raise ValueError unless an object can take these numbers, which may be None or infinite in a new one."""
-    names = vars(owner) if owner else {}
-    if other := (_numbers(owner).keys() - saved.keys()) or (saved.keys() - names.keys()):
-        raise ValueError(
-            f"the {kind} of the script is not of the same class as that in the checkpoint: one of them has no number "
-            f"{min(other)}, which its __init__() should set"
-        )
+        self._has_state, self._updates = True, self._trainer.optimizer.num_update
 
 
 def _check(model: Any, trainer: Any) -> None:

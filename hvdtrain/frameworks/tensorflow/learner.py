@@ -16,15 +16,17 @@ from hvdtrain.frameworks.engine import Engine
 from hvdtrain.frameworks.tensorflow.averages import TensorFlowAverages
 from hvdtrain.frameworks.tensorflow.network import channel_last, without_half
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
-from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
+from hvdtrain.frameworks.tensorflow.optimizer import KerasTaskOptimizer, LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.shards import ShardGraphs
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense, to_matrix
+from hvdtrain.frameworks.user_code import is_of_kind, with_kind
 from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import STEP, UPDATE, phases
 from hvdtrain.tasks.target import Target
+from hvdtrain.tasks.user import UserTask
 
 
 def select_device(strategy: TensorFlowStrategy) -> str:
@@ -57,7 +59,9 @@ class TensorFlowLearner(Engine):
             self._objective = OBJECTIVES[target.kind](target, strategy)
             self._model, self._parameters = self._objective.model, self._objective.parameters
             self._variables = list(self._parameters.values())
-            self._optimizer = self._make_optimizer(config)
+            own_task = target if isinstance(target, UserTask) and target.has("optimizer") else None
+            self._own = KerasTaskOptimizer(own_task, self._parameters) if own_task else None
+            self._optimizer = self._own or self._make_optimizer(config)
             self._scale = LossScale(config.precision == "fp16", self.group.size)
             self._skipped = make_counter()
             if config.ema:
@@ -77,7 +81,7 @@ class TensorFlowLearner(Engine):
             self.load(weights)
         strategy.broadcast([*self._variables, *self._objective.frozen.values()])
         strategy.broadcast(self._optimizer.variables)
-        self._combine_on_host()
+        self._begin_training()
 
     def _make_optimizer(self, config: Config) -> Any:
         return TensorFlowOptimizer(config, self._parameters)
@@ -246,7 +250,16 @@ class TensorFlowLearner(Engine):
     def load(self, weights: Weights) -> None:
         self._objective.load(weights)
 
+    @property
+    def learning_rate(self) -> float | None:
+        return self._own.learning_rate if self._own else None
+
+    def accepts_state(self, state: OptimizerState) -> bool:
+        return (not self._own or is_of_kind(state, self._own.keras)) and super().accepts_state(state)
+
     def optimizer_state(self) -> OptimizerState:
+        if self._own:
+            return with_kind(OptimizerState(self._own.arrays(), extra=self._scale.state()), self._own.keras)
         arrays = {
             f"{kind}/{name}": self._objective.to_canonical(name, slot.numpy())
             for kind, slots in self._optimizer.slots.items()
@@ -259,5 +272,8 @@ class TensorFlowLearner(Engine):
             for name, slot in zip(self._parameters, slots, strict=True):
                 value = state.arrays[f"{kind}/{name}"] / np.float32(state.scale)
                 slot.assign(self._objective.from_canonical(name, value))
-        self._optimizer.updates.assign(state.updates)
+        if self._own:
+            self._own.load(state.arrays)
+        else:
+            self._optimizer.updates.assign(state.updates)
         self._scale.load(state.extra)

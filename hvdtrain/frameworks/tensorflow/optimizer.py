@@ -10,6 +10,11 @@ from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import scale_of_rows
 from hvdtrain.frameworks.patterns import without_decay
+from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.user import UserTask
+
+OPTIMIZER = "optimizer"
+"""Begins the names of the arrays of a task's own optimizer."""
 
 # All replicas update their copies of a variable in the same way, so any copy has its value.
 FIRST_REPLICA = tf.VariableAggregation.ONLY_FIRST_REPLICA
@@ -78,6 +83,50 @@ class TensorFlowOptimizer:
             )  # fmt: skip
         else:
             ops.ResourceApplyGradientDescent(var=variable, alpha=lr, delta=gradient)
+
+
+class KerasTaskOptimizer:
+    """The optimizer that a task's optimizer() returns, with its own learning rate.
+
+    parameters: by name. Raises UserError for anything else than a new optimizer of Keras.
+    """
+
+    slots: dict[str, list[tf.Variable]] = {}  # noqa: RUF012  (never written to: of the options' optimizers)
+
+    def __init__(self, task: UserTask, parameters: dict[str, tf.Variable]) -> None:
+        self.keras = task.call("optimizer", list(parameters.items()))
+        if not isinstance(self.keras, tf.keras.optimizers.Optimizer):
+            problem = f"returned {type(self.keras).__name__}"
+            raise task.error("optimizer", problem, "return one tf.keras.optimizers.Optimizer")
+        self._variables = list(parameters.values())
+        task.guard("the optimizer's build()", self.keras.build, self._variables)
+        self.updates = self.keras.iterations
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return list(self.keras.variables)
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the latest update; before, that of the first one."""
+        return float(self.keras.learning_rate.numpy())
+
+    def count(self, updates: int | tf.Tensor) -> None:
+        del updates  # Keras' optimizers count by themselves
+
+    def apply(self, gradients: list[tf.Tensor], lr: tf.Tensor) -> None:
+        """Update all variables."""
+        pairs = zip(gradients, self._variables, strict=True)
+        self.keras.apply_gradients(pairs, skip_gradients_aggregation=True)
+
+    def arrays(self) -> Weights:
+        """The state by number, as Keras' names contain the number of models made before."""
+        return {f"{OPTIMIZER}/{number}": variable.numpy() for number, variable in enumerate(self.variables)}
+
+    def load(self, arrays: Weights) -> None:
+        """Set what `arrays` returned."""
+        for number, variable in enumerate(self.variables):
+            variable.assign(arrays[f"{OPTIMIZER}/{number}"])
 
 
 class LossScale:

@@ -39,7 +39,7 @@ def dense(gradients: list[Any]) -> list[tf.Tensor]:
 class TensorFlowStrategy(Strategy):
     """What the training loop calls; by default gradients are not combined."""
 
-    sums_shards = True
+    takes_optimizer = sums_shards = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
         super().__init__(config, runtime, group, devices)
@@ -116,7 +116,7 @@ class TensorFlowHorovod(TensorFlowStrategy):
 class TensorFlowDistributed(TensorFlowStrategy):
     """A `tf.distribute.Strategy`: a replica on each device of each rank."""
 
-    sums_shards = False
+    takes_optimizer = sums_shards = False
 
     def __init__(
         self, config: Config, runtime: RuntimeOptions, group: Group, devices: int, distribution: tf.distribute.Strategy

@@ -215,7 +215,7 @@ class TorchLearner(TorchSteps):
         for layer in self._synchronized:
             layer.group = self.group
         self.local_weights = buffers_by_rank(self._model, bool(self._synchronized))
-        self._combine_on_host()
+        self._begin_training()
         if config.ema:
             self._averages = TorchAverages(config.ema, self._model, self._parameters)
 

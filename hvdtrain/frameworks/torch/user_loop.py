@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.learner import TorchSteps
 from hvdtrain.frameworks.torch.network import (
@@ -54,15 +53,13 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self._model = model.to(self.device)
         self.local_weights = buffers_by_rank(model, synchronized=False)
         self._names = self.local_weights | dict(model.named_parameters(remove_duplicate=False)).keys()
-        # Strategies share the parameters, and not all of them the buffers.
-        share_local_arrays(self)
         self._parameters, self.frozen = trained_parameters(model), frozen_parameters(model)
         self._strategy.unhook += self._hook_gradients(optimizer)
         self._trained = _trained(optimizer, model)
         self.optimizer_order = order_of(optimizer, self._parameters)
         self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)
         self._training_model = self._wrap_model(unused_parameters)
-        self._combine_on_host()
+        self._begin_training(self.local_weights)
         return self._training_model, self._optimizer
 
     def _hook_gradients(self, optimizer: torch.optim.Optimizer) -> list[Any]:

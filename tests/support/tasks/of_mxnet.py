@@ -62,3 +62,11 @@ class Sequences(SequenceRows):
         block = nn.HybridSequential()
         block.add(LastOutput(), nn.Dropout(0.5), nn.Dense(5))
         return block
+
+
+class Scheduled(Sequences):
+    """With an optimizer of its own, whose learning rate falls."""
+
+    def optimizer(self, parameters):
+        schedule = mx.lr_scheduler.FactorScheduler(1, 0.5, base_lr=0.01)
+        return mx.optimizer.Adam(learning_rate=0.01, lr_scheduler=schedule)

@@ -53,3 +53,10 @@ class Sequences(SequenceRows):
     def model(self):
         layers = tf.keras.layers
         return tf.keras.Sequential([layers.LSTM(8), layers.Dropout(0.5), layers.Dense(5)])
+
+
+class Scheduled(Sequences):
+    """With an optimizer of its own, whose learning rate falls."""
+
+    def optimizer(self, parameters):
+        return tf.keras.optimizers.Adam(tf.keras.optimizers.schedules.ExponentialDecay(0.01, 1, 0.5))

@@ -51,6 +51,7 @@ CASES = [
     ({"gradients": 8}, {"groups": 9}),
     ({"is_code": True, "has_tasks": False}, {"strategy": "module"}),
     ({"schedule_method": "schedule", "takes_optimizer": False}, {"strategy": "ring"}),
+    ({"schedule_method": "schedule"}, {"framework": "mxnet"}),
     (SCRIPT, {"framework": "tensorflow", "lr": 0.1, "precision": "bf16"}),
     ({**SCRIPT, "untested": 0.8}, {"split": "0.8"}),
     (SCRIPT, {"strategy": "manual"}),
@@ -99,8 +100,8 @@ def _says(error, rule):
         ),
         ({"shards": 2, "ranks": 3}, "--shards 2: 3 ranks were started, and each needs a shard; give more"),
         (
-            {"framework": "mxnet", "schedule_method": "schedule", "takes_optimizer": False},
-            "--strategy horovod: in mxnet, it updates without the task's schedule(); leave out that method, or use",
+            {"framework": "mxnet", "schedule_method": "optimizer", "takes_optimizer": False},
+            "--strategy horovod: in mxnet, it updates without the task's optimizer(); leave out that method, or use",
         ),
         ({"groups": 9, "gradients": 8}, "--groups 9: lenet has 8 gradients; give at most 8, or auto"),
         ({**ROWS, "full_batches": 0}, "--batch-size 64: larger than the 100 training rows; give a smaller one, or use"),

@@ -143,6 +143,22 @@ def test_a_tied_parameter_has_its_average_under_each_name():
     np.testing.assert_array_equal(again.arrays()["1.weight"], model[0].weight.detach().numpy())
 
 
+def test_decayed_weights_with_nesterov_momentum_are_those_of_any_framework():
+    """MXNet's own operator decays the momentum by the weight after the update."""
+    target = NetworkTarget(shaped(Network((Flatten(), Dense(8), Dense(CLASSES))), (1, 4, 4)))
+    images, labels = np.random.default_rng(0).random((16, 1, 4, 4), np.float32), np.arange(16) % 10
+    options = {"nesterov": True, "momentum": 0.9, "weight_decay": 0.1, "no_decay": ("*.bias",)}
+    of_frameworks = []
+    for framework in INSTALLED:
+        trained = learner(framework, target, **options)
+        for step in range(4):
+            trained.train_step(Batch((images, labels), np.full(16, 1 / 16, np.float32), 0.1, step, np.arange(16)))
+        of_frameworks.append(trained.weights())
+    for weights in of_frameworks[1:]:
+        for name, value in of_frameworks[0].items():
+            np.testing.assert_allclose(weights[name], value, 1e-4, 1e-6, err_msg=name)
+
+
 def test_averages_are_saved_and_exported_and_move_between_frameworks(tmp_path):
     options = ("--ema", "0.9", "--lr", "0.02", "--epochs", "1", "--warmup-epochs", "0", "--device", "cpu")
     options += ("--batch-size", "128", "--max-steps")

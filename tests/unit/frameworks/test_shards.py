@@ -147,7 +147,9 @@ def case(framework, name, options, assignments=MOVED, short=True):
         *(case(framework, "", NESTEROV) for framework in FRAMEWORKS),
         case("mxnet", "Classifier", NESTEROV),  # PyTorch refuses to normalize a single row
         case("tensorflow", "Classifier", NESTEROV, short=False),
-        *(case(framework, "Sequences", ADAM, short=framework != "tensorflow") for framework in FRAMEWORKS),
+        case("torch", "Sequences", ADAM),
+        case("mxnet", "Scheduled", {"accumulate": 2}),
+        case("tensorflow", "Scheduled", {"accumulate": 2}, short=False),
         case("mxnet", "", NESTEROV, THREE_RANKS),
         case("tensorflow", "", BF16, short=False),
         *(case(framework, "normalized weight", NESTEROV, short=framework == "torch") for framework in FRAMEWORKS),

@@ -1,0 +1,117 @@
+"""The optimizer that a script or a task in MXNet brings: its state as arrays and numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import numbers
+from collections.abc import Iterator
+from typing import Any
+
+import mxnet as mx
+from mxnet import gluon
+
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.mxnet.network import Parameters
+from hvdtrain.interfaces.learner import Learner, OptimizerState
+from hvdtrain.tasks.user import UserTask
+
+
+def task_optimizer(task: UserTask, parameters: Parameters) -> mx.optimizer.Optimizer:
+    """What a task's optimizer() returns. Raises UserError for anything else than an optimizer of MXNet."""
+    optimizer = task.call("optimizer", list(parameters.items()))
+    if not isinstance(optimizer, mx.optimizer.Optimizer):
+        problem = f"returned {type(optimizer).__name__}"
+        raise task.error("optimizer", problem, "return one mx.optimizer.Optimizer, which the trainer is made with")
+    return optimizer
+
+
+class OwnStates:
+    """The state of such an optimizer in a learner's trainer, on each device."""
+
+    def __init__(self, learner: Learner, trainer: gluon.Trainer, parameters: Parameters) -> None:
+        self._learner, self._trainer, self._optimizer = learner, trainer, trainer.optimizer
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        self._names = [names[id(parameter)] for parameter in trainer._params]
+        """By the trainer's number of each parameter."""
+
+    def create(self) -> None:
+        """Create the states now; by default the first update would do that."""
+        for device, updater in enumerate(self._trainer._updaters):
+            for index, parameter in enumerate(self._trainer._params):
+                values = parameter.list_data()[device]
+                updater.states[index] = self._optimizer.create_state_multi_precision(index, values)
+                updater.states_synced[index] = True
+
+    def set_lr(self, lr: float) -> None:
+        """The optimizer has its own."""
+
+    def read(self) -> OptimizerState:
+        """The state on the first device."""
+        optimizer = self._optimizer
+        arrays = {name: array.asnumpy() for name, array in self._arrays(self._trainer._updaters[0])}
+        counts = {name: optimizer._index_update_count.get(index, 0) for index, name in enumerate(self._names)}
+        extra: dict[str, Any] = {"optimizer": _numbers(optimizer), "schedule": _numbers(optimizer.lr_scheduler)}
+        extra |= {"updates": counts, "length": self._learner.length}
+        return OptimizerState(arrays, updates=optimizer.num_update, extra=extra)
+
+    def write(self, state: OptimizerState) -> None:
+        """Set the state on all devices, which `create` has created."""
+        optimizer = self._optimizer
+        has_new_schedule = optimizer.lr_scheduler and self._learner.has_other_length(state)
+        if has_new_schedule and self._learner.resumed[0].step != self._learner.resumed[1].step:
+            problem = "--resume: the run has other steps than the checkpoint, and the lr_scheduler counts updates"
+            raise UserError(problem, "resume with its batch size and ranks")
+        for updater in self._trainer._updaters:
+            arrays = dict(self._arrays(updater))
+            if other := arrays.keys() ^ state.arrays.keys():
+                raise ValueError(f"{sorted(other)[0]} is not in both the optimizer and the checkpoint")
+            for name, array in arrays.items():
+                array[:] = state.arrays[name]
+        for owner, kind in ((optimizer, "optimizer"), (optimizer.lr_scheduler, "schedule")):
+            _check_numbers(owner, kind, state.extra[kind])
+            for name, number in state.extra[kind].items():
+                if owner is optimizer or not has_new_schedule:
+                    setattr(owner, name, number)
+        for update in range(optimizer.num_update + 1 if has_new_schedule else 0):
+            optimizer.lr_scheduler(update)  # a new schedule, which follows from the updates
+        counts = state.extra["updates"]
+        for context in self._trainer._contexts:
+            optimizer._set_current_context(context.device_id)  # it counts updates by device
+            optimizer._index_update_count.update({index: counts[name] for index, name in enumerate(self._names)})
+
+    def _arrays(self, updater: Any) -> Iterator[tuple[str, mx.nd.NDArray]]:
+        """The arrays of the optimizer's state on a device, by parameter and their place in its state."""
+        for index, name in enumerate(self._names):
+            for place, array in _leaves(updater.states.get(index), ""):
+                yield f"{name}{place}", array
+
+
+def _leaves(state: Any, place: str) -> Iterator[tuple[str, mx.nd.NDArray]]:
+    """The arrays in the state of a parameter, which is none, one, or a tuple of them, and their places."""
+    if isinstance(state, mx.nd.NDArray):
+        yield place or "/0", state
+    elif state is not None:
+        if not isinstance(state, tuple | list):
+            problem = f"the optimizer's state has a {type(state).__name__}, which cannot be saved"
+            raise UserError(problem, "let create_state() return an array, or a tuple of them")
+        yield from itertools.chain.from_iterable(_leaves(part, f"{place}/{i}") for i, part in enumerate(state))
+
+
+def _numbers(owner: Any) -> dict[str, float]:
+    """The finite numbers among an object's attributes."""
+    return {
+        name: int(value) if isinstance(value, numbers.Integral) else float(value)
+        for name, value in (vars(owner) if owner else {}).items()
+        if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+def _check_numbers(owner: Any, kind: str, saved: dict[str, float]) -> None:
+    """Raise ValueError unless an object can take these numbers, which may be None or infinite in a new one."""
+    names = vars(owner) if owner else {}
+    if other := (_numbers(owner).keys() - saved.keys()) or (saved.keys() - names.keys()):
+        raise ValueError(
+            f"the {kind} of the script is not of the same class as that in the checkpoint: one of them has no number "
+            f"{min(other)}, which its __init__() should set"
+        )
