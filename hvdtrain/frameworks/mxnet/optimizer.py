@@ -28,7 +28,7 @@ def make_optimizer(config: Config) -> mx.optimizer.Optimizer:
 
 
 class Nesterov(mx.optimizer.NAG):
-    """SGD with Nesterov's momentum, as in PyTorch: MXNet's operator decays the momentum by the weight after an update."""
+    """SGD with Nesterov's momentum, as in PyTorch; MXNet's operator decays the momentum by the updated weight."""
 
     def _update_impl(
         self, index: int, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: Any, multi_precision: bool = False
@@ -38,8 +38,9 @@ class Nesterov(mx.optimizer.NAG):
             grad, rescale = rescale * grad + decay * weight, 1.0
         self._update_count(index)
         mx.nd.nag_mom_update(
-            weight, grad, state, out=weight, lr=self._get_lr(index), momentum=self.momentum, rescale_grad=rescale, wd=0.0
-        )
+            weight, grad, state, out=weight, lr=self._get_lr(index),
+            momentum=self.momentum, rescale_grad=rescale, wd=0.0,
+        )  # fmt: skip
 
 
 class AdamW(mx.optimizer.Adam):
