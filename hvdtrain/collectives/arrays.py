@@ -33,11 +33,6 @@ def broadcast_from(group: Group, value: Any, root: int) -> Any:
     return group.gather(value if group.rank == root else None)[root] if root else group.broadcast(value)
 
 
-def share_local_arrays(learner: Learner) -> None:
-    """Give all ranks rank 0's values of what each rank has by itself (`local_weights`). Call it on every rank."""
-    share_arrays(learner, learner.local_weights)
-
-
 def share_arrays(learner: Learner, names: frozenset[str]) -> None:
     """Give all ranks rank 0's values of these weights. Call it on every rank."""
     if names and learner.group.size > 1:

@@ -22,7 +22,7 @@ from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights, changed_names
 from hvdtrain.system.phases import SCRIPT
-from hvdtrain.tasks.target import step_seeds
+from hvdtrain.tasks.target import step_seed
 from hvdtrain.tasks.user import UserTask
 
 MODELS: dict[Framework, str] = {
@@ -49,6 +49,10 @@ class TaskOutputs:
     def eval_rows(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """The rows of an evaluation, and others where the model takes no smaller number."""
         return pad_rows(self._task.needed_rows or 1, *arrays)
+
+    def _split(self, rows: Any) -> tuple[Any, Any]:
+        """The inputs of the model among tensors of rows, and the targets."""
+        return rows[: self._task.inputs], rows[self._task.inputs :]
 
     def _losses_of(self, outputs: Any, targets: Any) -> Any:
         """The loss of each row, (n,). Raises UserError for losses of another shape, and if there are none."""
@@ -302,7 +306,7 @@ class UserLearner(Engine):
             raise UserError(f"the script calls {what}, which run.step(losses) does", remedy)
 
     def seed(self, step: int, part: int) -> None:
-        self._seed_generators(int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0]))
+        self._seed_generators(step_seed(self._seed, step, part))
 
     def evaluate_by(self, function: Callable[..., Any]) -> None:
         """Evaluate by a function of the script: from arrays to losses, or to losses and a dict of metrics, by row."""

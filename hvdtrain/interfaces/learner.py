@@ -103,7 +103,7 @@ class Learner(abc.ABC):
     resumed: tuple[Position, Position]
     """Where the run to resume was by its checkpoint, and where it is as this job counts."""
     _averages: Any = None
-    """A framework's `Averages`, with --ema."""
+    """Of a framework, with --ema."""
     between_steps: ClassVar[Phase] = LOOP
     """The phase in which each step begins and ends: whose loop it is."""
 
@@ -145,10 +145,6 @@ class Learner(abc.ABC):
         """
         for batch in batches:
             after(self.train_step(batch))
-
-    def read_losses(self, losses: list[Any]) -> list[float]:
-        """The values of losses that `train_step` returned; waits for the last."""
-        return [float(loss) for loss in losses]
 
     def try_step(self, batch: Batch) -> None:  # noqa: B027  (networks as data take any number of rows)
         """Compute the losses of a batch's rows in training, alone; inside of `unchanged`."""

@@ -195,3 +195,8 @@ def step_seeds(seed: int, step: int, part: int, *generator: int) -> np.random.Se
     part: `Batch.part`. generator: its number, if it has one.
     """
     return np.random.SeedSequence([seed, 2, step, part, *generator])
+
+
+def step_seed(seed: int, step: int, part: int) -> int:
+    """One of them, below 2^64."""
+    return int(step_seeds(seed, step, part).generate_state(1, np.uint64)[0])

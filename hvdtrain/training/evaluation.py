@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.collectives.arrays import share_local_arrays
+from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.config.score import Score, score_of
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
@@ -81,7 +81,7 @@ def evaluate(
     sums = Sums(run.target.confused_classes(run.dataset))
     if run.group.size > 1:
         run.check_same_weights(step)
-    share_local_arrays(run.learner)
+    share_arrays(run.learner, run.learner.local_weights)
     with averaged(run.learner):
         _evaluate_rows(run, batches, step, part, sums, on_batch)
     phases.begin(EVALUATION)

@@ -159,8 +159,8 @@ class IntervalCollector:
         if self._run.in_shards:  # all ranks have the same, or joined later; rank 0 has them all
             of_shards = [(step, losses) for step, losses in pending if isinstance(losses, list)]
             return losses_of_shards(of_shards, self._run.parts) if rank == 0 else RankInterval()
-        losses = self._run.learner.read_losses([loss for _, loss in pending])
-        return losses_of_rank(rank, [(step, loss) for (step, _), loss in zip(pending, losses, strict=True)])
+        of_rank = [(step, float(loss)) for step, loss in pending if not isinstance(loss, list)]
+        return losses_of_rank(rank, of_rank)
 
     def _read_logged(self) -> dict[str, list[float]]:
         """The figures since the last logging step, by name. Raises UserError if there are too many."""

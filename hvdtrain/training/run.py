@@ -208,7 +208,7 @@ class RunContext:
         """The checksum, after so many steps, of the weights that must be identical on all ranks; call it on every rank.
 
         With --batch-norm local each rank has statistics of its own rows. Rank 0's count: checkpoints have them, and
-        `share_local_arrays` gives them to all ranks before an evaluation.
+        `share_arrays` gives them to all ranks before an evaluation.
         when: for the message. weights: those of the learner. Raises TrainingError where ranks differ.
         """
         weights = self.learner.weights() if weights is None else weights  # waits for the last update

@@ -45,7 +45,7 @@ from hvdtrain.interfaces.learner import Evaluated
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
-from hvdtrain.tasks.target import NetworkTarget, step_seeds
+from hvdtrain.tasks.target import NetworkTarget, step_seed
 from hvdtrain.tasks.user import UserTask
 
 Arrays = list[mx.nd.NDArray]
@@ -223,10 +223,6 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         block.collect_params().reset_ctx(self._contexts)
         return block
 
-    def _split(self, arrays: Arrays) -> tuple[Arrays, Arrays]:
-        """The inputs of the block, and the targets."""
-        return arrays[: self._task.inputs], arrays[self._task.inputs :]
-
     def _build(self, arrays: tuple[np.ndarray, ...]) -> tuple[Arrays, Arrays]:
         """Run the block, from which parameters get their shapes, and hybridize it if it can be.
 
@@ -286,7 +282,7 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
             self.block.apply(forget_graph)
 
     def seed_step(self, step: int, part: int) -> None:
-        seed_generators(int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0]))
+        seed_generators(step_seed(self._seed, step, part))
 
     def forward(self, batch: Batch) -> Arrays:
         parts = split_rows(len(self._contexts), batch.weights, *batch.arrays)

@@ -243,7 +243,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
 
     def _try_out(self, rows: Tensors) -> tf.Tensor:
         """Compute losses and metrics once; returns the losses."""
-        inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
+        inputs, targets = self._split(rows)
         outputs = self._first_outputs(inputs, training=True)
         losses = self._with_added(outputs, targets)
         self._metrics_of(outputs, targets)
@@ -279,7 +279,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         return pad_rows(multiple, batch.weights, *batch.arrays)
 
     def losses(self, *rows: tf.Tensor) -> tf.Tensor:
-        inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
+        inputs, targets = self._split(rows)
         losses = self._with_added(self._outputs(inputs, training=True), targets)
         if self._unused:  # a gradient of zeros, so that every strategy treats it like the others
             zeros = (tf.where(False, variable, tf.zeros_like(variable)) for variable in self._unused)  # 0 * inf is NaN
@@ -287,7 +287,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         return losses
 
     def evaluate(self, *rows: tf.Tensor) -> Evaluation:
-        inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
+        inputs, targets = self._split(rows)
         outputs = self._outputs(inputs, training=False)
         return self._losses_of(outputs, targets), self._metrics_of(outputs, targets), None
 

@@ -166,9 +166,6 @@ class TorchSteps(Engine):
         self._scaler.update()
         return self._scaler.get_scale() < before
 
-    def read_losses(self, losses: list[torch.Tensor]) -> list[float]:
-        return torch.stack(losses).tolist() if losses else []
-
     def weights(self) -> Weights:
         return module_weights(self._model)
 

@@ -29,7 +29,7 @@ from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradien
 from hvdtrain.interfaces.learner import Evaluated
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import Strategy
-from hvdtrain.tasks.target import NetworkTarget, step_seeds
+from hvdtrain.tasks.target import NetworkTarget, step_seed
 from hvdtrain.tasks.user import UserTask
 
 Tensors = tuple[torch.Tensor, ...]
@@ -163,8 +163,7 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
 
     def _try_out(self, rows: tuple[np.ndarray, ...]) -> bool:
         """Compute losses, metrics and gradients once; whether there are parameters without gradients."""
-        tensors = tuple(map(to_tensor, rows))
-        inputs, targets = tensors[: self.inputs], tensors[self.inputs :]
+        inputs, targets = self._split(tuple(map(to_tensor, rows)))
         self._complete(inputs)
         problem, remedy = why_not_saved(self.model)
         if problem:
@@ -229,8 +228,7 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
         return self._metrics_of(outputs, targets)
 
     def seed_step(self, step: int, part: int) -> None:
-        seed = int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0])
-        seed_generators(seed)
+        seed_generators(step_seed(self._seed, step, part))
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:

@@ -19,6 +19,7 @@ from torch import nn
 
 from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.frameworks.torch.network import SAVED, host_array, laid_out_as
 from hvdtrain.interfaces.learner import OptimizerState
@@ -121,6 +122,17 @@ def lay_out_state(optimizer: torch.optim.Optimizer) -> None:
         for key, value in values.items():
             if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                 values[key] = laid_out_as(parameter.detach(), value)
+
+
+def saved_state(name: str, kept: Any) -> Weights:
+    """The state of an optimizer, a schedule or the like, as arrays. Raises UserError if it has something else."""
+    try:
+        return to_arrays(name, kept.state_dict())
+    except ValueError as error:
+        raise UserError(
+            f"the state of {name} cannot be saved ({error})",
+            "let its state_dict() have dense tensors, numbers, texts, lists and dicts only",
+        ) from None
 
 
 def to_arrays(name: str, state: Any) -> Weights:

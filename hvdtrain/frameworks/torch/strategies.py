@@ -203,7 +203,7 @@ class TorchDDP(TorchStrategy):
                 parameter.data = torch.empty_like(parameter, memory_format=torch.channels_last).copy_(parameter)
         self._watch_gradients(model, device)
         with warnings.catch_warnings():
-            # Buffers: `share_local_arrays` gives rank 0's to all ranks when they are needed. PyTorch's new option
+            # Buffers: an evaluation gives rank 0's to all ranks when they are needed. PyTorch's new option
             # instead of this one would also give them at the start.
             warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
             self._wrapped = Distributed(

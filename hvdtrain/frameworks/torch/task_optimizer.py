@@ -15,7 +15,14 @@ from torch import nn
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.torch.objective import seed_generators
-from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, make_optimizer, needs_closure, to_arrays
+from hvdtrain.frameworks.torch.optimizer import (
+    from_arrays,
+    lay_out_state,
+    make_optimizer,
+    needs_closure,
+    saved_state,
+    to_arrays,
+)
 from hvdtrain.frameworks.user_code import check_optimizer
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.target import Target
@@ -130,14 +137,7 @@ class TaskOptimizer:
         """The state as arrays. Raises UserError for one that they cannot hold."""
         arrays = to_arrays(KINDS, self._kinds())
         for name, kept in self._kept():
-            try:
-                arrays |= to_arrays(name, kept.state_dict())
-            except ValueError as error:
-                raise self._task.error(
-                    name.rstrip("0123456789"),
-                    f"returned {type(kept).__name__}, whose state cannot be saved ({error})",
-                    "let its state_dict() have dense tensors, numbers, texts, lists and dicts only",
-                ) from None
+            arrays |= saved_state(name, kept)
         return arrays
 
     def accepts_state(self, arrays: Weights) -> bool:

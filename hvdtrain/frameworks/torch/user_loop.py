@@ -21,7 +21,7 @@ from hvdtrain.frameworks.torch.network import (
     why_not_saved,
 )
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
-from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, needs_closure, order_of, to_arrays
+from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, needs_closure, order_of, saved_state
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import fast_forward
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
@@ -98,7 +98,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
                     f"register(): {name} belongs to another optimizer",
                     "make it with the optimizer that setup() returns",
                 )
-            _saved(name, state)
+            saved_state(name, state)
         self._kept |= states
 
     def weights(self) -> Weights:
@@ -150,7 +150,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def optimizer_state(self) -> OptimizerState:
         if not self._has_state:
             return OptimizerState({})
-        arrays = itertools.starmap(_saved, self._kept.items())
+        arrays = itertools.starmap(saved_state, self._kept.items())
         return OptimizerState(dict(itertools.chain.from_iterable(map(dict.items, arrays))), extra=self._progress)
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
@@ -181,17 +181,6 @@ class TorchUserLearner(TorchSteps, UserLearner):
                 problem = f"--resume: this run's steps, and thus those of {name}, are not the checkpoint's"
                 raise UserError(problem, "resume with its batch size, ranks and --epochs")
         return counts
-
-
-def _saved(name: str, kept: Any) -> Weights:
-    """The state of an optimizer or of what was registered, as arrays. Raises UserError if it has something else."""
-    try:
-        return to_arrays(name, kept.state_dict())
-    except ValueError as error:
-        raise UserError(
-            f"the state of {name} cannot be saved ({error})",
-            "let its state_dict() have dense tensors, numbers, texts, lists and dicts only",
-        ) from None
 
 
 def _trained(optimizer: Any, model: nn.Module) -> list[int]:
