@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 from bdb import BdbQuit
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import pad_rows
 from hvdtrain.frameworks.engine import Engine
 from hvdtrain.interfaces.combining import Gradients, StepLoss
-from hvdtrain.interfaces.learner import Evaluated, OptimizerState
+from hvdtrain.interfaces.learner import Evaluated
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights, changed_names
 from hvdtrain.system.phases import SCRIPT
@@ -31,8 +31,6 @@ MODELS: dict[Framework, str] = {
     "mxnet": "a gluon.Block",
 }
 """What model() returns."""
-KIND = "kind of optimizer"
-"""In the arrays of its state: the class, as text."""
 PACKAGES: dict[str, Framework] = {"torch": "torch", "mxnet": "mxnet", "keras": "tensorflow", "tensorflow": "tensorflow"}
 """The packages whose classes a framework's models derive from."""
 
@@ -161,32 +159,6 @@ def no_default_loss(task: UserTask, outputs: Any, targets: Iterable[Any]) -> Use
 def no_gradient(task: UserTask) -> UserError:
     """The losses do not depend on any parameter."""
     return task.error("losses", "returned losses without gradient", "compute them from the outputs")
-
-
-def check_optimizer(
-    kind: str, trained: Set[int], names: Mapping[int, str], all_of_model: str, freeze: str, where: str = "setup()"
-) -> None:
-    """Raise UserError unless an optimizer trains all parameters of the model that can be trained, and no others.
-
-    kind: what the framework calls an optimizer. trained: the identities of its parameters. names: those of the model's,
-    by identity. all_of_model, freeze: the code that corrects it. where: what got or made the optimizer.
-    """
-    if not names or trained - names.keys():
-        problem = "has parameters that are not the model's" if names else "has nothing to train"
-        raise UserError(f"{where}: the {kind} {problem}", f"make it with {all_of_model}")
-    if missing := [name for parameter, name in names.items() if parameter not in trained]:
-        remedy = f"give it all parameters, or freeze this one with {freeze}"
-        raise UserError(f"{where}: the {kind} lacks the parameter {missing[0]}", remedy)
-
-
-def with_kind(state: OptimizerState, optimizer: Any) -> OptimizerState:
-    """The state of a task's own optimizer, with its class."""
-    return state._replace(arrays={**state.arrays, KIND: np.frombuffer(type(optimizer).__name__.encode(), np.uint8)})
-
-
-def is_of_kind(state: OptimizerState, optimizer: Any) -> bool:
-    """Whether it is the state of an optimizer of the same class."""
-    return KIND in state.arrays and state.arrays[KIND].tobytes() == type(optimizer).__name__.encode()
 
 
 def changes_by_rows(where: str, name: str) -> UserError:

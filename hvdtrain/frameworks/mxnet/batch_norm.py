@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Protocol
 
 import mxnet as mx
 import numpy as np
@@ -14,18 +13,6 @@ from hvdtrain.frameworks.mxnet.network import Parameters, copy_into, load_array,
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.layers import BatchNorm
-
-
-class Statistics(Protocol):
-    """What the forward and backward passes of a model change besides gradients, such as running statistics."""
-
-    def read(self) -> list[np.ndarray]:
-        """Copies of all of them; waits for them."""
-        ...
-
-    def write(self, arrays: list[np.ndarray]) -> None:
-        """Set all of them to what `read` returned, or to other values in these shapes."""
-        ...
 
 
 class BlockStatistics:
@@ -86,6 +73,10 @@ class RunningStatistics:
         for kind, batch in (("mean", mean), ("var", variance * np.float32(count / max(count - 1, 1)))):
             array = self.arrays[f"{layer}.running_{kind}"]
             array[:] = (1 - momentum) * array + momentum * batch
+
+
+Statistics = BlockStatistics | RunningStatistics
+"""What the forward and backward passes of a model change besides gradients."""
 
 
 class NormalizationOverRanks:

@@ -32,7 +32,7 @@ from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.own_optimizer import OwnStates, task_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.frameworks.user_code import KIND, is_of_kind, with_kind
+from hvdtrain.frameworks.own_optimizers import KIND, is_of_kind, with_kind, with_optimizer
 from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
 from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState
 from hvdtrain.interfaces.reading import Batch
@@ -40,7 +40,6 @@ from hvdtrain.interfaces.strategy import Strategy
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
-from hvdtrain.tasks.user import UserTask
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that gradients are divided by, as in PyTorch's clip_grad_norm_."""
@@ -226,7 +225,7 @@ class MXNetLearner(MXNetSteps):
         self._parameters, self.local_weights = self._objective.parameters, self._objective.local_weights
         self._statistics, self.frozen = self._objective.statistics, frozenset(self._objective.frozen)
         self._arrays = self._parameters | self._objective.frozen
-        self._own_task = target if isinstance(target, UserTask) and target.has("optimizer") else None
+        self._own_task = with_optimizer(target)
         self._states = self._make_states(config)
         self._begin_training(self.frozen)
         if config.ema:

@@ -23,7 +23,8 @@ from hvdtrain.frameworks.mxnet.network import (
 from hvdtrain.frameworks.mxnet.objective import seed_generators, total
 from hvdtrain.frameworks.mxnet.own_optimizer import OwnStates
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
+from hvdtrain.frameworks.own_optimizers import check_optimizer
+from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces.combining import StepLoss
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights

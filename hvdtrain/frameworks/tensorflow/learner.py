@@ -13,20 +13,19 @@ import tensorflow as tf
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import choose_device, device_number
 from hvdtrain.frameworks.engine import Engine
+from hvdtrain.frameworks.own_optimizers import is_of_kind, with_kind, with_optimizer
 from hvdtrain.frameworks.tensorflow.averages import TensorFlowAverages
 from hvdtrain.frameworks.tensorflow.network import channel_last, without_half
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
 from hvdtrain.frameworks.tensorflow.optimizer import KerasTaskOptimizer, LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.shards import ShardGraphs
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense, to_matrix
-from hvdtrain.frameworks.user_code import is_of_kind, with_kind
 from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import STEP, UPDATE, phases
 from hvdtrain.tasks.target import Target
-from hvdtrain.tasks.user import UserTask
 
 
 def select_device(strategy: TensorFlowStrategy) -> str:
@@ -59,7 +58,7 @@ class TensorFlowLearner(Engine):
             self._objective = OBJECTIVES[target.kind](target, strategy)
             self._model, self._parameters = self._objective.model, self._objective.parameters
             self._variables = list(self._parameters.values())
-            own_task = target if isinstance(target, UserTask) and target.has("optimizer") else None
+            own_task = with_optimizer(target)
             self._own = KerasTaskOptimizer(own_task, self._parameters) if own_task else None
             self._optimizer = self._own or self._make_optimizer(config)
             self._scale = LossScale(config.precision == "fp16", self.group.size)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from hvdtrain.config.options import Config
+from hvdtrain.frameworks.own_optimizers import check_optimizer
 from hvdtrain.frameworks.torch.objective import seed_generators
 from hvdtrain.frameworks.torch.optimizer import (
     from_arrays,
@@ -23,7 +24,6 @@ from hvdtrain.frameworks.torch.optimizer import (
     saved_state,
     to_arrays,
 )
-from hvdtrain.frameworks.user_code import check_optimizer
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.target import Target
 from hvdtrain.tasks.user import UserTask

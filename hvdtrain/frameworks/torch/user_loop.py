@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.own_optimizers import check_optimizer
 from hvdtrain.frameworks.torch.learner import TorchSteps
 from hvdtrain.frameworks.torch.network import (
     buffers_by_rank,
@@ -24,7 +25,7 @@ from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_
 from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, needs_closure, order_of, saved_state
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import fast_forward
-from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
+from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces.combining import StepLoss
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights

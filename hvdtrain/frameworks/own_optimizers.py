@@ -1,0 +1,47 @@
+"""The optimizers that tasks and scripts bring: which parameters they train, and whose state theirs is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces.learner import OptimizerState
+from hvdtrain.tasks.target import Target
+from hvdtrain.tasks.user import UserTask
+
+KIND = "kind of optimizer"
+"""In the arrays of its state: the class, as text."""
+
+
+def check_optimizer(
+    kind: str, trained: Set[int], names: Mapping[int, str], all_of_model: str, freeze: str, where: str = "setup()"
+) -> None:
+    """Raise UserError unless an optimizer trains all parameters of the model that can be trained, and no others.
+
+    kind: what the framework calls an optimizer. trained: the identities of its parameters. names: those of the model's,
+    by identity. all_of_model, freeze: the code that corrects it. where: what got or made the optimizer.
+    """
+    if not names or trained - names.keys():
+        problem = "has parameters that are not the model's" if names else "has nothing to train"
+        raise UserError(f"{where}: the {kind} {problem}", f"make it with {all_of_model}")
+    if missing := [name for parameter, name in names.items() if parameter not in trained]:
+        remedy = f"give it all parameters, or freeze this one with {freeze}"
+        raise UserError(f"{where}: the {kind} lacks the parameter {missing[0]}", remedy)
+
+
+def with_optimizer(target: Target) -> UserTask | None:
+    """The target, if it is a task that brings its optimizer."""
+    return target if isinstance(target, UserTask) and target.has("optimizer") else None
+
+
+def with_kind(state: OptimizerState, optimizer: Any) -> OptimizerState:
+    """The state of a task's own optimizer, with its class."""
+    return state._replace(arrays={**state.arrays, KIND: np.frombuffer(type(optimizer).__name__.encode(), np.uint8)})
+
+
+def is_of_kind(state: OptimizerState, optimizer: Any) -> bool:
+    """Whether it is the state of an optimizer of the same class."""
+    return KIND in state.arrays and state.arrays[KIND].tobytes() == type(optimizer).__name__.encode()
