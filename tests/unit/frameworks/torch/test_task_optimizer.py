@@ -188,7 +188,6 @@ def test_a_schedule_of_a_task_is_resumed_with_other_options(tmp_path):
     [
         ({"lr": 0.5}, "--lr 0.5: the task's optimizer() decides it"),
         ({"strategy": "manual"}, "--strategy manual: in torch, it updates without the task's optimizer()"),
-        ({"framework": "mxnet"}, "--strategy single: in mxnet, it updates without the task's optimizer()"),
     ],
 )
 def test_options_that_the_task_decides(options, text):
