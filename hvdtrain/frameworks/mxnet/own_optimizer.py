@@ -65,7 +65,7 @@ class OwnStates:
         for updater in self._trainer._updaters:
             arrays = dict(self._arrays(updater))
             if other := arrays.keys() ^ state.arrays.keys():
-                raise ValueError(f"{sorted(other)[0]} is not in both the optimizer and the checkpoint")
+                raise ValueError(f"{sorted(other)[0]} is not in both the script's optimizer and the checkpoint")
             for name, array in arrays.items():
                 array[:] = state.arrays[name]
         for owner, kind in ((optimizer, "optimizer"), (optimizer.lr_scheduler, "schedule")):
