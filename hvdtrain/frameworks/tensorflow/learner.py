@@ -114,7 +114,7 @@ class TensorFlowLearner(Engine):
         try:
             self.add([Gradients(loss, [*gradients], [])])
             combined = self.combine()
-        except Exception as error:  # TensorFlow would print it, and raise one of its own
+        except Exception as error:  # which the step raises: TensorFlow would print it, and raise one of its own
             self._failure = error
             return [*gradients]
         self._step_loss = combined.loss
