@@ -11,14 +11,31 @@ from hvdtrain.interfaces.reading import Batch
 FRAMEWORKS = ("mxnet", "tensorflow")
 
 
-def sgd(framework, lr, momentum):
+def sgd(framework):
     if framework == "mxnet":
         import mxnet as mx
 
-        return mx.optimizer.SGD(learning_rate=lr, momentum=momentum)
+        return mx.optimizer.SGD(learning_rate=0.1, momentum=0.5)
     import tensorflow as tf
 
-    return tf.keras.optimizers.SGD(lr, momentum)
+    return tf.keras.optimizers.SGD(0.1, 0.5)
+
+
+def adam(framework):
+    """With a learning rate that falls."""
+    if framework == "mxnet":
+        import mxnet as mx
+
+        schedule = mx.lr_scheduler.FactorScheduler(1, 0.5, base_lr=0.01)
+        return mx.optimizer.Adam(learning_rate=0.01, lr_scheduler=schedule)
+    import tensorflow as tf
+
+    return tf.keras.optimizers.Adam(tf.keras.optimizers.schedules.ExponentialDecay(0.01, 1, 0.5))
+
+
+def own(framework, make):
+    """A task with an optimizer of its own."""
+    return task(framework, "Classifier", optimizer=lambda self, parameters: make(framework))
 
 
 def steps(trained, target, numbers, lr=0.1):
@@ -30,16 +47,16 @@ def steps(trained, target, numbers, lr=0.1):
 @pytest.mark.guarantee("user-resume")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_resumed_optimizer_continues_with_the_same_bits(framework):
-    target = task(framework, "Scheduled")
-    whole, first, resumed = (learner(framework, target, ema=0.9, on_nan="skip") for _ in range(3))
-    steps(whole, target, range(4), lr=7.0)  # which nothing uses
-    steps(first, target, range(2))
-    state = first.optimizer_state()
+    target = own(framework, adam)
+    whole, resumed = (learner(framework, target, ema=0.9, on_nan="skip") for _ in range(2))
+    steps(whole, target, range(2), lr=7.0)  # which nothing uses
+    state = whole.optimizer_state()
     assert resumed.accepts_state(state)
-    resumed.load(first.weights())
-    resumed.load_averages(first.averages())
+    resumed.load(whole.weights())
+    resumed.load_averages(whole.averages())
     resumed.load_optimizer_state(state)
-    steps(resumed, target, range(2, 4))
+    for one in (whole, resumed):
+        steps(one, target, range(2, 4))
     assert_equal(resumed.weights(), whole.weights())
     assert_equal(resumed.averages(), whole.averages())
     assert resumed.learning_rate == whole.learning_rate < 0.01
@@ -47,19 +64,17 @@ def test_a_resumed_optimizer_continues_with_the_same_bits(framework):
 
 @pytest.mark.parametrize("framework", ["mxnet", pytest.param("tensorflow", marks=pytest.mark.matrix)])
 def test_an_optimizer_of_a_task_makes_the_updates(framework):
-    own = task(framework, "Sequences", optimizer=lambda self, parameters: sgd(framework, 0.1, 0.5))
-    plain = task(framework, "Sequences")
-    trained, expected = learner(framework, own), learner(framework, plain, momentum=0.5)
+    target, plain = own(framework, sgd), task(framework, "Classifier")
+    trained, expected = learner(framework, target), learner(framework, plain, momentum=0.5)
     assert (trained.learning_rate, expected.learning_rate) == (pytest.approx(0.1), None)
-    for one, target in ((trained, own), (expected, plain)):
-        steps(one, target, range(3))
+    for one in (trained, expected):
+        steps(one, plain, range(3))
     for name, value in expected.weights().items():
         np.testing.assert_allclose(trained.weights()[name], value, 1e-4, 1e-6)
-    assert not learner(framework, task(framework, "Scheduled")).accepts_state(trained.optimizer_state())
+    assert not learner(framework, own(framework, adam)).accepts_state(trained.optimizer_state())
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_no_optimizer(framework):
-    none = task(framework, "Sequences", optimizer=lambda self, parameters: None)
     with pytest.raises(UserError, match=r"optimizer\(\) returned NoneType; return one .*Optimizer"):
-        learner(framework, none)
+        learner(framework, own(framework, lambda framework: None))
