@@ -103,7 +103,8 @@ class _Table:
         if len(found) != 1:
             names = _shown(found or self._table.column_names)
             problem = f"several columns may be the label ({names})" if found else f"no column is called label ({names})"
-            raise UserError(f"{self.path}: {problem}", "name the column of labels by --label, or add a header")
+            header = "add a header, with commas between the names (tabs in .tsv)"
+            raise UserError(f"{self.path}: {problem}", f"name the column of labels by --label, or {header}")
         return found[0]
 
     def inputs(self, chosen: Columns, label: str) -> list[str]:
@@ -200,7 +201,7 @@ def read_table(path: Path) -> pyarrow.Table:
         import pyarrow.feather
         import pyarrow.ipc
         import pyarrow.parquet
-    with wrap_errors(path, "write the table again, as UTF-8 if it is text", "read as a table"):
+    with wrap_errors(path, "write the table again, with a header and as UTF-8 if it is text", "read as a table"):
         if (suffix := path.suffix.lower()) == ".parquet":
             file = pyarrow.parquet.ParquetFile(path)
             check_size(sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)))

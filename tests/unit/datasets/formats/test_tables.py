@@ -102,9 +102,9 @@ def test_missing_values(tmp_path):
         ("twice.csv", b"a,a,label\n1,2,x\n", "two columns have the name a"),
         ("ragged.csv", b"a,label\n1,x\n2\n", "cannot be read as a table (CSV parse error"),
         ("two.csv", b"a,label,y\n1,x,z\n", "several columns may be the label (label, y)"),
-        ("semicolon.csv", b"a;label\n1;x\n", "no column is called label (a;label)"),
+        ("semicolon.csv", b"a;label\n1;x\n", "or add a header, with commas between the names (tabs in .tsv)"),
         ("comma.tsv", b"a,label\n1,x\n", "no column is called label (a,label)"),
-        ("comment.csv", b"# made by me\na,label\n1,x\n", "Expected 1 columns, got 2: a,label"),
+        ("comment.csv", b"# made by me\na,label\n1,x\n", "got 2: a,label); write the table again, with a header"),
         (
             "rows.csv",
             b"1.5,2,0\n3,4,1\n",
