@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # NumPy may be what is broken
 MAX_ANSWER_BYTES = 1 << 16
 RENDEZVOUS_S = 30
 """Time within which the ranks must connect."""
+LEAVING_S = 20
+"""Time within which a rank must leave MPI, for which it waits for the others: mpirun fails if one is killed."""
 Rendezvous = tuple[str, int, str]
 """Host and port where rank 0 listens, and the token that only this job's ranks know."""
 DAEMON = "OMPI_MCA_orte_hnp_uri"
@@ -226,6 +228,6 @@ class MpiHelper:
         with suppress(OSError, ValueError):
             self._process.stdin.close()  # type: ignore[union-attr]
         try:
-            self._process.wait(5)
+            self._process.wait(LEAVING_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
