@@ -10,6 +10,7 @@ from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import scale_of_rows
 from hvdtrain.frameworks.patterns import without_decay
+from hvdtrain.frameworks.tensorflow.network import why_no_graph
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.user import UserTask
 
@@ -100,7 +101,17 @@ class KerasTaskOptimizer:
             raise task.error("optimizer", problem, "return one tf.keras.optimizers.Optimizer")
         self._variables = list(parameters.values())
         task.guard("the optimizer's build()", self.keras.build, self._variables)
+        self._compile(task)
         self.updates = self.keras.iterations
+
+    def _compile(self, task: UserTask) -> None:
+        """Make a graph of an update, which fails for an optimizer that was built for other variables, or is wrong."""
+        gradients = [tf.TensorSpec(variable.shape, tf.float32) for variable in self._variables]
+        try:
+            tf.function(lambda *gradients: self.apply([*gradients], tf.zeros(()))).get_concrete_function(*gradients)
+        except Exception as error:
+            problem = f"returned one that cannot update the parameters ({why_no_graph(error):.300})"
+            raise task.error("optimizer", problem, "return a new optimizer of Keras on each call") from error
 
     @property
     def variables(self) -> list[tf.Variable]:

@@ -78,3 +78,13 @@ def test_an_optimizer_of_a_task_makes_the_updates(framework):
 def test_what_is_no_optimizer(framework):
     with pytest.raises(UserError, match=r"optimizer\(\) returned NoneType; return one .*Optimizer"):
         learner(framework, own(framework, lambda framework: None))
+
+
+def test_an_optimizer_that_cannot_update_is_said_before_the_first_step():
+    def built(framework):
+        optimizer = sgd(framework)
+        optimizer.build([])
+        return optimizer
+
+    with pytest.raises(UserError, match=r"optimizer\(\) returned one that cannot update .*cannot recognize variable"):
+        learner("tensorflow", own("tensorflow", built))
