@@ -130,14 +130,20 @@ class KerasTaskOptimizer:
         pairs = zip(gradients, self._variables, strict=True)
         self.keras.apply_gradients(pairs, skip_gradients_aggregation=True)
 
+    def _named(self) -> dict[str, tf.Variable]:
+        """The state by number and kind, as the rest of Keras' names contains the number of models made before."""
+        kinds = (variable.name.partition("/")[0] for variable in self.variables)
+        pairs = enumerate(zip(kinds, self.variables, strict=True))
+        return {f"{OPTIMIZER}/{number}/{kind}": variable for number, (kind, variable) in pairs}
+
     def arrays(self) -> Weights:
-        """The state by number, as Keras' names contain the number of models made before."""
-        return {f"{OPTIMIZER}/{number}": variable.numpy() for number, variable in enumerate(self.variables)}
+        """The state: as one of other settings, such as use_ema, has other names, it is not taken for it."""
+        return {name: variable.numpy() for name, variable in self._named().items()}
 
     def load(self, arrays: Weights) -> None:
         """Set what `arrays` returned."""
-        for number, variable in enumerate(self.variables):
-            variable.assign(arrays[f"{OPTIMIZER}/{number}"])
+        for name, variable in self._named().items():
+            variable.assign(arrays[name])
 
 
 class LossScale:

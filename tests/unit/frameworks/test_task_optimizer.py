@@ -88,3 +88,11 @@ def test_an_optimizer_that_cannot_update_is_said_before_the_first_step():
 
     with pytest.raises(UserError, match=r"optimizer\(\) returned one that cannot update .*cannot recognize variable"):
         learner("tensorflow", own("tensorflow", built))
+
+
+def test_momentum_is_not_taken_for_averages_of_the_same_shapes():
+    import tensorflow as tf
+
+    averaging = own("tensorflow", lambda _: tf.keras.optimizers.SGD(0.1, use_ema=True))
+    state = learner("tensorflow", own("tensorflow", sgd)).optimizer_state()
+    assert not learner("tensorflow", averaging).accepts_state(state)
