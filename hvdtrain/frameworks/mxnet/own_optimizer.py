@@ -65,7 +65,7 @@ class OwnStates:
         for updater in self._trainer._updaters:
             arrays = dict(self._arrays(updater))
             if other := arrays.keys() ^ state.arrays.keys():
-                raise ValueError(f"{sorted(other)[0]} is not in both the script's optimizer and the checkpoint")
+                raise ValueError(f"{sorted(other)[0]} is not in both the optimizer and the checkpoint")
             for name, array in arrays.items():
                 array[:] = state.arrays[name]
         for owner, kind in ((optimizer, "optimizer"), (optimizer.lr_scheduler, "schedule")):
@@ -112,6 +112,6 @@ def _check_numbers(owner: Any, kind: str, saved: dict[str, float]) -> None:
     names = vars(owner) if owner else {}
     if other := (_numbers(owner).keys() - saved.keys()) or (saved.keys() - names.keys()):
         raise ValueError(
-            f"the {kind} of the script is not of the same class as that in the checkpoint: one of them has no number "
+            f"the {kind} is not of the same class as that in the checkpoint: one of them has no number "
             f"{min(other)}, which its __init__() should set"
         )

@@ -194,7 +194,7 @@ def test_another_optimizer_does_not_resume(start):
     with pytest.raises(UserError) as error, start(resume=run.folder, epochs=3) as run:
         model = block()
         train(run, model, gluon.Trainer(model.collect_params(), "adam"))
-    assert "is not in both the script's optimizer and the checkpoint" in str(error.value)
+    assert "is not in both the optimizer and the checkpoint" in str(error.value)
 
 
 class Plateau(mx.lr_scheduler.LRScheduler):
