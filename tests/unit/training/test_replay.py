@@ -23,7 +23,7 @@ def utc(monkeypatch):
     time.tzset()
 
 
-def make(folder: Path, saved=(10, 20), began=0, **options) -> Path:
+def make(folder: Path, saved=(10, 20), began=1, **options) -> Path:
     """A run of 30 steps, of which each tenth has a hash, and those `saved` still have a checkpoint.
 
     began: seconds since 1970 at which it started; it makes a step each second.
