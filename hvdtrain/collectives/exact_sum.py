@@ -54,9 +54,11 @@ def sum_over_shards(
     for number, total in zip(sent, _views(flat, sent_shapes), strict=True):
         _sum_rounded([arrays[number] for arrays in local_shards], magic[number], total)
     summed = np.asarray(group.sum(flat)) if group.size > 1 and sent else flat
-    arrays = [np.full(shape, 0.0 if ok else np.nan) for shape, ok in zip(shapes, finite, strict=True)]
-    for number, total in zip(sent, _views(summed, sent_shapes), strict=True):
-        arrays[number] = total
+    totals = dict(zip(sent, _views(summed, sent_shapes), strict=True))
+    arrays = [
+        totals[number] if number in totals else np.full(shape, 0.0 if finite[number] else np.nan)
+        for number, shape in enumerate(shapes)
+    ]
     return ExactSums(arrays, carried)
 
 
