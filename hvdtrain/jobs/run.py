@@ -261,7 +261,7 @@ class Restarts:
         return max(sum(made.checkpoint == newest for made in self._attempts), 1)
 
     def _reason_to_give_up(self, end: RunEnd, failure: Failure, failures: int) -> str:
-        """Why there is no further attempt; empty where there is one. failures: without a newer checkpoint."""
+        """Why the job is not restarted; empty if it is. failures: attempts without a newer checkpoint."""
         number = len(self._attempts)
         if end.exit_status == UserError.exit_status and (not failure.at_start or number == 1):
             return "an option or a file is invalid"

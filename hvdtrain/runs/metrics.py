@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hvdtrain.runs.console import log
-from hvdtrain.system.files import LINES_BYTES, last_bytes, open_regular, parse_json
+from hvdtrain.system.files import LINES_BYTES, from_json, last_bytes, open_regular
 from hvdtrain.system.text import finite_number, to_json
 
 NAME = "metrics.jsonl"
@@ -259,9 +259,6 @@ def _mark(kind: str) -> bytes:
 def decoded(line: bytes, kind: Any = Any) -> Any:
     """The record of a schema, by default any JSON value, that a line is; None if it is none."""
     try:
-        return msgspec.json.decode(line, type=kind)
-    except (ValueError, RecursionError):  # such as NaN, which the standard library reads
-        try:
-            return msgspec.convert(parse_json(line), kind)
-        except (ValueError, RecursionError):
-            return None
+        return from_json(line, kind)
+    except (ValueError, RecursionError):
+        return None

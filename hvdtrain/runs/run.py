@@ -98,9 +98,9 @@ class RecordedRun:
     def require(self) -> RecordedRun:
         """The run, if it has finished. Raises UserError for content that no run writes."""
         self.decoded()
-        needed = ("config.json", "ranks"), ("config.json", "devices"), ("result.json", "global_batch")
-        for file, name in needed:
-            if not getattr(self.config if file == "config.json" else self.result, name):
+        config, result = ("config.json", self.config), ("result.json", self.result)
+        for (file, record), name in ((config, "ranks"), (config, "devices"), (result, "global_batch")):
+            if not getattr(record, name):
                 raise UserError(f"{printable(format(self.folder / file))}: has no {name}", REPLACE)
         given = self.config.options
         for name, default in to_record(Config()).items():

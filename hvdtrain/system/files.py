@@ -190,17 +190,22 @@ def read_record(path: Path, kind: type[Result], limit: int = RECORD_BYTES) -> Re
 def decoded(path: Path, content: bytes, kind: type[Result]) -> Result:
     """The record of a schema that a file from anywhere holds. Raises Damaged, which names `path`, if it is none."""
     try:
-        return converted(parse_json(content), kind)
+        return from_json(content, kind)
     except (ValueError, RecursionError) as error:
         raise Damaged(path, f"is not what hvdtrain writes ({printable(str(error))})") from None
 
 
-def parse_json(content: bytes) -> Any:
-    """The value of a JSON text, in which NaN and infinities, which earlier versions wrote, are null.
+def from_json(content: bytes, kind: Any) -> Any:
+    """The record of a schema that a JSON text has, in which NaN and infinities, which earlier versions wrote, are null.
 
     Raises ValueError or RecursionError if it is none.
     """
-    return json.loads(content, parse_float=_finite, parse_constant=_finite)
+    import msgspec  # here, as the doctor works where packages are missing
+
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (ValueError, RecursionError):
+        return converted(json.loads(content, parse_float=_finite, parse_constant=_finite), kind)
 
 
 def _finite(text: str) -> float | None:
@@ -212,7 +217,7 @@ def converted(values: object, kind: type[Result]) -> Result:
 
     kind: a dataclass, whose `__post_init__` may raise ValueError, or another type.
     """
-    import msgspec  # here, as the doctor works where packages are missing
+    import msgspec
 
     return msgspec.convert(values, kind)
 

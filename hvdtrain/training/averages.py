@@ -10,13 +10,16 @@ from hvdtrain.networks.description import Weights
 
 
 @contextlib.contextmanager
-def restoring(learner: Learner, with_optimizer: bool = False) -> Iterator[None]:
-    """After a `with` block, let the learner have its weights and their averages again, and its optimizer's state."""
+def restoring(learner: Learner, with_optimizer: bool = False) -> Iterator[Weights]:
+    """After a `with` block, let the learner have its weights and their averages again, and its optimizer's state.
+
+    The block gets the weights.
+    """
     weights, averages = _copied(learner.weights()), learner.averages()
     state = learner.optimizer_state() if with_optimizer else OptimizerState({})
     state = state._replace(arrays=_copied(state.arrays))
     try:
-        yield
+        yield weights
     finally:
         learner.load(weights)
         learner.load_averages(averages)
@@ -31,9 +34,11 @@ def averaged(learner: Learner) -> Iterator[None]:
     Running statistics stay those of training.
     """
     averages = learner.averages()
-    with restoring(learner) if averages else contextlib.nullcontext():
-        if averages:
-            learner.load(learner.weights() | averages)
+    if not averages:
+        yield
+        return
+    with restoring(learner) as weights:
+        learner.load(weights | averages)
         yield
 
 

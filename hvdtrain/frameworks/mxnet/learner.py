@@ -287,10 +287,11 @@ class MXNetLearner(MXNetSteps):
             phases.begin(FORWARD)
             of_part = self._objective.forward(part)
             yield from self.late_gradients()
-            gradients = [gradient for parameter in self._trainer._params for gradient in parameter.list_grad()]
-            earlier = [gradient.copy() for gradient in gradients] if number else []
+            parameters = self._trainer._params if number else ()
+            gradients = [gradient for parameter in parameters for gradient in parameter.list_grad()]
+            earlier = [gradient.copy() for gradient in gradients]
             self._objective.backward(of_part, part)
-            for gradient, total in zip(gradients, earlier, strict=bool(number)):
+            for gradient, total in zip(gradients, earlier, strict=True):
                 gradient += total
             losses += of_part
 
