@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from hvdtrain.runs.metrics import CURVES, MAX_METRICS, MetricsReader, Records, Values, logged_of, metrics_of
+from hvdtrain.runs.metrics import CURVES, MAX_METRICS, TRAIN_LOSS, MetricsReader, Records, Values, logged_of, metrics_of
 from hvdtrain.runs.records import Seconds
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.text import finite_number
@@ -129,7 +129,7 @@ class HistoryReader(MetricsReader):
         evaluated = self.evaluated()
         part = self.part if evaluated else ""
         loss = evaluated.pop("loss", Curve([], [], []))
-        return History(self.curve("loss"), loss, evaluated, self.logged(), part, ranks)
+        return History(self.curve(TRAIN_LOSS), loss, evaluated, self.logged(), part, ranks)
 
 
 def _measured(records: Records) -> Iterator[dict[int, StepSeconds]]:

@@ -27,8 +27,9 @@ HAPPENED = ("members", "shards", "audit")
 """Kinds of records of what happened to ranks, see `runs.changes`: all of them count, also those of repeated steps."""
 EVALUATION_NAMES = frozenset({"kind", "step", "time", "epoch", "loss"})
 """What the record of an evaluation has besides metrics."""
+TRAIN_LOSS = "train loss"
 CURVES = {
-    "loss": ("train", "loss"),
+    TRAIN_LOSS: ("train", "loss"),
     "validation loss": ("validation", "loss"),
     "test loss": ("test", "loss"),
     "images/s": ("train", "images_per_s"),

@@ -71,7 +71,7 @@ def encode(figure: Figure, form: Literal["png", "svg"]) -> bytes:
 
 
 def plot_metrics(folder: Path, title: str, choice: str = "") -> Path | None:
-    """Draw training loss, test loss and a metric into `folder/metrics.png`; returns its path.
+    """Draw train loss, test loss and a metric into `folder/metrics.png`; returns its path.
 
     choice: the value of --score, which decides the metric. Returns None, and draws nothing, if no curve has two points
     or Matplotlib is missing. Raises OSError if it cannot be written.

@@ -193,8 +193,9 @@ class Reporter(Observer):
             self._writer.write("train", **self._last_interval)
         median = exceeded_median(self._losses, loss)
         if median is not None:
-            log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
-        figures = [f"{steps.images_per_s:,.0f} {run.target.unit}/s", f"loss {loss:.4f}", *self._metrics, f"lr {lr:.3g}"]
+            log.warning("the train loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
+        speed = f"{steps.images_per_s:,.0f} {run.target.unit}/s"
+        figures = [speed, f"train loss {loss:.4f}", *self._metrics, f"lr {lr:.3g}"]
         figures += [f"{name} {value:.4g}" for name, value in logged.items()]
         figures[:0] = self._slow_ranks.figures
         self._display.update(step, at.epoch + 1, figures)
@@ -228,7 +229,7 @@ class Reporter(Observer):
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data])}")
 
     def _epoch_texts(self) -> list[str]:
-        """Mean training loss, last learning rate and mean speed since the last evaluation; nothing without steps."""
+        """Mean train loss, last learning rate and mean speed since the last evaluation; nothing without steps."""
         if not self._epoch:
             return []
         finite = [(interval.steps, loss) for interval, loss in self._epoch if math.isfinite(loss)]

@@ -16,6 +16,7 @@ from rich.text import Text
 from hvdtrain.config.option import key
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.sources import FACTS, to_record
+from hvdtrain.runs.metrics import TRAIN_LOSS
 from hvdtrain.runs.records import AttemptRecord, FindingRecord, Findings, read, shown
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system import checkpoint_folder
@@ -259,7 +260,7 @@ def _results(view: RunView) -> dict[str, object]:
     more = {name: value for name, value in results(view.run).items() if name not in known}
     return {
         "state": view.state.name, "reason": view.state.reason or None, "step": view.step,
-        "training loss": view.loss, view.loss_name: view.evaluated_loss, **view.metrics,
+        TRAIN_LOSS: view.loss, view.loss_name: view.evaluated_loss, **view.metrics,
         f"{view.run.unit}/s": view.images_per_s,
         "ranks lost": changes.losses, "ranks joined": changes.joins, "shards moved": changes.moves, **more,
     }  # fmt: skip

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from hvdtrain.config.score import LOSS
 from hvdtrain.errors import UserError
+from hvdtrain.runs.metrics import TRAIN_LOSS
 from hvdtrain.runs.run import unit_of
 from hvdtrain.system.text import count_of, did_you_mean, printable
 from hvdtrain.views.run_state import STATES
@@ -30,13 +31,16 @@ COLUMNS = (
     *("lr", "score", "images_per_s", "left_s"),
 )
 """Names of columns: those of `RunView.values`. Metrics are columns of their names."""
-ALIASES = {"when": "started", "images/s": "images_per_s", "rows/s": "images_per_s", "time_left": "left_s"}
+ALIASES = {
+    **{"when": "started", "images/s": "images_per_s", "rows/s": "images_per_s"},
+    **{"time_left": "left_s", "train_loss": "loss"},
+}
 FILTER = re.compile(r"([^=!<>~]*)(=|!=|<=|>=|<|>|~)(.*)", re.DOTALL)
 ORDERED: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 REMEDY = "filters are COLUMN=VALUE, or with !=, <, <=, >, >=, or ~ for texts that contain VALUE"
 MINUTE = 16
 """Characters of a time up to the minute."""
-LEAST_NAME = 28
+LEAST_NAME = 26
 """Columns of the terminal to which names of runs are wrapped at least: they differ at both ends."""
 MAX_METRICS = 6
 """Of more metrics, a terminal shows the first ones."""
@@ -101,7 +105,8 @@ def column_of(name: str, metrics: Collection[str], option: str) -> str:
     """The column of that name, or the metric. Raises UserError for the option if there is none."""
     if name in metrics:
         return name
-    column = ALIASES.get(name.lower(), name.lower().replace("-", "_"))
+    column = re.sub("[- ]", "_", name.lower())
+    column = ALIASES.get(column, column)
     if column not in COLUMNS:
         known = list(dict.fromkeys([*COLUMNS, *metrics]))
         hint = did_you_mean(column, [*known, *ALIASES])
@@ -158,7 +163,7 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
             column("strategy", 7, lambda view: view.run.strategy, 8),
             column("ranks", 6, lambda view: view.ranks_text),
             column("step", 5, steps),
-            column("loss", 3, lambda view: decimal(view.loss)),
+            column(TRAIN_LOSS, 3, lambda view: decimal(view.loss)),
             *([loss] if LOSS in scores else []),
             *metrics,
             *([column("evaluated", 4, lambda view: view.run.part, 4)] if parts != ["test"] else []),

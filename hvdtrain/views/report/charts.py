@@ -11,6 +11,7 @@ from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.errors import MissingPackage
 from hvdtrain.runs import plots
 from hvdtrain.runs.history import Curve, History
+from hvdtrain.runs.metrics import TRAIN_LOSS
 from hvdtrain.runs.run import RecordedRun, unit_of
 from hvdtrain.system.text import count_of, printable
 from hvdtrain.views.report.lanes import (
@@ -36,7 +37,6 @@ MAX_LINES = 60
 MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
 """Of a curve, and of all: the page stays small."""
 MAX_PANELS = 8
-TRAIN_LOSS = "training loss"
 
 
 class Chart(NamedTuple):
@@ -124,7 +124,7 @@ def _panels(runs: Iterable[RecordedRun]) -> list[str]:
 
 
 def draw_curves(rows: list[ReportRow]) -> Figure:
-    """Lines: training loss, test loss and metrics over epochs, a line for each run in the color of its row."""
+    """Lines: train loss, test loss and metrics over epochs, a line for each run in the color of its row."""
     from matplotlib.lines import Line2D
 
     handles, lines = [], []

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from hvdtrain.errors import UserError
 from hvdtrain.runs.history import HistoryReader
-from hvdtrain.runs.metrics import NAME
+from hvdtrain.runs.metrics import NAME, TRAIN_LOSS
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 from hvdtrain.views.run_view import RunFollower, RunView
@@ -139,7 +139,7 @@ def summary(view: RunView) -> str:
         view.state.name,
         f"step {figures.steps(view)}",
         epoch and f"epoch {epoch}",
-        "" if view.loss is None else f"loss {figures.decimal(view.loss)}",
+        "" if view.loss is None else f"{TRAIN_LOSS} {figures.decimal(view.loss)}",
         *(f"{name} {value}" for name, value in list(figures.tested(view).items())[:1]),
         speed and f"{speed} {view.run.unit}/s",
         left and f"{left} left",

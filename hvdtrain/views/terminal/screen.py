@@ -14,7 +14,7 @@ from rich.text import Text
 from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.runs.changes import AUDIT, LOST, Changes
 from hvdtrain.runs.history import Curve, HistoryReader, SavedHash
-from hvdtrain.runs.metrics import NAME
+from hvdtrain.runs.metrics import NAME, TRAIN_LOSS
 from hvdtrain.runs.plots import widened
 from hvdtrain.system.text import count_of, format_ranks
 from hvdtrain.views.details import LEVELS, LogMessage, joined_messages, last_messages
@@ -52,7 +52,7 @@ class Shown(NamedTuple):
     def read(cls, view: RunView, metrics: HistoryReader | None = None) -> Shown:
         """Read curves and messages of a run. metrics: a reader that has read the earlier ones."""
         metrics = (metrics or HistoryReader(view.folder / NAME)).read()
-        loss, evaluated = (metrics.curve(name) for name in ("loss", f"{metrics.part} loss"))
+        loss, evaluated = (metrics.curve(name) for name in (TRAIN_LOSS, f"{metrics.part} loss"))
         name = next(iter(view.metrics), "")
         score = metrics.curve(name) if name else Curve([], [], [])
         compared = evaluated if view.score is not None and view.score.name == LOSS else score
@@ -126,7 +126,7 @@ def progress_lines(view: RunView, width: int) -> list[Text]:
         full = round(room * share)
         line = Text.assemble(("━" * full, "green"), ("─" * (room - full), "dim"), line)
     known = {
-        "loss": figures.decimal(view.loss), **figures.tested(view),
+        TRAIN_LOSS: figures.decimal(view.loss), **figures.tested(view),
         "epoch": figures.short(view.values["epoch"]), "lr": figures.short(view.values["lr"]),
         **{f"logged {name}": value for name, value in figures.logged(view).items()},
     }  # fmt: skip

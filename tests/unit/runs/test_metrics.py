@@ -69,16 +69,16 @@ def test_a_growing_file_is_read_from_where_it_was_left(tmp_path):
     first, second = line("train", 1, loss=2.0), line("train", 2, loss=1.0)
     path.write_text(first + second[:20])
     reader.read()
-    assert reader.curve("loss").values == [2.0]
+    assert reader.curve("train loss").values == [2.0]
     with open(path, "a") as file:
         file.write(second[20:])
     reader.read()
-    assert reader.curve("loss") == ([0.1, 0.2], [1, 2], [2.0, 1.0])
+    assert reader.curve("train loss") == ([0.1, 0.2], [1, 2], [2.0, 1.0])
     with open(path, "a") as file:
         file.write(line("train", 1, loss=4.0))
-    assert reader.read().curve("loss").values == [4.0], "a step that was repeated"
+    assert reader.read().curve("train loss").values == [4.0], "a step that was repeated"
     path.write_text(line("train", 1, loss=5.0))
-    assert reader.read().curve("loss").values == [5.0], "a file that was replaced is read again"
+    assert reader.read().curve("train loss").values == [5.0], "a file that was replaced is read again"
 
 
 def test_the_newest_records_are_found_from_the_end(tmp_path):

@@ -256,7 +256,7 @@ def test_accuracy_is_shown_when_there_is_one(tmp_path, monkeypatch, capfd):
     train(config, RuntimeOptions(runs=tmp_path, log_every=2), list)
     lines = [line for line in capfd.readouterr().err.splitlines() if " s left" in line]
     assert [re.sub(r"[\d,]+ (images/s|s left)", r"N \1", line) for line in lines] == [
-        f"epoch {epoch}/2  step {step}/8  N images/s  loss 1.0000{accuracy}  lr 0.125  N s left"
+        f"epoch {epoch}/2  step {step}/8  N images/s  train loss 1.0000{accuracy}  lr 0.125  N s left"
         for epoch, step, accuracy in [(1, 2, ""), (1, 4, ""), (2, 6, "  accuracy 1.0000"), (2, 8, "  accuracy 1.0000")]
     ]
 

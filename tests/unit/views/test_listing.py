@@ -82,12 +82,12 @@ def test_table_fits_the_terminal_without_its_less_important_columns(runs, width,
     assert [word in header for word in ("state", "accuracy", "loss")] == [True] * 3
     assert any("best" in line and "finished" in line and "0.9375" in line for line in lines)
     at = next(number for number, line in enumerate(lines) if line.startswith("fashion"))
-    assert LONG in "".join(line[: max(28, header.index("state") - 2)].split(" ")[0] for line in lines[at : at + 2])
+    assert LONG in "".join(line[: max(26, header.index("state") - 2)].split(" ")[0] for line in lines[at : at + 2])
 
 
 def test_lines_in_a_file_are_whole(runs):
     header, *lines = command(runs.parent, "runs")[1].splitlines()
-    names = "name when state framework strategy ranks step loss accuracy images/s epoch time left best checkpoint"
+    names = "name when state framework strategy ranks step train loss accuracy images/s epoch time left best checkpoint"
     assert header.split() == [*names.split(), "model", "data"]
     assert len(lines) == 4
     assert any(LONG in line and "failed: rank 1 on node1 was killed by SIGKILL" in line for line in lines)
@@ -147,3 +147,12 @@ def test_of_many_runs_a_terminal_shows_the_first(tmp_path, monkeypatch, capsys, 
     names = [line.split()[0] for line in output.splitlines() if line.startswith("run-")]
     assert names == [f"run-{number:02}" for number in range(19, 19 - shown, -1)]
     assert (f"{20 - shown} more in a pipe" in output) == (shown < 20)
+
+
+def test_the_losses_are_called_train_loss_and_test_loss(runs):
+    """In the table, as columns that are sorted by, by `watch` and `diff`."""
+    assert listed(runs.parent, "--sort", "train loss") == listed(runs.parent, "--sort", "loss")
+    assert "train loss" in command(runs.parent, "runs")[1]
+    pages = [command(runs.parent, *words)[1] for words in (("show", "best"), ("diff", "best", LONG))]
+    for page in pages:
+        assert "train loss" in page and "test loss" in page and "training loss" not in page

@@ -5,8 +5,8 @@ import {Chart, swatch} from "./chart.js";
 import {arrange, isolated, keepPlace, make, setText} from "./dom.js";
 import {ask, Missing} from "./server.js";
 
-const FIGURES = ["loss", "validation loss", "test loss", "images/s", "learning rate"];  // metrics come after the losses
-const LOSSES = ["loss", "validation loss", "test loss"];
+const FIGURES = ["train loss", "validation loss", "test loss", "images/s", "learning rate"];  // metrics come after the losses
+const LOSSES = ["train loss", "validation loss", "test loss"];
 const MARKED = ["lost", "joined", "audit"];  // changes of ranks that are marked in the curves of one run
 const MAX_TOGETHER = 8;  // figures that are shown together
 const LEAST_SPANS = {accuracy: 0.1};  // of the vertical axis, so that small changes look small

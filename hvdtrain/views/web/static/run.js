@@ -93,7 +93,7 @@ function showFacts(run, end) {
   const ended = end ? `${moment(end.time)}, ${end.status}, exit status ${end.exit_status}${place}` : "";
   const pairs = [
     ["Framework", run.framework], ["Strategy", run.strategy], ["Ranks", rankCount(run)], ["Model", run.model],
-    ["Data", run.data], ["Loss", short(run.loss)], ["Validation loss", short(run.validation_loss)], ["Test loss", short(run.test_loss)],
+    ["Data", run.data], ["Train loss", short(run.loss)], ["Validation loss", short(run.validation_loss)], ["Test loss", short(run.test_loss)],
     ...Object.entries(run.metrics).map(([name, value]) => [capitalized(name), fixed(value, 4)]),
     [`${capitalized(run.unit)}/s`, whole(run.images_per_s)], ["Learning rate", short(run.lr)],
     ["Started", run.started], ["Ended", ended], ["Folder", run.folder], ["Best checkpoint", run.best_checkpoint],

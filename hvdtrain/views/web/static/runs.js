@@ -16,7 +16,7 @@ const FIRST_COLUMNS = [
   ["strategy", "Strategy", (run) => run.strategy, false],
   ["ranks", "Ranks", rankCount, true],
   ["step", "Step", (run) => steps(run.step, run.last_step), true],
-  ["loss", "Loss", (run) => short(run.loss), true],
+  ["loss", "Train loss", (run) => short(run.loss), true],
   ["test_loss", "Test loss", (run) => short(run.test_loss), true],
 ];
 const LAST_COLUMNS = [

@@ -89,7 +89,7 @@ def test_one_run_with_its_ranks_options_curves_and_log(server):
     assert {(message["ranks"][:1], message["level"]) for message in found["messages"]} == {("0", "INFO")}
     assert ["--framework", "torch"] in server.json("options", run="live")["options"]
     curves = server.json("curves", run="live")
-    assert len(curves["curves"]["loss"]["values"]) == 80 == len(curves["curves"]["loss"]["steps"])
+    assert len(curves["curves"]["train loss"]["values"]) == 80 == len(curves["curves"]["train loss"]["steps"])
     assert server.json("log", run="live", rank=3)["lines"][0].endswith("INFO step 10: loss 2.0000")
     assert server.json("run", run="failed")["end"]["rank"] == 1
 
@@ -315,11 +315,11 @@ def test_curves_are_thinned_without_losing_peaks_and_grow_with_the_file(tmp_path
     metrics = folder / "metrics.jsonl"
     metrics.write_text("\n".join(lines[:2000]) + "\n" + '{"kind":"train","step":1,"epoch":99,"loss":77.5}\n')
     store = CurveStore()
-    loss = store.curves(folder)["curves"]["loss"]
+    loss = store.curves(folder)["curves"]["train loss"]
     assert len(loss["values"]) <= MAX_POINTS + 2 and max(loss["values"]) == 77.5
     with open(metrics, "a") as file:
         file.write('{"kind":"train","step":1,"epoch":99.5,"loss":88.5}\n{"kind":"train","step":2,"epoch"')
-    assert store.curves(folder)["curves"]["loss"]["values"][-1] == 88.5
+    assert store.curves(folder)["curves"]["train loss"]["values"][-1] == 88.5
     metrics.unlink()
     nothing = {"summary": "", "last": []}
     assert store.curves(folder) == {"curves": {}, "changes": nothing}
