@@ -28,6 +28,7 @@ smartquotes = False  # they would change -- in the names of options
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 html_theme = "furo"
+html_static_path, html_css_files = ["style"], ["tables.css"]
 html_title = f"hvdtrain {version}"
 
 REDIRECT = '<!doctype html><title>hvdtrain</title><meta http-equiv="refresh" content="0; url=docs/index.html">\n'

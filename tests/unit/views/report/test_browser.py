@@ -1,9 +1,12 @@
 """The HTML page in Chromium."""
 
 import re
+from pathlib import Path
 
 import pytest
-from support.report import sample, write
+from support.report import make_run, sample, write
+
+STYLE_OF_DOCS = Path(__file__).parents[4] / "docs" / "style" / "tables.css"
 
 WIDTHS = (375, 1280)
 MEASURE = """(async () => {
@@ -72,3 +75,38 @@ def test_page_is_readable_on_a_phone_and_a_desktop_computer(shown, width, is_dar
     assert found["places"] == sorted(found["places"]) and found["places"][1] < 700
     assert min(contrast(color, found["background"]) for color in found["colors"]) > 4.5
     assert (luminance(found["background"]) < 0.1) == is_dark
+
+
+def wide_report(folder):
+    """With a table that is wider than a small window."""
+    given = {"lr": 0.123456789, "momentum": 0.123456789, "weight_decay": 0.123456789, "clip_norm": 123456789.0}
+    for name, options in (("a", {}), ("b", given)):
+        make_run(folder / "runs" / name, **options, metrics=[{"kind": "test", "step": 1, "epoch": 1, "loss": 1.0}])
+    return write(folder, folder / "runs") / "report.html"
+
+
+def wide_page_of_docs(folder):
+    """A table as Sphinx writes it, with the colors and the layout that its theme gives it."""
+    style = (
+        ":root { --color-background-primary: #fff; --color-foreground-primary: #000 } .table-wrapper { overflow: auto }"
+    )
+    row = f"<tr>{'<td>configuration</td>' * 20}</tr>"
+    page = folder / "page.html"
+    link = f'<link rel="stylesheet" href="{STYLE_OF_DOCS.as_uri()}">'
+    link += '<meta name="viewport" content="width=device-width">'
+    page.write_text(f'<style>{style}</style>{link}<div class="table-wrapper table"><table>{row}</table></div>')
+    return page
+
+
+@pytest.mark.parametrize(("make", "width"), [(wide_report, 1000), (wide_page_of_docs, 375)])
+def test_a_wide_table_scrolls_by_itself_under_a_shadow(browser, tmp_path, make, width):
+    """A phone has no scroll bar that shows that there is more."""
+    browser.resize(width)
+    browser.open(make(tmp_path).as_uri())
+    browser.wait("document.readyState === 'complete'")
+    box = "document.querySelector('.table')"
+    assert browser.run(f"{box}.scrollWidth - {box}.clientWidth") > 0
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    style = browser.run(f"[getComputedStyle({box}).backgroundImage, getComputedStyle({box}).backgroundAttachment]")
+    assert style[0].count("linear-gradient") == 4 and style[1] == "local, local, scroll, scroll"
+    assert browser.errors == []
