@@ -1,4 +1,5 @@
-// A chart of lines in SVG, drawn in the pixels that it has. A line: {name, slot, x, y}, with x ascending.
+// A chart of lines in SVG, drawn in the pixels that it has. A line: {name, slot, x, y}, with x ascending; and `raw`, the
+// values of which y are the averages, if they are.
 
 import {make, makeSvg, setAttribute, setText} from "./dom.js";
 import {short} from "./format.js";
@@ -49,7 +50,7 @@ export class Chart {
     setAttribute(this.svg, "viewBox", `0 0 ${width} ${height}`);
     const usable = this.isLogarithmic ? (value) => Number.isFinite(value) && value > 0 : Number.isFinite;
     const xs = extent(this.lines.map((line) => line.x), Number.isFinite);
-    const ys = extent(this.lines.map((line) => line.y), usable);
+    const ys = extent(this.lines.map((line) => line.raw ?? line.y), usable);
     const names = this.lines.map((line) => line.name).slice(0, 5).join(", ");
     setAttribute(this.svg, "aria-label", `${this.title} over ${this.unit}: ${names || "no values"}`);
     if (!xs || !ys) return this.svg.replaceChildren(makeSvg("text", {x: LEFT, y: height / 2, class: "tick"}, "no values yet"));
@@ -83,11 +84,16 @@ export class Chart {
   }
 
   curves() {
-    return this.lines.filter((line) => line.x.length).map((line) => {
-      const node = makeSvg("path", {...lineStyle(line.slot), d: this.outline(line)});
-      node.dataset.name = line.name;
-      return node;
-    });
+    const shown = this.lines.filter((line) => line.x.length);
+    const raw = shown.filter((line) => line.raw).map((line) => this.path({...line, y: line.raw}, "raw"));
+    return [...raw, ...shown.map((line) => this.path(line))];
+  }
+
+  path(line, kind = "") {
+    const node = makeSvg("path", {...lineStyle(line.slot), d: this.outline(line)});
+    if (kind) node.classList.add(kind);
+    node.dataset.name = line.name;
+    return node;
   }
 
   outline({x, y}) {
@@ -113,15 +119,15 @@ export class Chart {
     this.marker = Math.min(Math.max(at, LEFT), width - RIGHT);
     const wanted = onX.back(this.marker);
     const found = this.lines.filter((line) => line.x.length).map((line) => [line, nearest(line.x, wanted)]);
-    const values = found.map(([line, index]) => ({line, x: line.x[index], y: line.y[index]}))
+    const values = found.map(([line, index]) => ({line, x: line.x[index], y: line.y[index], raw: line.raw?.[index]}))
       .sort((one, other) => other.y - one.y);
     const middle = values.reduce((best, one) => Math.abs(one.x - wanted) < Math.abs(best.x - wanted) ? one : best).x;
     let rule = this.svg.querySelector(".rule");
     if (!rule) this.svg.append(rule = makeSvg("line", {class: "rule", y1: TOP, y2: height - BOTTOM}));
     rule.setAttribute("x1", onX(middle));
     rule.setAttribute("x2", onX(middle));
-    const rows = values.slice(0, MAX_VALUES).map(({line, y}) =>
-      make("div", {}, swatch(line.slot), make("b", {}, short(y)), make("bdi", {}, line.name)));
+    const rows = values.slice(0, MAX_VALUES).map(({line, y, raw}) => make("div", {}, swatch(line.slot), make("b", {}, short(y)),
+      ...(raw === undefined ? [] : [make("span", {class: "quiet"}, short(raw))]), make("bdi", {}, line.name)));
     const rest = values.length > MAX_VALUES ? [make("div", {}, `and ${values.length - MAX_VALUES} more`)] : [];
     this.tip.replaceChildren(make("div", {class: "quiet"}, `${this.unit} ${short(middle)}`), ...rows, ...rest);
     this.tip.hidden = false;

@@ -10,8 +10,21 @@ const LOSSES = ["train loss", "validation loss", "test loss"];
 const MARKED = ["lost", "joined", "audit"];  // changes of ranks that are marked in the curves of one run
 const MAX_TOGETHER = 8;  // figures that are shown together
 const LEAST_SPANS = {accuracy: 0.1};  // of the vertical axis, so that small changes look small
+const MAX_SMOOTH = 0.99;
 const DRAW_EVERY_MS = 300;  // while curves arrive
 const NARROW = matchMedia("(max-width: 40rem)");  // where several runs are first compared by one figure
+
+// The exponential moving average of values, in which a value's weight falls by the factor `weight` with each later one.
+// It is divided by the sum of the weights, so that it does not begin near 0 (Kingma and Ba, Adam, 2015, section 3).
+export function smoothed(values, weight) {
+  let sum = 0, weights = 0;
+  return values.map((value) => {
+    if (!Number.isFinite(value)) return value;
+    sum = weight * sum + (1 - weight) * value;
+    weights = weight * weights + (1 - weight);
+    return sum / weights;
+  });
+}
 
 export class Curves {
   // box, controls: elements that it fills. onRemove: called with a name that the user removes; null for one run.
@@ -21,7 +34,7 @@ export class Curves {
     this.grid = make("div", {class: "charts"});
     this.hint = make("p", {class: "quiet"});
     box.append(this.hint, this.legend, this.grid);
-    Object.assign(this, {onRemove, runs: [], read: new Map(), entries: new Map(), timer: 0});
+    Object.assign(this, {onRemove, runs: [], read: new Map(), entries: new Map(), timer: 0, dragged: null});
     this.makeControls(controls);
   }
 
@@ -30,10 +43,22 @@ export class Curves {
     this.figure = make("select", {"aria-label": "Figure"});
     this.by = make("select", {"aria-label": "Horizontal axis"}, ...options([["", "over epochs"], ["step", "over steps"]]));
     this.log = make("input", {type: "checkbox"});
-    box.append(this.figure, this.by, make("label", {}, this.log, " logarithmic loss"));
+    this.smooth = make("input", {type: "range", min: 0, max: MAX_SMOOTH, step: 0.01, "aria-label": "Smoothing"});
+    this.weight = make("output", {});
+    box.append(this.figure, this.by, make("label", {}, this.log, " logarithmic loss"),
+      make("label", {class: "smooth"}, "smoothing ", this.smooth, this.weight));
     this.figure.addEventListener("change", () => this.set({figure: this.figure.value}));
     this.by.addEventListener("change", () => this.set({by: this.by.value}));
     this.log.addEventListener("change", () => this.set({scale: this.log.checked ? "log" : null}));
+    // The address changes at the end only: browsers limit how often it may.
+    this.smooth.addEventListener("input", () => {
+      this.dragged = this.smooth.value;
+      this.draw();
+    });
+    this.smooth.addEventListener("change", () => {
+      this.dragged = null;
+      this.set({smooth: Number(this.smooth.value) ? this.smooth.value : null});
+    });
   }
 
   set(changes) {
@@ -106,6 +131,9 @@ export class Curves {
     this.figure.value = one || "all";
     this.by.value = axis === "steps" ? "step" : "";
     this.log.checked = chosen.get("scale") === "log";
+    const weight = Math.min(Math.max(Number(this.dragged ?? chosen.get("smooth")) || 0, 0), MAX_SMOOTH);
+    this.smooth.value = weight;
+    setText(this.weight, weight.toFixed(2));
     const together = figures.filter((name) => name !== "learning rate").slice(0, MAX_TOGETHER);
     const shown = one ? [one] : together.length ? together : figures;
     this.grid.classList.toggle("single", Boolean(one));
@@ -114,7 +142,9 @@ export class Curves {
       if (chart.node.hidden) continue;
       const lines = this.runs.map((run) => {
         const curve = this.read.get(run.name)?.curves[name];
-        return {name: run.name, slot: run.slot, x: curve ? curve[axis] : [], y: curve ? curve.values : []};
+        const values = curve ? curve.values : [];
+        const shown = weight ? {y: smoothed(values, weight), raw: values} : {y: values};
+        return {name: run.name, slot: run.slot, x: curve ? curve[axis] : [], ...shown};
       });
       const alone = this.runs.length === 1 ? this.read.get(this.runs[0].name) : null;
       const marks = (alone?.changes.last ?? []).filter(({kind}) => MARKED.includes(kind))
