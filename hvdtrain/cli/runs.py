@@ -15,7 +15,7 @@ from hvdtrain.runs.search import closed_folders, find_runs
 from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status, joined
 from hvdtrain.system.text import printable
-from hvdtrain.views.listing import COLUMNS, Filter, counted, metric_names, run_lines, sort_runs
+from hvdtrain.views.listing import COLUMNS, Filter, counted, metric_names, option_names, run_lines, sort_runs
 from hvdtrain.views.run_view import read_runs
 from hvdtrain.views.table import Output
 
@@ -30,7 +30,8 @@ def main(argv: list[str]) -> None:
     views = read_runs(find_runs(options.folder))
     if closed := closed_folders(options.folder):
         print(f"hvdtrain: left out, as you may not list them: {', '.join(closed)}", file=sys.stderr)
-    filters = [Filter.parse(condition, metric_names(views)) for condition in options.filter]
+    names = metric_names(views), option_names(views)
+    filters = [Filter.parse(condition, *names) for condition in options.filter]
     ordered = [view for view in sort_runs(views, options.sort) if all(one.accepts(view) for one in filters)]
     if options.json:
         print(json.dumps([view.values for view in ordered], indent=1, allow_nan=False))
@@ -51,7 +52,7 @@ def parser() -> Parser:
     made = Parser(
         prog="python -m hvdtrain runs",
         description="List runs with their states, also those that train now: the newest first.",
-        epilog=f"Columns: {', '.join(COLUMNS)}.",
+        epilog=f"Columns: {', '.join(COLUMNS)}; metrics; and options, such as lr, batch-size or arg.width.",
         replacements=removed.RUNS,
     )
     made.add_argument(

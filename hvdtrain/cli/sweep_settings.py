@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from hvdtrain.config import sources
-from hvdtrain.config.option import key
+from hvdtrain.config.option import ARGUMENT, key
 from hvdtrain.config.option_parser import OptionParser, parser_of
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.own_program import own_program
 from hvdtrain.jobs.sbatch import last_task
 from hvdtrain.measure.sweep.trials import (
-    ARGUMENT,
     DASHES,
     GIVEN_TO_TRIALS,
     OF_TASK,

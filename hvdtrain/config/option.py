@@ -161,6 +161,10 @@ def types(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+ARGUMENT = "arg."
+"""Before the name of an argument of a task, where options and arguments are next to each other."""
+
+
 def key(name: str) -> str:
     """An option as users write it, without the dashes in front: `batch-size`."""
     return name.replace("_", "-")

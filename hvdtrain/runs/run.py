@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.config.option import ARGUMENT, key
 from hvdtrain.config.options import Config
 from hvdtrain.config.score import ACCURACY, Score, score_of
 from hvdtrain.config.sources import FACTS, to_record
@@ -17,14 +18,18 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.history import History, HistoryReader
-from hvdtrain.runs.records import EvaluationRecord, LoggedStep, RunConfig, RunResult, as_text, read, texts
+from hvdtrain.runs.records import EvaluationRecord, LoggedStep, RunConfig, RunResult, as_text, read, shown, texts
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.files import Damaged, converted, read_record
 from hvdtrain.system.run_end import RunEnd
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import finite_number, printable
 
 NOT_SETTINGS = ("framework", "strategy", "recipe", "seed")
 """Options that are columns, names for other options, or what repetitions may change."""
+WITH_COLUMNS = ("framework", "strategy", "recipe", "model", "data")
+"""Options that are columns of every list of runs, or a name for others."""
+MAX_ARGUMENTS = 100
+"""Of more arguments of a task, views do not show the rest."""
 LAYERS = "layers"
 """The setting that tells networks of one --model name apart: a checksum of their layers."""
 REPLACE = "correct it, or move this run's folder away, or repeat the run"
@@ -143,8 +148,7 @@ class RecordedRun:
     @functools.cached_property
     def settings(self) -> dict[str, str]:
         """Options that are equal in all repetitions, with layers, device, OMP_NUM_THREADS and machine, as text."""
-        names = [name for name in self.options if name not in NOT_SETTINGS and not self._is_of_code(name)]
-        settings = {name: as_text(self.options[name]) for name in names}
+        settings = {name: as_text(value) for name, value in self._decided.items() if name not in NOT_SETTINGS}
         if network := self.config.network:
             settings[LAYERS] = hashlib.sha256(json.dumps(network, sort_keys=True).encode()).hexdigest()[:8]
         settings["device"] = (self.config.device or "unknown").split(":")[0]  # cuda:0 and cuda:1 are the same
@@ -153,6 +157,25 @@ class RecordedRun:
             f"{self.host.get('processor') or 'unknown processor'}, {self.host.get('cores', '?')} cores"
         )
         return settings
+
+    @functools.cached_property
+    def chosen_options(self) -> dict[str, int | float | str]:
+        """Options by the names that users write, and arguments of a task as `arg.NAME`; without WITH_COLUMNS."""
+        return {
+            key(name): shown(as_text(value)) if finite_number(value) is None else value
+            for name, value in self._decided.items()
+            if name.startswith(ARGUMENT) or (name in FACTS and name not in WITH_COLUMNS)
+        }
+
+    @property
+    def _decided(self) -> dict[str, Any]:
+        """The options that neither a task nor a script decides instead, and the arguments of a task as `arg.NAME`."""
+        known = {name: value for name, value in self.options.items() if not self._is_of_code(name)}
+        given = (self.config.network or {}).get("options") if self.config.is_user_code else None
+        if isinstance(given, dict) and given:
+            known.pop("arg", None)
+            known |= {ARGUMENT + shown(name): value for name, value in list(given.items())[:MAX_ARGUMENTS]}
+        return known
 
     def _is_of_code(self, option: str) -> bool:
         """Whether a task or a script decides it instead."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import ge, gt, le, lt
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from hvdtrain.config.option import ARGUMENT, key
 from hvdtrain.config.score import LOSS
 from hvdtrain.errors import UserError
 from hvdtrain.runs.metrics import TRAIN_LOSS
 from hvdtrain.runs.run import unit_of
 from hvdtrain.system.text import count_of, did_you_mean, printable
+from hvdtrain.views.details import value_text
 from hvdtrain.views.run_state import STATES
 from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import Cell, CellsOf, Column, Table
@@ -42,8 +44,8 @@ MINUTE = 16
 """Characters of a time up to the minute."""
 LEAST_NAME = 26
 """Columns of the terminal to which names of runs are wrapped at least: they differ at both ends."""
-MAX_METRICS = 6
-"""Of more metrics, a terminal shows the first ones."""
+MAX_COLUMNS = 6
+"""Of more metrics or options, a terminal shows the first ones."""
 
 
 class Filter(NamedTuple):
@@ -54,16 +56,16 @@ class Filter(NamedTuple):
     value: str | float | None
 
     @classmethod
-    def parse(cls, given: str, metrics: Collection[str] = ()) -> Filter:
-        """From the command line. metrics: names of further columns. Raises UserError if it is none."""
+    def parse(cls, given: str, metrics: Collection[str] = (), options: Collection[str] = ()) -> Filter:
+        """From the command line. metrics, options: names of further columns. Raises UserError if it is none."""
         match = FILTER.fullmatch(given)
         operator, text = (match[2], match[3].strip()) if match else ("", "")
         if not match or not (text or operator in ("=", "!=")):
             raise UserError(f"--filter {printable(given)}: no comparison", REMEDY)
-        column = column_of(match[1].strip(), metrics, "--filter")
-        if column in TEXTS or not text:
+        column, number = column_of(match[1].strip(), [*metrics, *options], "--filter"), _number(text)
+        is_text = column in TEXTS or (column in options and (number is None or operator == "~"))
+        if is_text or not text:
             return cls(column, operator, text.lower() or None)
-        number = _number(text)
         if operator == "~" or number is None:
             raise UserError(f"--filter {printable(given)}: {column} is a number", REMEDY)
         return cls(column, operator, number)
@@ -71,8 +73,10 @@ class Filter(NamedTuple):
     def accepts(self, view: RunView) -> bool:
         """Whether a run meets it. An unknown value equals only an empty one."""
         actual = value_of(view, self.column)
-        if self.column in TEXTS:
-            actual = str(actual or "").lower() or None
+        if self.column in TEXTS or isinstance(self.value, str):
+            actual = ("" if actual is None else str(actual)).lower() or None
+        elif isinstance(actual, str):
+            actual = _number(actual) if self.value is not None else actual
         if self.operator in ("=", "!="):
             # A strategy is also called without what its ranks are connected by: `horovod` for `horovod over Gloo`.
             short_name = actual.partition(" over ")[0] if actual and self.column == "strategy" else actual
@@ -91,7 +95,30 @@ def _number(text: str) -> float | None:
 
 
 def value_of(view: RunView, column: str) -> Any:
+    options = view.values["options"]
+    if column in options:
+        return options[column]
     return view.values[column] if column in COLUMNS else view.metrics.get(column)
+
+
+def option_names(views: Iterable[RunView]) -> list[str]:
+    return list(dict.fromkeys(name for view in views for name in view.values["options"]))
+
+
+def differing_options(runs: Collection[Mapping[str, int | float | str]]) -> list[str]:
+    """The names of options that differ between runs: first those in which most runs differ from most; seeds last.
+
+    runs: the options of each. One that a run lacks differs only if it is an argument of a task.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for options in runs:
+        for name, value in options.items():
+            counts.setdefault(name, Counter())[value_text(value)] += 1
+    others = {
+        name: values.total() - max(values.values()) + (name.startswith(ARGUMENT) and values.total() < len(runs))
+        for name, values in counts.items()
+    }
+    return sorted((name for name in others if others[name]), key=lambda name: (name == "seed", -others[name]))
 
 
 def metric_names(views: Iterable[RunView]) -> list[str]:
@@ -102,9 +129,12 @@ def metric_names(views: Iterable[RunView]) -> list[str]:
 
 
 def column_of(name: str, metrics: Collection[str], option: str) -> str:
-    """The column of that name, or the metric. Raises UserError for the option if there is none."""
-    if name in metrics:
-        return name
+    """The column of that name, or the metric or the option of runs. Raises UserError for `option` if there is none.
+
+    metrics: the names of further columns, which come first: `lr` is the option, and else the rate of the last step.
+    """
+    if found := next((known for known in (name, key(name.lower())) if known in metrics), ""):
+        return found
     column = re.sub("[- ]", "_", name.lower())
     column = ALIASES.get(column, column)
     if column not in COLUMNS:
@@ -120,7 +150,7 @@ def sort_runs(views: list[RunView], column: str = "-started") -> list[RunView]:
     By `score` the best is first, whether that is the least or the greatest, and with `-` the last. Raises UserError for
     an unknown column.
     """
-    name = column_of(column.removeprefix("-"), metric_names(views), "--sort")
+    name = column_of(column.removeprefix("-"), [*metric_names(views), *option_names(views)], "--sort")
     views = sorted(views, key=lambda view: str(view.folder))
     known = [view for view in views if value_of(view, name) not in (None, "")]
     unknown = [view for view in views if value_of(view, name) in (None, "")]
@@ -131,7 +161,7 @@ def _key(view: RunView, column: str) -> Any:
     if column == "score" and view.score:
         return -view.score.order
     value = value_of(view, column)
-    return value.lower() if isinstance(value, str) else value
+    return (isinstance(value, str), value.lower() if isinstance(value, str) else value)
 
 
 def state_text(view: RunView) -> Text:
@@ -145,12 +175,16 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
     def column(heading: str, priority: int, text: Callable[[RunView], Cell], least: int = 0) -> CellsOf:
         return Column(heading, priority, left=bool(least), least=least), [text(view) for view in views]
 
+    def option(name: str) -> CellsOf:
+        return column(name, 4, lambda view: value_text(view.values["options"].get(name, "")))
+
     def metric(name: str) -> CellsOf:
         return column(name, 2 if name in scores else 10, lambda view: decimal(view.metrics.get(name)))
 
-    most, begun = (None, None) if width is None else (MAX_METRICS, MINUTE)
+    most, begun = (None, None) if width is None else (MAX_COLUMNS, MINUTE)
     scores = {view.score.name for view in views if view.score}
     metrics = [metric(name) for name in metric_names(views)[:most]]
+    options = [option(name) for name in differing_options([view.values["options"] for view in views])[:most]]
     parts = sorted({view.run.part for view in views}) or ["test"]
     loss = column(f"{' or '.join(parts)} loss", 3 if metrics else 2, lambda view: decimal(view.evaluated_loss))
     parent = column("parent", 15, lambda view: view.values["parent"], 15)
@@ -162,6 +196,7 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
             column("framework", 9, lambda view: view.values["framework"], 9),
             column("strategy", 7, lambda view: view.run.strategy, 8),
             column("ranks", 6, lambda view: view.ranks_text),
+            *options,
             column("step", 5, steps),
             column(TRAIN_LOSS, 3, lambda view: decimal(view.loss)),
             *([loss] if LOSS in scores else []),

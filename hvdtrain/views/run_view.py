@@ -139,6 +139,7 @@ class RunView:
             "score": self.score and self.score.value, "scored_by": self.score.name if self.score else "",
             "lr": train.lr, "images_per_s": self.images_per_s, "unit": self.run.unit,
             "left_s": self.left_s, "best_checkpoint": self._result.best_checkpoint or "",
+            "options": self.run.chosen_options,
         }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from hvdtrain.config import sources
-from hvdtrain.config.option import arguments, as_options, key, option
+from hvdtrain.config.option import ARGUMENT, arguments, as_options, key, option
 from hvdtrain.config.options import AUTO_RESUME
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.jobs.series import SWEEP
@@ -32,8 +32,6 @@ RANKS = "ranks"
 """The only option of a trial that is not one of training: `launch` gets it."""
 OF_TASK = "arg"
 """The option of training that gives an argument to a task."""
-ARGUMENT = f"{OF_TASK}."
-"""Before the name of an argument of a task, whose values are texts."""
 DASHES = "--"
 """Before the name of an option of the program's own, whose values are texts."""
 

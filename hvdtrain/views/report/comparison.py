@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.config.option import facts
+from hvdtrain.config.option import ARGUMENT, facts
 from hvdtrain.config.options import Config
 from hvdtrain.config.rules import SINGLE, style_of
 from hvdtrain.config.sources import FACTS
@@ -36,11 +36,8 @@ def make_rows(runs: list[RecordedRun]) -> list[ReportRow]:
     rows = [ReportRow(group) for group in groups.values()]
     usual = _usual(runs)
     for row in rows:
-        row.note = ", ".join(
-            f"{name.replace('_', '-')} {value}"
-            for name, value in row.run.settings.items()
-            if value != usual[_compared_among(row.run, name)]
-        )
+        settings = row.run.settings.items()
+        row.notes = {name: value for name, value in settings if value != usual.get(_compared_among(row.run, name))}
     rows.sort(key=_order)
     references = References(runs)
     for row in rows:
@@ -56,15 +53,20 @@ def _order(row: ReportRow) -> tuple[Any, ...]:
     return (row.framework, row.note, *names, run.replicas, run.config.ranks)
 
 
-def _usual(runs: Iterable[RecordedRun]) -> dict[tuple[str | None, ...], str]:
-    counts: dict[tuple[str | None, ...], Counter[str]] = {}
+def _usual(runs: Sequence[RecordedRun]) -> dict[tuple[Any, ...], str]:
+    """The most common value of each setting; none of a task's argument that not all runs were given."""
+    counts: dict[tuple[Any, ...], Counter[str]] = {}
     for run in runs:
         for name, value in run.settings.items():
             counts.setdefault(_compared_among(run, name), Counter())[value] += 1
-    return {name: values.most_common(1)[0][0] for name, values in counts.items()}
+    return {
+        name: values.most_common(1)[0][0]
+        for name, values in counts.items()
+        if values.total() == len(runs) or not name[0].startswith(ARGUMENT)
+    }
 
 
-def _compared_among(run: RecordedRun, name: str) -> tuple[str | None, ...]:
+def _compared_among(run: RecordedRun, name: str) -> tuple[Any, ...]:
     """The setting, and of which runs it is compared: layers among those whose other settings say the same of them."""
     return (name, *named_layers(run)) if name == LAYERS else (name,)
 

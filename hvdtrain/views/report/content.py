@@ -7,17 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from hvdtrain.config.option import ARGUMENT, key
 from hvdtrain.config.score import ACCURACY
+from hvdtrain.config.sources import FACTS
 from hvdtrain.runs.run import RecordedRun, unit_of
 from hvdtrain.system.text import count_of, finite_number, printable
 from hvdtrain.views.report.comparison import bit_sentences, make_rows
 from hvdtrain.views.report.findings import findings
-from hvdtrain.views.report.rows import MOST, ReportRow, Spread, group_rows, spread
+from hvdtrain.views.report.rows import MOST, SAME_WORK, ReportRow, Spread, group_rows, note_of, spread
 from hvdtrain.views.table import Column, Section, Table, figure_form, text_column
 
 NONE = "—"
 NOTE = "settings that differ from most runs"
 HOST = ("name", "processor", "cores", "system")
+MAX_OPTIONS = 5
+"""Options with a column; of more, the others are in a note."""
 MAX_CLASSES = 20
 """With more classes, their accuracies are not listed."""
 LEAST = 9
@@ -30,12 +34,14 @@ class RunsReport:
     def __init__(self, runs: list[RecordedRun], unfinished: list[str]) -> None:
         self.rows = make_rows(runs)
         self.groups = group_rows(self.rows)
-        self.main, self.more = main_columns(self.rows), more_columns(self.rows)
+        self.options = differing_options(self.rows)
+        columns = [FigureColumn(key(name), functools.partial(_option, name), priority=1) for name in self.options]
+        self.main, self.more = main_columns(self.rows, columns), more_columns(self.rows, columns)
         self.legend = f"* {MOST.format(unit_of(runs))} of its table"
         self.findings = [*bit_sentences(runs), *findings(self.groups)]
         self.unfinished, self.classes = unfinished, class_lines(runs)
         self._runs = runs
-        self.noted = any(row.note for row in self.rows)
+        self.noted = any(self._note(row) for row in self.rows)
 
     def summary(self) -> str:
         times = sorted(run.config.started for run in self._runs if run.config.started)
@@ -71,11 +77,26 @@ class RunsReport:
             rows = [[*self.names(row), *(column.of(row) for column in shown)] for row in group.rows]
             best = group.rows.index(group.fastest) if group.fastest else None
             sections.append(Section(rows, group.title, best))
-        return Table(columns, sections, len(texts) + SPEED_AT if shown is self.main else None)
+        return Table(columns, sections, len(texts) + self.speed_at if shown is self.main else None)
 
     def names(self, row: ReportRow) -> list[str]:
-        """What names a row in a table: its strategy, and where rows of the report differ in settings, its own."""
-        return [row.strategy, *([row.note] if self.noted else [])]
+        """What names a row in a table: its strategy, and where rows differ in settings without a column, its own."""
+        return [row.strategy, *([self._note(row)] if self.noted else [])]
+
+    def _note(self, row: ReportRow) -> str:
+        return note_of((name, value) for name, value in row.notes.items() if name not in self.options)
+
+    @property
+    def speed_at(self) -> int:
+        """The place of the speed among the main columns."""
+        return 1 + len(self.options)
+
+
+def differing_options(rows: Sequence[ReportRow]) -> list[str]:
+    """The options in which rows differ and that have a column: first those in which most rows do."""
+    counts = Counter(name for row in rows for name in row.notes)
+    options = [name for name in counts if (name in FACTS or name.startswith(ARGUMENT)) and name not in SAME_WORK]
+    return sorted(options, key=lambda name: -counts[name])[:MAX_OPTIONS]
 
 
 def _named(run: RecordedRun, names: Counter[str]) -> str:
@@ -180,13 +201,16 @@ def _hash(row: ReportRow) -> str:
 
 
 SIZE = FigureColumn("ranks × devices", lambda row: row.size)
-SPEED_AT = 1
-"""The place of the speed among the main columns."""
 
 
-def main_columns(rows: Sequence[ReportRow]) -> tuple[FigureColumn, ...]:
+def _option(name: str, row: ReportRow) -> str:
+    return row.run.settings.get(name) or NONE
+
+
+def main_columns(rows: Sequence[ReportRow], options: Iterable[FigureColumn]) -> tuple[FigureColumn, ...]:
+    """options: of the options in which rows differ."""
     return (
-        SIZE,
+        *(SIZE, *options),
         FigureColumn(f"{unit_of(row.run for row in rows)}/s (minimum to maximum, runs)", _speed),
         FigureColumn("scaling efficiency", _efficiency, priority=1),
         _score_column(rows),
@@ -195,10 +219,10 @@ def main_columns(rows: Sequence[ReportRow]) -> tuple[FigureColumn, ...]:
     )
 
 
-def more_columns(rows: Sequence[ReportRow]) -> tuple[FigureColumn, ...]:
+def more_columns(rows: Sequence[ReportRow], options: Iterable[FigureColumn]) -> tuple[FigureColumn, ...]:
     unit = unit_of(row.run for row in rows)
     return (
-        SIZE,
+        *(SIZE, *options),
         FigureColumn(f"{unit}/s per core", lambda row: _median(row.images_per_core_s, ",.0f")),
         FigureColumn("GFLOP/s per core", lambda row: _median(row.gflops_per_core, ",.1f")),
         FigureColumn("epoch, s", lambda row: _median(row.epoch_s, ".2f")),

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.config.option import key
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.system.files import require_writable
@@ -63,7 +64,8 @@ def csv_page(report: RunsReport) -> str:
     for row in report.rows:
         metrics = {f"metric:{printable(name)}": (value := row.metrics.get(name)) and value.median for name in names}
         is_fastest = any(row is group.fastest for group in report.groups)
-        records.append({**_record(row), **metrics, "most_images_per_s": is_fastest})
+        options = {f"option:{key(name)}": row.run.settings.get(name) for name in report.options}
+        records.append({**_record(row), **options, **metrics, "most_images_per_s": is_fastest})
     return to_csv(records)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hvdtrain.config.option import ARGUMENT, key
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs.run import LAYERS, RecordedRun, unit_of
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
@@ -19,6 +20,7 @@ Z = 1.959964
 SAME_WORK = ("data", "model", LAYERS, "machine")
 """Settings that must be equal for one speed to be better than another."""
 DECIDE_LAYERS = ("model", "arg", "data", "image_size")
+"""And the arguments of a task."""
 MOST = "most {}/s"
 """A mark that does not say that a row is faster than others; of images or rows."""
 
@@ -73,8 +75,8 @@ def mean_shares(measured: list[StepSeconds]) -> StepSeconds | None:
 @dataclass
 class ReportRow:
     runs: list[RecordedRun]
-    note: str = ""
-    """Settings in which this row differs from most runs."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """Settings in which this row differs from most runs, by their names."""
     scaling: Scaling | None = None
     difference: WeightDifference | None = None
     scored_by: str = field(init=False, default="")
@@ -119,6 +121,10 @@ class ReportRow:
         return ValueRange(min(self.score.low, self.chance.low), max(self.score.high, self.chance.high))
 
     @property
+    def note(self) -> str:
+        return note_of(self.notes.items())
+
+    @property
     def label(self) -> str:
         return f"{self.framework} {self.strategy}, {self.size}" + (f", {self.note}" if self.note else "")
 
@@ -143,9 +149,13 @@ class WeightDifference(NamedTuple):
     reference: RecordedRun
 
 
-def named_layers(run: RecordedRun) -> tuple[str | None, ...]:
+def note_of(settings: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{key(name)} {value}" for name, value in settings)
+
+
+def named_layers(run: RecordedRun) -> tuple[tuple[str, str], ...]:
     """The settings that decide the layers; a checksum of these says more only where they are not enough."""
-    return tuple(run.settings.get(name) for name in DECIDE_LAYERS)
+    return tuple(one for one in run.settings.items() if one[0] in DECIDE_LAYERS or one[0].startswith(ARGUMENT))
 
 
 @dataclass

@@ -17,6 +17,7 @@ from hvdtrain.runs.metrics import CURVES, NAME
 from hvdtrain.runs.search import find_runs
 from hvdtrain.system.files import changed_at_ns
 from hvdtrain.system.text import printable
+from hvdtrain.views.listing import differing_options
 from hvdtrain.views.run_state import RankView
 from hvdtrain.views.run_view import RunFollower
 
@@ -26,6 +27,8 @@ SHARE = 0.2
 """Of a slow folder, reading takes at most this share of the time."""
 SETTLED_S = 3.0
 """A run that is over is not read again if its files were older than this when it was read."""
+MAX_OPTIONS = 6
+"""Of more options that differ between runs, those in which fewest do have no column."""
 FOLDERS = ("", "heartbeats", "logs")
 """Folders of a run whose files are read."""
 
@@ -73,10 +76,13 @@ class Listing:
     def values(self) -> dict[str, Any]:
         with self._lock:
             self._read()
+            runs = [run.values for run in self._runs.values() if not run.is_left_out]
+            names = differing_options([run["options"] for run in runs])[:MAX_OPTIONS]
             return {
+                "options": names,
                 "folders": [printable(str(path)) for path in self._roots.values()],
                 "left_out": [run.name for run in self._runs.values() if run.is_left_out],
-                "runs": [run.values for run in self._runs.values() if not run.is_left_out],
+                "runs": [{**run, "options": {name: run["options"].get(name, "") for name in names}} for run in runs],
             }
 
     def run(self, name: str) -> ListedRun | None:

@@ -1,6 +1,7 @@
 """hvdtrain runs: which runs are listed, in which order, and how in narrow terminals."""
 
 import json
+import re
 
 import pytest
 from rich.console import Console
@@ -156,3 +157,43 @@ def test_the_losses_are_called_train_loss_and_test_loss(runs):
     pages = [command(runs.parent, *words)[1] for words in (("show", "best"), ("diff", "best", LONG))]
     for page in pages:
         assert "train loss" in page and "test loss" in page and "training loss" not in page
+
+
+def test_options_in_which_runs_differ_are_columns(tmp_path):
+    """First those in which most runs differ, seeds last; the arguments of tasks are options, as in a sweep."""
+    for name, options, arguments in (
+        ("a", {"lr": 0.05, "momentum": 0.5}, {"width": 8}),
+        ("b", {"lr": 0.1, "seed": 1}, {"width": 16}),
+        ("c", {"lr": 1.0, "seed": 2}, {"width": 16, "mix": "even"}),
+        ("d", {"lr": 2.0, "nesterov": True, "seed": 3}, {"width": 128}),
+    ):
+        path = write_run(tmp_path / name, **options) / "config.json"
+        recorded = json.loads(path.read_text())
+        path.write_text(json.dumps({**recorded, "network": {"task": "lm.py:Task", "options": arguments}}))
+    header, *lines = command(tmp_path, "runs", ".", "--sort", "name")[1].splitlines()
+    columns = ["lr", "arg.width", "momentum", "nesterov", "arg.mix", "seed"]
+    assert header.split()[6:12] == columns
+    assert re.search(r" 0\.1 +16 +0\.9 +no +1 ", lines[1])
+    narrow = run_lines(read_runs(find_runs(tmp_path)), 80)[0].plain
+    assert "lr  arg.width" in narrow and "strategy" not in narrow
+    for options, names in (
+        (["--sort", "lr"], ["a", "b", "c", "d"]),
+        (["--sort", "-arg.width"], ["d", "b", "c", "a"]),
+        (["--filter", "lr=0.1"], ["b"]),
+        (["--filter", "arg.width>8", "--filter", "batch_size=64", "--sort", "name"], ["b", "c", "d"]),
+        (["--filter", "nesterov=yes"], ["d"]),
+        (["--filter", "arg.mix~EV"], ["c"]),
+        (["--filter", "arg.mix>1"], []),
+        (["--filter", "arg.mix=", "--filter", "seed!=0", "--sort", "name"], ["b", "d"]),
+    ):
+        assert listed(tmp_path, ".", *options) == names, options
+    assert "no column 'arg.with' (did you mean arg.width?)" in command(tmp_path, "runs", ".", "--sort", "arg.with")[1]
+
+
+def test_runs_of_a_script_do_not_differ_in_options_that_they_do_not_have(tmp_path):
+    write_run(tmp_path / "recipe", strategy="single", lr=0.1)
+    path = write_run(tmp_path / "script", strategy="single") / "config.json"
+    recorded = json.loads(path.read_text())
+    del recorded["config"]["lr"]
+    path.write_text(json.dumps({**recorded, "network": {"task": "train.py", "options": {}}}))
+    assert "lr" not in command(tmp_path, "runs", ".")[1].splitlines()[0].split()

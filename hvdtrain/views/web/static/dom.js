@@ -53,6 +53,13 @@ export function keepPlace(change) {
   if (held?.isConnected && held.checkVisibility()) window.scrollBy(0, held.getBoundingClientRect().top - before);
 }
 
+// Lets a table that is wider than its place scroll in it. While it is not, it does not: its headings stick to the window.
+export function scrollIfWide(table) {
+  const box = table.parentElement;
+  const observer = new ResizeObserver(() => box.classList.toggle("scrolls", table.offsetWidth > box.clientWidth));
+  for (const node of [box, table]) observer.observe(node);
+}
+
 // Whether the user has selected text in it, which new text would deselect.
 export function hasSelection(node) {
   const selection = document.getSelection();

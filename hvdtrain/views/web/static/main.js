@@ -16,6 +16,7 @@ removeToken();
 const runs = new Map();  // by name, as the server has them
 const slots = new Map();  // which line style a chosen run has
 const stale = new Set();  // chosen runs whose curves may have changed
+let options = [];  // names of those in which runs differ
 const table = new RunTable(choose);
 const curves = new Curves(byId("overview-curves"), byId("overview-controls"), (name) => choose(name, false));
 const page = new RunPage();
@@ -57,7 +58,7 @@ function giveSlots(names) {
 function showOverview() {
   const names = chosenNames();
   giveSlots(names);
-  table.show(runs, slots);
+  table.show(runs, slots, options);
   byId("curves-section").hidden = !runs.size;
   curves.choose(names.map((name) => ({name, slot: slots.get(name), unit: runs.get(name).unit})));
 }
@@ -65,6 +66,7 @@ function showOverview() {
 async function readRuns() {
   const {values, isNew} = await ask("runs");
   if (!isNew) return values;
+  ({options} = values);
   const names = new Set(values.runs.map((run) => run.name));
   for (const name of [...runs.keys()]) if (!names.has(name)) runs.delete(name);
   for (const run of values.runs) {

@@ -2,19 +2,21 @@
 
 import {addressOfRun, parameters, replace} from "./address.js";
 import {swatch} from "./chart.js";
-import {arrange, byId, isolated, make, setAttribute, setText} from "./dom.js";
+import {arrange, byId, isolated, make, scrollIfWide, setAttribute, setText} from "./dom.js";
 import {capitalized, duration, fixed, rankCount, short, steps, whole} from "./format.js";
 import {badge, STATES} from "./states.js";
 
 const ROWS = 200;
 const MAX_METRICS = 6;  // those that most runs have
 // [key, heading, text of the cell, whether it is a number]
-const FIRST_COLUMNS = [
+const OF_TRAINING = [
   ["name", "Name", (run) => run.name, false],
   ["state", "State", (run) => run.state, false],
   ["framework", "Framework", (run) => run.framework, false],
   ["strategy", "Strategy", (run) => run.strategy, false],
   ["ranks", "Ranks", rankCount, true],
+];
+const OF_PROGRESS = [
   ["step", "Step", (run) => steps(run.step, run.last_step), true],
   ["loss", "Train loss", (run) => short(run.loss), true],
   ["test_loss", "Test loss", (run) => short(run.test_loss), true],
@@ -31,8 +33,9 @@ export class RunTable {
   constructor(onChoose) {
     Object.assign(this, {onChoose, rows: new Map(), most: ROWS, runs: new Map(), slots: new Map(), chips: new Map()});
     this.body = byId("runs").tBodies[0];
+    scrollIfWide(byId("runs"));
     this.columns = [];
-    this.makeHead(columnsOf([]));
+    this.makeHead(columnsOf([], []));
     byId("filter").value = parameters().get("filter") ?? "";
     byId("filter").addEventListener("input", (event) => this.set({filter: event.target.value}));
     byId("sort").addEventListener("change", (event) => this.set({sort: event.target.value}));
@@ -71,10 +74,10 @@ export class RunTable {
     return this.columns.some(([key]) => key === wanted.replace(/^-/, "")) ? wanted : DEFAULT_SORT;
   }
 
-  // runs: by name; slots: of the chosen runs by name.
-  show(runs, slots) {
+  // runs: by name; slots: of the chosen runs by name; options: names of those that have a column.
+  show(runs, slots, options) {
     Object.assign(this, {runs, slots});
-    this.makeHead(columnsOf([...runs.values()]));
+    this.makeHead(columnsOf([...runs.values()], options));
     this.draw();
   }
 
@@ -157,29 +160,32 @@ export class RunTable {
   }
 }
 
-// The columns of the table, with one for each metric.
-function columnsOf(runs) {
+// The columns of the table, with one for each metric, and for each option in which runs differ.
+function columnsOf(runs, options) {
   const counts = new Map(), isRows = runs.some((run) => run.unit === "rows");
   for (const run of runs) for (const name of Object.keys(run.metrics)) counts.set(name, (counts.get(name) ?? 0) + 1);
   const names = [...counts].sort((one, other) => other[1] - one[1]).slice(0, MAX_METRICS).map(([name]) => name);
   const metrics = names.map((name) => [name, capitalized(name), (run) => fixed(run.metrics[name], 4), true]);
   const speed = ["images_per_s", isRows ? "Rows/s" : "Images/s", (run) => whole(run.images_per_s), true];
-  return [...FIRST_COLUMNS, ...metrics, speed, ...LAST_COLUMNS];
+  const ofOptions = options.map((name) => [name, name, (run) => String(run.options[name] ?? ""), true]);
+  return [...OF_TRAINING, ...ofOptions, ...OF_PROGRESS, ...metrics, speed, ...LAST_COLUMNS];
 }
 
-const valueOf = (run, key) => (key in run ? run[key] : run.metrics[key]);
+const valueOf = (run, key) => run.options[key] ?? (key in run ? run[key] : run.metrics[key]);
 
 function matches(run, words) {
   if (!words.length) return true;
   const text = SEARCHED.map((key) => run[key]).join(" ").toLowerCase();
-  return words.every((word) => text.includes(word));
+  const options = Object.entries(run.options).map(([name, value]) => `${name}=${value}`.toLowerCase());
+  return words.every((word) => text.includes(word) || options.includes(word));
 }
 
 // Runs without the value come last in both directions; equal ones by name.
 function order(sort) {
   const key = sort.replace(/^-/, ""), sign = sort.startsWith("-") ? -1 : 1;
   const isKnown = (value) => value !== null && value !== undefined && value !== "";
-  const compare = (one, other) => (typeof one === "number" ? one - other : one < other ? -1 : one > other ? 1 : 0);
+  const compare = (one, other) => (typeof one !== typeof other ? compare(typeof one, typeof other)
+    : typeof one === "number" ? one - other : one < other ? -1 : one > other ? 1 : 0);
   return (one, other) => {
     const [a, b] = [valueOf(one, key), valueOf(other, key)];
     if (isKnown(a) !== isKnown(b)) return isKnown(a) ? -1 : 1;

@@ -34,8 +34,8 @@ def test_special_characters_in_names_are_escaped(tmp_path, capsys):
         ElementTree.fromstring(b64decode(uri))
     rows = re.findall(r"^\|.*$", (output / "report.md").read_text(), re.M)
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {
-        len(main_columns([])) + 2,
-        len(more_columns([])) + 2,
+        len(main_columns([], [])) + 2,
+        len(more_columns([], [])) + 2,
     }
     texts = [capsys.readouterr().out, *(path.read_text() for path in output.iterdir())]
     assert not any(character in text for text in texts for character in "\x1b\r\udce4")

@@ -96,6 +96,29 @@ def test_runs_of_one_model_with_other_layers_are_no_repetitions(tmp_path):
     assert ring["scaling_base"] == f"torch single, 1 × 1, {ring['settings']}"
 
 
+def test_options_in_which_runs_differ_are_columns(tmp_path):
+    """Of a sweep, and of a task's arguments; what is no option is in a note; names of rows in charts have all."""
+    for name, given in {"a": {}, "b": {"lr": 0.1}, "c": {"lr": 0.2, "clip_norm": 1.0}}.items():
+        make_run(tmp_path / "runs" / name, **given)
+    make_run(tmp_path / "runs" / "d", host={"processor": "Z80"})
+    report = report_of(tmp_path / "runs")
+    assert report.options == ["lr", "clip_norm"]
+    text = markdown_page(report)
+    assert "| strategy | settings that differ from most runs | ranks × devices | lr | clip-norm |" in text
+    assert (
+        "| single |  | 1 × 1 | 0.2 | 1.0 |" in text and "| single | machine Z80, 4 cores | 1 × 1 | 0.05 | 0.0 |" in text
+    )
+    assert "- torch single, 1 × 1, lr 0.2, clip-norm 1.0: c," in text
+    found = rows(tmp_path / "runs")
+    assert sorted(row["option:lr"] for row in found) == ["0.05", "0.05", "0.1", "0.2"]
+    for width in (8, 16, None):
+        options = {} if width is None else {"width": width}
+        make_run(tmp_path / "tasks" / f"width-{width}", network={"task": "lm.py:Task", "options": options})
+    task = report_of(tmp_path / "tasks")
+    assert task.options == ["arg.width"]
+    assert sorted(row["option:arg.width"] for row in rows(tmp_path / "tasks")) == ["", "16", "8"]
+
+
 def test_runs_have_their_names_and_dates(tmp_path):
     runs = tmp_path / "runs"
     make_run(runs / "first", started="2026-02-01T10:20:30+0100")

@@ -22,7 +22,8 @@ def runs(tmp_path_factory):
     """A job of 8 ranks that trains, with rank 5 slow; runs that ended; and one with hostile content."""
     folder = tmp_path_factory.mktemp("shown") / "runs"
     for number in range(40):
-        make_run(folder / f"old-{number:02}", 4, FINISHED, started=f"2026-04-01T00:{number:02}:00")
+        started, lr = f"2026-04-01T00:{number:02}:00", (number % 7 + 1) / 10
+        make_run(folder / f"old-{number:02}", 4, FINISHED, started=started, lr=lr, seed=number)
     stuck = Failure("rank 3 is at reader.py:88 in read", rank=3, host="node2", stands_alone=True)
     make_run(folder / "hung", 60, RunEnd("hung", 4, stuck, 5.0), ranks=4)
     (folder / "hung" / "heartbeats").mkdir()
@@ -110,6 +111,56 @@ def test_runs_are_sorted_filtered_and_compared(browser, url):
     browser.run("document.querySelector('.chart').focus()")
     browser.press("End")
     assert "epoch" in browser.run("document.querySelector('.tip:not([hidden])').innerText")
+    assert browser.errors == []
+
+
+def test_options_in_which_runs_differ_are_columns(browser, url):
+    """Which sort and filter the table; where it is wider than the window, it scrolls by itself, under a shadow."""
+    browser.resize(1280)
+    browser.open(f"{url}#sort=-lr")
+    browser.wait(ROWS + ".length === 43")
+    heads = "[...document.querySelectorAll('#runs thead th')].map(one => one.innerText)"
+    assert {"lr", "seed", "Train loss", "Test loss"} <= set(browser.run(heads)) and "batch-size" not in browser.run(
+        heads
+    )
+    assert browser.run(NAMES_OF_ROWS)[:2] == ["old-06", "old-13"]
+    browser.run("filter.value = 'lr=0.3 seed=2 old'; filter.dispatchEvent(new Event('input'))")
+    browser.wait(f"{NAMES_OF_ROWS}.join() === 'old-02'")
+    browser.run("filter.value = ''; filter.dispatchEvent(new Event('input'))")
+    browser.wait(ROWS + ".length === 43")
+    box = "document.querySelector('#runs').parentElement"
+    browser.resize(1000)
+    browser.wait(
+        f"{box}.className === 'scrolls' && getComputedStyle({box}).backgroundImage.includes('linear-gradient')"
+    )
+    assert browser.run("document.documentElement.scrollWidth") <= 1000
+    browser.resize(1600)
+    browser.wait(f"{box}.className === ''")
+    assert browser.errors == []
+
+
+def test_curves_are_smoothed(browser, url):
+    """By a debiased average, before the values themselves; the address has how much."""
+    browser.resize(1280)
+    browser.open(f"{url}#compare=live&figure=train+loss")
+    lines = "[...document.querySelectorAll('#overview-curves .chart-box:not([hidden]) path.line')]"
+    browser.wait(f"{lines}.length === 1")
+    outline = browser.run(f"{lines}[0].getAttribute('d')")
+    browser.run(
+        "(one => { one.value = 0.9; for (const type of ['input', 'change']) one.dispatchEvent(new Event(type)) })"
+        "(document.querySelector('#overview-controls input[type=range]'))"
+    )
+    browser.wait(f"{lines}.length === 2 && location.hash.includes('smooth=0.9')")
+    classes = browser.run(f"{lines}.map(one => one.classList.contains('raw'))")
+    assert classes == [True, False]  # the average is in front
+    assert browser.run(f"Number(getComputedStyle({lines}[0]).opacity)") < 0.5
+    assert browser.run(f"{lines}[0].getAttribute('d')").split("L")[0] == outline.split("L")[0]
+    assert browser.run(f"{lines}[1].getAttribute('d')") != outline
+    smoothed = "import('./static/curves.js').then(({smoothed}) => smoothed([4, NaN, 2, 2], 0.5).map(String))"
+    assert browser.run(smoothed) == ["4", "NaN", str(8 / 3), str(16 / 7)]
+    browser.open(browser.run("location.href"))
+    browser.wait(f"{lines}.length === 2")
+    assert browser.run("document.querySelector('#overview-controls output').innerText") == "0.90"
     assert browser.errors == []
 
 
