@@ -46,9 +46,9 @@ def make_runs(folder: Path) -> None:
     where = "rank 3 (process 4211 on node2) is at reader.py:88 in read, step 1200, and the other ranks wait for it"
     hang = Failure(f"no step for 60 s: {where}", rank=3, host="node2", stands_alone=True)
     hung = RunEnd("hung", 4, hang, 1.0)
-    make_run(folder / "lenet-torch-lr0.05", 200, finished, rate=0.8, steps=2000, started="2026-05-01T09:12:03")
-    make_run(folder / "lenet-torch-lr0.1", 200, finished, rate=1.2, steps=2000, started="2026-05-01T09:31:40")
-    make_run(folder / "lenet-torch-lr0.4", 34, loss, rate=0.3, steps=2000, started="2026-05-01T09:50:12")
+    make_run(folder / "lenet-torch-lr0.05", 200, finished, lr=0.05, rate=0.8, steps=2000, started="2026-05-01T09:12:03")
+    make_run(folder / "lenet-torch-lr0.1", 200, finished, lr=0.1, rate=1.2, steps=2000, started="2026-05-01T09:31:40")
+    make_run(folder / "lenet-torch-lr0.4", 34, loss, lr=0.4, rate=0.3, steps=2000, started="2026-05-01T09:50:12")
     make_run(folder / "lenet-mxnet-np4", 200, finished, ranks=4, framework="mxnet", rate=1.05, steps=2000,
              started="2026-05-01T10:03:55")  # fmt: skip
     make_run(folder / "lenet-tensorflow-np4", 200, finished, ranks=4, framework="tensorflow", rate=1.1, steps=2000,
@@ -62,7 +62,7 @@ def take_pictures(browser: Browser, url: str) -> None:
     """Of the runs on a desktop, and of the ranks on a phone."""
     browser.darken(False)
     browser.resize(1280, 690)
-    browser.open(url)
+    browser.open(f"{url}#smooth=0.6")
     browser.wait("document.querySelectorAll('path.line').length >= 20")
     browser.wait("document.querySelector('#runs tbody').innerText.includes('rank 5 is slow')")
     save(browser.picture(), DOCS / "web-runs.webp")

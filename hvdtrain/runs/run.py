@@ -174,7 +174,7 @@ class RecordedRun:
         given = (self.config.network or {}).get("options") if self.config.is_user_code else None
         if isinstance(given, dict) and given:
             known.pop("arg", None)
-            known |= {ARGUMENT + shown(name): value for name, value in list(given.items())[:MAX_ARGUMENTS]}
+            known |= {ARGUMENT + shown(name, 80): value for name, value in list(given.items())[:MAX_ARGUMENTS]}
         return known
 
     def _is_of_code(self, option: str) -> bool:
