@@ -16,7 +16,8 @@ import tarfile
 from typing import Any
 
 import numpy as np
-from PIL import Image
+
+import hvdtrain
 
 
 class TarShards:
@@ -37,12 +38,12 @@ class TarShards:
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, row: int) -> tuple[Image.Image, int]:
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
         path, offset, size = self.images[row]
         with open(path, "rb") as file:
             file.seek(offset)
-            image = Image.open(io.BytesIO(file.read(size)))
-        return image.resize((self.side, self.side)), self.targets[row]
+            content = io.BytesIO(file.read(size))
+        return hvdtrain.read_image(content, shape=(3, self.side, self.side)), self.targets[row]
 
 
 def tar_shards() -> tuple[TarShards, TarShards]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hvdtrain.api import start as start
     from hvdtrain.config.options import Config as Config
     from hvdtrain.config.options import RuntimeOptions as RuntimeOptions
+    from hvdtrain.datasets.formats.image_files import read_image as read_image
     from hvdtrain.datasets.registry import load_dataset as load_dataset
     from hvdtrain.datasets.streams import Stream as Stream
     from hvdtrain.networks.description import Network as Network
@@ -30,6 +31,7 @@ MODULES = {
     "launch": "api",
     "load": "api",
     "load_dataset": "datasets.registry",
+    "read_image": "datasets.formats.image_files",
     "start": "api",
 }
 """Where the names of the package are. They are imported when they are asked for, as the agents that launch ranks also

@@ -14,13 +14,15 @@ import numpy as np
 from hvdtrain.datasets.formats.reading import Arrays, DataChanged, Malformed, one_line
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.validation import names_or_numbers, valid_images, valid_labels
-from hvdtrain.errors import UserError
+from hvdtrain.errors import MissingPackage, UserError
 from hvdtrain.interfaces.reading import Source
 from hvdtrain.networks.layers import text
 
 MAX_ITEM_BYTES = np.dtype(np.float64).itemsize
 MAX_FIRST = 1000
 """How many rows at the beginning of the data may be bad, with --on-bad-row skip."""
+NOT_PIXELS = ("P", "PA", "CMYK")
+"""Pillow's modes whose numbers are those of a palette, or of colors of ink."""
 FIX_OR_SKIP = "correct it, or use --on-bad-row skip"
 
 
@@ -53,8 +55,10 @@ def describe_forms(forms: Forms) -> str:
 def as_array(value: Any) -> np.ndarray:
     """A NumPy array of a number, an array, a tensor of a framework, or an image of Pillow's.
 
-    It has the byte order of this machine, as tensors have.
+    It has the byte order of this machine, as tensors have. Raises Malformed for an image whose numbers are no pixels.
     """
+    if (mode := getattr(value, "mode", "")) in NOT_PIXELS:
+        raise Malformed(f"is an image of mode {mode}; give image.convert('RGB'), or read it by hvdtrain.read_image")
     for method in ("numpy", "asnumpy"):
         if hasattr(value, method):
             value = getattr(value, method)()
@@ -273,7 +277,7 @@ class CheckedRows(RowReader):
         """The arrays of a row, checked by themselves. Raises RowError, DataChanged."""
         try:
             return self.checks.row(self._place(row), self.read_row(row))
-        except (DataChanged, RowError):
+        except (DataChanged, MissingPackage, RowError):
             raise
         except UserError as error:
             raise RowError(error.reason, error.remedy) from None

@@ -3,12 +3,19 @@
 In processes, as a reader starts them; those that start no ranks, in the process of the test.
 """
 
+import contextlib
 import json
 import re
+import runpy
 import shlex
+import sys
+from pathlib import Path
+from unittest import mock
 
+import numpy as np
 import pytest
-from support.in_process import command
+from PIL import Image
+from support.in_process import command, inside, train_here
 from support.jobs import ROOT, run
 
 pytestmark = pytest.mark.needs("torch")
@@ -48,3 +55,50 @@ def test_a_reader_comes_to_the_end(tmp_path):
     (difference,) = (text for line, text in said.items() if line.startswith("hvdtrain diff"))
     assert "strategy" in difference and "parameters" not in difference, difference
     assert len(said) >= 10
+
+
+COLORS = np.array([[[20, 20, 240], [230, 220, 30]], [[240, 30, 60], [128, 128, 128]]], np.uint8)
+PHOTO = COLORS.repeat(24, 0).repeat(16, 1)
+
+
+def photos(folder: Path) -> list[str]:
+    """The names of photos of which each is another than Pillow's convert("RGB") and resize make of it."""
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate by 90 degrees to see it upright
+    sixteen_bits = np.linspace(0, 65535, 48 * 32).astype(np.uint16).reshape(48, 32)
+    palette = Image.fromarray(PHOTO).quantize(4)
+    Image.fromarray(PHOTO).save(folder / "rotated.jpg", exif=exif)
+    Image.fromarray(sixteen_bits).save(folder / "sixteen.png")
+    palette.save(folder / "transparent.png", transparency=palette.getpixel((0, 0)))
+    Image.fromarray(PHOTO).convert("CMYK").save(folder / "inks.jpg")
+    Image.fromarray(np.dstack([PHOTO, PHOTO[:, :, 2]])).save(folder / "alpha.webp")
+    return ["rotated.jpg", "sixteen.png", "transparent.png", "inks.jpg", "alpha.webp"]
+
+
+def test_the_program_with_the_exported_network_classifies_as_predict_does(tmp_path):
+    pytest.importorskip("onnxruntime")
+    for name, content in files().items():
+        (tmp_path / name).write_text(content)
+    for label, channel in (("red", 0), ("green", 1), ("blue", 2)):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for number in range(4):
+            pixels = np.full((8, 8, 3), 20 * number, np.uint8)
+            pixels[:, :, channel] = 255
+            Image.fromarray(pixels).save(tmp_path / "photos" / label / f"{number}.png")
+    options = "--data photos --split 0.5 --image-size 32x32 --model network.toml --epochs 8 --batch-size 6 --lr 0.05"
+    train_here(tmp_path, "torch", *options.split())
+    status, output = command(tmp_path, "export", "runs/run", "network.onnx")
+    assert status == 0, output
+    names = photos(tmp_path)
+    status, output = command(tmp_path, "predict", "runs/run", *names)
+    assert status == 0, output
+    predicted = [line.split("\t") for line in output.splitlines()]
+    assert [line[0] for line in predicted] == names
+    for name, *classes in predicted:
+        argv = mock.patch.object(sys, "argv", ["classify.py", name])
+        with inside(tmp_path), argv, contextlib.redirect_stdout(None):
+            program = runpy.run_path("classify.py")
+        powers = np.exp(program["logits"][0] - program["logits"].max())
+        shares = dict(zip(program["classes"], powers / powers.sum(), strict=True))
+        printed = {label: float(share) for label, share in map(str.split, classes)}
+        assert printed == pytest.approx(shares, abs=6e-4), name

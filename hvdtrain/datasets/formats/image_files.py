@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hvdtrain.datasets.formats.reading import (
+    HEIF_SUFFIXES,
     IMAGE_SUFFIXES,
     READABLE,
     ImageSize,
@@ -22,46 +25,65 @@ from hvdtrain.datasets.formats.reading import (
     wrap_errors,
 )
 from hvdtrain.datasets.rows import CheckedRows, ImagesAndLabels, LoadedSources
-from hvdtrain.errors import UserError
+from hvdtrain.errors import UserError, needed_by
 from hvdtrain.networks.layers import Shape, text
 from hvdtrain.system.text import printable
 
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF")
 """Image formats that are read. Pillow knows more, and starts Ghostscript for one of them."""
+HEIF = "HEIF"
+"""The format of HEIC files, which another package reads for Pillow."""
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1")
+"""What a HEIF file says about itself in bytes 8 to 12, after `ftyp` (ISO/IEC 23008-12)."""
+HAS_MAIN_IMAGE = ("MPO", HEIF)
+"""Formats of which one image is the photo: JPEG of cameras that add previews (MPO), and HEIF."""
 SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 """Pillow's modes of 16 bits; in mode I, of 32 bits, it also opens 16-bit files of the formats below."""
 SIXTEEN_BIT_FORMATS = ("PNG", "PPM")
 GRAY = ("1", "L", "LA", "La", "I", *SIXTEEN_BITS)
 """Pillow's modes without color."""
-REMEDY = f"give one image of {', '.join(FORMATS)}"
+REMEDY = f"give one image of {', '.join((*FORMATS, HEIF))}"
+ImageFile = str | os.PathLike[str] | BinaryIO
 TEST_FOLDERS = ("test", "val")
+MAX_SUFFIXES = 3
+"""Of files that are no images, in a message."""
 
 
-def read_image(path: Path, shape: Shape, invert: bool) -> np.ndarray:
-    """The image upright, resized to `shape` (channels, height, width), uint8.
+def read_image(path: ImageFile, shape: Sequence[int | None] = (), invert: bool = False) -> np.ndarray:
+    """The image in a file as training and `predict` read it: uint8 of shape (channels, height, width).
 
-    invert: exchange light and dark. Transparent pixels become 0, the background of the built-in data sets. Raises
-    UserError for a file that cannot be read, or whose values have no definite range.
+    It is upright (EXIF), 16 bits are 8, transparent pixels are 0, and each pixel is the mean of the area that it covers
+    (Pillow's BOX), whatever the ratio of the sides.
+    path: of the file, or an open one. shape: (channels, height, width) to which it is resized; without channels (None)
+    gray images get 1 and others 3, and without a shape it also keeps its size. invert: exchange light and dark.
+    Raises UserError for a file that cannot be read, or whose values have no definite range.
     """
-    channels, height, width = shape
-    with wrap_errors(path, REMEDY, "read as an image"), warnings.catch_warnings():
+    channels, *sides = shape or (None,)
+    size = tuple(filter(None, sides))
+    if channels not in (None, 1, 3) or (shape and len(size) != 2):
+        raise UserError(f"no image has the shape {tuple(shape)}", "give (1, HEIGHT, WIDTH) or (3, HEIGHT, WIDTH)")
+    with wrap_errors(_name(path), REMEDY, "read as an image"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with open(path, "rb") as file:
-            return decode(file, channels, (height, width), invert)
+        with open(path, "rb") if isinstance(path, str | os.PathLike) else contextlib.nullcontext(path) as file:
+            return decode(file, channels, size, invert)
 
 
-def decode(
-    file: BinaryIO, channels: int | None = None, size: tuple[int, int] | None = None, invert: bool = False
-) -> np.ndarray:
+def _name(file: ImageFile) -> str:
+    """The name of a file, open or not, for messages."""
+    name = getattr(file, "name", "") if hasattr(file, "read") else file
+    return printable(os.fsdecode(name)) if isinstance(name, str | bytes | os.PathLike) and name else "the image"
+
+
+def decode(file: BinaryIO, channels: int | None = None, size: Shape = (), invert: bool = False) -> np.ndarray:
     """The image in a file, upright: uint8 (channels, height, width); see `read_image`.
 
     channels: 1 or 3; None for 1 if the image is gray, else 3. size: (height, width) to which it is resized, each pixel
-    the mean of the area that it covers (Pillow's BOX), whatever the ratio of the sides; None for its own. Raises
-    Malformed, or what Pillow raises; may warn. Safe in threads.
+    the mean of the area that it covers (Pillow's BOX), whatever the ratio of the sides; () for its own. Raises
+    Malformed, MissingPackage, or what Pillow raises; may warn. Safe in threads.
     """
-    with Image.open(file, formats=FORMATS) as image:
+    with _open(file) as image:
         frames = getattr(image, "n_frames", 1)
-        if frames > 1:
+        if frames > 1 and image.format not in HAS_MAIN_IMAGE:
             raise Malformed(f"holds {frames} images; save the one to use by itself")
         upright = ImageOps.exif_transpose(image)
         upright.format = image.format
@@ -70,9 +92,28 @@ def decode(
         channels = 1 if image.mode in GRAY else 3
     picture = picture.convert("L" if channels == 1 else "RGB")
     if size and size != (picture.height, picture.width):
-        picture = picture.resize(size[::-1], Image.Resampling.BOX)
+        picture = picture.resize((size[1], size[0]), Image.Resampling.BOX)
     pixels = np.asarray(ImageOps.invert(picture) if invert else picture)
     return pixels.reshape(picture.height, picture.width, channels).transpose(2, 0, 1).copy()
+
+
+def _open(file: BinaryIO) -> Image.Image:
+    """The image in a file, which its content alone makes HEIF: phones often name such photos as JPEG files."""
+    beginning = file.read(12)
+    file.seek(0)
+    if beginning[4:8] == b"ftyp" and beginning[8:] in HEIF_BRANDS:
+        _prepare_heif(_name(file))
+    try:
+        return Image.open(file, formats=(*FORMATS, HEIF) if HEIF in Image.OPEN else FORMATS)
+    except UnidentifiedImageError:  # whose message names the object, and not the file
+        raise Malformed("cannot be read as an image (its content has none of the formats that are read)") from None
+
+
+def _prepare_heif(file: str) -> None:
+    """Let Pillow read HEIF files. Raises MissingPackage, which names this file, without the package for it."""
+    with needed_by(file, "heif"):
+        import pillow_heif
+    pillow_heif.register_heif_opener()
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -139,7 +180,7 @@ class ImageFolder(CheckedRows):
         path = self._path(row)
         with open(path, "rb") as file:
             check_unchanged(path, os.fstat(file.fileno()), int(self._sizes[row]), int(self._mtimes_ns[row]))
-            image = decode(file, channels, (size[0], size[1]) if size else None)
+            image = decode(file, channels, tuple(size))
         if self._in_color and len(image) == 1:
             image = np.repeat(image, 3, axis=0)
         return image, int(self.labels[row])
@@ -209,9 +250,12 @@ def _class_names(folder: Path) -> list[str]:
 
 
 def _scan(part: Path, label: str) -> ClassFolder:
-    """The images of a class folder, without hidden files. Raises UserError if it holds a folder."""
-    path, images, ignored = os.fsencode(part / label), [], 0
-    suffixes = tuple(map(str.encode, IMAGE_SUFFIXES))
+    """The images of a class folder, without hidden files.
+
+    Raises UserError if it holds a folder, or files of which none is an image; MissingPackage for HEIF files.
+    """
+    path, images, ignored = os.fsencode(part / label), [], collections.Counter[str]()
+    known = tuple(map(str.encode, IMAGE_SUFFIXES))
     with wrap_errors(part / label, READABLE), os.scandir(path) as entries:
         for entry in entries:
             if entry.name.startswith(b"."):
@@ -219,8 +263,8 @@ def _scan(part: Path, label: str) -> ClassFolder:
             if entry.is_dir():
                 reason = f"{printable(os.fsdecode(entry.path))}: a folder in the folder of a class"
                 raise UserError(reason, "put all images directly into the latter")
-            if not entry.name.lower().endswith(suffixes):
-                ignored += 1
+            if not entry.name.lower().endswith(known):
+                ignored[os.path.splitext(os.fsdecode(entry.name))[1].lower() or "without suffix"] += 1
                 continue
             try:
                 status = entry.stat()
@@ -228,6 +272,23 @@ def _scan(part: Path, label: str) -> ClassFolder:
             except OSError:  # a link to a file that does not exist: the row cannot be read
                 images.append((entry.name, -1, 0))
     images.sort()
+    _check_suffixes(part / label, (name for name, _, _ in images), ignored)
     paths = np.array([os.fsencode(label) + b"/" + name for name, _, _ in images] or np.zeros(0, "S1"))
     sizes, mtimes_ns = (np.array([image[position] for image in images], np.int64) for position in (1, 2))
-    return ClassFolder(paths, sizes, mtimes_ns, ignored)
+    return ClassFolder(paths, sizes, mtimes_ns, ignored.total())
+
+
+def _check_suffixes(folder: Path, images: Iterable[bytes], ignored: collections.Counter[str]) -> None:
+    """Raise UserError for a class whose files are all ignored, MissingPackage for HEIF files that cannot be read here.
+
+    images: names. ignored: the number of other files by suffix.
+    """
+    heif, first = tuple(map(str.encode, HEIF_SUFFIXES)), b""
+    for first in images:
+        if first.lower().endswith(heif):
+            _prepare_heif(printable(str(folder / os.fsdecode(first))))
+            break
+    if ignored and not first:
+        suffixes = printable(", ".join(sorted(ignored)[:MAX_SUFFIXES]))
+        reason = f"{printable(str(folder))}: none of its {ignored.total()} file(s) is read as an image ({suffixes})"
+        raise UserError(reason, f"save them as one of {', '.join(IMAGE_SUFFIXES)}, or move the folder elsewhere")

@@ -35,7 +35,11 @@ BLOCK = 4096
 """Bytes of a file that are read at one place for a fingerprint."""
 MAX_FILES, MAX_BLOCKS = 512, 1024
 """Files that a fingerprint looks into, and blocks that it reads of all of them together."""
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm")
+HEIF_SUFFIXES = (".heic", ".heif", ".hif")
+IMAGE_SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif"),
+    *HEIF_SUFFIXES,
+)
 CHANGED = "leave the data as it is while a job trains on it, and resume with that of the run"
 READABLE = "check the path and its permissions"
 
@@ -49,7 +53,7 @@ class DataChanged(UserError):
 
 
 @contextlib.contextmanager
-def wrap_errors(path: Path, remedy: str, verb: str = "read") -> Iterator[None]:
+def wrap_errors(path: Path | str, remedy: str, verb: str = "read") -> Iterator[None]:
     """Turn any exception inside into a UserError of one line, which names the path.
 
     It catches every Exception: for invalid bytes the readers of zip, tar and NumPy files raise a dozen kinds.

@@ -29,6 +29,7 @@ EXTRAS = {
     "prometheus": ["prometheus_client"],
     "sweep": ["optuna"],
     "tables": ["pyarrow"],
+    "heif": ["pillow_heif"],
     "onnx": ["onnx", "onnxruntime"],
 }
 """What the packages of each extra are imported as."""

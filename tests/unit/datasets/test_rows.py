@@ -170,7 +170,7 @@ def cut(path: Path) -> None:
     ("break_it", "text"),
     [
         (cut, "cannot be read (image file is truncated"),
-        (lambda path: path.write_bytes(b""), "cannot be read (cannot identify image file"),
+        (lambda path: path.write_bytes(b""), "cannot be read as an image (its content has none of the formats"),
         (lambda path: (path.unlink(), path.symlink_to("nowhere")), "cannot be read ([Errno 2] No such file"),
         (save(Image.new("L", (5, 5))), "the image is uint8 of 1x5x5, the first one is uint8 of 1x5x4; give --image"),
         (save(Image.new("RGB", (4, 5))), "the image is uint8 of 3x5x4, the first one is uint8 of 1x5x4"),
@@ -219,6 +219,9 @@ def test_classes_of_both_parts_are_the_same(tmp_path):
     (folder / "train" / "cat" / ".hidden").touch()
     (advice,) = suspicious(load_dataset(str(folder)))[-1:]
     assert "1 file(s) are ignored" in advice
+    for path in (pictures := folder / "train" / "cat").glob("*.png"):
+        path.rename(path.with_suffix(".cr2"))
+    rejected(folder, f"{pictures}: none of its 5 file(s) is read as an image (.cr2, .txt); save them as one of .png")
     (folder / "train" / "cat" / "more").mkdir()
     rejected(folder, "cat/more: a folder in the folder of a class")
     shutil.rmtree(folder / "train" / "cat")

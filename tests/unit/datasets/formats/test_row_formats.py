@@ -1,5 +1,7 @@
 """Data from the user's Python code, and image files: read right, or rejected in one sentence."""
 
+import io
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from support.row_data import CLASSES, rejected, write_python
 from hvdtrain.datasets.formats.image_files import read_image
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import RowError
-from hvdtrain.errors import UserError
+from hvdtrain.errors import MissingPackage, UserError
 
 
 def test_python_objects(tmp_path):
@@ -126,6 +128,47 @@ def test_rotated_photograph_is_read_upright(tmp_path):
     assert np.abs(read(tmp_path / "a.jpg")[0].astype(int) - RAMP).max() <= 2
 
 
+def save_as(path: Path, format: str = "HEIF") -> np.ndarray:
+    """Save a photo of four colors, uint8 (3, 32, 32), which is returned, in a format that loses little of it."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.register_heif_opener()
+    colors = np.array([[[200, 40, 90], [10, 220, 30]], [[30, 60, 240], [128, 128, 128]]], np.uint8)
+    photo = colors.repeat(16, 0).repeat(16, 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(photo).save(path, format, quality=95)
+    return photo.transpose(2, 0, 1)
+
+
+@pytest.mark.parametrize(("name", "format"), [("a.heic", "HEIF"), ("a.avif", "AVIF"), ("a.jpg", "HEIF")])
+def test_photos_of_phones(tmp_path, name, format):
+    """Some have the name of a JPEG file."""
+    photo = save_as(tmp_path / "photos" / "cat" / name, format)
+    found = read_image(tmp_path / "photos" / "cat" / name)
+    centers = (slice(None), slice(8, None, 16), slice(8, None, 16))
+    assert found.shape == photo.shape and np.abs(found[centers].astype(int) - photo[centers]).max() < 12
+    with open(tmp_path / "photos" / "cat" / name, "rb") as file:
+        assert (read_image(file) == found).all()
+    save_as(tmp_path / "photos" / "dog" / name, format)
+    trained = load_dataset(str(tmp_path / "photos"), image_size=(3, 32, 32), split=0.5).train[np.arange(1)]
+    assert (trained[0] == found).all()
+
+
+@pytest.mark.parametrize("name", ["a.heic", "a.jpg"])
+def test_without_its_package_a_photo_of_a_phone_is_no_bad_row(tmp_path, monkeypatch, name):
+    """It would be skipped, and with it all of its class."""
+    place = tmp_path / "photos" / "cat" / name
+    save_as(place)
+    save_as(tmp_path / "photos" / "dog" / name)
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(MissingPackage) as missing:
+        load_dataset(str(tmp_path / "photos"), image_size=(3, 32, 32), split=0.5, skip_bad_rows=True).train[
+            np.arange(1)
+        ]
+    assert str(missing.value) == f"{place} needs pillow_heif; pip install 'hvdtrain[heif]'"
+    with pytest.raises(MissingPackage, match="the image needs pillow_heif"):
+        read_image(io.BytesIO(place.read_bytes()))
+
+
 def save_animation(path: Path) -> None:
     Image.fromarray(RAMP).save(path, save_all=True, append_images=[Image.fromarray(255 - RAMP)])
 
@@ -152,3 +195,30 @@ def test_what_cannot_be_read_right_is_rejected(tmp_path, save, reason):
     with pytest.raises(UserError, match=reason) as error:
         read(tmp_path / "a.gif")
     assert "\n" not in str(error.value)
+
+
+def test_a_photo_of_a_camera_with_a_preview_is_the_photo(tmp_path):
+    """Multi-picture JPEG."""
+    preview, photo = Image.new("L", (2, 2)), Image.fromarray(np.kron(RAMP, np.ones((8, 8), np.uint8)))
+    photo.save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[preview], quality=100)
+    assert np.abs(read(tmp_path / "a.jpg")[0].astype(int) - RAMP).max() <= 2
+
+
+def test_an_image_has_its_own_shape_or_one_that_exists(tmp_path):
+    Image.fromarray(RAMP).save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png").tolist() == [RAMP.tolist()]
+    assert read_image(str(tmp_path / "a.png"), [3, 2, 8]).shape == (3, 2, 8)
+    assert read_image(tmp_path / "a.png", (None, 2, 2)).shape == (1, 2, 2)
+    for shape in ((2, 4, 4), (4, 4), (3, 4, None)):
+        with pytest.raises(UserError, match="no image has the shape"):
+            read_image(tmp_path / "a.png", shape)
+
+
+@pytest.mark.parametrize("mode", ["P", "CMYK"])
+def test_numbers_of_a_palette_are_no_pixels(tmp_path, mode):
+    """Pillow gives them as an array where a data set returns such an image."""
+    reference = write_python(tmp_path / "data")
+    path = tmp_path / "data" / "mine.py"
+    code = f"import PIL.Image\nrows = [(PIL.Image.new('{mode}', (4, 4)), 0)] * 4\ndata = rows, rows, 1"
+    path.write_text(f"{path.read_text()}\n{code}\n")
+    rejected(reference.replace("map_style", "data"), f"is an image of mode {mode}; give image.convert('RGB')")
