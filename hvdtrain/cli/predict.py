@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,10 +14,12 @@ from hvdtrain.config.option import as_options, option, positional
 from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.datasets.formats.image_files import read_image
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.frameworks.trained import recorded_framework
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.networks.layers import Shape
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import removed
 from hvdtrain.system.command import exit_status
@@ -31,7 +35,7 @@ class PredictOptions:
     """A run's folder, of which the newest checkpoint is used, RUN/best for its best one (RUN/best:min:NAME by another
     metric), or a checkpoint."""
     files: tuple[Path, ...] = positional()
-    """Image files of any size (PNG, JPEG, GIF, BMP, TIFF, WebP, PPM), resized to the network's input."""
+    """Image files of any size (PNG, JPEG, GIF, BMP, TIFF, WebP, PPM, AVIF, HEIC), resized to the network's input."""
     framework: Literal["recorded", Framework] = option("recorded")
     """Framework to compute in; by default the one that wrote the checkpoint."""
     invert: bool = option(False)
@@ -53,17 +57,36 @@ def parser() -> OptionParser:
 
 @exit_status()
 def main(argv: list[str]) -> None:
-    """Print a line for each image; ends the process with an exit status if that fails."""
+    """Print a line for each image; ends the process with an exit status if that fails, or fails for some of them."""
     options = read_arguments(PredictOptions, PROGRAM, argv, removed.PREDICT)
     path, saved = checkpoints.newest(options.checkpoint)
     network = checkpoints.network(path, saved)
-    images = np.stack([read_image(path, network.input_shape, options.invert) for path in options.files])
+    read, images, skipped = _read(options.files, network.input_shape, options.invert)
     chosen = options.framework
     framework = recorded_framework(saved.framework, path) if chosen == "recorded" else chosen
-    for path, row in zip(options.files, probabilities(saved, network, images, framework), strict=True):
+    rows = probabilities(saved, network, np.stack(images), framework) if images else ()
+    for path, row in zip(read, rows, strict=True):
         best = np.argsort(-row)[: options.top]
         classes = (f"{printable(saved.classes[i])} {row[i]:.3f}" for i in best)
-        print(printable(str(path)), *classes, sep="\t")
+        print(printable(str(path)), *classes, sep="\t", flush=True)
+    for error in skipped:
+        print(f"skipped: {error}", file=sys.stderr)
+    if skipped:
+        raise UserError(
+            f"{len(skipped)} of {len(options.files)} file(s) cannot be read", "correct them, or leave them out"
+        )
+
+
+def _read(files: Sequence[Path], shape: Shape, invert: bool) -> tuple[list[Path], list[np.ndarray], list[UserError]]:
+    """The files that can be read, in their order, with their images; and what is wrong with the others."""
+    read, images, errors = [], [], []
+    for path in files:
+        try:
+            images.append(read_image(path, shape, invert))
+            read.append(path)
+        except UserError as error:
+            errors.append(error)
+    return read, images, errors
 
 
 def probabilities(saved: Checkpoint, network: ShapedNetwork, images: np.ndarray, framework: str) -> np.ndarray:

@@ -40,3 +40,13 @@ def test_a_run_moves_through_all_frameworks_which_predict_the_same(tmp_path):
         outputs[framework] = [line.split("\t") for line in output.splitlines() if "\t" in line]
     assert all(output == outputs[REFERENCE] for output in outputs.values())
     assert [line[1].split()[0] for line in outputs[REFERENCE]] == [digits.classes[label] for label in labels]
+    (tmp_path / "notes.txt").write_text("no image")
+    given = [files[0], "none.png", files[1], "notes.txt", files[0]]
+    status, output = command(tmp_path, "predict", str(folder), *given, "--framework", REFERENCE)
+    lines = output.splitlines()
+    assert status == 2 and [line.split("\t") for line in lines[:3]] == [outputs[REFERENCE][i] for i in (0, 1, 0)]
+    assert lines[3].startswith("skipped: none.png: cannot be read as an image ([Errno 2]")
+    assert lines[4].startswith("skipped: notes.txt: cannot be read as an image (its content")
+    assert lines[5:] == ["hvdtrain: 2 of 5 file(s) cannot be read; correct them, or leave them out"]
+    status, output = command(tmp_path, "predict", str(folder), "none.png")
+    assert status == 2 and output.splitlines()[-1].startswith("hvdtrain: 1 of 1 file(s) cannot be read")
