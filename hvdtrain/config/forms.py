@@ -54,6 +54,14 @@ class Betas:
         return cls(**_numbers(cls, text.split(":"), ("beta1", "beta2")))
 
 
+def check_name(text: str) -> None:
+    """Raise ValueError for a name of a run under which the commands that list runs would not find it."""
+    if "/" in text:
+        raise ValueError("contains /, but lists of runs show only the folders that are directly in one")
+    if text.startswith("."):
+        raise ValueError("begins with a dot, and lists of runs leave out such folders")
+
+
 class Method(NamedTuple):
     """A method, as --compression names it: how much of a gradient ranks send to each other."""
 

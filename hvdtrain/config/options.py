@@ -19,6 +19,7 @@ from hvdtrain.config.forms import (
     Schedule,
     Split,
     StepRange,
+    check_name,
     parse_image_size,
     parse_method,
 )
@@ -46,6 +47,7 @@ SPLIT = "TRAIN/VALIDATION/TEST, such as 0.8/0.1/0.1, or for data with a test par
 SCHEDULE = "constant, step:FACTOR:EPOCHS, cosine, polynomial:POWER or onecycle:SHARE"
 COMPRESSION = f"none, fp16, bf16, int8, or powersgd:R with a rank R from 1 to {MAX_RANK}, such as 2"
 INTERVALS = "steps, such as 100, or seconds, such as 60s"
+NAME = "a name such as first; --runs says which folder it is in"
 SCORE = "max:NAME or min:NAME with the name of a metric, such as min:perplexity, or min:loss"
 STEPS = f"two numbers of steps, such as 100:110, of at most {MAX_RANGE} steps"
 
@@ -229,7 +231,9 @@ class RuntimeOptions:
         Path("runs"), RUN, is_place=True, per_rank=True, in_sweep="the runs are in its own folder: use --output"
     )
     """Folder that contains all runs."""
-    name: str = option("", RUN, is_place=True, in_sweep="it names each trial's run by its options")
+    name: str = option(
+        "", RUN, is_place=True, in_sweep="it names each trial's run by its options", parse=check_name, form=NAME
+    )
     """Name of this run's folder; by default data, framework, strategy, number of ranks and time."""
     resume: Path | None = option(None, RUN, is_place=True, in_sweep="it resumes trials by itself")
     """Run folder, its best checkpoint (RUN/best), or a checkpoint to resume; recorded options become the defaults. auto

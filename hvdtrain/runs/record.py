@@ -17,13 +17,14 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import to_record
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Learner
-from hvdtrain.runs import metrics
-from hvdtrain.runs.lock import trained_by_this_program
+from hvdtrain.runs import abandoned, metrics
+from hvdtrain.runs.lock import RunLock, trained_by_this_program
 from hvdtrain.runs.records import read
 from hvdtrain.system import arithmetic, credentials, rank_info, resources, stacks
 from hvdtrain.system.files import read_json, write_all_atomically, write_atomically
 from hvdtrain.system.python_files import is_reference, is_script
 from hvdtrain.system.run_end import RunEnd, how_to_resume, run_id
+from hvdtrain.system.start_folder import from_start
 from hvdtrain.system.text import to_json
 
 THREAD_SETTINGS = (
@@ -79,17 +80,25 @@ def _names(runtime: RuntimeOptions, default: str = "") -> Iterator[str]:
         yield from (f"{name}-{number}" for number in itertools.count(2))
 
 
-def create_folder(config: Config, runtime: RuntimeOptions, size: int) -> Path:
-    """Create the folder of a new run; without --name, one that no other job of the same second has.
+def create_folder(config: Config, runtime: RuntimeOptions, size: int, lock: RunLock) -> Path:
+    """Create the folder of a new run, and acquire its lock; without --name, one that no other job of this second has.
 
-    size: number of ranks. Raises UserError if the folder of that name exists, or cannot be created.
+    A run of that name that has ended before its first step is replaced.
+    size: number of ranks. Raises UserError if there is another run of that name, or the folder cannot be created.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     default = f"{_trained(config)}-{config.framework}-{config.strategy}-np{size}-{stamp}"
     for folder in (runtime.runs / name for name in _names(runtime, default)):
         with _reporting(folder), contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
+            lock.acquire(folder)
             return folder
+    with _reporting(folder):
+        if abandoned.is_abandoned(folder):
+            lock.acquire(folder)
+            if abandoned.is_abandoned(folder):  # still: until now another job may have trained it
+                abandoned.clear(folder)
+                return folder
     raise UserError(f"{folder} exists", f"choose another --name{how_to_resume(folder, ', or ')}")
 
 
@@ -97,7 +106,10 @@ def _trained(config: Config) -> str:
     """What a run is named after: its task, its script, or the data of a network."""
     if is_reference(config.model):
         return config.model.rpartition(":")[2]
-    return Path(config.model).stem if is_script(config.model) else Path(config.data).name
+    if is_script(config.model):
+        return Path(config.model).stem
+    # Of `..` its name, and none that begins with a dot: lists leave out such folders.
+    return Path(os.path.abspath(from_start(config.data))).name.lstrip(".") or "data"
 
 
 @contextlib.contextmanager

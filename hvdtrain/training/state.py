@@ -120,8 +120,7 @@ def _open(run: RunContext) -> tuple[Path, Path | None, Checkpoint | None, Starti
         _check_saved(run, path, saved)
     weights = None if path else starting_weights.read(run.config, run.learner)
     if not folder:
-        folder = record.create_folder(run.config, runtime, run.group.size)
-        lock.acquire(folder)
+        folder = record.create_folder(run.config, runtime, run.group.size, lock)
     return folder, path, saved, weights
 
 

@@ -67,6 +67,8 @@ def test_what_a_text_means(kind, text, expected):
         ({"image_size": "8"}, "is not an image size; give HEIGHTxWIDTH"),
         *(({"score": text}, "does not say whether") for text in ("accuracy", "max", "min:", "best:f1")),
         *(({"timeline": text}, "is not FIRST:LAST") for text in ("5", "a:b", ":5", "١:٥", "1:" + "9" * 5000)),
+        *(({"name": text}, "contains /, but lists of runs show only") for text in ("a/b", "/a", "a/", "../a", "..//")),
+        *(({"name": text}, "begins with a dot, and lists of runs") for text in (".", "..", ".first")),
         ({"timeline": "7:7"}, "has 0 steps; give two numbers"),
         ({"timeline": "0:1001"}, "has 1001 steps"),
         ({"compression": "zip"}, "not a method of compression; give none, fp16"),

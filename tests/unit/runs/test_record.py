@@ -3,16 +3,25 @@
 import json
 import math
 import re
+import shutil
+import subprocess
+import sys
+import time
 import warnings
 
 import numpy as np
 import pytest
 from support.fake_learner import numbered, use_fakes
+from support.in_process import train_here
+from support.run_folders import write_beat, write_log, write_records, write_run
 
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.errors import UserError
+from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs import metrics, plots, record
+from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.plots import MIN_ACCURACY_SPAN, plot_metrics, widened
+from hvdtrain.runs.run import RecordedRun
+from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import to_json
 from hvdtrain.training.train import train
 
@@ -24,16 +33,119 @@ def strict(text):
 
 def test_unnamed_runs_of_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(record.time, "strftime", lambda _: "20260131-120000")
-    names = [record.create_folder(Config(), RuntimeOptions(runs=tmp_path), 2).name for _ in range(3)]
+    names = [record.create_folder(Config(), RuntimeOptions(runs=tmp_path), 2, RunLock()).name for _ in range(3)]
     first = "digits-torch-horovod-np2-20260131-120000"
     assert names == [first, f"{first}-2", f"{first}-3"]
 
 
-def test_named_run_needs_a_new_folder(tmp_path):
-    runtime = RuntimeOptions(runs=tmp_path, name="run")
-    assert record.create_folder(Config(), runtime, 1) == tmp_path / "run"
-    with pytest.raises(UserError, match="run exists; choose another --name"):
-        record.create_folder(Config(), runtime, 1)
+@pytest.mark.parametrize(("data", "name"), [("..", "photos"), (".cache/", "cache"), ("/", "data"), (".", "more")])
+def test_an_unnamed_run_is_listed(tmp_path, monkeypatch, data, name):
+    """Lists leave out names that begin with a dot."""
+    monkeypatch.setattr(record, "from_start", (tmp_path / "photos" / "more").joinpath)
+    folder = record.create_folder(Config(data=data), RuntimeOptions(runs=tmp_path), 2, RunLock())
+    assert folder.name.startswith(f"{name}-torch-")
+
+
+def write_start(folder):
+    """What a run of two ranks has written before its first step."""
+    write_run(folder)
+    write_log(folder, 0, "begins")
+    for rank in range(2):
+        write_beat(folder, rank, step=0, rows=0)
+    (folder / "metrics.jsonl").touch()
+    RunEnd.of_exception(ValueError("of the model")).write(folder)
+    with RunLock() as lock:
+        lock.acquire(folder)
+
+
+LEFT = {
+    "empty": lambda folder: shutil.rmtree(folder) or folder.mkdir(),
+    "failed": lambda folder: None,
+    "killed": lambda folder: (folder / "end.json").unlink(),
+    "survives": lambda folder: metrics.MetricsWriter(folder).write("members", 0, number=1),
+}
+"""What of a run that has made no step, so that its name is free."""
+TRAINED = {
+    "a file of somebody's": lambda folder: (folder / "notes.txt").touch(),
+    "no run": lambda folder: (folder / "lock-1.json").unlink(),
+    "rows": lambda folder: write_beat(folder, 1, step=0, rows=64),
+    "a damaged heartbeat": lambda folder: (folder / "heartbeats" / "rank-1.json").write_text("{"),
+    "a logged step": lambda folder: write_records(folder, 5),
+    "an evaluation": lambda folder: metrics.MetricsWriter(folder).write("test", 0, loss=1.0),
+    "a step at which it failed": lambda folder: RunEnd.of_exception(TrainingError("nan", step=3)).write(folder),
+    "a checkpoint that was begun": lambda folder: (folder / "checkpoints" / ".unfinished").mkdir(parents=True),
+    "a result": lambda folder: (folder / "result.json").write_text("{}"),
+    "the end": lambda folder: RunEnd("finished").write(folder),
+}
+"""What is never removed."""
+
+
+@pytest.mark.parametrize("left", [*LEFT, *TRAINED])
+def test_only_a_run_without_a_step_gives_its_name_free(tmp_path, left):
+    runtime, folder = RuntimeOptions(runs=tmp_path, name="run"), tmp_path / "run"
+    write_start(folder)
+    (LEFT | TRAINED)[left](folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with RunLock() as lock:
+        if left in LEFT:
+            assert record.create_folder(Config(), runtime, 1, lock) == folder
+            assert [path.name for path in folder.iterdir()] == ["lock-2.json" if before else "lock-1.json"]
+        else:
+            with pytest.raises(UserError, match="run exists; choose another --name"):
+                record.create_folder(Config(), runtime, 1, lock)
+            assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_name_of_a_run_that_has_just_begun_is_taken(tmp_path):
+    """Its lock says so, in another process."""
+    write_start(folder := tmp_path / "run")
+    holder = "from pathlib import Path; from hvdtrain.runs.lock import RunLock; RunLock().acquire(Path('run')); input()"
+    with subprocess.Popen([sys.executable, "-c", holder], cwd=tmp_path, stdin=subprocess.PIPE) as process:
+        while not (folder / "lock-2.json").exists() or not (folder / "lock-2.json").read_bytes():
+            time.sleep(0.02)
+        with pytest.raises(UserError, match=f"run is in use by process {process.pid}"):
+            record.create_folder(Config(), RuntimeOptions(runs=tmp_path, name="run"), 1, RunLock())
+        assert (folder / "config.json").exists()
+        process.communicate(b"\n")
+
+
+FAILS = """
+import numpy as np, torch
+
+class Task:
+    def __init__(self, fails: bool = True):
+        self.fails, self.calls = fails, 0
+
+    def data(self):
+        rows = np.zeros((8, 3), np.float32), np.zeros(8, np.int64)
+        return rows, rows
+
+    def model(self):
+        task = self
+
+        class Model(torch.nn.Linear):
+            def forward(self, inputs):
+                task.calls += 1
+                if task.fails and task.calls > 2:  # not where training tries the model out, but in its first step
+                    raise ValueError("of the model")
+                return super().forward(inputs)
+
+        return Model(3, 2)
+"""
+
+
+@pytest.mark.needs("torch")
+def test_a_task_that_fails_in_its_first_step_is_corrected_under_the_same_name(tmp_path):
+    (tmp_path / "task.py").write_text(FAILS)
+    given = ("--model", "task.py:Task", "--epochs", "1")
+    with pytest.raises(ValueError, match="of the model"):
+        train_here(tmp_path, "torch", *given)
+    failed = RecordedRun(tmp_path / "runs" / "run")
+    assert failed.end.reason == "ValueError: of the model" and failed.config.id
+    folder = train_here(tmp_path, "torch", *given, "--arg", "fails=False")
+    assert RunEnd.read(folder).status == "finished" and not list(folder.glob("config-*.json"))
+    with pytest.raises(UserError, match="run exists; choose another --name, or resume from step"):
+        train_here(tmp_path, "torch", *given)
 
 
 def test_numbers_that_json_does_not_have_become_null():

@@ -18,6 +18,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import FolderLost, Stopped, TrainingError, UserError, WriteError, WrongBits
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import console
+from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.record import create_folder
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.training import audit, process, result
@@ -79,6 +80,7 @@ def test_a_resume_is_offered_only_where_a_whole_checkpoint_is(tmp_path, monkeypa
     """Also by the message of a name that is taken; `test_run.py` has the launcher's."""
     folder = tmp_path / "run"
     folder.mkdir()
+    (folder / "notes.txt").touch()  # else a new run of that name takes its place
     if saved:
         path = save_checkpoint(folder / "checkpoints", position=Position(step=3))
     if saved == "damaged":
@@ -93,7 +95,7 @@ def test_a_resume_is_offered_only_where_a_whole_checkpoint_is(tmp_path, monkeypa
     monkeypatch.setattr(console, "log_to_file", lambda *_: None)
     process._report(0, Failure.of_exception(error), 0.0)
     with pytest.raises(UserError, match="run exists; choose another --name") as taken:
-        create_folder(Config(), RuntimeOptions(runs=tmp_path, name="run"), 1)
+        create_folder(Config(), RuntimeOptions(runs=tmp_path, name="run"), 1, RunLock())
     for text in (capsys.readouterr().err, str(taken.value)):
         assert ("--resume" in text) == text.strip().endswith(f"resume from step 3 with --resume {folder}")
         assert ("--resume" in text) == (saved == "whole"), text
