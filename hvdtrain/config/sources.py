@@ -18,7 +18,7 @@ from hvdtrain.config.options import AUTO_RESUME, RECIPES, Config, Framework, Run
 from hvdtrain.config.score import CHOICE
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed
-from hvdtrain.system.checkpoint_folder import run_of_best
+from hvdtrain.system.checkpoint_folder import check_there, run_of_best
 from hvdtrain.system.files import read_json, read_toml
 from hvdtrain.system.python_files import class_remedy, is_reference, is_script
 from hvdtrain.system.start_folder import from_start
@@ -98,6 +98,7 @@ def reading_record(where: str, remedy: str = REMEDY) -> Iterator[None]:
 
 def recorded(path: Path) -> Config:
     """The options of the run at `path`, its folder or a checkpoint in it. Raises UserError if they are not readable."""
+    check_there(path, "resume")
     with reading_record(f"--resume {path}"):
         return from_record(read_json(run_folder(path) / "config.json")["config"])
 

@@ -30,7 +30,6 @@ from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs.best import best_checkpoints, choice_of
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import (
-    BEST,
     FILES,
     MANIFEST,
     OPTIMIZER,
@@ -44,7 +43,7 @@ from hvdtrain.system.checkpoint_folder import (
 from hvdtrain.system.files import Damaged, read_limited
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.resources import memory_bytes
-from hvdtrain.system.text import did_you_mean, printable
+from hvdtrain.system.text import printable
 
 __all__ = ["FILES", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
 
@@ -295,16 +294,16 @@ def newest(path: Path) -> tuple[Path, Checkpoint]:
     path: that folder, or `best` below it for the whole one of the best score (`runs.best`). Damaged ones are logged.
     Raises UserError if none is whole.
     """
+    checkpoint_folder.check_there(path)
     candidates = _candidates(path)
     for candidate in candidates:
         try:
             return candidate, load(candidate)
         except Damaged as error:
             log.warning("damaged checkpoint: %s", error)
-    meant = "" if os.path.lexists(path) else did_you_mean(path.name, [BEST])
+    damaged = f" ({len(candidates)} damaged)" if candidates else ""
     raise UserError(
-        f"{path}: no intact checkpoint there ({len(candidates)} damaged){meant}",
-        "give a run's folder or one of its checkpoints",
+        f"{path}: no intact checkpoint there{damaged}", "give a run that has one, or one of its checkpoints"
     )
 
 
@@ -328,6 +327,7 @@ def run_to_continue(path: Path) -> Path | None:
     That is a run that is named by its folder, or by its newest checkpoint. Raises UserError for a figure of
     `RUN/best:FIGURE` that was not measured.
     """
+    checkpoint_folder.check_there(path, "resume")
     run = checkpoint_folder.run_of(path)
     if not run:
         return path

@@ -5,6 +5,7 @@ Each checkpoint continues the newest whole one before it. The launcher reads thi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
+from hvdtrain.errors import UserError
 from hvdtrain.system.files import Damaged, decoded, open_regular, read_limited, read_record
+from hvdtrain.system.text import did_you_mean, printable
 
 MANIFEST, STATE = "manifest.json", "state.json"
 WEIGHTS, OPTIMIZER = "weights", "optimizer"
@@ -22,6 +25,8 @@ FILES = ("weights.safetensors", "optimizer.safetensors", STATE)
 BEST = "best"
 """In a run's folder, the name by which users mean its best checkpoint; there is no file of it. After a colon it may say
 by which figure: `best:min:perplexity`."""
+RUNS = Path("runs")
+"""The folder of all runs, unless --runs says another."""
 MAX_BYTES = 1 << 28
 """The largest JSON file that is read, in bytes; those of the largest built-in network have less than 1 MB."""
 MAX_FILES = 10_000
@@ -183,6 +188,25 @@ def run_of_best(path: Path) -> Path | None:
 def run_of(path: Path) -> Path | None:
     """The run of the checkpoint that `path` names: `RUN/best` or the checkpoint's folder; None for another path."""
     return run_of_best(path) or (path.absolute().parent.parent if os.path.isfile(path / MANIFEST) else None)
+
+
+def check_there(path: Path, option: str = "") -> None:
+    """Raise UserError if `path` names no folder, and no best checkpoint of a run. option: whose value it is."""
+    if os.path.lexists(path) or run_of_best(path):
+        return
+    hint = did_you_mean(path.name, [BEST]) if os.path.isdir(path.parent / "checkpoints") else meant(path)
+    reason = f"{f'--{option} ' if option else ''}{path}: no such folder{hint}"
+    raise UserError(reason, "give the folder of a run, RUN/best, or one of its checkpoints", option=option)
+
+
+def meant(path: Path) -> str:
+    """` (did you mean X?)` if a folder next to `path`, or of a run, has a name like its; else an empty string."""
+    for folder in (path.parent, RUNS):
+        with contextlib.suppress(OSError):  # a folder that is missing, or may not be listed
+            names = [child.name for child in folder.iterdir() if os.path.isdir(child)]
+            if hint := did_you_mean(path.name, names, "" if folder == path.parent else f"{RUNS}/"):
+                return printable(hint)
+    return ""
 
 
 def next_number(folder: Path) -> int:

@@ -18,10 +18,10 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` (did you mean X?)` if one of the known names is close to `name`, else an empty string."""
+def did_you_mean(name: str, known: Iterable[str], place: str = "") -> str:
+    """` (did you mean X?)` if one of the known names is close to `name`, else an empty string. place: before X."""
     close = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    return f" (did you mean {place}{close[0]}?)" if close else ""
 
 
 def last_line(text: str) -> str:

@@ -81,7 +81,7 @@ def choose(folder: Path, first: int | None = None, last: int | None = None, stra
             raise UserError(reason, "give by --from and --to a part with the same options")
     model = record.text("model")
     if record.is_user_code and not is_reference(model):
-        remedy = f"resume it there with --max-steps {last}, and compare the hashes by hvdtrain report"
+        remedy = f"train there with --max-steps {last}, and compare the hashes by hvdtrain report"
         raise UserError(f"{folder} was trained by {model}, which only its own program can repeat", remedy)
     try:
         config = from_record(record.options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import time
@@ -18,9 +17,9 @@ from hvdtrain.runs.metrics import HAPPENED, MAX_NAME, NAME, MetricsReader, metri
 from hvdtrain.runs.records import RunResult, shown
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.search import find_runs
-from hvdtrain.system.checkpoint_folder import run_of
+from hvdtrain.system.checkpoint_folder import RUNS, meant, run_of
 from hvdtrain.system.files import changed_at_ns
-from hvdtrain.system.text import did_you_mean, finite_number, printable
+from hvdtrain.system.text import finite_number, printable
 from hvdtrain.views.run_state import (
     RankView,
     RankWatch,
@@ -31,8 +30,6 @@ from hvdtrain.views.run_state import (
     with_remarks,
 )
 
-RUNS = Path("runs")
-"""The default folder of runs."""
 POLL_S = 0.5
 SECOND_LOOK_S = 0.7
 """After this time a heartbeat of a living rank has changed."""
@@ -218,16 +215,7 @@ def chosen_run(path: Path) -> Path:
         if os.path.isdir(place):
             return newest_run(place)
     name = printable(str(path))
-    raise UserError(f"{name}: no such folder{_meant(path)}", "give a run's folder, or one that contains runs")
-
-
-def _meant(path: Path) -> str:
-    for folder in (path.parent, RUNS):
-        with contextlib.suppress(OSError):  # a folder that is missing, or may not be listed
-            hint = did_you_mean(path.name, [child.name for child in folder.iterdir() if os.path.isdir(child)])
-            if hint:
-                return printable(hint)
-    return ""
+    raise UserError(f"{name}: no such folder{meant(path)}", "give a run's folder, or one that contains runs")
 
 
 def awaited_run(path: Path, say: Callable[[str], None]) -> Path:

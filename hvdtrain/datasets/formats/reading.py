@@ -40,7 +40,7 @@ IMAGE_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif"),
     *HEIF_SUFFIXES,
 )
-CHANGED = "leave the data as it is while a job trains on it, and resume with that of the run"
+CHANGED = "leave the data as it is while a job trains on it"
 READABLE = "check the path and its permissions"
 
 

@@ -134,7 +134,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         if _trained(self._optimizer, self._model) != self._trained:
             raise UserError(
                 "step(): the parameters that require gradients are not those of setup()",
-                "freeze and unfreeze before it; to change that, resume a checkpoint with a changed script",
+                "freeze and unfreeze before it, in a run of its own for each phase",
             )
         self._is_stepping = True
         self._optimizer.zero_grad()

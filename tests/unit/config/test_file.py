@@ -64,7 +64,7 @@ INVALID = [
     ('name = "a\\u0000"', "the value of name has a null character; remove it"),
     (b'name = "\xff"', "is not TOML in UTF-8"),
     ("#" * (1 << 15) + "#", "cannot be read (larger than 32 KiB)"),
-    ('resume = "nowhere"', "--resume nowhere: no valid config.json of a run there"),
+    ('resume = "nowhere"', "--resume nowhere: no such folder"),
     ('framework = "mxnet"', "--framework mxnet: program trains in torch; use python -m hvdtrain.mxnet_lenet"),
 ]
 

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from support.errors import refused
 from support.untrusted import rewrite, save_checkpoint
 
+from hvdtrain.config import sources
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import OptimizerState, Position
 from hvdtrain.runs import best, checkpoints
@@ -114,6 +115,27 @@ def test_best_names_the_best_whole_checkpoint(run):
     best.mkdir()  # a folder of that name is what it is
     with pytest.raises(UserError, match="no intact checkpoint"):
         checkpoints.newest(best)
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("runs/nope", ""),
+        ("runs/frist", " (did you mean first?)"),
+        ("first", " (did you mean runs/first?)"),
+        ("runs/first/bets", " (did you mean best?)"),
+        ("runs/nope/best", ""),
+        ("x" * 5000, ""),
+    ],
+)
+def test_a_folder_that_is_not_there(tmp_path, monkeypatch, path, hint):
+    """Also where Python gives it: no folder is made, and no lock tried."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "first" / "checkpoints").mkdir(parents=True)
+    for call in (checkpoints.newest, checkpoints.run_to_continue, sources.recorded):
+        error = refused(lambda call=call: call(Path(path)), f"{path}: no such folder{hint}; give the folder of a run, ")
+        assert error.option == ("" if call is checkpoints.newest else "resume")
+    refused(lambda: checkpoints.newest(Path("runs/first")), "runs/first: no intact checkpoint there; give a run")
 
 
 def test_scores_of_another_figure_are_not_compared(run):

@@ -15,6 +15,7 @@ from support.untrusted import save_checkpoint
 
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.datasets.formats.reading import CHANGED, DataChanged
 from hvdtrain.errors import FolderLost, Stopped, TrainingError, UserError, WriteError, WrongBits
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import console
@@ -70,6 +71,7 @@ ERRORS = {
     "any": lambda folder: TrainingError("loss is not finite"),
     "user's": lambda folder: KeyError("x"),
     "interrupted": lambda folder: KeyboardInterrupt(),
+    "data": lambda folder: DataChanged("a.png changed during training", CHANGED),
     "gone": lambda folder: FolderLost("another job has it"),
 }
 

@@ -146,7 +146,7 @@ def test_a_run_is_found_by_its_name(tmp_path):
         write_finished(tmp_path / "runs" / name)
     for given, found in ((["first"], "first"), (["runs/first"], "first"), ([], "second")):
         assert f"finished  {found}" in command(tmp_path, "show", *given)[1]
-    assert "frist: no such folder (did you mean first?)" in command(tmp_path, "show", "frist")[1]
+    assert "frist: no such folder (did you mean runs/first?)" in command(tmp_path, "show", "frist")[1]
 
 
 def test_differences(tmp_path):
