@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import itertools
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,7 @@ from hvdtrain.datasets.formats.reading import (
     fingerprint,
     wrap_errors,
 )
-from hvdtrain.datasets.rows import CheckedRows, ImagesAndLabels, LoadedSources
+from hvdtrain.datasets.rows import MAX_FIRST, CheckedRows, ImagesAndLabels, LoadedSources, RowError
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.networks.layers import Shape, text
 from hvdtrain.system.text import printable
@@ -44,6 +45,7 @@ GRAY = ("1", "L", "LA", "La", "I", *SIXTEEN_BITS)
 """Pillow's modes without color."""
 REMEDY = f"give one image of {', '.join((*FORMATS, HEIF))}"
 ImageFile = str | os.PathLike[str] | BinaryIO
+MOVE = "move the folder elsewhere"
 TEST_FOLDERS = ("test", "val")
 MAX_SUFFIXES = 3
 """Of files that are no images, in a message."""
@@ -165,6 +167,20 @@ class ImageFolder(CheckedRows):
         for part in (self, *others):
             part._in_color = is_color
 
+    def check_classes(self) -> None:
+        """Raise UserError for a class of which no image can be read, where those that cannot are skipped."""
+        ends = np.cumsum(np.bincount(self.labels)).tolist() if self.skip else ()
+        for first, end in itertools.pairwise((0, *ends)):
+            for row in range(first, min(end, first + MAX_FIRST)):
+                try:
+                    self._valid_row(row)
+                    break
+                except RowError as error:
+                    reason = error.reason
+            else:
+                folder = os.path.dirname(self.where(first))
+                raise UserError(f"{folder}: no image of this class can be read, such as {reason}", MOVE)
+
     def _path(self, row: int) -> bytes:
         return self._part + b"/" + bytes(self._paths[row])
 
@@ -226,6 +242,7 @@ def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -
     if not any(len(found.paths) for found in tested_on):
         raise UserError(f"{test}: holds no image", "put images to test with there")
     train_rows = ImageFolder(f"{name}: train", train, trained, skip, resized)
+    train_rows.check_classes()
     test_rows = ImageFolder(f"{name}: {test.name}", test, tested_on, skip, resized)
     train_rows.take_colors_of_first(test_rows)
     return LoadedSources(train_rows, test_rows, tuple(map(printable, classes)))
@@ -238,7 +255,11 @@ def load_class_folders(name: str, folder: Path, skip: bool, resized: ImageSize) 
     if not classes:
         raise UserError(f"{folder}: has no folders of images", "give it a folder of images for each class")
     rows = ImageFolder(name, folder, [scanned[label] for label in classes], skip, resized)
+    rows.check_classes()
     if empty := [label for label in scanned if label not in classes]:
+        if len(classes) == 1:
+            reason = f"{folder}: only {printable(classes[0])} holds images, and {printable(', '.join(empty))} none"
+            raise UserError(reason, "add images, or remove the folders without")
         rows.advice += (f"{name}: {len(empty)} folder(s) without images are ignored: {printable(', '.join(empty))}",)
     rows.take_colors_of_first()
     return LoadedSources(rows, None, tuple(map(printable, classes)))
@@ -291,4 +312,4 @@ def _check_suffixes(folder: Path, images: Iterable[bytes], ignored: collections.
     if ignored and not first:
         suffixes = printable(", ".join(sorted(ignored)[:MAX_SUFFIXES]))
         reason = f"{printable(str(folder))}: none of its {ignored.total()} file(s) is read as an image ({suffixes})"
-        raise UserError(reason, f"save them as one of {', '.join(IMAGE_SUFFIXES)}, or move the folder elsewhere")
+        raise UserError(reason, f"save them as {', '.join(IMAGE_SUFFIXES)}, or {MOVE}")

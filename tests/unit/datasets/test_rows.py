@@ -221,7 +221,7 @@ def test_classes_of_both_parts_are_the_same(tmp_path):
     assert "1 file(s) are ignored" in advice
     for path in (pictures := folder / "train" / "cat").glob("*.png"):
         path.rename(path.with_suffix(".cr2"))
-    rejected(folder, f"{pictures}: none of its 5 file(s) is read as an image (.cr2, .txt); save them as one of .png")
+    rejected(folder, f"{pictures}: none of its 5 file(s) is read as an image (.cr2, .txt); save them as .png")
     (folder / "train" / "cat" / "more").mkdir()
     rejected(folder, "cat/more: a folder in the folder of a class")
     shutil.rmtree(folder / "train" / "cat")
@@ -232,6 +232,30 @@ def test_classes_of_both_parts_are_the_same(tmp_path):
     shutil.rmtree(folder / "train")
     (folder / "train").mkdir()
     rejected(folder, "has no folders of images")
+
+
+def test_no_class_is_lost_with_bad_rows(tmp_path):
+    """With --on-bad-row skip all its rows would have weight 0."""
+    folder = write_images(tmp_path / "data")
+    bees = sorted((folder / "train" / "bee").iterdir())
+    for path in bees[:-1]:
+        path.write_bytes(b"")
+    assert load_dataset(str(folder), skip_bad_rows=True).classes == CLASSES
+    bees[-1].write_bytes(bees[-1].read_bytes()[:60])
+    reason = f"{folder}/train/bee: no image of this class can be read, such as {bees[-1]} (row 7): cannot be read"
+    rejected(folder, reason, skip_bad_rows=True)
+    assert load_dataset(str(folder)).train.forms  # the job ends with the first of these rows
+
+
+def test_one_class_and_empty_folders_are_a_mistake(tmp_path):
+    folder = write_images(tmp_path / "data") / "train"
+    for label in CLASSES[1:]:
+        shutil.rmtree(folder / label)
+        (folder / label).mkdir()
+    rejected(folder, f"{folder}: only ape holds images, and bee, cat none", split=0.5)
+    for label in CLASSES[1:]:
+        (folder / label).rmdir()
+    assert load_dataset(str(folder), split=0.5).classes == CLASSES[:1]
 
 
 @pytest.mark.parametrize("kind", ["npy", "images"])
