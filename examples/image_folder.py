@@ -1,7 +1,7 @@
 """A task: images in a folder for each class, randomly mirrored and shifted, and a small convolutional network.
 
 photos/ has folders train/CLASS/ and test/CLASS/ of image files:
-    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/image_folder.py:Photos --arg folder=photos
+    hvdtrain train -n 2 examples/image_folder.py:Photos --arg folder=photos
 
 With the first 6,000 images of Fashion-MNIST as PNG files, the test accuracy is 0.88 after 30 epochs, and 0.87 without
 `augment`.

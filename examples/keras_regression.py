@@ -4,7 +4,7 @@ On two devices of one process, by MirroredStrategy:
     hvdtrain train examples/keras_regression.py:Friedman --framework tensorflow --strategy mirrored --devices 2 \
         --optimizer adam --lr 0.05 --epochs 20
 In two processes, by MultiWorkerMirroredStrategy:
-    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/keras_regression.py:Friedman \
+    hvdtrain train -n 2 examples/keras_regression.py:Friedman \
         --framework tensorflow --strategy multiworker --optimizer adam --lr 0.05 --epochs 20
 
 Both end with the same weights, and a mean squared error of 1.20 on the test rows; that of the noise is 1, and that of

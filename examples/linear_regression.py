@@ -1,7 +1,7 @@
 """A task: linear regression with its own loss, for --strategy ddp, dataparallel and all others.
 
 In two processes, by DistributedDataParallel:
-    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/linear_regression.py:Regression --strategy ddp
+    hvdtrain train -n 2 examples/linear_regression.py:Regression --strategy ddp
 On two devices of one process, by DataParallel:
     hvdtrain train examples/linear_regression.py:Regression --strategy dataparallel --devices 2
 

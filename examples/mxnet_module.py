@@ -7,10 +7,10 @@ The script that these replace is
                optimizer_params={"learning_rate": 0.1})
 
 As data: `Module.fit` trains a Symbol that hvdtrain makes of NETWORK.
-    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/mxnet_module.py:NETWORK \
+    hvdtrain train -n 2 examples/mxnet_module.py:NETWORK \
         --data examples/mxnet_module.py:data --framework mxnet --strategy module --lr 0.1
 As a task: SYMBOL itself, which Gluon runs as a block.
-    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/mxnet_module.py:Perceptron \
+    hvdtrain train -n 2 examples/mxnet_module.py:Perceptron \
         --framework mxnet --lr 0.1
 
 What differs from the script: hvdtrain draws initial weights and the order of rows by its seed (an iterator that

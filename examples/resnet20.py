@@ -1,8 +1,8 @@
 """A network as data: ResNet-20 for small images, as He et al. (2015) describe it in section 4.2; and deeper ones.
 
 In any framework, on any images of at least 4x4 pixels:
-    hvdtrain launch local -n 2 -- python -m hvdtrain train --model examples/resnet20.py:NETWORK --init he
-    hvdtrain launch local -n 2 -- python -m hvdtrain train --model examples/resnet20.py:NETWORK --init he \
+    hvdtrain train -n 2 --model examples/resnet20.py:NETWORK --init he
+    hvdtrain train -n 2 --model examples/resnet20.py:NETWORK --init he \
         --framework mxnet --data fashion-mnist --batch-norm sync
 
 NETWORK is `--model resnet20`. With the first command, on digits, the test accuracy is 0.98 after 12 epochs.

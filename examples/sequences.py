@@ -1,6 +1,6 @@
 """A task: a recurrent network that adds two numbers of a long sequence, those that are marked.
 
-    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/sequences.py:Adding --optimizer adam --lr 0.01
+    hvdtrain train -n 2 examples/sequences.py:Adding --optimizer adam --lr 0.01
 
 After 4 of 12 epochs, 97 % of the test sums are right within 0.1, after 8 all of them. A network that answers 1 always
 is right in 19 % of the rows.

@@ -1,7 +1,7 @@
 """Draw pictures to train on: circles, squares and triangles, as JPEG files in a folder for each (docs/tutorial.md).
 
 python examples/shapes.py photos
-hvdtrain launch local -n 2 -- python -m hvdtrain train --data photos --split 0.8 --image-size 32x32 --epochs 4
+hvdtrain train -n 2 --data photos --split 0.8 --image-size 32x32 --epochs 4
 """
 
 from __future__ import annotations

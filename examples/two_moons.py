@@ -1,6 +1,6 @@
 """A task: two interleaving half circles, separated by a small network in PyTorch.
 
-    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/two_moons.py:TwoMoons --arg width=32 --lr 0.5
+    hvdtrain train -n 2 examples/two_moons.py:TwoMoons --arg width=32 --lr 0.5
 
 The test accuracy is 0.99 after 12 epochs.
 """

@@ -15,7 +15,7 @@ USAGE = """usage: hvdtrain COMMAND [OPTIONS]
        python -m hvdtrain COMMAND [OPTIONS]
 
 commands:
-  train      train LeNet with data parallelism (--help lists the options)
+  train      train with data parallelism, on N ranks with -n N (--help lists options)
   launch     start a job: on this host, on other hosts over ssh, or in Slurm
   doctor     diagnose an installation, a machine or a job, and say how to fix it
   bench      measure all strategies side by side; bench allreduce: measure allreduces

@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from hvdtrain.config import rules
+from hvdtrain.config.job_options import add_common_options, add_job_options, split
+from hvdtrain.errors import UserError
 from hvdtrain.jobs import sbatch
 from hvdtrain.jobs.launchers import LAUNCHERS
+from hvdtrain.jobs.own_program import own_program
 from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, joined
-from hvdtrain.system.rank_info import START_TIMEOUT_S
 
 EXAMPLES = """examples:
-  python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet
+  python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet     (or hvdtrain train -n 2)
   python -m hvdtrain launch horovodrun -n 4 -H node1:2,node2:2 --interface eth0 -- python -m hvdtrain.mxnet_lenet
   python -m hvdtrain launch mpirun -n 4 --dry-run -- python -m hvdtrain.tensorflow_lenet
   python -m hvdtrain launch sbatch --nodes 2 --ranks-per-node 4 --time 1:00:00 -- python -m hvdtrain.torch_lenet
@@ -32,7 +33,9 @@ def parser() -> Parser:
     )
     commands = made.add_subparsers(dest="launcher", required=True, metavar="LAUNCHER", title="launchers and commands")
     for name, launcher in LAUNCHERS.items():
-        _add_job_options(_add_command(commands, name, launcher.about), launcher.options)
+        command = _add_command(commands, name, launcher.about)
+        command.set_defaults(hosts=None, hostfile=None, max_np=0, nodes=0, container="", mpi="")  # of other launchers
+        add_job_options(command, launcher.options)
     about = "write a batch script for Slurm; with --submit submit it"
     _add_batch_options(_add_command(commands, "sbatch", about))
     return made
@@ -45,76 +48,39 @@ def parse(argv: list[str]) -> argparse.Namespace:
     end = argv.index("--") if "--" in argv else len(argv)
     options = parser().parse_args([*joined(argv[:end], "--sbatch"), *argv[end:]])
     options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    _check_ranks_once(options.program)
     if options.launcher == "sbatch":
         options.ranks = options.nodes * options.ranks_per_node
     rules.check_launch(**vars(options), is_allocated="SLURM_JOB_NODELIST" in os.environ)
     return options
 
 
+def of_training(words: Sequence[str], start: Sequence[str]) -> list[str]:
+    """The command line of `launch` for training that starts its ranks itself; empty for training that does not.
+
+    words: options of training. start: what starts it in each rank.
+    """
+    of_job, others = split(words)
+    launcher = "horovodrun" if any(word.startswith(("-H", "--host")) for word in of_job) else "local"
+    return [launcher, *of_job, "--", *start, *others] if of_job else []
+
+
+def _check_ranks_once(program: Sequence[str]) -> None:
+    """Raise UserError for a program that would start ranks in each of its own."""
+    training, sweep = own_program(program, "train"), own_program(program, "sweep")
+    words = (
+        training.options if training else sweep.split()[1][1:] if sweep and sweep.split()[1][:1] == ["train"] else []
+    )
+    if given := split(words)[0]:
+        raise UserError(f"-- ... train {given[0]}: launch starts the ranks", "give its options before the --")
+
+
 def _add_command(commands: Any, name: str, about: str) -> argparse.ArgumentParser:
     usage = f"python -m hvdtrain launch {name} [OPTIONS] -- PROGRAM [ARGUMENTS...]"
-    return commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=usage,
+    made = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=usage,
                                replacements=removed.LAUNCH)  # fmt: skip
-
-
-def _add_job_options(command: argparse.ArgumentParser, kinds: Sequence[str]) -> None:
-    """The options of one launcher. kinds: those that it has beyond the common ones, as in its entry of LAUNCHERS."""
-    command.set_defaults(hosts=None, hostfile=None, max_np=0, nodes=0, container="", mpi="")  # of other launchers
-    add = command.add_argument_group("ranks and hosts").add_argument
-    add("-n", "-np", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
-    if "hosts" in kinds:
-        add("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots, reached by ssh")
-        add("--hostfile", type=Path, metavar="FILE", help="file with a line for each host: name slots=N")
-    if "slurm" in kinds:
-        add("--nodes", type=int, default=0, metavar="N", help="number of nodes to run on")
-        add("--mpi", default="", metavar="TYPE", help="pmix or pmi2, if srun --mpi=list shows it")
-    if "container" in kinds:
-        add("--container", default="", metavar="IMAGE",
-            help="a .sif file (Apptainer), or with srun an image for pyxis")  # fmt: skip
-    if "growth" in kinds:
-        add("--max-np", type=count, default=0, metavar="N",
-            help="with --survive: grow up to N ranks where hosts have slots (default: -n)")  # fmt: skip
-    _add_common_options(command)
-
-
-def count(text: str) -> int:
-    """A number of 0 or more; argparse prints the error."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is invalid; give 0 or more")
-    return value
-
-
-def positive(text: str) -> float:
-    """A time in seconds; argparse prints the error."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return value
-
-
-def _add_common_options(command: argparse.ArgumentParser) -> None:
-    """Options of all launchers and of sbatch."""
-    add = command.add_argument_group("failures and limits").add_argument
-    add("--survive", action="store_true",
-        help="go on in memory when ranks are lost, start them again, and take new ones; needs --shards of training "
-             "(see docs/launch.md)")  # fmt: skip
-    add("--restarts", type=count, default=0, metavar="N",
-        help="restart the job up to N times after failures (default: 0)")  # fmt: skip
-    add("--min-np", "--min-ranks", type=count, default=0, metavar="N",
-        help="end, or restart, with fewer ranks (default: 1 with --survive, all with --restarts)")  # fmt: skip
-    add("--start-timeout", type=positive, default=START_TIMEOUT_S, metavar="S",
-        help=f"seconds to wait until all ranks have registered, and then until their library connects them "
-             f"(default: {START_TIMEOUT_S:g})")  # fmt: skip
-    add = command.add_argument_group("environment and output").add_argument
-    add("--interface", metavar="NAME", help="network interface between the hosts, such as eth0")
-    add("--env", action="append", default=[], metavar="NAME[=VALUE]",
-        help="set a variable for the ranks, or pass it on")  # fmt: skip
-    add("--output-dir", type=Path, metavar="DIR", help="also write each rank's output to files")
-    add("--on-end", default="", metavar="COMMAND",
-        help="shell command to run after the job, with HVDTRAIN_STATUS and more in its environment")  # fmt: skip
-    add("--dry-run", action="store_true", help="print the command line, ready to paste, and start nothing")
-    command.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)  # the usage has it
+    made.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)  # the usage has it
+    return made
 
 
 def _add_batch_options(command: argparse.ArgumentParser) -> None:
@@ -138,4 +104,4 @@ def _add_batch_options(command: argparse.ArgumentParser) -> None:
     add("--sbatch", action="append", default=[], metavar="OPTION",
         help='any other option of sbatch, such as --sbatch "--qos=high"; may be given several times')  # fmt: skip
     add("--submit", action="store_true", help="submit the script (default: print it)")
-    _add_common_options(command)
+    add_common_options(command)

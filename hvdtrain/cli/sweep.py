@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
         return
     if command[:1] not in (["train"], ["launch"]):
         what = f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}" if command else ""
-        remedy = "write -- train OPTIONS, or -- launch local -n 2 -- python -m hvdtrain.torch_lenet OPTIONS"
+        remedy = "write -- train OPTIONS, or -- launch local -n 2 -- PROGRAM OPTIONS"
         raise UserError(what or "no command to run", remedy)
     settings = parse_settings(options, command)
     planned = [] if options.trials else plan(settings, options.seeds)
@@ -97,6 +97,8 @@ def expected(trial: Trial, command: list[str]) -> dict[str, Any]:
 
 def _training(command: list[str]) -> OwnProgram | None:
     """The training program that the command starts; None for one that is not hvdtrain's. Raises UserError."""
+    of_ranks = launch_options.of_training(command[1:], ["hvdtrain", "train"]) if command[0] == "train" else []
+    command = ["launch", *of_ranks] if of_ranks else command
     if command[0] == "train":
         return own_program(["hvdtrain", *command], "train")
     options = launch_options.parse(command[1:])

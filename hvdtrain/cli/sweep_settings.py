@@ -64,9 +64,9 @@ def parse_settings(options: SweepOptions, command: list[str]) -> Settings:
         settings[name] = _values(name, [part.strip() for part in values.split(",")], where)
         if options.trials is None and not isinstance(settings[name], list):
             raise UserError(f"{where}: a range is for a search", "give --trials N, the number of combinations to draw")
-    if RANKS in settings and (command[:1] != ["launch"] or "--" not in command):
+    if RANKS in settings and command[:1] == ["launch"] and "--" not in command:
         reason = f"--set {RANKS}: the command has no launch with -- before its program"
-        raise UserError(reason, "write -- launch local -- python -m hvdtrain.torch_lenet OPTIONS")
+        raise UserError(reason, "write -- train OPTIONS, or -- launch local -- PROGRAM OPTIONS")
     return settings
 
 

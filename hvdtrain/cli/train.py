@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
+from hvdtrain.config.job_options import split
 from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.sources import training_parser
 from hvdtrain.doctor import examine_host
+from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info, stacks
+from hvdtrain.system.command import exit_status
 from hvdtrain.training.process import Ending, end, ending_process, prepare_host, read_options
 
 PROGRAM = "python -m hvdtrain train"
@@ -27,16 +31,40 @@ def main(
 
     framework: the only one that this entry point accepts. program: what --help calls it.
     """
+    argv = sys.argv[1:] if argv is None else argv
+    if split(argv)[0] and not _is_rank():
+        return _launch(framework, program, argv)
     with ending_process() as ending:
-        _train(ending, framework, program, sys.argv[1:] if argv is None else argv)
+        _train(ending, framework, program, argv)
     from hvdtrain.runs.trackers.tracking import hanging
 
     if hanging():  # a tracker's threads or atexit handlers may never return
         end(rank_info.detect().rank, None, 0)
 
 
+def _is_rank() -> bool:
+    """Whether a launcher has started this process as one of several, or is hvdtrain's."""
+    with contextlib.suppress(UserError):
+        started = rank_info.detect()
+        return started.size > 1 or started.launcher not in ("none", "srun")
+    return True
+
+
+@exit_status()
+def _launch(framework: Framework | None, program: str, argv: list[str]) -> None:
+    """Start the ranks that the command line asks for; ends the process with the exit status of their job."""
+    from hvdtrain.cli import launch, launch_options
+
+    read_options(framework, program, split(argv)[1])  # an error, or a text to print, needs no ranks
+    launch.main(launch_options.of_training(argv, [sys.executable, *program.split()[1:]]))
+
+
 def _train(ending: Ending, framework: Framework | None, program: str, argv: list[str]) -> None:
     config, runtime = read_options(framework, program, argv)
+    if of_job := split(argv)[0]:
+        _, rank, size, _ = started = rank_info.detect()
+        reason = f"{of_job[0]}: this process already is rank {rank} of {size} ({started.source})"
+        raise UserError(reason, f"leave it out, or unset {started.source} if no launcher has started this process")
     ending.on_end = runtime.on_end
     if rank_info.detect().rank == 0 and not runtime.quiet:
         print(starting(config), file=sys.stderr, flush=True)

@@ -63,6 +63,8 @@ class Option:
     """Whether it decides how long a step takes, so that only runs with the same value compare in speed."""
     only_distributes: bool = False
     """Whether it decides only how work is distributed, so that a single process may differ in it."""
+    is_common: bool = False
+    """Whether the short --help shows it."""
     is_place: bool = False
     """Whether it says where a run is, so that every run has a value of its own."""
     in_sweep: str = ""

@@ -23,7 +23,7 @@ from hvdtrain.config.option import (
     texts,
     types,
 )
-from hvdtrain.system.command import Parser
+from hvdtrain.system.command import Parser, dashed
 from hvdtrain.system.files import NOT_LOCAL, is_url
 
 Kind = TypeVar("Kind")
@@ -62,7 +62,7 @@ class OptionParser(Parser):
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
         """The options that are given, by their names in Python. Raises UserError."""
-        given = vars(self.parse_args(list(map(_dashed, argv))))
+        given = vars(self.parse_args(list(map(dashed, argv))))
         return {name: tuple(value) if name in self._several else value for name, value in given.items()}
 
     def _group(self, title: str) -> Any:
@@ -90,12 +90,6 @@ class OptionParser(Parser):
             group.add_argument(name, **settings)
         else:
             group.add_argument(f"--{key(name)}", **settings)
-
-
-def _dashed(word: str) -> str:
-    """An argument; if it is an option, with dashes in its name."""
-    name, sign, value = word.partition("=")
-    return f"{name.replace('_', '-')}{sign}{value}" if name.startswith("--") else word
 
 
 def _argument(name: str, kind: Any, text: str) -> Any:

@@ -71,27 +71,29 @@ class Config:
     # The texts below the options are their --help.
 
     recipe: Literal["digits", "book", "fashion", "resnet20"] = option(
-        "digits", MODEL, decided_by="script", only_distributes=True
+        "digits", MODEL, decided_by="script", only_distributes=True, is_common=True
     )
     """Named set of defaults; options given in addition override it."""
-    framework: Framework = option("torch", MODEL, resume=Resume.STATE, only_distributes=True)
+    framework: Framework = option("torch", MODEL, resume=Resume.STATE, only_distributes=True, is_common=True)
     """Framework to train in."""
-    strategy: str = option("horovod", MODEL, only_distributes=True)
+    strategy: str = option("horovod", MODEL, only_distributes=True, is_common=True)
     """How gradients are combined over ranks or devices, and in which programming style; `--strategy help` lists those
     available here."""
-    model: str = option("lenet", MODEL, resume=Resume.NETWORK, affects_speed=True)
+    model: str = option("lenet", MODEL, resume=Resume.NETWORK, affects_speed=True, is_common=True)
     """Network: lenet, cifar_lenet, mlp, resnet20, NETWORK.toml, or FILE.py:NAME; or a task, FILE.py:CLASS."""
     arg: tuple[str, ...] = option((), MODEL, is_repeated=True, resume=Resume.NETWORK, decided_by="script")
     """NAME=VALUE for an argument of the task's class; may be given several times."""
-    data: str = option("digits", DATA, resume=Resume.SAME, decided_by="task", affects_speed=True)
+    data: str = option("digits", DATA, resume=Resume.SAME, decided_by="task", affects_speed=True, is_common=True)
     """digits, fashion-mnist, mnist, cifar10, synthetic, or your own: a folder, a file, or FILE.py:NAME."""
-    image_size: str = option("", DATA, resume=Resume.DATA, decided_by="task", parse=parse_image_size, form=IMAGE_SIZE)
+    image_size: str = option(
+        "", DATA, resume=Resume.DATA, decided_by="task", parse=parse_image_size, form=IMAGE_SIZE, is_common=True
+    )
     """Size HEIGHTxWIDTH, or shape CHANNELSxHEIGHTxWIDTH, to which image files are resized; by default their own."""
     label: str = option("", DATA, resume=Resume.DATA, decided_by="task")
     """Column of labels in a table; by default the one that is called label, labels, target, class or y."""
     columns: str = option("", DATA, resume=Resume.DATA, decided_by="task")
     """Columns of a table that the network gets, as A,B,C; by default all others that hold numbers, or images."""
-    split: str = option("", DATA, resume=Resume.DATA, parse=Split.parse, form=SPLIT)
+    split: str = option("", DATA, resume=Resume.DATA, parse=Split.parse, form=SPLIT, is_common=True)
     """Shares TRAIN/VALIDATION/TEST of the rows, by --seed and class; TRAIN/VALIDATION for data with a test part, and
     TRAIN for a training and a test part. By validation rows the best weights are chosen, and test data is used once, at
     the end."""
@@ -99,26 +101,28 @@ class Config:
     """If a row of the data cannot be read: stop the job, or give the row weight zero."""
     init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, decided_by="task")
     """Initial weights: N(0, 0.01^2), Glorot's uniform distribution, or He's normal one; biases are zero."""
-    weights: str = option("", MODEL, decided_by="script", is_path=True)
+    weights: str = option("", MODEL, decided_by="script", is_path=True, is_common=True)
     """Weights to begin with, by names: a .safetensors file, a state dict of PyTorch (.pt, .pth), a run, RUN/best or a
     checkpoint."""
     freeze: tuple[str, ...] = option((), MODEL, is_repeated=True, decided_by="script", affects_speed=True)
     """Pattern of names of parameters that are not trained, such as `conv1.*`; may be given several times."""
-    seed: int = option(0, MODEL, minimum=0, resume=Resume.SAME, in_sweep="use --seeds N for the seeds 0 to N-1")
+    seed: int = option(
+        0, MODEL, minimum=0, resume=Resume.SAME, in_sweep="use --seeds N for the seeds 0 to N-1", is_common=True
+    )
     """Random seed of the initial weights and the order of samples."""
-    epochs: int = option(12, OPTIMIZER, above=0)
+    epochs: int = option(12, OPTIMIZER, above=0, is_common=True)
     """Number of passes over the training images."""
-    batch_size: int = option(64, DATA, above=0, resume=Resume.POSITION)
+    batch_size: int = option(64, DATA, above=0, resume=Resume.POSITION, is_common=True)
     """Rows per step: over all ranks, or on each rank with --batch-scope per-rank."""
     batch_scope: Literal["global", "per-rank"] = option("global", DATA, resume=Resume.POSITION)
     """per-rank multiplies batch size and learning rate by the number of ranks (linear scaling rule)."""
     remainder: Literal["drop", "pad", "exact"] = option("pad", DATA, resume=Resume.POSITION, affects_speed=True)
     """Incomplete last batch of an epoch: drop it, pad it with rows of weight zero, or use it as it is."""
     optimizer: Literal["sgd", "adam", "adamw"] = option(
-        "sgd", OPTIMIZER, resume=Resume.STATE, decided_by="optimizer", affects_speed=True
+        "sgd", OPTIMIZER, resume=Resume.STATE, decided_by="optimizer", affects_speed=True, is_common=True
     )
     """Optimizer; adamw is adam with decoupled weight decay."""
-    lr: float = option(0.05, OPTIMIZER, above=0, decided_by="optimizer")
+    lr: float = option(0.05, OPTIMIZER, above=0, decided_by="optimizer", is_common=True)
     """Peak learning rate."""
     momentum: float = option(0.9, OPTIMIZER, minimum=0, below=1, resume=Resume.STATE, decided_by="optimizer")
     """Momentum of sgd."""
@@ -134,7 +138,9 @@ class Config:
     """L2 penalty: adds weight_decay * parameter to the gradient; adamw subtracts lr times that from the parameter."""
     no_decay: tuple[str, ...] = option((), OPTIMIZER, is_repeated=True, decided_by="optimizer")
     """Pattern of the names of parameters without weight decay, such as `*.bias`; may be given several times."""
-    schedule: str = option("cosine", OPTIMIZER, decided_by="schedule", parse=Schedule.parse, form=SCHEDULE)
+    schedule: str = option(
+        "cosine", OPTIMIZER, decided_by="schedule", parse=Schedule.parse, form=SCHEDULE, is_common=True
+    )
     """Learning rate after the warm-up: constant, step:FACTOR:EPOCHS (left out: 0.1, 5), cosine, polynomial:POWER (left
     out: 1), or onecycle:SHARE of the run in which it rises (left out: 0.3)."""
     warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, decided_by="schedule")
@@ -142,11 +148,7 @@ class Config:
     batch_norm: Literal["local", "sync"] = option("local", MODEL, decided_by="task")
     """Rows by whose mean and variance batch normalization trains: each rank's own, or those of all ranks."""
     precision: Literal["fp32", "bf16", "fp16"] = option(
-        "fp32",
-        MODEL,
-        resume=Resume.STATE,
-        decided_by="script",
-        affects_speed=True,
+        "fp32", MODEL, resume=Resume.STATE, decided_by="script", affects_speed=True
     )
     """Precision of forward and backward passes; weights and updates are always fp32."""
     compile: bool = option(False, MODEL, decided_by="script", affects_speed=True)
@@ -170,7 +172,7 @@ class Config:
     sync_every: int = option(1, LOCAL_STEPS, minimum=1, affects_speed=True)
     """Steps that each rank makes on its own rows until ranks average what these have changed in the weights; 1 averages
     the gradients of each step."""
-    shards: int = option(0, BITS, minimum=0, maximum=MAX_SHARDS, affects_speed=True)
+    shards: int = option(0, BITS, minimum=0, maximum=MAX_SHARDS, affects_speed=True, is_common=True)
     """Shards of each global batch: any number of ranks up to it trains the same bits; 0 for a part per rank."""
     threads: int = option(0, BITS, minimum=0, maximum=MAX_THREADS, affects_speed=True)
     """Threads that compute an operation in each rank; 0 is 1 with --shards, else what OMP_NUM_THREADS says."""
@@ -232,10 +234,16 @@ class RuntimeOptions:
     )
     """Folder that contains all runs."""
     name: str = option(
-        "", RUN, is_place=True, in_sweep="it names each trial's run by its options", parse=check_name, form=NAME
+        "",
+        RUN,
+        is_place=True,
+        in_sweep="it names each trial's run by its options",
+        parse=check_name,
+        form=NAME,
+        is_common=True,
     )
     """Name of this run's folder; by default data, framework, strategy, number of ranks and time."""
-    resume: Path | None = option(None, RUN, is_place=True, in_sweep="it resumes trials by itself")
+    resume: Path | None = option(None, RUN, is_place=True, in_sweep="it resumes trials by itself", is_common=True)
     """Run folder, its best checkpoint (RUN/best), or a checkpoint to resume; recorded options become the defaults. auto
     resumes the run --name if it has a checkpoint, else starts it: for jobs that are restarted automatically."""
     device: Literal["auto", "cpu", "gpu"] = option("auto", MACHINE)
@@ -271,7 +279,7 @@ class RuntimeOptions:
     """Steps between logging steps, which record loss and speed and check for stop requests."""
     timeline: str = option("", WATCH, parse=StepRange.parse, form=STEPS)
     """Steps FIRST:LAST, such as 100:110, of which to record what each rank did and waited for, in one file."""
-    tracker: tuple[str, ...] = option((), WATCH, is_repeated=True, per_rank=True)
+    tracker: tuple[str, ...] = option((), WATCH, is_repeated=True, per_rank=True, is_common=True)
     """Where records also go: tensorboard, mlflow, wandb, prometheus, or a package's; may be given several times."""
     on_end: str = option("", WATCH, per_rank=True)
     """Shell command that rank 0 runs when training ends, with HVDTRAIN_STATUS and more in its environment."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.config import job_options
 from hvdtrain.config import option as values
 from hvdtrain.config.option import as_json, key, option
 from hvdtrain.config.option_parser import OptionParser
@@ -33,6 +34,8 @@ PROGRAM = (
     "--model FILE.py:CLASS."
 )
 SCRIPT = "Train with data parallelism by the loop of this script."
+MOST_USED, ALL = "common", "all"
+"""The values of --help: the options that most users need, and all."""
 NOT_FOR_SCRIPTS = {"model", *(name for name, about in FACTS.items() if about.decided_by)}
 """Options that a script with a loop of its own rejects."""
 REMEDY = "give a folder under runs/, or one of its checkpoints"
@@ -49,7 +52,7 @@ def find(written: str, where: str) -> str:
         if replacement := removed.TRAIN.get(f"--{key(name)}"):
             raise removed.error(f"{where}: --{key(name)}", replacement)
         hint = did_you_mean(key(name), map(key, KINDS))
-        raise UserError(f"{where}: training has no option {written!r}{hint}", "hvdtrain train --help lists all")
+        raise UserError(f"{where}: training has no option {written!r}{hint}", "hvdtrain train --help all lists all")
     return name
 
 
@@ -150,7 +153,7 @@ def to_record(options: Options) -> dict[str, Any]:
 class TrainingCommand:
     """What a training command has in addition to the options of training."""
 
-    config: tuple[Path, ...] = option((), is_repeated=True)
+    config: tuple[Path, ...] = option((), is_repeated=True, is_common=True)
     """TOML file with options, such as lr = 0.1; the command line overrides it."""
     print_config: bool = option(False, is_switch=True)
     """Print each option with where its value came from, as a file for --config, and exit."""
@@ -183,7 +186,7 @@ class CommandLine:
         except UserError:
             if not {"-h", "--help"} & set(argv):
                 raise
-            given = {"help": True}  # of a command line that somebody is about to correct
+            given = {"help": ALL if ALL in argv else MOST_USED}  # of a command line that is to be corrected
         paths = given.get("config", ())
         if len(paths) > 1:
             remedy = "give one file, and other options on the command line"
@@ -240,7 +243,7 @@ class CommandLine:
 
     def help(self) -> str:
         """The text of --help, with the defaults of this recipe or run."""
-        return training_parser(self.program, self.defaults()).format_help()
+        return training_parser(self.program, self.defaults(), self.given.get("help") == ALL).format_help()
 
     def to_toml(self) -> str:
         """The options as TOML, which --config reads: a line for each with its value, and as a comment its origin.
@@ -281,17 +284,25 @@ class CommandLine:
             raise
 
 
-def training_parser(program: str, defaults: Config | None = None) -> OptionParser:
-    """The parser of a training command line. defaults: those that --help shows."""
-    about = SCRIPT if is_script(program) else PROGRAM
-    parser = OptionParser(program, about, add_help=False, replacements=removed.TRAIN)
-    if not is_script(program):
+def training_parser(program: str, defaults: Config | None = None, shows_all: bool = True) -> OptionParser:
+    """The parser of a training command line. defaults: those that --help shows. shows_all: else only common options."""
+    is_of_script = is_script(program)
+    parents = [] if is_of_script else [job_options.options_of_training(shows_all)]
+    about = SCRIPT if is_of_script else PROGRAM
+    parser = OptionParser(program, about, add_help=False, replacements=removed.TRAIN, parents=parents)
+    parser.full_help = f"--help {ALL}"
+    if not is_of_script:
         parser.usage = f"{program} [FILE.py:CLASS] [OPTIONS]"
-    hidden = NOT_FOR_SCRIPTS if is_script(program) else ()
+    hidden = NOT_FOR_SCRIPTS if is_of_script else set()
+    if not shows_all:
+        hidden = hidden | {
+            name for name, about in {**FACTS, **values.facts(TrainingCommand)}.items() if not about.is_common
+        }
+        parser.epilog = f"{program} {parser.full_help} lists all options."
     # The caller prints: on one rank, and with the defaults of the recipe or the run.
-    text = "Show this text, and exit."
-    parser.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help=text)
-    parser.add(TrainingCommand)
+    parser.add_argument("-h", "--help", nargs="?", choices=(MOST_USED, ALL), const=MOST_USED, metavar=ALL,
+                        default=argparse.SUPPRESS, help="Show this text, or of all options, and exit.")  # fmt: skip
+    parser.add(TrainingCommand, hidden=hidden)
     parser.add(Config, defaults, hidden)
     parser.add(RuntimeOptions, hidden=hidden)
     return parser

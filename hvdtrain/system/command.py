@@ -29,6 +29,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     _given: Sequence[str] = ()
+    full_help = "--help"
+    """What lists all options."""
 
     def __init__(self, *, replacements: Mapping[str, str] | None = None, **settings: Any) -> None:
         """replacements: what to use in place of options that the command no longer has (`removed`)."""
@@ -57,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         hint = "".join(f"; {name} is not an option{meant}" for name, meant in self._misspelt())
-        raise UserError(message + hint, f"{self.prog} --help lists the options")
+        raise UserError(message + hint, f"{self.prog} {self.full_help} lists the options")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -108,6 +110,12 @@ def joined(words: list[str], option: str) -> list[str]:
         at = made.index(option)
         made[at : at + 2] = [f"{option}={made[at + 1]}"]
     return made
+
+
+def dashed(word: str) -> str:
+    """An argument; if it is an option, with dashes in its name."""
+    name, sign, value = word.partition("=")
+    return f"{name.replace('_', '-')}{sign}{value}" if name.startswith("--") else word
 
 
 def _local_path(text: str) -> Path:

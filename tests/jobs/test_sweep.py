@@ -21,8 +21,7 @@ def test_trials_fail_or_are_complete_and_have_the_same_bits(tmp_path):
     """One that fails is reported; one that is complete is not run again; numbers of ranks give the same weights."""
     train = ("train", "--framework", FASTEST, "--strategy", "ring", "--shards", "3", "--max-steps", "3",
              "--remainder", "drop")  # fmt: skip
-    command = ("--", "launch", "local", "--", "python", "-m", "hvdtrain", *train)
-    status, output = run([*SWEEP, "--set", "ranks=1", "--set", "batch-size=16,5000", *command], tmp_path)
+    status, output = run([*SWEEP, "--set", "ranks=1", "--set", "batch-size=16,5000", "--", *train], tmp_path)
     assert status == 1, output
     assert "1 trial(s) failed: batch-size=5000,ranks=1,seed=0: rank 0 on" in output
     assert "--batch-size 5000: larger than the 1437 training images; give a smaller one" in output
@@ -32,7 +31,7 @@ def test_trials_fail_or_are_complete_and_have_the_same_bits(tmp_path):
     assert (tmp_path / "all" / "sweep.png").is_file()
     assert {path.name for path in tmp_path.glob("all/*.log")} == {"batch-size=5000,ranks=1,seed=0.log"}
 
-    output = succeed([*SWEEP, "--set", "ranks=1,2", "--set", "batch-size=16", *command], tmp_path)
+    output = succeed([*SWEEP, "--set", "ranks=1,2", "--set", "batch-size=16", "--", *train], tmp_path)
     assert "1 of 2 trials have ended" in output
     after = results(tmp_path)
     assert set(after) == {f"batch-size=16,ranks={ranks},seed=0" for ranks in (1, 2)}

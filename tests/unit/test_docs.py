@@ -97,7 +97,7 @@ def test_options_in_example_commands_exist():
     for launcher in ("local", "horovodrun", "mpirun", "srun", "sbatch"):
         with contextlib.redirect_stdout(known), contextlib.suppress(SystemExit):
             launch.parse([launcher, "--help"])
-    training = CommandLine.read([], "program", None).help()
+    training = CommandLine.read(["--help", "all"], "program", None).help()
     options = set(re.findall(r"--[a-z][a-z0-9-]*", known.getvalue() + training))
     for page in PAGES:
         for line in re.findall(

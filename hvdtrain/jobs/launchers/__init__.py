@@ -40,7 +40,7 @@ class Launcher(NamedTuple):
     process that launches, with CONTROL_VARIABLES if there is a supervisor."""
     about: str
     options: tuple[str, ...] = ()
-    """The kinds of options that it has beyond those of all launchers, as cli/launch_options.py names them."""
+    """The kinds of options that it has beyond those of all launchers, as config/job_options.py names them."""
     in_allocation: Literal["", "named", "filled", "spread"] = ""
     """How it gets to the hosts of a Slurm allocation: they are named to it; or it knows them, and fills one after the
     other, or spreads the ranks over all of them. Empty: it stays on this host."""

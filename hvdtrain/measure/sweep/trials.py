@@ -95,7 +95,7 @@ class Trial(NamedTuple):
         """The command of the sweep, with the number of ranks if trials have their own."""
         if RANKS not in self.options:
             return command
-        end = command.index("--")
+        end = command.index("--") if "--" in command else len(command)
         return [*command[:end], "-n", str(self.options[RANKS]), *command[end:]]
 
 

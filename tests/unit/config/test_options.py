@@ -9,7 +9,7 @@ import pytest
 
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.score import score_of
-from hvdtrain.config.sources import CommandLine, from_record, to_record
+from hvdtrain.config.sources import KINDS, CommandLine, from_record, to_record
 from hvdtrain.errors import UserError
 
 
@@ -38,11 +38,28 @@ def test_no_number_is_unlimited(kind, name):
 
 
 def test_help_says_what_it_trains_and_names_the_task_first():
-    text = CommandLine.read([], "hvdtrain train", None).help()
+    text = CommandLine.read(["--help", "all"], "hvdtrain train", None).help()
     assert text.startswith("usage: hvdtrain train [FILE.py:CLASS] [OPTIONS]\n")
     assert "LeNet" not in text.partition("options:")[0]
     for word in re.findall(r"\b[A-Z]{3,}_[A-Z_]{3,}\b", text):
         assert word.startswith(("HVDTRAIN_", "OMP_")), f"{word} is a name of the code"
+
+
+def shown_options(words, program):
+    """The options that --help shows, each by its first long name."""
+    text = CommandLine.read(words, program, None).help()
+    return {re.search(r"--[a-z-]+", names)[0] for names in re.findall(r"^  (-.*)$", text, re.M)} - {"--help"}
+
+
+@pytest.mark.parametrize("program", ["hvdtrain train", "python -m hvdtrain.torch_lenet"])
+def test_help_shows_twenty_options_and_asked_for_all_of_them(program):
+    common, every = shown_options(["--help"], program), shown_options(["-h", "all"], program)
+    assert len(common) <= 20 and {"--ranks", "--data", "--lr", "--resume"} <= common < every
+    assert common == shown_options(["--epochz", "-h"], program), "of a command line that is not valid"
+    options = {f"--{name.replace('_', '-')}" for name in KINDS}
+    assert options | {"--config", "--restarts", "--hosts"} <= every
+    line = CommandLine.read(["--recipe", "book", "--help"], program, None)
+    assert "Peak learning rate (default: 0.2)" in line.help() and f"{program} --help all lists all" in line.help()
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ import sys
 import pytest
 from support.jobs import ROOT
 
-from hvdtrain.cli import launch
+from hvdtrain.__main__ import main
+from hvdtrain.cli import launch, launch_options, train
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import gloo, hosts, job
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.system import rank_info
+from hvdtrain.training.process import Ending
 
 SBATCH = "sbatch --nodes 1 --ranks-per-node 1"
 
@@ -57,6 +59,63 @@ def test_invalid_options_are_explained(words, sentence, capfd):
         launch.main(shlex.split(words))
     printed = capfd.readouterr().err
     assert (ended.value.code, sentence in printed) == (2, True), printed
+
+
+TRAIN = "python -m hvdtrain train"
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("-n 2 --lr 0.1", "local -n 2 -- train --lr 0.1"),
+        ("my.py:Task --lr 0.1 -n2", "local -n2 -- train my.py:Task --lr 0.1"),
+        ("--ranks=2 --restarts 3 --survive --shards 8", "local --ranks=2 --restarts 3 --survive -- train --shards 8"),
+        ("-n 2 -H a:1,b:1 --seed 1", "horovodrun -n 2 -H a:1,b:1 -- train --seed 1"),
+        ("-np 2 --hostfile f --output_dir logs", "horovodrun -np 2 --hostfile f --output-dir logs -- train"),
+        ("--on-end true -n 2 --env A=1", "local -n 2 --env A=1 -- train --on-end true"),
+        ("--lr 0.1", ""),
+    ],
+)
+def test_training_with_options_of_launch_is_launched(short, long):
+    assert launch_options.of_training(shlex.split(short), ["train"]) == shlex.split(long)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("train --restarts 2", "the following arguments are required: -n/-np/--ranks"),
+        ("train -n 2 --restart 2", "--restart is not an option (did you mean --restarts?)"),
+        ("train -n 2 --lr x", "--lr x is not valid; give a number"),
+        ("train -n 0", "-n 0 is invalid; give 1 or more"),
+        ("launch local -n 2 -- hvdtrain train -n 2", "-- ... train -n: launch starts the ranks; give its options bef"),
+        (f"launch {SBATCH} -- {TRAIN} --hosts a", "-- ... train --hosts: launch starts the ranks"),
+        (f"launch {SBATCH} -- hvdtrain sweep --set lr=1 -- train -n 2", "-- ... train -n: launch starts the ranks"),
+    ],
+)
+def test_invalid_options_start_no_rank(words, sentence, capfd, monkeypatch):
+    monkeypatch.setattr("hvdtrain.training.process.end", lambda *_: pytest.fail("it trains"))
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(words))
+    printed = capfd.readouterr().err
+    assert (ended.value.code, sentence in printed, printed.count("\n")) == (2, True, 1), printed
+
+
+@pytest.mark.parametrize(
+    ("launcher", "names"), [("launch local", rank_info.VARIABLES["launch"]), ("srun", rank_info.VARIABLES["srun"])]
+)
+def test_a_rank_starts_no_ranks(launcher, names, monkeypatch):
+    for name, value in zip(names, "120", strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=rf"-n: this process already is rank 1 of 2 \({names[0]}\); leave it out, or"):
+        train._train(Ending(), None, train.PROGRAM, ["-n", "2"])
+    assert train._is_rank()
+
+
+def test_the_only_task_of_a_shell_in_slurm_starts_ranks(monkeypatch):
+    """As srun --pty bash does, the usual way to a node."""
+    for name, value in zip(rank_info.VARIABLES["srun"], "010", strict=True):
+        monkeypatch.setenv(name, value)
+    assert not train._is_rank()
 
 
 def test_ranks_are_placed_on_the_hosts_of_a_file_as_mpirun_places_them(tmp_path):

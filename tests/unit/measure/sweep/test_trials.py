@@ -47,6 +47,9 @@ def test_ranks_are_launched_and_are_no_option_of_training(tmp_path):
     assert line[: len(command) + 2] == first.launched(command)
     assert not any(word.startswith("--ranks") for word in line)
     assert launch_options.parse(line[1:]).ranks == 2, "the last number of several"
+    line = first.command(["train", "-n", "9"], tmp_path)
+    assert line[:5] == ["train", "-n", "9", "-n", "2"]
+    assert launch_options.parse(launch_options.of_training(line[1:], ["x"])).ranks == 2
 
 
 def test_names_of_runs_are_names_of_files():
@@ -83,11 +86,13 @@ INVALID = [
     (["--set", "lr=1", "--set", "lr=2", *TRAIN], "--set lr=2: lr has values already"),
     (["--set", "seed=1,2", *TRAIN], "--set seed=1,2: a sweep sets --seed itself; use --seeds N"),
     (["--set", "momentum=0.5,0", *TRAIN, "--nesterov"], "--nesterov with --momentum 0.0: it requires"),
-    (["--set", "width=8", *TASK], "no option 'width'; hvdtrain train --help lists all; for an argument of the task w"),
-    (["--set", "lrr=0.1", *TASK], "no option 'lrr' (did you mean lr?); hvdtrain train --help lists all; for an arg"),
+    (["--set", "width=8", *TASK], "no option 'width'; hvdtrain train --help all lists all; for an argument of the"),
+    (["--set", "lrr=0.1", *TASK], "no option 'lrr' (did you mean lr?); hvdtrain train --help all lists all; for"),
     (["--set", "arg=width=8,depth=2", *TASK], "names no argument; for an argument of the task write --set"),
     (["--set", "ranks=1,x", *LAUNCH, "x"], "--set ranks=1,x: x is no number of ranks; give positive integers"),
-    (["--set", "ranks=1", *TRAIN], "--set ranks: the command has no launch with -- before its program"),
+    (["--set", "ranks=1", "--", "launch", "local"], "--set ranks: the command has no launch with -- before its prog"),
+    ([*TRAIN, "-n", "x"], "argument -n/-np/--ranks: invalid int value: 'x'"),
+    ([*TRAIN, "-n", "2", "--seed", "1"], "-- train ... --seed: a sweep sets that"),
     (["--np", "1,2", *LAUNCH, "x"], "--np is no longer an option; use --set ranks=N1,N2"),
     ([], "no command to run; write -- train OPTIONS, or -- launch local -n 2 --"),
     ([*TRAIN, "--name", "x"], "-- train ... --name: a sweep sets that itself; it names each trial's run"),
