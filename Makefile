@@ -105,8 +105,8 @@ lock: ## Update the hashes of all stacks' pinned packages (needs uv)
 	@uv pip compile -q $(LOCK) setup/docs.in -o setup/docs.lock
 	@uv pip compile -q $(LOCK) setup/dist.in -o setup/dist.lock
 
-docs: setup ## Build the site of the documentation into build/site, and check its links
-	@setup/docs.sh "$(VENV)"
+docs: ## Build the site of the documentation into build/site, and check its links (needs no set-up)
+	@setup/docs.sh
 
 dist: setup ## Build the source distribution and the wheel of this version into dist/, and check both
 	@setup/dist.sh "$(VENV)" dist

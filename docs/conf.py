@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import html
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-sys.path.append(os.environ["HVDTRAIN_PACKAGES"])  # what hvdtrain imports, after Sphinx's own packages
 
 import hvdtrain  # noqa: E402
 
@@ -19,12 +17,15 @@ author = project_copyright = "the hvdtrain developers"
 version = release = hvdtrain.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 # Relative links then work in a repository and in the site: the sources are all pages, from the root of the checkout.
-include_patterns = ["docs/*.md", "examples/README.md", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+include_patterns = ["docs/*.md", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+include_patterns += ["examples/README.md", "tests/faults/README.md", "tests/horovod_suite/README.md"]
 root_doc = "docs/index"
 myst_heading_anchors = 4
 myst_enable_extensions = ["html_image"]
 default_role = "code"
 smartquotes = False  # they would change -- in the names of options
+# What modules import at their top. The site needs their docstrings only, and so none of the packages of training.
+autodoc_mock_imports = ["filelock", "msgspec", "numpy", "PIL", "requests", "rich", "safetensors"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 html_theme = "furo"

@@ -68,7 +68,8 @@ def test_the_index_lists_each_page_once():
     entries = [line for block in re.findall(r"^```{toctree}\n(.*?)^```", index.read_text(), re.M | re.S)
                for line in block.splitlines() if line and not line.startswith(":")]  # fmt: skip
     pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING"))]
-    wanted = [*pages, ROOT / "SECURITY.md", ROOT / "examples" / "README.md"]
+    folders = ("examples", "tests/faults", "tests/horovod_suite")
+    wanted = [*pages, ROOT / "SECURITY.md", *(ROOT / folder / "README.md" for folder in folders)]
     assert sorted((index.parent / f"{entry}.md").resolve() for entry in entries) == sorted({*wanted} - {index})
     assert "](docs/index.md)" in (ROOT / "README.md").read_text()
 
