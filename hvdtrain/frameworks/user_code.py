@@ -274,7 +274,10 @@ class UserLearner(Engine):
     def _refuse(self, what: str) -> None:
         """Raise UserError unless it is `step` that does this: the ranks would not combine it, or make it twice."""
         if not self._is_stepping:
-            remedy = "give run.step() all losses by row, such as losses + penalty, and take others by autograd.grad()"
+            remedy = (
+                "give run.step() all losses by row, such as losses + penalty, and take others by autograd.grad(); for "
+                "larger steps give a larger --batch-size, which --shards N takes in N parts"
+            )
             raise UserError(f"the script calls {what}, which run.step(losses) does", remedy)
 
     def seed(self, step: int, part: int) -> None:

@@ -120,6 +120,13 @@ class Learner(abc.ABC):
         """That of an optimizer whose rate a user's code sets; None where a batch has it."""
         return None
 
+    def settings(self) -> dict[str, Any]:
+        """The optimizer's numbers, such as its rates and how often it made an update, as JSON values by name.
+
+        A user's code sets those of its own optimizer: the same on every rank, else the ranks' weights drift apart.
+        """
+        return {}
+
     def set_length(self, steps: int, epochs: int) -> None:
         """Learn, before the first step or a state, that all epochs of the run have so many steps."""
         self.length = {"steps": steps, "epochs": epochs}

@@ -12,6 +12,7 @@ import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +25,12 @@ from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.console import log
 from hvdtrain.system import arithmetic, rank_info, stacks
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import printable, to_json
 
-ORDER = "the optimizer's parameters in the order"
-"""Names `Learner.optimizer_order` among the values that all ranks share."""
+OPTIMIZER = "the optimizer's "
+"""Begins the names of `Learner.settings` among the values that all ranks share."""
+ORDER = f"{OPTIMIZER}parameters in the order"
+"""Names `Learner.optimizer_order` there."""
 
 
 def checksum(weights: Weights) -> str:
@@ -39,21 +42,43 @@ def checksum(weights: Weights) -> str:
     return digest.hexdigest()[:16]
 
 
-def check_same_options(group: Group, local: dict[str, Any]) -> None:
-    """Raise UserError, naming the first that differs, unless all ranks have the same `RunContext.shared_values`."""
+def settings(learner: Learner) -> dict[str, Any]:
+    """The optimizer's settings, by names for messages, as texts: for other ranks may send JSON only."""
+    return {f"{OPTIMIZER}{name}": str(value) for name, value in learner.settings().items()}
+
+
+def digest(values: Any) -> str:
+    """SHA-256 of JSON values: its first 16 hexadecimal digits."""
+    return hashlib.sha256(to_json(values).encode()).hexdigest()[:16]
+
+
+def check_same_options(group: Group, local: dict[str, Any], when: str = "") -> None:
+    """Raise UserError, naming the first that differs, unless all ranks have the same `RunContext.shared_values`.
+
+    when: begins the message.
+    """
     for name, rank, value, expected in differences(group.gather(local)):
         remedy = "give every rank the same options and files"
         if name == "data":
             remedy = "give every rank the same rows in the same order, and seed what is random in them"
+        if name.startswith(OPTIMIZER):
+            remedy = "set the same on every rank, for example by the number of the step or by scores of all ranks"
         if name == ORDER:
             remedy = "make the optimizer from a list, such as model.parameters(): a set has another order on each rank"
-        raise UserError(f"rank {rank} has {name} {value}, rank 0 has {expected}", remedy, rank=rank)
+        raise UserError(f"{when}rank {rank} has {name} {value}, rank 0 has {expected}", remedy, rank=rank)
 
 
-def check_same_weights(group: Group, weights: Weights, when: str, since: int | None = None) -> str:
+def check_same_weights(
+    group: Group,
+    weights: Weights,
+    when: str,
+    since: int | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
     """The checksum of `weights`. Raises TrainingError, naming rank and parameter, where ranks differ.
 
-    when: the moment of the check, for the message. since: the last step after which no rank differed.
+    when: the moment of the check, for the message. since: the last step after which no rank differed. settings: from
+    `settings`; raises UserError where they differ as well, as they are the cause.
     """
     parameters = checksum(weights)
     by_rank = group.gather(parameters)
@@ -61,6 +86,7 @@ def check_same_weights(group: Group, weights: Weights, when: str, since: int | N
     wrong = next((rank for rank, its in enumerate(by_rank) if its != by_rank[usual]), None)
     if wrong is None:
         return parameters
+    check_same_options(group, dict(settings), f"{when}: ")
     of_ranks = group.gather({name: checksum({name: value}) for name, value in weights.items()})
     name = next(name for name, its in of_ranks[wrong].items() if its != of_ranks[usual].get(name))
     rank, of_others = group.ranks[wrong], "the others'" if usual else "rank 0's"

@@ -56,6 +56,8 @@ class RankInterval(NamedTuple):
     """How long the steps took, without joining them, in which a rank may wait for others."""
     logged: dict[str, list[float]] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
     """Figures of the script, by name."""
+    settings: str = ""
+    """A digest of `consistency.settings`."""
 
 
 class LoggedInterval(NamedTuple):
@@ -73,6 +75,8 @@ class LoggedInterval(NamedTuple):
     """How long the interval's steps took each rank."""
     logged: Mapping[str, float] = MappingProxyType({})
     """Means of the script's figures by name, over all ranks that logged them."""
+    settings_differ: bool = False
+    """Whether the ranks' optimizers have other settings."""
 
 
 class IntervalCollector:
@@ -128,7 +132,8 @@ class IntervalCollector:
     def join(self, at: Position, checkpoint_due: bool) -> LoggedInterval:
         """The interval over all ranks; call it on every rank at the same step.
 
-        checkpoint_due: rank 0's decides. Raises NotFiniteError if a loss or a parameter is not finite.
+        checkpoint_due: rank 0's decides. Raises NotFiniteError if a loss or a parameter is not finite, and
+        UserError if the ranks' optimizers have other settings.
         """
         phases.begin(LOGGING)
         self._run.lock.check(within_s=STALE_S / 2)
@@ -136,6 +141,7 @@ class IntervalCollector:
         phases.begin(FINISHING)
         weights = self._run.learner.weights()
         local = self._read_losses()
+        settings = consistency.settings(self._run.learner)
         phases.begin(JOINING)
         interval = join(
             self._run.group,
@@ -144,9 +150,12 @@ class IntervalCollector:
                 checkpoint_due=checkpoint_due,
                 times=self._take_time(),
                 logged=self._read_logged(),
+                settings=consistency.digest(settings),
             ),
         )
         self._is_joined = True
+        if interval.settings_differ:
+            consistency.check_same_options(self._run.group, settings, f"after step {at.step}: ")
         phases.begin(LOGGING)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
@@ -243,6 +252,7 @@ def join(group: Group, local: RankInterval) -> LoggedInterval:
         ranks[0].checkpoint_due,
         [StepSeconds(*rank.times) for rank in ranks],
         {name: total(values) / len(values) for name, values in logged.items()},
+        len({rank.settings for rank in ranks}) > 1,
     )
 
 

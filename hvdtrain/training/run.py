@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,7 +26,6 @@ from hvdtrain.networks.description import Weights
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
-from hvdtrain.system.text import to_json
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import consistency
 from hvdtrain.training.local_steps import LocalSteps, SyncPoints
@@ -93,11 +91,10 @@ class RunContext:
         """What must be the same on all ranks, as JSON values by names for messages."""
         recorded = {**to_record(self.config), **to_record(self.runtime)}
         options = {f"--{key(name)}": value for name, value in recorded.items() if not FACTS[name].per_rank}
-        layers = hashlib.sha256(to_json(self.target.record()).encode()).hexdigest()[:16]
+        layers = consistency.digest(self.target.record())
         shared = {**options, "layers": layers, "data": self.dataset.fingerprint}
         if names := self.learner.optimizer_order:
-            digest = hashlib.sha256(to_json(names).encode()).hexdigest()[:16]
-            shared[consistency.ORDER] = f"{', '.join(names[:3])}, ... ({digest})"
+            shared[consistency.ORDER] = f"{', '.join(names[:3])}, ... ({consistency.digest(names)})"
         return shared
 
     @property
@@ -214,7 +211,9 @@ class RunContext:
         weights = self.learner.weights() if weights is None else weights  # waits for the last update
         common = {name: value for name, value in weights.items() if name not in self.learner.local_weights}
         when = when or f"after step {step}"
-        parameters = consistency.check_same_weights(self.group, common, when, self._identical_after)
+        parameters = consistency.check_same_weights(
+            self.group, common, when, self._identical_after, consistency.settings(self.learner)
+        )
         self._identical_after = step
         return parameters
 

@@ -118,7 +118,7 @@ def _begin_or_join(run: RunContext, reader: Reader, replays: bool) -> Start:
 
 def _begin(run: RunContext, replays: bool) -> Start:
     """Start or resume a run together with the other ranks. run: without a folder."""
-    consistency.check_same_options(run.group, run.shared_values)
+    consistency.check_same_options(run.group, run.shared_values | consistency.settings(run.learner))
     if run.in_shards:
         consistency.check_same_arithmetic(run.group, run.arithmetic)
     start = resume(run, replays)

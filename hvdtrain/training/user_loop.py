@@ -107,6 +107,7 @@ class UserLoop(LoopPosition):
         Raises UserError if they do not fit together.
         """
         _check_time("setup", not self._is_set_up, "call it once: join the models in one module, with one optimizer")
+        self._stack.callback(self._learner.close)  # also where the run does not begin
         wrapped = self._learner.setup(model, optimizer, unused_parameters)
         self._is_set_up = True
         return wrapped

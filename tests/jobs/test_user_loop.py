@@ -190,6 +190,29 @@ def test_in_shards_the_figures_have_the_same_bits_for_any_number_of_ranks(togeth
     assert figures[0] == figures[1] and len(figures[0]) == 9
 
 
+OTHER_RATES = """
+import numpy as np, torch, hvdtrain
+
+rows = np.ones((32, 2), np.float32), np.zeros(32, np.int64)
+with hvdtrain.start() as run:
+    model = torch.nn.Linear(2, 2)
+    model, optimizer = run.setup(model, torch.optim.SGD(model.parameters(), lr=0.5))
+    for x, y in run.batches(rows):
+        run.step(torch.nn.functional.cross_entropy(model(x), y, reduction="none"))
+        if run.rank == 1 and run.steps == 4:
+            optimizer.param_groups[0]["lr"] /= 2
+"""
+
+
+@pytest.mark.needs("torch")
+def test_a_rank_with_another_learning_rate_is_named_at_the_next_logging_step(tmp_path):
+    """Before, it was told at the next evaluation that the memory of its host may be broken."""
+    (tmp_path / "rates.py").write_text(OTHER_RATES)
+    options = ("--strategy", "ring", "--epochs", "9", "--batch-size", "4", "--log-every", "3", "--device", "cpu")
+    status, output = run([*launch("local", 2), "python", "rates.py", *options, "--quiet"], tmp_path)
+    assert status == 2 and "after step 6: rank 1 has the optimizer's lr 0.25, rank 0 has 0.5; set the same" in output
+
+
 @pytest.mark.needs("torch")
 def test_a_lost_rank_changes_neither_schedules_nor_weights(together, tmp_path):
     words = (EPOCHS, *OPTIONS_OF_EPOCHS, "--shards", "5", "--name", "lost")

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import io
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -30,7 +31,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
-from hvdtrain.frameworks.mxnet.own_optimizer import OwnStates, task_optimizer
+from hvdtrain.frameworks.mxnet.own_optimizer import OwnStates, settings_of, task_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.own_optimizers import KIND, is_of_kind, with_kind, with_optimizer
 from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
@@ -160,6 +161,9 @@ class MXNetSteps(ContextLearner, Engine):
     def _average(self) -> None:
         if self._averages:
             self._averages.update(self._step)
+
+    def settings(self) -> dict[str, Any]:
+        return settings_of(self._trainer)
 
     def gradient_shapes(self) -> list[tuple[int, ...]]:
         return [tuple(parameter.shape) for parameter in self._trainer._params]

@@ -26,6 +26,13 @@ def task_optimizer(task: UserTask, parameters: Parameters) -> mx.optimizer.Optim
     return optimizer
 
 
+def settings_of(trainer: gluon.Trainer) -> dict[str, Any]:
+    """What its optimizer has besides arrays, for `Learner.settings`, and by what parameters multiply its rates."""
+    schedule = {f"lr_scheduler's {name}": number for name, number in _numbers(trainer.optimizer.lr_scheduler).items()}
+    factors = {name: [getattr(parameter, name) for parameter in trainer._params] for name in ("lr_mult", "wd_mult")}
+    return _numbers(trainer.optimizer) | schedule | factors
+
+
 class OwnStates:
     """The state of such an optimizer in a learner's trainer, on each device."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import mxnet as mx
@@ -45,6 +46,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         super().__init__(strategy)
         (self._context,) = self._contexts
         self._seed = strategy.config.seed
+        self._closing = contextlib.ExitStack()
         seed_generators(self._seed)  # so that all ranks make the same model
 
     def setup(
@@ -56,7 +58,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         self._parameters = {name: array for name, array in self._arrays.items() if array.grad_req != "null"}
         self.local_weights = frozenset(self._arrays.keys() - self._parameters.keys())
         forget_gradients(self._parameters)
-        self._updates = optimizer.optimizer.num_update
+        self._refuse_updates()
         self._trainer = self._strategy.make_trainer(self._parameters, optimizer.optimizer)
         self._states = OwnStates(self, self._trainer, self._parameters)
         untrained = {name: array for name, array in self._arrays.items() if name not in self._parameters}
@@ -64,10 +66,23 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         self._begin_training(self.local_weights)
         return model, self._trainer
 
-    def _refuse_own_step(self) -> None:
-        """Raise UserError if the script has made gradients or an update by itself."""
-        if self._trainer.optimizer.num_update != self._updates:
-            self._refuse("the trainer's step()")
+    def _refuse_updates(self) -> None:
+        """Until `close`, raise UserError where a trainer of the script updates the model: Gluon has no hook for it."""
+        update, ours = gluon.Trainer._update, set(map(id, self._parameters.values()))
+
+        def checked(trainer: gluon.Trainer, *arguments: Any) -> None:
+            if not self._is_stepping and not ours.isdisjoint(map(id, trainer._params)):
+                self._refuse("the trainer's step()")
+            update(trainer, *arguments)
+
+        gluon.Trainer._update = checked
+        self._closing.callback(setattr, gluon.Trainer, "_update", update)
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def _refuse_own_gradients(self) -> None:
+        """Raise UserError if the script has made gradients by itself."""
         if any(values._fresh_grad for parameter in self._parameters.values() for values in parameter.list_data()):
             self._refuse("backward()")
 
@@ -87,8 +102,9 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
 
     def step(self, losses: mx.nd.NDArray, ends_step: bool) -> StepLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
-        self._refuse_own_step()
+        self._refuse_own_gradients()
         self._check_own_changes()
+        self._is_stepping = True
         with autograd.pause():
             weights = load_array(self._row_weights.astype(losses.dtype), self._context)
             phases.begin(BACKWARD)
@@ -99,7 +115,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
                 step_loss = self._end_backward(LazyLoss([(losses.detach() * weights).sum()]), ends_step)
             finally:  # also of a step that is done again, as the ranks have changed
                 forget_gradients(self._parameters)
-            self._has_state, self._updates = True, self._trainer.optimizer.num_update
+            self._has_state, self._is_stepping = True, False
             return step_loss
 
     def _backward(self, losses: mx.nd.NDArray, weights: mx.nd.NDArray) -> None:
@@ -132,7 +148,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         self._states.create()
         self._states.write(state)
         self._continue(state.extra)
-        self._has_state, self._updates = True, self._trainer.optimizer.num_update
+        self._has_state = True
 
 
 def _check(model: Any, trainer: Any) -> None:

@@ -253,6 +253,9 @@ class TensorFlowLearner(Engine):
     def learning_rate(self) -> float | None:
         return self._own.learning_rate if self._own else None
 
+    def settings(self) -> dict[str, Any]:
+        return self._own.settings() if self._own else {}
+
     def accepts_state(self, state: OptimizerState) -> bool:
         return (not self._own or is_of_kind(state, self._own.keras)) and super().accepts_state(state)
 

@@ -122,6 +122,10 @@ class KerasTaskOptimizer:
         """That of the latest update; before, that of the first one."""
         return float(self.keras.learning_rate.numpy())
 
+    def settings(self) -> dict[str, Any]:
+        """For `Learner.settings`."""
+        return {"learning rate": self.learning_rate, **self.keras.get_config(), "updates": int(self.updates.numpy())}
+
     def count(self, updates: int | tf.Tensor) -> None:
         del updates  # Keras' optimizers count by themselves
 

@@ -36,7 +36,7 @@ from hvdtrain.frameworks.torch.network import (
     unchanged,
 )
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
-from hvdtrain.frameworks.torch.optimizer import make_optimizer, order_of, read_state, write_state
+from hvdtrain.frameworks.torch.optimizer import make_optimizer, order_of, read_state, settings_of, write_state
 from hvdtrain.frameworks.torch.shards import ShardStart
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer
@@ -114,6 +114,9 @@ class TorchSteps(Engine):
         self.skipped += is_skipped
         if self._averages and not is_skipped:
             self._averages.update(self._step)
+
+    def settings(self) -> dict[str, Any]:
+        return settings_of(self._optimizer)
 
     def gradient_shapes(self) -> list[tuple[int, ...]]:
         return [tuple(as_real(parameter.detach()).shape) for parameter in self._combined_parameters]

@@ -86,6 +86,19 @@ def order_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Param
     return tuple(names[id(parameter)] for parameter in every if parameter.requires_grad)
 
 
+def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What it has besides tensors, for `Learner.settings`: of each group of parameters, where it has several."""
+    groups, state = optimizer.param_groups, {**next(iter(optimizer.state.values()), {})}
+    values = {key: [_plain(group.get(key)) for group in groups] for key in groups[0] if key != "params"}
+    single = {key: of_groups[0] if len(groups) == 1 else of_groups for key, of_groups in values.items()}
+    return single | ({"updates": _plain(state["step"])} if "step" in state else {})
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON has it: also a tensor, as rates may be."""
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     """Whether its step() cannot be called as most of PyTorch's, with closure=None."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.own_optimizers import check_optimizer
@@ -55,7 +57,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self.local_weights = buffers_by_rank(model, synchronized=False)
         self._names = self.local_weights | dict(model.named_parameters(remove_duplicate=False)).keys()
         self._parameters, self.frozen = trained_parameters(model), frozen_parameters(model)
-        self._strategy.unhook += self._hook_gradients(optimizer)
+        self._strategy.unhook += self._hook_gradients()
         self._trained = _trained(optimizer, model)
         self.optimizer_order = order_of(optimizer, self._parameters)
         self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)
@@ -63,8 +65,11 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self._begin_training(self.local_weights)
         return self._training_model, self._optimizer
 
-    def _hook_gradients(self, optimizer: torch.optim.Optimizer) -> list[Any]:
-        """Raise UserError for gradients that no strategy may get: the script's own and sparse ones; ends the hooks."""
+    def _hook_gradients(self) -> list[Any]:
+        """Raise UserError for the script's own updates, and for gradients that no strategy may get, its own or sparse.
+
+        Returns what ends the hooks.
+        """
         strategy, checked = self._strategy, set(self._parameters)
         if strategy.needs_all_gradients:  # DistributedDataParallel asks the layers
             known = sparse_parameters(self._model)
@@ -79,7 +84,12 @@ class TorchUserLearner(TorchSteps, UserLearner):
                 remedy = "leave out sparse=True, or use --strategy single, or ddp with nn.Embedding, without --shards"
                 raise UserError(problem, remedy)
 
-        hooks = [optimizer.register_step_pre_hook(lambda *_: self._refuse("the optimizer's step()"))]
+        def check_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            if not self._is_stepping and not ours.isdisjoint(map(id, _every_parameter(optimizer))):
+                self._refuse("the optimizer's step()")
+
+        ours = set(map(id, self._parameters.values()))
+        hooks = [register_optimizer_step_pre_hook(check_update)]  # also of a second optimizer of the same parameters
         for name, parameter in self._parameters.items():
             hooks.append(parameter.register_post_accumulate_grad_hook(functools.partial(check, name)))
         return [hook.remove for hook in hooks]
@@ -114,6 +124,10 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def schedule_steps(self) -> dict[str, int]:
         steps = {name: getattr(kept, "last_epoch", None) for name, kept in self._kept.items()}
         return {name: count for name, count in steps.items() if isinstance(count, int)}
+
+    def settings(self) -> dict[str, Any]:
+        schedules = {f"steps of {name}": count for name, count in self.schedule_steps().items()}
+        return super().settings() | schedules
 
     @property
     def learning_rate(self) -> float:
@@ -184,9 +198,13 @@ class TorchUserLearner(TorchSteps, UserLearner):
         return counts
 
 
+def _every_parameter(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
+    return itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
+
+
 def _trained(optimizer: Any, model: nn.Module) -> list[int]:
     """The parameters that are trained: combining their gradients was arranged in setup()."""
-    parameters = itertools.chain(model.parameters(), *(group["params"] for group in optimizer.param_groups))
+    parameters = itertools.chain(model.parameters(), _every_parameter(optimizer))
     return [id(parameter) for parameter in parameters if parameter.requires_grad]
 
 
@@ -206,7 +224,6 @@ def _check(model: Any, optimizer: Any) -> None:
             f"setup(): the step() of {type(optimizer).__name__} does not have the argument closure=None",
             "give an optimizer whose step() works without a closure, as most of PyTorch's do",
         )
-    groups = itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
-    trained = {id(parameter) for parameter in groups if parameter.requires_grad}
+    trained = {id(parameter) for parameter in _every_parameter(optimizer) if parameter.requires_grad}
     names = {id(parameter): name for name, parameter in trained_parameters(model).items()}
     check_optimizer("optimizer", trained, names, "model.parameters()", "requires_grad_(False)")

@@ -67,6 +67,7 @@ def test_an_optimizer_of_a_task_makes_the_updates(framework):
     target, plain = own(framework, sgd), task(framework, "Classifier")
     trained, expected = learner(framework, target), learner(framework, plain, momentum=0.5)
     assert (trained.learning_rate, expected.learning_rate) == (pytest.approx(0.1), None)
+    assert trained.settings()["momentum"] == 0.5
     for one in (trained, expected):
         steps(one, plain, range(3))
     for name, value in expected.weights().items():

@@ -19,6 +19,7 @@ from hvdtrain.__main__ import main
 from hvdtrain.collectives.combining import MeanOfRanks
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.frameworks.torch.optimizer import settings_of
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.history import HistoryReader
 from hvdtrain.system.phases import phases
@@ -229,6 +230,24 @@ def test_ranks_whose_optimizers_have_another_order_are_an_error(start):
     with pytest.raises(UserError, match="a set has another order on each rank") as raised:
         consistency.check_same_options(SimpleNamespace(gather=lambda _: shared), {})
     assert "rank 1 has the optimizer's parameters in the order 2.bias, 2.weight, 0.bias, ..." in raised.value.reason
+
+
+def test_settings_of_an_optimizer_are_what_a_script_may_change(start):
+    """Also rates that are tensors, of several groups, and how often schedules made a step."""
+    with start() as run:
+        inner = parts()[0]
+        groups = [{"params": inner[0].parameters(), "lr": 0.5}, {"params": inner[2].parameters()}]
+        model, optimizer = run.setup(inner, torch.optim.SGD(groups, lr=0.1, weight_decay=0.2))
+        run.register(decay=(schedule := torch.optim.lr_scheduler.StepLR(optimizer, 2)))
+        before = consistency.settings(run._learner)
+        for batch in run.batches(ROWS):
+            run.step(losses(model, batch))
+            schedule.step()
+        after = consistency.settings(run._learner)
+    assert before["the optimizer's lr"] == "[0.5, 0.1]" and before["the optimizer's weight_decay"] == "[0.2, 0.2]"
+    changed = {name for name, value in after.items() if value != before.get(name)}
+    assert changed == {f"the optimizer's {name}" for name in ("lr", "steps of decay")}
+    assert settings_of(made(parts()[0], torch.optim.SGD, lr=torch.tensor(0.5))[1])["lr"] == 0.5
 
 
 class Making(nn.Sequential):
@@ -618,6 +637,10 @@ OWN_STEPS = {
     "after": lambda run, model, optimizer, batch: (run.step(losses(model, batch)), penalty(model).backward()),
     "update": lambda run, model, optimizer, batch: (run.step(losses(model, batch)), optimizer.step()),
     "before": lambda run, model, optimizer, batch: optimizer.step(),
+    "update by another": lambda run, model, optimizer, batch: (
+        run.step(losses(model, batch)),
+        made(model, torch.optim.SGD)[1].step(),
+    ),
 }
 
 
@@ -629,7 +652,7 @@ STRATEGIES += [pytest.param(options, marks=MATRIX) for options in ({"strategy": 
 @pytest.mark.parametrize("name", OWN_STEPS)
 def test_backward_passes_and_updates_of_a_script_itself_are_an_error_at_once(start, name, options):
     """Without it, gradients were dropped, or each step was made twice."""
-    call = "the optimizer's step" if name in ("update", "before") else "backward"
+    call = "the optimizer's step" if name in ("update", "before", "update by another") else "backward"
     expected = pytest.raises(UserError, match=rf"the script calls {call}\(\), which run.step\(losses\) does; give run")
     with expected, start(**options) as run:
         model, optimizer = run.setup(*parts())
@@ -640,8 +663,8 @@ def test_backward_passes_and_updates_of_a_script_itself_are_an_error_at_once(sta
 
 
 def test_other_gradients_are_the_scripts(start):
-    """Of inputs, by torch.autograd.grad(), of another model; and all of them after the run."""
-    other = nn.Linear(2, 1)
+    """Of inputs, by torch.autograd.grad(), of another model with its optimizer; and all of them after the run."""
+    other, of_other = made(nn.Linear(2, 1))
     with start() as run:
         model, optimizer = run.setup(*parts())
         for batch in run.batches(ROWS):
@@ -650,9 +673,19 @@ def test_other_gradients_are_the_scripts(start):
             torch.autograd.grad(penalty(model), list(model.parameters()))
             optimizer.zero_grad()
             other(model(inputs).detach()).sum().backward()
+            other(model(inputs)).sum().backward(inputs=[*other.parameters()])
+            of_other.step()
             assert run.step(losses(model, batch) + slope.square().sum(1) + 0.1 * penalty(model))
     penalty(model).backward()
     optimizer.step()
+
+
+def test_a_run_that_does_not_begin_leaves_the_model_to_the_next_one(start):
+    model, optimizer = parts()
+    with pytest.raises(UserError, match="arrays of length"), start("first") as run:
+        run.batches((ROWS[0], ROWS[1][:3])) if run.setup(model, optimizer) else None
+    with start("second") as run:
+        train(run, model, optimizer)
 
 
 class WithEpoch:

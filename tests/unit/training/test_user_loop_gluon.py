@@ -261,6 +261,11 @@ OWN_STEPS = {
     "backward": lambda run, trainer, values, more: values.backward(),
     "trainer's step": lambda run, trainer, values, more: (values.backward(), trainer.step(12)),
     "step after": lambda run, trainer, values, more: (run.step(values), more().backward(), trainer.step(12)),
+    "step of another": lambda run, trainer, values, more: (
+        run.step(values),
+        more().backward(),
+        gluon.Trainer(trainer._params, "adam").step(12),
+    ),
     "update after": lambda run, trainer, values, more: (run.step(values), more().backward(), trainer.update(12)),
 }
 
@@ -283,3 +288,16 @@ def test_steps_of_a_script_itself_are_an_error(start, name, is_given, options):
             if "after" not in name:
                 run.step(values)
             assert run.steps == 0
+    assert gluon.Trainer._update.__name__ == "_update", "after the run, trainers are as they were"
+
+
+def test_settings_of_a_trainer_are_what_a_script_may_change(start):
+    schedule = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.1)
+    with start() as run:
+        model, _ = run.setup(*parts(lr_scheduler=schedule, wd=0.3))
+        before = run._learner.settings()
+        for batch in run.batches(ROWS):
+            run.step(losses(model, batch))
+        after = run._learner.settings()
+    assert (before["wd"], before["lr_mult"], after["num_update"]) == (0.3, [1.0] * 4, 6)
+    assert after["lr_scheduler's base_lr"] < before["lr_scheduler's base_lr"]
