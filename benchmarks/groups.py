@@ -16,8 +16,7 @@ import time
 import numpy as np
 
 from hvdtrain.collectives.horovod import gradient_groups
-from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.recipes import from_recipe
+from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces.learner import Learner
 from hvdtrain.interfaces.reading import Batch

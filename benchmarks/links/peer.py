@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdtrain.config.recipes import from_recipe
+from hvdtrain.config.options import from_recipe
 from hvdtrain.datasets import registry, sharding
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.registry import NETWORKS

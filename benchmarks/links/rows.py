@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.config.option import arguments
-from hvdtrain.config.recipes import from_recipe
+from hvdtrain.config.options import from_recipe
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset, Part

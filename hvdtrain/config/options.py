@@ -24,6 +24,7 @@ from hvdtrain.config.forms import (
     parse_method,
 )
 from hvdtrain.config.option import Resume, as_options, option, without_removed
+from hvdtrain.config.recipes import RECIPES
 from hvdtrain.config.rules import OVER_HOROVOD
 from hvdtrain.config.score import AUTO, check_choice
 from hvdtrain.system import removed
@@ -302,3 +303,8 @@ class RuntimeOptions:
     def resumed(self) -> Path | None:
         """The run, or the checkpoint, that --resume names."""
         return None if self.auto_resume else self.resume
+
+
+def from_recipe(name: str, **options: Any) -> Config:
+    """The recipe's options, overridden by `options`. Raises KeyError for an unknown name."""
+    return Config(**{"recipe": name, **RECIPES[name], **options})

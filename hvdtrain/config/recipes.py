@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdtrain.config.options import Config
-
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {},
     # Dive into Deep Learning, "Multi-GPU Computation": plain SGD, N(0, 0.01^2), batch 256, lr 0.2, 10 epochs.
@@ -48,8 +46,3 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
 }
 """By name, the options that differ from the defaults of `Config`."""
-
-
-def from_recipe(name: str, **options: Any) -> Config:
-    """The recipe's options, overridden by `options`. Raises KeyError for an unknown name."""
-    return Config(**{"recipe": name, **RECIPES[name], **options})

@@ -15,8 +15,8 @@ from hvdtrain.config import job_options
 from hvdtrain.config import option as values
 from hvdtrain.config.option import as_json, key, option
 from hvdtrain.config.option_parser import OptionParser
-from hvdtrain.config.options import AUTO_RESUME, Config, Framework, RuntimeOptions
-from hvdtrain.config.recipes import RECIPES, from_recipe
+from hvdtrain.config.options import AUTO_RESUME, Config, Framework, RuntimeOptions, from_recipe
+from hvdtrain.config.recipes import RECIPES
 from hvdtrain.config.score import CHOICE
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from hvdtrain.config.option import key
-from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.recipes import RECIPES, from_recipe
+from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
+from hvdtrain.config.recipes import RECIPES
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.runs.metrics import TRAIN_LOSS
 from hvdtrain.runs.records import AttemptRecord, FindingRecord, Findings, read, shown

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.recipes import RECIPES, from_recipe
+from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
+from hvdtrain.config.recipes import RECIPES
 from hvdtrain.config.score import score_of
 from hvdtrain.config.sources import KINDS, CommandLine, from_record, to_record
 from hvdtrain.errors import UserError
