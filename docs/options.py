@@ -16,7 +16,7 @@ from hvdtrain.cli import launch_options
 from hvdtrain.config.option import choices, key
 from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.rules import DEFAULT, GIVEN, RULES, Rule, Values, of_user_code
+from hvdtrain.config.rules import DEFAULT, GIVEN, NO_EFFECT, RULES, Rule, Values, of_user_code
 from hvdtrain.config.sources import FACTS, KINDS
 from hvdtrain.errors import EXIT_STATUSES
 from hvdtrain.jobs.launchers import LAUNCHERS
@@ -105,9 +105,14 @@ FACTS_OF_RULES = {
     "step_rows": "fewer rows in a step",
     "device_rows": "fewer rows on a device",
     "evaluated": "rows to evaluate",
+    "task": "a task",
+    "normalizes": "batch normalization",
+    "samples": "fewer rows",
+    "epochs": "so many `--epochs` or fewer",
+    "all_steps": "fewer steps",
 }
 """Facts on which rules depend, besides options."""
-WORDS = {"script": "the script", "unit": "rows", "model": "the network"}
+WORDS = {"script": "the script", "task": "the task", "unit": "rows", "model": "the network"}
 WORDS |= {method: method.removesuffix("_method") for method in ("optimizer_method", "schedule_method")}
 """What stands for facts in reasons; N for those that are numbers."""
 
@@ -141,7 +146,7 @@ def refused(rule: Rule) -> str:
 def rules_table() -> str:
     """What does not go together, and why; what has the same condition is in one row."""
     rows: dict[str, dict[str, list[str]]] = {}
-    for rule in (*RULES, *of_user_code(Config)):
+    for rule in (*RULES, *of_user_code(Config), *NO_EFFECT):
         given = " and ".join(condition(name, values) for name, values in rule.when.items())
         why = re.sub(r"\{(\w+)\}", lambda match: WORDS.get(match[1], "N"), rule.why)
         rows.setdefault(given, {}).setdefault(why, []).append(refused(rule))

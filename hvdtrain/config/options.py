@@ -207,6 +207,11 @@ class Config:
         return parse_image_size(self.image_size) if self.image_size else None
 
     @property
+    def of_recipe(self) -> dict[str, Any]:
+        """What the recipe gives."""
+        return RECIPES[self.recipe]
+
+    @property
     def over_horovod(self) -> bool:
         """Whether Horovod connects the ranks."""
         return self.strategy in OVER_HOROVOD

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hvdtrain.config.option import facts, invalid, key
-from hvdtrain.errors import UserError
+from hvdtrain.config.option import facts
+from hvdtrain.config.rule import DEFAULT, GIVEN, NONE, Rule, Values, above, below, but, only, up_to
 
 STYLES = ("keras-fit", "module", "ndarray")
 """Programming styles other than a framework's usual one. The name alone is a strategy over Horovod."""
@@ -28,101 +25,39 @@ def style_of(strategy: str) -> str:
     return next((style for style in STYLES if f"{strategy}-".startswith(f"{style}-")), "")
 
 
-@dataclass(frozen=True)
-class Values:
-    """Some values of an option or a fact.
-
-    listed: a text is a pattern, and None the default: of a fact, what counts as false. is_inverse: all but those.
-    compare: instead, those that compare so with the value of `other`.
-    """
-
-    listed: tuple[Any, ...] = ()
-    is_inverse: bool = False
-    compare: Callable[[Any, Any], bool] | None = None
-    other: str = ""
-
-    def have(self, value: Any, default: Any, known: Mapping[str, Any]) -> bool:
-        """Whether this value is one of them. known: all options and facts by name."""
-        if self.compare:
-            return self.compare(value, known[self.other])
-        return self.is_inverse != any(
-            fnmatchcase(str(value), one) if isinstance(one, str) else value == (default if one is None else one)
-            for one in self.listed
-        )
-
-
-def only(*listed: Any) -> Values:
-    return Values(listed)
-
-
-def but(*listed: Any) -> Values:
-    return Values(listed, is_inverse=True)
-
-
-def above(name: str) -> Values:
-    return Values(compare=operator.gt, other=name)
-
-
-def below(name: str) -> Values:
-    return Values(compare=operator.lt, other=name)
-
-
-DEFAULT, GIVEN, NONE = only(None), but(None), only()
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Values of an option that cannot be with some values of others, or with facts about strategy, target, job or data.
-
-    option: the one at fault. when: the others' values by name. why: the end of a sentence, which may name options and
-    facts in braces. instead: what to do, where that is not plain. allowed: the values that the option may have then.
-    """
-
-    option: str
-    when: Mapping[str, Values]
-    why: str
-    instead: str = ""
-    allowed: Values = DEFAULT
-
-    @functools.cached_property
-    def needed(self) -> set[str]:
-        """The options and facts that decide whether it is broken."""
-        return {self.option, *self.when, *(values.other for values in self.when.values() if values.other)}
-
-    def is_broken(self, known: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
-        """Whether options break it; False where something that it needs is not known."""
-        if not self.needed <= known.keys() or self.allowed.have(known[self.option], defaults[self.option], known):
-            return False
-        return all(values.have(known[name], defaults.get(name, False), known) for name, values in self.when.items())
-
-    def error(self, known: Mapping[str, Any], defaults: Mapping[str, Any]) -> UserError:
-        others = [name for name in self.when if name in defaults]
-        given = " and ".join(f"--{key(name)} {_text(known[name])}".rstrip() for name in others)
-        value = f"{_text(known[self.option])} with {given}" if given else _text(known[self.option])
-        listed = () if self.allowed.is_inverse else self.allowed.listed
-        allowed = " or ".join(str(defaults[self.option] if one is None else one) for one in listed)
-        use = "leave it out" if allowed in ("", "False", "()") else f"use {allowed}"
-        change = [f"{'leave out' if self.when[name] == GIVEN else 'change'} --{key(name)}" for name in others]
-        remedy = self.instead.format_map(known) or ", or ".join([use, *change])
-        return invalid(self.option, value.lstrip(), self.why.format_map(known), remedy)
-
-
-def _text(value: Any) -> str:
-    """A value as on a command line."""
-    return "" if value is True else " ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
-
-
 def check(*options: Any, **more: Any) -> None:
     """Raise UserError for the first rule that is broken. options: Config, RuntimeOptions. more: facts by name.
 
     Rules for which something is not known, such as a fact that is None, are left to a later call.
     """
-    known = {field.name: getattr(one, field.name) for one in options for field in dataclasses.fields(one)} | more
-    known = {name: value for name, value in known.items() if value is not None or name not in more}
-    defaults = {field.name: field.default for one in options for field in dataclasses.fields(one)}
-    for rule in (*RULES, *(rule for one in options for rule in of_user_code(one.__class__))):
+    known, defaults = _known(options, more), _defaults(options)
+    by_user = [rule for one in options for rule in of_user_code(one.__class__)]
+    for rule in (*RULES, *_broken_by_given(by_user, known, options)):
         if rule.is_broken(known, defaults):
             raise rule.error(known, defaults)
+
+
+def without_effect(*options: Any, **more: Any) -> Iterator[str]:
+    """What to say of options that were given and have no effect; the arguments are those of `check`."""
+    known, defaults = _known(options, more), _defaults(options)
+    for rule in _broken_by_given(NO_EFFECT, known, options):
+        yield str(dataclasses.replace(rule, instead=rule.instead or "leave it out").error(known, defaults))
+
+
+def _known(options: Iterable[Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    own = {field.name: getattr(one, field.name) for one in options for field in dataclasses.fields(one)}
+    return own | {name: value for name, value in more.items() if value is not None}
+
+
+def _defaults(options: Iterable[Any]) -> dict[str, Any]:
+    return {field.name: field.default for one in options for field in dataclasses.fields(one)}
+
+
+def _broken_by_given(rules: Iterable[Rule], known: Mapping[str, Any], options: Iterable[Any]) -> Iterator[Rule]:
+    """Those that are broken by values that differ from the defaults and from those of the recipe, so by the user's."""
+    defaults = _defaults(options)
+    of_recipe = defaults | {name: value for one in options for name, value in getattr(one, "of_recipe", {}).items()}
+    return (rule for rule in rules if rule.is_broken(known, defaults) and rule.is_broken(known, of_recipe))
 
 
 @functools.cache
@@ -133,6 +68,10 @@ def of_user_code(kind: type) -> tuple[Rule, ...]:
         if about.decided_by:
             remedy = SCRIPT_REMEDIES.get(name, "leave it out, and change the script")
             rules.append(Rule(name, {"script": GIVEN}, "{script} decides it by itself", remedy))
+        if about.decided_by == "task":
+            rules.append(
+                Rule(name, {"task": GIVEN}, "{task} decides it by itself", "leave it out, and change the task")
+            )
         if about.decided_by in ("optimizer", "schedule"):
             method = f"{about.decided_by}_method"
             rules.append(Rule(name, {method: GIVEN}, f"the task's {{{method}}}() decides it", "leave it out"))
@@ -178,6 +117,7 @@ NEW_RUN = "leave it out, or start a new run"
 WRITE_TASK = "write a task instead (docs/own.md)"
 PAD = "give a smaller one, or use --remainder pad"
 ROWS = "give at most {step_rows}, or a larger --batch-size"
+NOT_EVALUATED = "the script evaluates nothing, so it has no score"
 EVALUATE = "give run.batches() test or validation rows, and evaluate"
 RULES: tuple[Rule, ...] = (
     Rule("schedule", {"lr_overflows": GIVEN}, "the learning rate would exceed 10^30", "give a smaller one", NONE),
@@ -315,9 +255,32 @@ RULES: tuple[Rule, ...] = (
     Rule("batch_size", {"full_batches": DEFAULT}, "larger than the {samples} training {unit}", PAD, NONE),
     Rule("shards", {"step_rows": below("shards")}, "a step has {step_rows} row(s), and each shard needs one", ROWS),
     Rule("accumulate", {"device_rows": below("accumulate")}, "a step has {device_rows} row(s) on each device"),
-    Rule("patience", {"evaluated": DEFAULT}, "the script evaluates nothing, so it has no score", EVALUATE),
+    Rule("patience", {"evaluated": DEFAULT}, NOT_EVALUATED, EVALUATE),
+    Rule("score", {"evaluated": DEFAULT}, NOT_EVALUATED, EVALUATE),
 )
 """Of the rules that are broken, the first one is the error."""
+SMALLER = "give a smaller one, unless you mean it"
+ADAM, ALONE = "no effect, as only adam and adamw have it", "no effect, as one process has no others"
+NO_EFFECT: tuple[Rule, ...] = (
+    *_together({"optimizer": only("sgd")}, betas=ADAM, epsilon=ADAM),
+    Rule("momentum", {"optimizer": but("sgd")}, "no effect, as only sgd has it"),
+    Rule("no_decay", {"weight_decay": only(0)}, "no effect, as there is no weight decay"),
+    Rule("warmup_epochs", {"schedule": only("onecycle*")}, "no effect, as it has a rise of its own"),
+    *_together(_strategy(*SINGLE), sync_every=ALONE, batch_scope=ALONE, check_sync=ALONE),
+    Rule("balance", {"shards": DEFAULT}, "no effect, as there are no shards to move"),
+    Rule("batch_norm", {"normalizes": DEFAULT}, "no effect, as {model} has no batch normalization"),
+    Rule(
+        "batch_size",
+        {"samples": below("asked_rows")},
+        "a step has all {samples} training {unit}: there are no more",
+        SMALLER,
+    ),
+    Rule("patience", {"epochs": up_to("patience")}, "no effect in a run of {epochs} epochs"),
+    Rule(
+        "max_steps", {"all_steps": below("max_steps")}, "no effect, as the run has {all_steps} steps", "raise --epochs"
+    ),
+)
+"""What changes nothing, but may be meant, as by a command line for many runs: a run warns of it."""
 LAUNCH: tuple[Rule, ...] = (
     Rule("hostfile", {"hosts": GIVEN}, "--hosts names them already"),
     Rule("max_np", {"survive": DEFAULT}, "a job grows only with --survive", "give --survive as well, or leave it out"),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+from hvdtrain.errors import UserError
+from hvdtrain.system.text import did_you_mean, printable
 
 AUTO = "auto"
 ACCURACY, LOSS = "accuracy", "loss"
 CHOICE = re.compile(r"(min|max):(.+)", re.DOTALL)
+WORST = (f"max:{LOSS}", f"min:{ACCURACY}")
 
 
 class Score(NamedTuple):
@@ -41,6 +45,20 @@ def check_choice(text: str) -> None:
     """Raise ValueError if the text is not a valid --score."""
     if text != AUTO and not CHOICE.fullmatch(text):
         raise ValueError("does not say whether the greatest or the least value is the best")
+    if text in WORST:
+        raise ValueError("would keep the worst weights as the best")
+
+
+def check_measured(choice: str, metrics: Iterable[str]) -> None:
+    """Raise UserError for a --score of something else than the loss and these metrics."""
+    match, known = CHOICE.fullmatch(choice), (*metrics, LOSS)
+    if match and match[2] not in known:
+        hint, names = did_you_mean(match[2], known), ", ".join(known)
+        raise UserError(
+            printable(f"--score {choice}: no such metric{hint}"),
+            printable(f"give max: or min: with one of {names}"),
+            option="score",
+        )
 
 
 def score_of(loss: float | None, metrics: Mapping[str, float], choice: str = "", part: str = "test") -> Score | None:

@@ -178,20 +178,23 @@ class Learner(abc.ABC):
         with self.unchanged() if self.changes_in_evaluation else contextlib.nullcontext(), self.eval_modes[0]():
             return self.eval_step(arrays)
 
-    def choose_eval_mode(self, arrays: tuple[np.ndarray, ...]) -> None:
-        """Leave the first of `eval_modes` in which `eval_step` works. Raises the first error if there is none."""
+    def choose_eval_mode(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        """Leave the first of `eval_modes` in which `eval_step` works, and return what it does.
+
+        Raises the first error if there is none.
+        """
         errors: list[Exception] = []
         for mode in self.eval_modes:
             try:
                 with mode():
-                    self.eval_step(arrays)
+                    evaluated = self.eval_step(arrays)
             except Exception as error:
                 if isinstance(error, UserError) and not error.__cause__:  # no failure of the user's code
                     raise
                 errors.append(error)
             else:
                 self.eval_modes = (mode,)
-                return
+                return evaluated
         raise errors[0]
 
     @abc.abstractmethod

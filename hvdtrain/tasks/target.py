@@ -125,6 +125,10 @@ class NetworkTarget(Target):
     is_portable = True
 
     @property
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts, "normalizes": bool(self.network.batch_norms)}
+
+    @property
     def gradients(self) -> int:
         return len(list(self.network.parameters()))
 

@@ -77,7 +77,12 @@ class UserTask(Target):
     def facts(self) -> dict[str, Any]:
         optimizer, schedule = (self.has(method) and method for method in ("optimizer", "schedule"))
         # The options of a schedule are for the optimizer of the options.
-        return {**super().facts, "optimizer_method": optimizer, "schedule_method": schedule or optimizer}
+        return {
+            **super().facts,
+            "task": self.name,
+            "optimizer_method": optimizer,
+            "schedule_method": schedule or optimizer,
+        }
 
     @functools.cached_property
     def labels(self) -> LabelCheck:

@@ -12,7 +12,6 @@ from typing import Any
 
 from hvdtrain.collectives.groups import by_rank
 from hvdtrain.collectives.surviving import RanksChange
-from hvdtrain.config.score import AUTO, LOSS
 from hvdtrain.frameworks import arithmetic
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import EvaluatedPart, Part
@@ -21,7 +20,7 @@ from hvdtrain.runs.metrics import LOGGED, MetricsWriter
 from hvdtrain.runs.step_times import to_record
 from hvdtrain.system import resources
 from hvdtrain.system.files import read_json
-from hvdtrain.system.text import did_you_mean, printable
+from hvdtrain.system.text import printable
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation
 from hvdtrain.training.observer import Observer, Pause
@@ -90,7 +89,6 @@ class Reporter(Observer):
         """The logging intervals since the last evaluation, and their losses."""
         self._metrics: list[str] = []
         self._slow_ranks = SlowRanks(run.group)
-        self._has_warned_of_score = run.runtime.score == AUTO
         self.evaluations: dict[EvaluatedPart, Evaluation] = {}
         """The last one of this process on each part of the data."""
 
@@ -148,6 +146,7 @@ class Reporter(Observer):
         """What probably is not as it is meant, and what to do; empty texts for what is as it should be."""
         run, config = self._run, self._run.config
         yield run.schedule_problem
+        yield from run.options_without_effect()
         yield self._workers_problem
         if run.learner.device == "cpu":
             yield arithmetic.slow_precision(config.framework, config.precision)
@@ -219,7 +218,6 @@ class Reporter(Observer):
         if self._writer:
             self._writer.write("ranks", at.step, evaluation_s=by_rank(group, evaluation.seconds))
         self._slow_ranks.add_evaluation(evaluation.seconds, self._run.assignment.counts)
-        self._check_score(evaluation)
         epochs, part = self._run.config.epochs, at.rows_in_epoch / self._run.samples
         name = f"{at.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{at.epoch}/{epochs}"
         test = [] if evaluation.loss is None else [f"{evaluation.part} loss {evaluation.loss:.4f}"]
@@ -239,18 +237,6 @@ class Reporter(Observer):
         speed = every / sum(interval.steps / interval.images_per_s for interval, _ in self._epoch)
         lr = self._last_interval["lr"]
         return [f"train loss {loss:.4f}", f"lr {lr:.3g}", f"{speed:,.0f} {self._run.target.unit}/s"]
-
-    def _check_score(self, evaluation: Evaluation) -> None:
-        """Warn, once, if the metric that --score names is not measured."""
-        choice, measured = self._run.runtime.score, evaluation.score(self._run.runtime.score)
-        if self._has_warned_of_score or not measured or measured.choice == choice:
-            return
-        self._has_warned_of_score = True
-        if self._run.is_rank_0:
-            known = (*evaluation.metrics, LOSS)
-            meant = printable(did_you_mean(choice.partition(":")[2], known))
-            names = printable(", ".join(known))
-            log.warning("--score %s: no such metric%s (there are %s); %s is taken", choice, meant, names, measured.name)
 
     def record(self, kind: str, at: Position, **values: Any) -> None:
         """Write one more record of a kind; on rank 0, with values that are the same on all ranks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,13 @@ class RunContext:
         batch = config.global_batch(self.group.size)
         rules.check(
             config,
+            self.runtime,
             unit=self.target.unit,
             samples=samples,
             full_batches=samples // batch if config.remainder == "drop" else samples,
             step_rows=min(batch, samples),
             device_rows=-(-min(batch, samples) // config.parts(self.group.size) // self.learner.devices),
-            evaluated=len(self.dataset.parts[self.dataset.evaluated]) if config.patience else None,
+            evaluated=len(self.dataset.parts[self.dataset.evaluated]),
         )
 
     @property
@@ -165,6 +166,12 @@ class RunContext:
     def is_over(self, at: Position) -> bool:
         """Whether no step follows: the last one is done, or the score has not become better for --patience epochs."""
         return at.step >= self.last_step or at.has_waited(self.config.patience)
+
+    def options_without_effect(self) -> Iterator[str]:
+        """What to say of options that were given and change nothing."""
+        asked = self.config.global_batch(self.group.size)
+        steps = {"samples": self.samples, "asked_rows": asked, "all_steps": self.config.epochs * self.steps_per_epoch}
+        yield from rules.without_effect(self.config, self.runtime, unit=self.target.unit, **steps, **self.target.facts)
 
     @property
     def schedule_problem(self) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import numpy as np
 
+from hvdtrain.config.score import AUTO, check_measured
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.user_code import changes_by_rows
@@ -13,14 +15,16 @@ from hvdtrain.interfaces.learner import Learner
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.tasks.target import TRIED_ROWS
 from hvdtrain.training.consistency import checksum
-from hvdtrain.training.evaluation import eval_pieces
+from hvdtrain.training.evaluation import eval_pieces, recorded_names
 from hvdtrain.training.run import RunContext
 
 
 def try_out(run: RunContext) -> None:
     """Learn how the model is evaluated. Raises UserError if it fails, or does not take all numbers of rows."""
-    config, target, part = run.config, run.target, run.dataset.evaluated
+    config, target = run.config, run.target
     if target.is_portable:
+        if run.runtime.score != AUTO:
+            _try_evaluation(run, max)  # as the first evaluation, for which a framework compiles it
         return
     whole, last = _lengths(run, run.global_batch), set[int]()
     if config.remainder != "drop" and run.last_step >= run.steps_per_epoch:
@@ -29,15 +33,26 @@ def try_out(run: RunContext) -> None:
         is_other = target.needed_rows or min(whole) < TRIED_ROWS * config.accumulate * run.learner.devices
         for rows in sorted(last | whole if is_other else last - whole):
             _try_step(run, rows, "use another --batch-size" if rows in whole else "use --remainder drop")
-    with run.learner.unchanged(is_trial=True):  # of weights as they are: steps may have changed them
-        pieces = [piece for rank in range(run.group.size) for piece in eval_pieces(run, part, rank)]
-        if pieces:
-            arrays = target.tried_rows(run.dataset, part, min(map(len, pieces)))
-            before = checksum(run.learner.weights())
-            target.guard(f"an evaluation of {len(arrays[0])} row(s)", run.learner.choose_eval_mode, arrays)
-            run.learner.changes_in_evaluation = checksum(run.learner.weights()) != before
+    _try_evaluation(run, min)
     if run.in_shards or run.group.size * run.learner.devices > 1:
         find_own_changes(run, max(whole))
+
+
+def _try_evaluation(run: RunContext, choose: Callable[[list[int]], int]) -> None:
+    """Learn how the model, with its weights as they are, is evaluated. Raises UserError for a --score of nothing.
+
+    choose: the number of rows, of those of the evaluation's steps.
+    """
+    target, learner, part = run.target, run.learner, run.dataset.evaluated
+    lengths = [len(piece) for rank in range(run.group.size) for piece in eval_pieces(run, part, rank)]
+    if not lengths:
+        return
+    arrays = target.tried_rows(run.dataset, part, choose(lengths))
+    with learner.unchanged(is_trial=True):
+        before = checksum(learner.weights())
+        evaluated = target.guard(f"an evaluation of {len(arrays[0])} row(s)", learner.choose_eval_mode, arrays)
+        learner.changes_in_evaluation = checksum(learner.weights()) != before
+    check_measured(run.runtime.score, recorded_names(evaluated.metrics).values())
 
 
 def find_own_changes(run: RunContext, rows: int) -> None:

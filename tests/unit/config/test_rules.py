@@ -7,7 +7,7 @@ from support.errors import refused
 
 from hvdtrain.config import rules
 from hvdtrain.config.option import types
-from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
 
 NO_LOOP, NO_SCALE = {"batch_norm": "sync", "groups": 2}, {"precision": "fp16"}
 BY_HAND = {"freeze": "a", "ema": 0.9, "clip_norm": 1.0, "on_nan": "skip", "precision": "bf16"}
@@ -58,18 +58,25 @@ CASES = [
     ({**SCRIPT, "is_other": True}, {"model": "mlp"}),
     ({**ROWS, "full_batches": 0}, {"batch_size": 128}),
     (ROWS, {"shards": 65, "accumulate": 33}),
-    ({**ROWS, "evaluated": 0}, {"patience": 2}),
+    ({**ROWS, "evaluated": 0}, {"patience": 2, "score": "min:loss"}),
+    ({"task": "a.py:Task"}, {"data": "mnist", "batch_norm": "sync", "init": "he"}),
     ({"optimizer_method": "optimizer"}, {"lr": 0.1}),
     ({"schedule_method": "optimizer"}, {"schedule": "step"}),
 ]
 """Options and facts, and values of other options that do not go with them, each by itself."""
 
 
-def check(given):
-    """Check options when they are made, and then with facts, as a job does."""
+def of(given):
+    """Options, and facts."""
     kinds = {kind: {name: given[name] for name in given.keys() & types(kind)} for kind in (Config, RuntimeOptions)}
     options = [kind(**values) for kind, values in kinds.items()]
-    rules.check(*options, **{name: given[name] for name in given.keys() - set().union(*kinds.values())})
+    return options, {name: given[name] for name in given.keys() - set().union(*kinds.values())}
+
+
+def check(given):
+    """Check options when they are made, and then with facts, as a job does."""
+    options, known = of(given)
+    rules.check(*options, **known)
 
 
 def test_each_rule_is_broken_by_its_case():
@@ -80,6 +87,38 @@ def test_each_rule_is_broken_by_its_case():
             assert not error.remedy.startswith(f"use {value}"), "a value that is refused is no remedy"
             broken += [rule for rule in rules.RULES if rule.option == name and _says(error, rule)]
     assert [rule for rule in rules.RULES if rule not in broken] == []
+
+
+IDLE = [
+    ({"optimizer": "sgd"}, {"betas": "0.5:0.9", "epsilon": 1e-3, "no_decay": "*.bias", "balance": "off"}),
+    ({"optimizer": "adamw"}, {"momentum": 0.5}),
+    ({"schedule": "onecycle:0.2"}, {"warmup_epochs": 2.0}),
+    ({"strategy": "single"}, {"sync_every": 4, "batch_scope": "per-rank", "check_sync": 2}),
+    ({"normalizes": False}, {"batch_norm": "sync"}),
+    ({"samples": 100, "asked_rows": 500, "unit": "rows"}, {"batch_size": 500}),
+    ({"epochs": 5}, {"patience": 5}),
+    ({"all_steps": 60}, {"max_steps": 61}),
+]
+"""As CASES, of options that have no effect."""
+
+
+def test_options_without_effect_are_told():
+    told = []
+    for given, others in IDLE:
+        for name, value in others.items():
+            options, known = of({**given, name: value})
+            rules.check(*options, **known)
+            (text,) = rules.without_effect(*options, **known)
+            assert text.startswith(f"--{name.replace('_', '-')} {value}") and "; " in text
+            told += [rule for rule in rules.NO_EFFECT if rule.option == name]
+    assert [rule for rule in rules.NO_EFFECT if rule not in told] == []
+
+
+def test_what_a_recipe_gives_is_not_what_a_user_gave():
+    """Also where the record of a run has left it out, so that it is the default."""
+    for options in (from_recipe("book", optimizer="adam"), Config("book", optimizer="adam", data="digits")):
+        assert not list(rules.without_effect(options, RuntimeOptions(), samples=9, asked_rows=256, unit="rows"))
+        rules.check(options, task="a.py:Task")
 
 
 def _says(error, rule):
