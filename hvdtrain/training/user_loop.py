@@ -154,8 +154,9 @@ class UserLoop(LoopPosition):
         evaluate: Callable[..., Any] | None,
         validation: Any,
     ) -> None:
-        is_time = self._is_set_up and not (self._training or self._finished)
-        _check_time(name, is_time, "call it once, after setup()")
+        _check_time(name, self._is_set_up, "call it once, after setup()")
+        is_first = not (self._training or self._finished)
+        _check_time(name, is_first, "it gives all --epochs: call it once; each_epoch() has a loop over epochs")
         has_rows = test is not None or validation is not None or Division.by(self._config).validation > 0
         if has_rows != (evaluate is not None):
             problem = "rows to evaluate, but no evaluate" if has_rows else "evaluate, but no rows for it"

@@ -433,6 +433,7 @@ def keeping(keep):
         (lambda run: (run.setup(*parts()), run.register(x=of_other_optimizer())), "x belongs to another optimizer"),
         (lambda run: (run.setup(*parts()), run.register(x=Unsaveable())), "the state of x cannot be saved"),
         (lambda run: run.batches(ROWS), "batches() is called at the wrong time"),
+        (lambda run: (train(run, *parts()), run.batches(ROWS)), "it gives all --epochs: call it once"),
         (lambda run: (run.setup(*parts()), run.batches(ROWS, ROWS)), "got rows to evaluate, but no evaluate"),
         (lambda run: (run.setup(*parts()), run.batches((ROWS[0], ROWS[1][:3]))), "arrays of length 3, 30"),
         (lambda run: run.epoch, "the run has not begun"),
