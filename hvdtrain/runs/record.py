@@ -24,7 +24,6 @@ from hvdtrain.system import arithmetic, credentials, rank_info, resources, stack
 from hvdtrain.system.files import read_json, write_all_atomically, write_atomically
 from hvdtrain.system.python_files import is_reference, is_script
 from hvdtrain.system.run_end import RunEnd, how_to_resume, run_id
-from hvdtrain.system.start_folder import from_start
 from hvdtrain.system.text import to_json
 
 THREAD_SETTINGS = (
@@ -106,10 +105,8 @@ def _trained(config: Config) -> str:
     """What a run is named after: its task, its script, or the data of a network."""
     if is_reference(config.model):
         return config.model.rpartition(":")[2]
-    if is_script(config.model):
-        return Path(config.model).stem
-    # Of `..` its name, and none that begins with a dot: lists leave out such folders.
-    return Path(os.path.abspath(from_start(config.data))).name.lstrip(".") or "data"
+    name = Path(config.model).stem if is_script(config.model) else os.path.basename(os.path.abspath(config.data))
+    return name.lstrip(".") or "data"  # lists leave out names that begin with a dot
 
 
 @contextlib.contextmanager

@@ -64,16 +64,21 @@ def read_image(path: ImageFile, shape: Sequence[int | None] = (), invert: bool =
     size = tuple(filter(None, sides))
     if channels not in (None, 1, 3) or (shape and len(size) != 2):
         raise UserError(f"no image has the shape {tuple(shape)}", "give (1, HEIGHT, WIDTH) or (3, HEIGHT, WIDTH)")
-    with wrap_errors(_name(path), REMEDY, "read as an image"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with open(path, "rb") if isinstance(path, str | os.PathLike) else contextlib.nullcontext(path) as file:
-            return decode(file, channels, size, invert)
+    _ignore_warnings()
+    with wrap_errors(_name(path), REMEDY, "read as an image"), contextlib.ExitStack() as stack:
+        file = stack.enter_context(open(path, "rb")) if isinstance(path, str | os.PathLike) else path
+        return decode(file, channels, size, invert)
 
 
 def _name(file: ImageFile) -> str:
     """The name of a file, open or not, for messages."""
     name = getattr(file, "name", "") if hasattr(file, "read") else file
     return printable(os.fsdecode(name)) if isinstance(name, str | bytes | os.PathLike) and name else "the image"
+
+
+def _ignore_warnings() -> None:
+    """Those of Pillow, of metadata that it does not need; for good, as `warnings.catch_warnings` is not thread-safe."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def decode(file: BinaryIO, channels: int | None = None, size: Shape = (), invert: bool = False) -> np.ndarray:
@@ -158,8 +163,7 @@ class ImageFolder(CheckedRows):
         colors = f"1x{size} for gray or 3x{size} for color"
         self.other_shape = f"give --image-size {colors}" if resized else f"give --image-size {size}, or {colors}"
         self.other_shape += ", which all images then get"
-        # Pillow warns of metadata that it does not need. This stays, as warnings.catch_warnings is not safe in threads.
-        warnings.filterwarnings("ignore", module=r"PIL\.")
+        _ignore_warnings()
 
     def take_colors_of_first(self, *others: ImageFolder) -> None:
         """Give gray images three channels, also in other parts, if the first image of these rows is in color."""

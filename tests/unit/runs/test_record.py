@@ -38,11 +38,21 @@ def test_unnamed_runs_of_the_same_second_have_folders_of_their_own(tmp_path, mon
     assert names == [first, f"{first}-2", f"{first}-3"]
 
 
-@pytest.mark.parametrize(("data", "name"), [("..", "photos"), (".cache/", "cache"), ("/", "data"), (".", "more")])
-def test_an_unnamed_run_is_listed(tmp_path, monkeypatch, data, name):
+NAMED_AFTER = [
+    ({"data": ".."}, "photos"),
+    ({"data": "."}, "more"),
+    ({"data": ".cache/"}, "cache"),
+    ({"data": "/"}, "data"),
+    ({"model": ".train.py"}, "train"),
+]
+
+
+@pytest.mark.parametrize(("options", "name"), NAMED_AFTER)
+def test_an_unnamed_run_is_listed(tmp_path, monkeypatch, options, name):
     """Lists leave out names that begin with a dot."""
-    monkeypatch.setattr(record, "from_start", (tmp_path / "photos" / "more").joinpath)
-    folder = record.create_folder(Config(data=data), RuntimeOptions(runs=tmp_path), 2, RunLock())
+    (tmp_path / "photos" / "more").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "photos" / "more")
+    folder = record.create_folder(Config(**options), RuntimeOptions(runs=tmp_path), 2, RunLock())
     assert folder.name.startswith(f"{name}-torch-")
 
 
