@@ -46,6 +46,21 @@ def fail(text: str, remedy: str) -> Finding:
     return Finding("fail", text, remedy)
 
 
+RANK_LIMIT_S = 30
+"""How long ranks may take to find each other, and then to make an allreduce."""
+AGAIN = "run it again when this machine is quiet"
+
+
+def doubted(finding: Finding, busy: str) -> Finding:
+    """The finding; a warning for a failure that a busy machine may explain.
+
+    busy: what keeps the machine busy; empty if it is quiet.
+    """
+    if not busy or finding.status != "fail":
+        return finding
+    return warn(f"{finding.text}; this machine is busy ({busy})", f"{AGAIN}; if it fails then: {finding.remedy}")
+
+
 Row = dict[str, Any]
 """A finding as JSON values, with `check` and `topic`."""
 
@@ -68,6 +83,14 @@ class ExaminedRank:
 
 class DeadlineReached(Exception):
     """No subprocess is started any more."""
+
+
+class TooBusy(Exception):
+    """A subprocess took longer than its time limit, on a machine that is busy with other programs."""
+
+    def __init__(self, what: str, busy: str) -> None:
+        super().__init__(f"{what}; this machine is busy ({busy})")
+        self.what, self.busy = what, busy
 
 
 Function = Callable[[Any], Iterator[Finding]]
@@ -104,12 +127,16 @@ def check(topic: Topic, where: Where, measures: bool = False) -> Callable[[Funct
 
 def run_check(check: Check, context: ExaminedRank) -> list[Finding]:
     """The findings of a check. A check that crashes gives a warning, so that the others still run."""
+    alone, findings = f"python -m hvdtrain doctor --only {check.name}", []
     try:
         context.check_deadline()
-        return list(check(context))
+        for finding in check(context):
+            findings.append(finding)
+        return findings
     except DeadlineReached:
-        remedy = f"run it alone: python -m hvdtrain doctor --only {check.name}"
-        return [warn("skipped, because the time limit was reached", remedy)]
+        return [warn("skipped, because the time limit was reached", f"run it alone: {alone}")]
+    except TooBusy as error:
+        return [*findings, warn(str(error), f"{AGAIN}: {alone}")]
     except Exception as error:
         reason = " ".join(str(error).split()) or "no reason given"
         text = f"the check itself crashed ({type(error).__name__}: {reason})"

@@ -13,11 +13,12 @@ import secrets
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.check import Finding, fail, ok, warn
+from hvdtrain.doctor.check import RANK_LIMIT_S, Finding, doubted, fail, ok, warn
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.system import credentials, rank_info, stacks
 from hvdtrain.system.network import free_port
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # NumPy may be what is broken
     from hvdtrain.collectives.ring import RingGroup
 
 MAX_ANSWER_BYTES = 1 << 16
-RENDEZVOUS_S = 30
+RENDEZVOUS_S = RANK_LIMIT_S
 """Time within which the ranks must connect."""
 LEAVING_S = 20
 """Time within which a rank must leave MPI, for which it waits for the others: mpirun fails if one is killed."""
@@ -43,12 +44,13 @@ class ConnectedJob:
     """This rank's connection to the other ranks of its job.
 
     timeout_s: seconds after which a silent neighbor counts as lost.
+    busy: says what keeps this machine busy, if a failure since a time may follow from it.
     hosts: each rank's host; only this one's if the ranks could not connect.
     findings: what there is to report about connecting.
     """
 
-    def __init__(self, rank: rank_info.RankInfo, host: str, timeout_s: float) -> None:
-        self._rank = rank
+    def __init__(self, rank: rank_info.RankInfo, host: str, timeout_s: float, busy: Callable[[float], str]) -> None:
+        self._rank, self._busy, self._began = rank, busy, time.monotonic()
         self._ring: RingGroup | None = None
         self.hosts, self.local_ranks = [host], rank_info.local_size()
         self.findings: list[Finding] = []
@@ -119,7 +121,7 @@ class ConnectedJob:
         reason, remedy = (error.reason, error.remedy) if isinstance(error, HvdtrainError) else (str(error), "")
         text = f"the ranks cannot exchange their findings, so these are rank 0's only ({reason})"
         usual = "allow TCP between the ranks in the hosts' firewalls, and see the checks interfaces and host-name"
-        self.findings.append(fail(text, f"{remedy}; {usual}" if remedy else usual))
+        self.findings.append(doubted(fail(text, f"{remedy}; {usual}" if remedy else usual), self._busy(self._began)))
 
     def close(self) -> None:
         if self.mpi_helper:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.check import DeadlineReached, ExaminedRank
+from hvdtrain.doctor.check import RANK_LIMIT_S, DeadlineReached, ExaminedRank, TooBusy
+from hvdtrain.doctor.load import Load
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.resources import within_quota
@@ -35,6 +37,8 @@ class CheckContext(ExaminedRank):
     hosts: tuple[str, ...] = ()
     """Hosts to check over ssh."""
     runs: Path = Path("runs")
+    load: Load = field(default_factory=Load.read)
+    """Of this machine, before the checks."""
     host: str = field(default_factory=host_name)
     job: ConnectedJob = field(init=False)
     """The connection to the job's other ranks, for checks that all ranks make together."""
@@ -58,6 +62,22 @@ class CheckContext(ExaminedRank):
         """Seconds a subprocess may take: `limit_s`, or less if the deadline is near."""
         return max(min(limit_s, self.deadline - time.monotonic()), 0.1)
 
+    def busy(self, since: float = -math.inf) -> str:
+        """What keeps this machine busy; empty if nothing does but the doctor, which uses no more than all cores.
+
+        since: time.monotonic() of the start of what failed; empty if it failed so soon that no rank waited too long.
+        """
+        now = Load.read()
+        if time.monotonic() - since < RANK_LIMIT_S:
+            return ""
+        return str(self.load) if self.load.is_high() else str(now) * (now.processes > 2 * now.cores)
+
+    def _in_time(self, what: str, completed: Completed) -> Completed:
+        """What has ended. Raises TooBusy if its time limit ended it, and the machine is busy: it might have worked."""
+        if completed.timed_out and (busy := self.busy()):
+            raise TooBusy(f"{what} took more than {completed.limit_s:.0f} s", busy)
+        return completed
+
     @contextlib.contextmanager
     def _core(self) -> Iterator[None]:
         with self._cores:
@@ -65,19 +85,24 @@ class CheckContext(ExaminedRank):
             yield
 
     def run(self, command: list[str], limit_s: float, **environment: str) -> Completed:
-        """Run a program once a core is free, for `limit_s` and a few seconds at most. Raises DeadlineReached."""
+        """Run a program once a core is free, for `limit_s` and a few seconds at most.
+
+        Raises DeadlineReached, TooBusy.
+        """
         with self._core():
-            return subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
+            completed = subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
+        return self._in_time(os.path.basename(command[0]), completed)
 
     def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:
         """Run a part of `hvdtrain.doctor.probe` in a separate process; its merged messages, and how it ended.
 
-        Raises DeadlineReached.
+        Raises DeadlineReached, TooBusy.
         """
         with self._core():
             limit_s = self.limit(limit_s)
             command = subprocesses.probe_command(part, *arguments, limit_s=limit_s)
             completed = subprocesses.run(command, limit_s + 1, dict(os.environ))
+        self._in_time(" ".join(("what tries", part, *arguments)), completed)
         return subprocesses.merged_messages(completed.out), completed
 
     def framework(self, name: str) -> dict[str, Any]:
@@ -99,8 +124,16 @@ class CheckContext(ExaminedRank):
         return {name: answer.result() for name, answer in zip(reversed(names), answers, strict=True)}
 
     def once(self, key: str, ask: Callable[[], Any]) -> Any:
-        """The result of `ask`, called only the first time for this key; other threads wait for it."""
+        """The result of `ask`, called only the first time for this key; other threads wait for it.
+
+        Raises TooBusy each time if `ask` did.
+        """
         with self._asking[key]:
             if key not in self._answers:
-                self._answers[key] = ask()
+                try:
+                    self._answers[key] = ask()
+                except TooBusy as error:
+                    self._answers[key] = error
+        if isinstance(self._answers[key], TooBusy):
+            raise self._answers[key]
         return self._answers[key]

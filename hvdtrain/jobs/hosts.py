@@ -149,6 +149,10 @@ def check_hosts(hosts: list[str]) -> None:
         raise UserError(f"{len(problems)} hosts cannot be used:{''.join(lines)}")
 
 
+class NoAnswer(UserError):
+    """A host does not answer in time."""
+
+
 def inspect(hosts: list[str]) -> dict[str, UserError | None]:
     """What is wrong with each host; None where it can be reached and has the same versions."""
     if not hosts:
@@ -164,7 +168,7 @@ def _inspect(host: str, here: dict[str, str]) -> UserError | None:
     try:
         status, out, err = _run_limited(ssh(host, _versions_command()))
     except subprocess.TimeoutExpired:
-        return UserError(f"no answer by ssh within {TIMEOUT_S:.0f} s", f"make sure that this works: ssh {host} true")
+        return NoAnswer(f"no answer by ssh within {TIMEOUT_S:.0f} s", f"make sure that this works: ssh {host} true")
     said = last_line(err)
     if status == 255:
         return UserError(f"no ssh without a password ({said})", ssh_remedy(host, err))

@@ -101,9 +101,11 @@ def alone_in_a_job(tmp_path_factory):
 def test_other_rank_never_starts(alone_in_a_job):
     process, folder = alone_in_a_job
     result = DoctorResult(*finish(process, 60), folder / "doctor.json")
-    result.has("meeting", "fail", "cannot exchange", "rank 1 did not", remedy="firewalls")
+    (meeting,) = result.findings_of("meeting")
+    result.has("meeting", meeting["status"], "cannot exchange", "rank 1 did not", remedy="firewalls")
     result.has("limits", "ok", "open files")
-    assert result.status == 1
+    is_busy = "this machine is busy" in meeting["text"]  # with other tests: then a rank may be late
+    assert (meeting["status"], result.status) == (("warn", 0) if is_busy else ("fail", 1))
 
 
 def test_all_ranks_bound_to_one_core(tmp_path):

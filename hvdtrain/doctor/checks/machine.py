@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.doctor.check import Finding, check, fail, ok, warn
+from hvdtrain.doctor.check import Finding, check, doubted, fail, ok, warn
 from hvdtrain.doctor.context import CheckContext
 from hvdtrain.doctor.quick import has_module
 from hvdtrain.doctor.subprocesses import Completed
@@ -22,6 +22,16 @@ PRECISION_FRAMEWORKS = ("torch", "tensorflow")
 SLOW_LOOKUP_S = 2.0
 FREE_MIN, FREE = 100 << 20, 1 << 30
 """Free bytes on the disk of runs: below the first, no run can be written; below the second, space is low."""
+
+
+@check("machine", "host")
+def check_load(context: CheckContext) -> Iterator[Finding]:
+    """other programs leave cores free: read before all other checks, which then warn of what takes too long"""
+    if context.load.is_high():
+        text = f"this machine is busy: {context.load}; so times say little, and what takes too long is a warning"
+        yield warn(text, "end other programs, or run it again when this machine is quiet")
+    else:
+        yield ok(f"{context.load.processes:.1f} processes on average for {context.load.cores} core(s)")
 
 
 @check("machine", "host", measures=True)
@@ -103,7 +113,7 @@ def check_ssh(context: CheckContext) -> Iterator[Finding]:
     invalid = [host for host in context.hosts if not HOST_NAME.fullmatch(host)]
     for host in invalid:
         yield fail(f"--hosts {host!r} is not a host name", "give names separated by commas: --hosts node1,node2")
-    from hvdtrain.jobs.hosts import inspect
+    from hvdtrain.jobs.hosts import NoAnswer, inspect
 
     valid = [host for host in context.hosts if host not in invalid]
     try:
@@ -113,6 +123,7 @@ def check_ssh(context: CheckContext) -> Iterator[Finding]:
         return
     for host, problem in answers.items():
         if problem:
-            yield fail(f"{host}: {problem.reason}", problem.remedy)
+            found = fail(f"{host}: {problem.reason}", problem.remedy)
+            yield doubted(found, context.busy()) if isinstance(problem, NoAnswer) else found
         else:
             yield ok(f"{host}: ssh works, with the same versions and files there")
