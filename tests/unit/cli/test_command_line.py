@@ -64,7 +64,7 @@ def completed(script, *words: str, cwd=None) -> list[str]:
     """What bash offers for the last of these words of a command line."""
     program = (
         f"source '{script}'; COMP_WORDS=(hvdtrain {' '.join(words[:-1])} '{words[-1]}'); COMP_CWORD={len(words)}; "
-        '_shtab_hvdtrain; printf "%s\\n" "${COMPREPLY[@]}"'
+        '_hvdtrain; printf "%s\\n" "${COMPREPLY[@]}"'
     )
     return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True, cwd=cwd).stdout.split()
 
@@ -80,6 +80,38 @@ def test_commands_options_values_and_files_are_completed(tmp_path, capsys):
     assert {"book", "xavier", "he"} == {*completed(script, "train", "--init", "")}
     assert "--trial" in completed(script, "sweep", "--t")
     assert "run.toml" in completed(script, "train", "--config", "", cwd=tmp_path)
+    assert {"--ranks", "--help"} <= {*completed(script, "train", "-")}
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    for line, expected in LINES.items():
+        assert sorted(completed(script, *line.split(" "), cwd=tmp_path)) == sorted(expected.split()), line
+
+
+LINES = {
+    "train --data d": "digits",
+    "train --data ": "digits synthetic fashion-mnist mnist cifar10 runs hvdtrain.bash run.toml",
+    "train --data = m": "mnist",  # the words that bash makes of --data=m
+    "train --optimizer =": "sgd adam adamw",
+    "train --model r": "resnet20 runs run.toml",
+    "train --recipe f": "fashion",
+    "train --schedule c": "constant cosine",
+    "train --tracker w": "wandb",
+    "train --strategy ri": "ring",
+    "train -n 2 --res": "--restarts --resume",
+    "train --resume runs/f": "runs/first runs/first",  # bash shows one
+    "show f": "first",
+    "report runs/f": "runs/first runs/first",
+    "launch local -n 2 -- ": "hvdtrain python",
+    "launch local -n 2 -- python -m h": "hvdtrain hvdtrain.torch_lenet hvdtrain.mxnet_lenet hvdtrain.tensorflow_lenet",
+    "launch local -n 2 -- python -m hvdtrain tr": "train",
+    "launch local -n 2 -- a/bin/python3 -m hvdtrain train --epo": "--epochs",
+    "launch local -n 2 -- python -m hvdtrain.mxnet_lenet --data f": "fashion-mnist",
+    "launch local -n 2 -- hvdtrain train --precision b": "bf16",
+    "sweep --set lr=1,2 -- t": "train",
+    "sweep --set lr=1,2 -- train -n 2 --mode": "--model",
+    "sweep -- launch local -n 2 -- hvdtrain train --lr-": "",
+    "sweep -- launch local -n 2 -- hvdtrain show f": "first",
+}
+"""Command lines, of which the last word is completed, and what bash offers."""
 
 
 @pytest.mark.parametrize(
