@@ -67,8 +67,11 @@ def main(argv: list[str]) -> None:
         comparison = EXPORTS[kind](model, output)
     except OSError as error:
         raise UserError(f"{output}: cannot be written ({error.strerror or error})", "give another output") from None
-    images = text(model.network.input_shape)
-    _report(kind, path, output, f"float32 images of {images} in [0, 1] to {model.network.classes} logits", comparison)
+    images = f"images of {text(model.network.input_shape)} in [0, 1]"
+    if "table" in saved.network:
+        images = f"rows of {model.network.input_shape[-1]} numbers, made as its metadata say under table,"
+    made = f"{model.network.classes} logits" if model.network.classes else "a number"
+    _report(kind, path, output, f"float32 {images} to {made}", comparison)
 
 
 def output_format(output: str) -> Format:
@@ -102,11 +105,14 @@ def _check_output(kind: Format, output: Path, force: bool) -> None:
 
 def _model(path: Path, saved: Checkpoint) -> Model:
     network = checkpoints.network(path, saved)
+    images = "n, channels, height, width; values from 0 to 1, which are pixels from 0 to 255 divided by 255"
+    if "table" in saved.network:
+        images = "the numbers that the inputs under table become, in this order (docs/data.md)"
     metadata = {
         "model": saved.model,
         "classes": json.dumps(saved.classes),
-        "images": f"float32 (n, {', '.join(map(str, network.input_shape))}): n, channels, height, width; "
-        "values from 0 to 1, which are pixels from 0 to 255 divided by 255",
+        "table": json.dumps(saved.network.get("table", {})),
+        "images": f"float32 (n, {', '.join(map(str, network.input_shape))}): {images}",
         "step": str(saved.position.step),
         "hvdtrain": __version__,
     }

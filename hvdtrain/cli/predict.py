@@ -1,9 +1,9 @@
-"""hvdtrain predict RUN IMAGE...: classify image files by a trained network."""
+"""hvdtrain predict RUN FILE...: the classes of images or rows of tables by a trained network, or their numbers."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,8 @@ from hvdtrain.config.option import as_options, option, positional
 from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.datasets.formats.image_files import read_image
+from hvdtrain.datasets.formats.table_columns import TableColumn, TableRecipe, recorded_recipe
+from hvdtrain.datasets.formats.table_files import TableFile
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.frameworks.trained import recorded_framework
@@ -29,13 +31,14 @@ from hvdtrain.tasks.target import NetworkTarget
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """Print the most probable classes of image files."""
+    """Print the most probable classes of image files or rows of tables, or the numbers that a network predicts."""
 
     checkpoint: Path = positional()
     """A run's folder, of which the newest checkpoint is used, RUN/best for its best one (RUN/best:min:NAME by another
     metric), or a checkpoint."""
     files: tuple[Path, ...] = positional()
-    """Image files of any size (PNG, JPEG, GIF, BMP, TIFF, WebP, PPM, AVIF, HEIC), resized to the network's input."""
+    """Image files of any size (PNG, JPEG, GIF, BMP, TIFF, WebP, PPM, AVIF, HEIC), resized to the network's input; or
+    tables with the columns of the one that it was trained on, without the label."""
     framework: Literal["recorded", Framework] = option("recorded")
     """Framework to compute in; by default the one that wrote the checkpoint."""
     invert: bool = option(False)
@@ -49,6 +52,10 @@ class PredictOptions:
 
 
 PROGRAM = "python -m hvdtrain predict"
+BATCH = 4096
+"""Images or rows that are computed at once."""
+Named = tuple[list[str], np.ndarray]
+"""Names of n images or rows, and their arrays (n, channels, height, width)."""
 
 
 def parser() -> OptionParser:
@@ -57,18 +64,24 @@ def parser() -> OptionParser:
 
 @exit_status()
 def main(argv: list[str]) -> None:
-    """Print a line for each image; ends the process with an exit status if that fails, or fails for some of them."""
+    """Print a line for each image or row; ends the process with an exit status if that fails, or for some files."""
     options = read_arguments(PredictOptions, PROGRAM, argv, removed.PREDICT)
     path, saved = checkpoints.newest(options.checkpoint)
     network = checkpoints.network(path, saved)
-    read, images, skipped = _read(options.files, network.input_shape, options.invert)
+    recipe = recorded_recipe(path, saved.network)
+    if recipe and options.invert:
+        raise UserError("--invert: the network was trained on a table", "leave it out")
+    read, skipped = _read(options.files, lambda file: _rows(file, network.input_shape, options.invert, recipe))
     chosen = options.framework
     framework = recorded_framework(saved.framework, path) if chosen == "recorded" else chosen
-    rows = probabilities(saved, network, np.stack(images), framework) if images else ()
-    for path, row in zip(read, rows, strict=True):
+    label = recipe.label if recipe else TableColumn("")
+    names = [name for of_file, _ in read for name in of_file]
+    rows = outputs(saved, network, np.concatenate([images for _, images in read]), framework) if read else ()
+    for name, row in zip(names, rows, strict=True):
         best = np.argsort(-row)[: options.top]
-        classes = (f"{printable(saved.classes[i])} {row[i]:.3f}" for i in best)
-        print(printable(str(path)), *classes, sep="\t", flush=True)
+        classes = [f"{printable(saved.classes[i])} {row[i]:.3f}" for i in best if saved.classes]
+        numbers = classes or [f"{row[0] * label.scale + label.shift:.7g}"]
+        print(printable(name), *numbers, sep="\t", flush=True)
     for error in skipped:
         print(f"skipped: {error}", file=sys.stderr)
     if skipped:
@@ -77,21 +90,34 @@ def main(argv: list[str]) -> None:
         )
 
 
-def _read(files: Sequence[Path], shape: Shape, invert: bool) -> tuple[list[Path], list[np.ndarray], list[UserError]]:
-    """The files that can be read, in their order, with their images; and what is wrong with the others."""
-    read, images, errors = [], [], []
+def _rows(file: Path, shape: Shape, invert: bool, recipe: TableRecipe | None) -> Named:
+    """The image of a file, or the rows of a table, which are images of 1 x 1 x n. Raises UserError."""
+    if not recipe:
+        return [str(file)], read_image(file, shape, invert)[np.newaxis]
+    table = TableFile(file, recipe.texts)
+    return [f"{file}:{row}" for row in range(len(table))], recipe.encode(table)[:, np.newaxis, np.newaxis]
+
+
+def _read(files: Sequence[Path], read: Callable[[Path], Named]) -> tuple[list[Named], list[UserError]]:
+    """The rows of the files that can be read, in their order; and what is wrong with the others."""
+    rows, errors = [], []
     for path in files:
         try:
-            images.append(read_image(path, shape, invert))
-            read.append(path)
+            rows.append(read(path))
         except UserError as error:
             errors.append(error)
-    return read, images, errors
+    return rows, errors
 
 
-def probabilities(saved: Checkpoint, network: ShapedNetwork, images: np.ndarray, framework: str) -> np.ndarray:
-    """Softmax of the logits of uint8 images (n, channels, height, width): float32 (n, classes)."""
+def outputs(saved: Checkpoint, network: ShapedNetwork, images: np.ndarray, framework: str) -> np.ndarray:
+    """Softmax of the logits of images, float32 (n, classes); or the number that is predicted for each, (n, 1).
+
+    images: (n, channels, height, width), uint8, or float32 used as it is.
+    """
     config = Config(framework=framework, strategy="single", model=saved.model)  # type: ignore[arg-type]
-    logits = build_learner(config, NetworkTarget(network), saved.evaluated, RuntimeOptions()).logits(images)
+    learner = build_learner(config, NetworkTarget(network), saved.evaluated, RuntimeOptions())
+    logits = np.concatenate([learner.logits(images[i : i + BATCH]) for i in range(0, len(images), BATCH)])
+    if network.is_regression:
+        return logits
     powers = np.exp(logits - logits.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)

@@ -93,7 +93,11 @@ class Config:
     label: str = option("", DATA, resume=Resume.DATA, decided_by="task")
     """Column of labels in a table; by default the one that is called label, labels, target, class or y."""
     columns: str = option("", DATA, resume=Resume.DATA, decided_by="task")
-    """Columns of a table that the network gets, as A,B,C; by default all others that hold numbers, or images."""
+    """Columns of a table that the network gets, as A,B,C; by default all others that become numbers, or images."""
+    target: Literal["auto", "classes", "regression"] = option("auto", DATA, resume=Resume.DATA, decided_by="task")
+    """What labels of a table are: classes, or numbers to predict; auto: the latter for fractions and many integers."""
+    scale: Literal["auto", "none", "standard"] = option("auto", DATA, resume=Resume.DATA, decided_by="task")
+    """Numbers of a table as they are, or by mean and deviation of the training rows; auto: all but numbers alone."""
     split: str = option("", DATA, resume=Resume.DATA, parse=Split.parse, form=SPLIT, is_common=True)
     """Shares TRAIN/VALIDATION/TEST of the rows, by --seed and class; TRAIN/VALIDATION for data with a test part, and
     TRAIN for a training and a test part. By validation rows the best weights are chosen, and test data is used once, at

@@ -6,6 +6,7 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from hvdtrain.datasets.division import Division, labels_of
 from hvdtrain.datasets.formats.in_memory import read_idx, read_npz
 from hvdtrain.datasets.formats.npy_files import NPY_FILES, load_npy
 from hvdtrain.datasets.formats.reading import IMAGE_SUFFIXES, READABLE, ImageSize, Malformed, wrap_errors
-from hvdtrain.datasets.formats.tables import NO_COLUMNS, TABLE_SUFFIXES, Columns, check_no_columns, load_tables
+from hvdtrain.datasets.formats.table_files import TABLE_SUFFIXES
+from hvdtrain.datasets.formats.tables import NO_COLUMNS, Columns, Scale, Target, check_no_columns, load_tables
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
 from hvdtrain.datasets.validation import check_same_shape
 from hvdtrain.errors import UserError
@@ -40,6 +42,8 @@ def load_dataset(
     seed: int = 0,
     label: str = "",
     columns: Sequence[str] = (),
+    target: Target = "auto",
+    scale: Scale = "auto",
     as_images: bool = False,
 ) -> Dataset:
     """The data set with this name, or the user's own at this path.
@@ -48,10 +52,11 @@ def load_dataset(
     image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace rows that cannot be read
     (`CheckedRows`). name: of the data in messages, by default `data`. split: as --split; seed: decides which rows are
     in a part.
-    label, columns: names of columns of a table, as --label and --columns. as_images: give rows of n numbers the shape
-    (1, 1, n), as networks take it. Raises UserError, which names the file or option, the problem and the remedy.
+    label, columns, target, scale: of a table, as --label, --columns, --target and --scale. as_images: give rows of n
+    numbers the shape (1, 1, n), as networks take it, for which "auto" may scale them. Raises UserError, which names the
+    file or option, the problem and the remedy.
     """
-    name, chosen = name or data, Columns(label, tuple(columns))
+    name, chosen = name or data, Columns(label, tuple(columns), target, scale)
     if is_reference(data):
         from hvdtrain.datasets.formats.python_objects import load_python
 
@@ -68,13 +73,13 @@ def load_dataset(
     labels = labels_of(loaded.train, 1)
     division = Division.by(Config(split=str(split), seed=seed))
     train, test, validated = division.of(name, loaded.train, loaded.test, labels)
+    table: dict[str, Any] = {}
+    if loaded.encode:
+        (train, test, validated), table = loaded.encode((train, test, validated), as_images)
     if as_images:
-        if not loaded.classes:
-            reason = f"{name}: its labels are numbers with fractions, and a network as data tells classes apart"
-            raise UserError(reason, "write a task with a loss for them, or give --label a column of classes")
         train, test = map(_as_images, (train, test))
         validated = validated and _as_images(validated)
-    dataset = Dataset(data, train, test, loaded.classes, validated)
+    dataset = Dataset(data, train, test, loaded.classes, validated, table)
     check_same_shape(name, dataset)
     return dataset
 
@@ -83,8 +88,8 @@ def _as_images(source: Source) -> Source:
     """Rows of n numbers in memory as images of 1 x 1 x n; others as they are."""
     if not isinstance(source, ArraySource) or source.arrays[0].ndim != 2:
         return source
-    numbers, labels = source.arrays
-    images = ArraySource(numbers[:, np.newaxis, np.newaxis], labels)
+    numbers, *others = source.arrays
+    images = ArraySource(numbers[:, np.newaxis, np.newaxis], *others)
     images.advice, images.are_pixels = source.advice, False
     return images
 
@@ -107,7 +112,7 @@ MAX_LISTED = 3
 FORMATS = (
     f"train.npz and test.npz with images and labels, one .npz file with x_train, y_train, x_test and y_test, IDX files "
     f"named as MNIST's ({IDX_FILES[0]}), {NPY_FILES[0]} and so on, folders CLASS, or train/CLASS and test/CLASS, of "
-    f"images, a table of numbers ({', '.join(TABLE_SUFFIXES)}) or two that are called train and test; for other data, "
+    f"images, a table ({', '.join(TABLE_SUFFIXES)}) or two that are called train and test; for other data, "
     "write a function that reads it, and give --data FILE.py:NAME (docs/data.md)"
 )
 

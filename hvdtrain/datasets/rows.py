@@ -318,6 +318,8 @@ class LoadedSources(NamedTuple):
     test: Source | None
     """None for data that is not divided into parts."""
     classes: tuple[str, ...]
+    encode: Callable[[Sequence[Source | None], bool], tuple[list[Any], dict[str, Any]]] | None = None
+    """Of a table, whose rows become numbers when it is known which ones are training rows (`formats.tables`)."""
 
     @classmethod
     def of_arrays(cls, name: str, arrays: Arrays, classes: tuple[str, ...] = ()) -> LoadedSources:

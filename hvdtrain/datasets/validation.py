@@ -119,7 +119,7 @@ def suspicious(dataset: Dataset) -> list[str]:
     problems = []
     if getattr(dataset.train, "are_pixels", True):
         problems = [_many_channels(images.shape[1:]), _dark("train", images) or _dark("test", test_images)]
-    if labels is not None and test_labels is not None:
+    if dataset.classes and labels is not None and test_labels is not None:
         problems += _labels(labels, test_labels, len(dataset.classes))
     return [*(f"--data {dataset.name}: {problem}" for problem in problems if problem), *advice(dataset)]
 

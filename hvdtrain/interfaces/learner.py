@@ -64,7 +64,7 @@ class Evaluated(NamedTuple):
     metrics: dict[str, float]
     """By name; `accuracy` of a classifier is the number of rows whose class was predicted."""
     predicted: np.ndarray | None = None
-    """Classes, int64 (n,), of a network as data."""
+    """Classes, int64 (n,), or numbers, float32 (n,), of a network as data."""
 
 
 class Learner(abc.ABC):
@@ -274,7 +274,7 @@ class Checkpoint:
     position: Position
     model: str
     network: dict[str, Any]
-    """From `networks.record.shaped_to_record`."""
+    """From `Target.record`."""
     framework: str
     optimizer_name: str
     data: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -47,9 +48,11 @@ class Dataset:
     train: Source
     test: Source
     classes: tuple[str, ...]
-    """Names of the classes, by label."""
+    """Names of the classes, by label; none where a label is a number to predict, float32."""
     validation: Source | None = None
     """Rows apart from both, by which the best weights are chosen (`--split`)."""
+    table: Mapping[str, Any] = field(default_factory=dict)
+    """How a table's columns became numbers, as JSON values (`formats.table_columns.TableRecipe`); else empty."""
 
     @property
     def parts(self) -> dict[Part, Source]:
@@ -61,6 +64,11 @@ class Dataset:
     def evaluated(self) -> EvaluatedPart:
         """The part that each evaluation of training is on, and by which the best checkpoint is chosen."""
         return "validation" if self.validation else "test"
+
+    @property
+    def label_scale(self) -> float:
+        """By which numbers to predict were divided."""
+        return float(self.table.get("label", {}).get("scale", 1.0))
 
     @functools.cached_property
     def input_shape(self) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ NAME = r"[A-Za-z]\w{0,63}"
 
 @dataclass(frozen=True)
 class Network:
-    """A chain of layers from images to one logit for each class.
+    """A chain of layers from images to one logit for each class, or to one number.
 
     input_shape: the only shape of images, (channels, height, width), that it takes; None for any that fits the layers.
     """
@@ -56,7 +56,7 @@ class Network:
     input_shape: Shape | None = None
 
     def for_data(self, input_shape: Shape, classes: int, model: str) -> ShapedNetwork:
-        """This network for images of `input_shape` and that many classes.
+        """This network for images of `input_shape` and that many classes; 0 for a number that it predicts.
 
         model: names the network in messages. Raises UserError, with both shapes, if it does not fit the data.
         """
@@ -65,10 +65,12 @@ class Network:
                 f"--model {model}: takes images of {text(self.input_shape)}, but the data's are {text(input_shape)}",
                 "choose another network, or resize the images",
             )
-        layers, output = _Shaping(model, classes).layers(self.layers, input_shape)
-        if output != (classes,):
+        outputs = classes or 1
+        layers, output = _Shaping(model, outputs).layers(self.layers, input_shape)
+        if output != (outputs,):
+            needed = f"has {classes} classes" if classes else "has a number to predict for each row"
             raise UserError(
-                f"--model {model}: its output is {text(output)}, but the data has {classes} classes",
+                f"--model {model}: its output is {text(output)}, but the data {needed}",
                 'end with a dense layer of "classes" outputs',
             )
         return ShapedNetwork(self, input_shape, classes, layers)
@@ -81,7 +83,17 @@ class ShapedNetwork:
     network: Network
     input_shape: Shape
     classes: int
+    """0 for a network whose output is a number to predict."""
     layers: tuple[Layer, ...]
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether its loss is the squared error of its only output, and not the cross entropy of logits."""
+        return not self.classes
+
+    @property
+    def outputs(self) -> int:
+        return self.classes or 1
 
     def walk(self) -> Iterator[tuple[Layer, Shape]]:
         """All layers, with those of residual branches and the shape of each output; a body before its shortcut."""

@@ -69,7 +69,7 @@ class _Graph:
             self._nodes,
             "network",
             [tensor(INPUT, onnx.TensorProto.FLOAT, ["n", *self._network.input_shape])],
-            [tensor(OUTPUT, onnx.TensorProto.FLOAT, ["n", self._network.classes])],
+            [tensor(OUTPUT, onnx.TensorProto.FLOAT, ["n", self._network.outputs])],
             [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in self._arrays.items()],
         )
 

@@ -121,6 +121,6 @@ def shaped_from_record(record: Any, model: str) -> ShapedNetwork:
     if not isinstance(record, dict):
         raise ValueError("has no network")
     shape, classes = record.get("input_shape"), record.get("classes")
-    if shape is None or not (_is_shape(shape) and type(classes) is int and 0 < classes <= LARGEST):
+    if shape is None or not (_is_shape(shape) and type(classes) is int and 0 <= classes <= LARGEST):
         raise ValueError("has no input_shape, or no number of classes")
     return from_record(record.get("description")).for_data(tuple(shape), classes, model)

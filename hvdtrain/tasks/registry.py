@@ -41,7 +41,8 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     network = network or find_network(config.model)
     spec = _network_loader_spec(config, network)
     dataset = load_dataset(**spec)
-    return NetworkTarget(network.for_data(dataset.input_shape, len(dataset.classes), config.model), spec), dataset
+    shaped = network.for_data(dataset.input_shape, len(dataset.classes), config.model)
+    return NetworkTarget(shaped, spec, dataset.table), dataset
 
 
 def load_trained(path: Path, saved: Checkpoint, task: Any) -> UserTask:
@@ -108,6 +109,8 @@ def _network_loader_spec(config: Config, network: Network) -> dict[str, Any]:
         "seed": config.seed,
         "label": config.label,
         "columns": [name for name in config.columns.split(",") if name],
+        "target": config.target,
+        "scale": config.scale,
         "as_images": True,
     }
 

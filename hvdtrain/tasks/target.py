@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -116,10 +116,12 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class NetworkTarget(Target):
-    """A network as data, which classifies images."""
+    """A network as data, which classifies images, or predicts a number for each."""
 
     network: ShapedNetwork
     loader_spec: dict[str, Any] | None = None
+    table: Mapping[str, Any] = field(default_factory=dict)
+    """See `Dataset.table`."""
     kind = "network"
     unit = "images"
     is_portable = True
@@ -144,7 +146,11 @@ class NetworkTarget(Target):
         return f"{config.model} on {config.data}"
 
     def record(self) -> dict[str, Any]:
-        return shaped_to_record(self.network)
+        return shaped_to_record(self.network) | ({"table": dict(self.table)} if self.table else {})
+
+    def is_of(self, record: Mapping[str, Any]) -> bool:
+        """Other training rows, which the data's fingerprint tells, do not make another network."""
+        return {**self.record(), "table": None} == {**record, "table": None}
 
     def initial_weights(self, config: Config) -> Weights:
         return initial_weights(self.network, config.init, config.seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ class Evaluation(NamedTuple):
     loss: float | None
     """Mean loss, nats; None without rows."""
     metrics: dict[str, float]
-    """Means by name; a classifier has `accuracy`."""
+    """Means by name; a classifier has `accuracy`, a network that predicts numbers `mae`, `rmse` and `r2`."""
     confusion: np.ndarray | None
     """int64 (classes, classes), rows true, columns predicted; None for a task, and with many classes."""
     rows: int = 0
@@ -78,7 +79,7 @@ def evaluate(
     if not len(run.dataset.parts[part]):
         return Evaluation(None, {}, None, part=part, seconds=[0.0] * run.group.size)
     began = time.perf_counter()
-    sums = Sums(run.target.confused_classes(run.dataset))
+    sums = Sums(run.target.confused_classes(run.dataset), run.dataset.label_scale)
     if run.group.size > 1:
         run.check_same_weights(step)
     share_arrays(run.learner, run.learner.local_weights)
@@ -113,12 +114,14 @@ def eval_pieces(run: RunContext, part: EvaluatedPart, rank: int) -> Iterator[np.
 
 
 class Sums:
-    """What one rank has evaluated so far. classes: those of a classifier, 0 for none."""
+    """What one rank has evaluated so far. classes: those of a classifier, 0 for none. scale: of numbers to predict."""
 
-    def __init__(self, classes: int) -> None:
-        self._rows = 0
+    def __init__(self, classes: int, scale: float = 1.0) -> None:
+        self._rows, self._scale = 0, scale
         self._values: dict[str, list[float]] = {LOSS: []}
         """The sums of each evaluation step, by name."""
+        self._errors: list[list[float]] = []
+        """Those of `error_sums`, where numbers are predicted."""
         self._by_class = np.zeros((classes, 2))
         self._confusion = np.zeros((classes, classes) if classes <= MAX_CONFUSED else (0, 0))
 
@@ -129,6 +132,9 @@ class Sums:
             self._values.setdefault(recorded, []).append(evaluated.metrics[name])
             if recorded != name:
                 _say_renamed(name, recorded)
+        if evaluated.predicted is not None and evaluated.predicted.dtype.kind == "f":
+            self._errors.append(error_sums(evaluated.predicted, arrays[1]))
+            return
         if evaluated.predicted is None or not self._by_class.size:
             return
         labels = arrays[1]
@@ -142,22 +148,41 @@ class Sums:
 
         Raises UserError if there is no row.
         """
-        gathered = group.gather((self._rows, self._values))
+        gathered = group.gather((self._rows, self._values, self._errors))
         confusion, by_class = (
             np.rint(group.sum(counts.ravel())).astype(np.int64).reshape(counts.shape) if counts.size else None
             for counts in (self._confusion, self._by_class)
         )
-        rows = sum(of_rank for of_rank, _ in gathered)
+        rows = sum(of_rank for of_rank, *_ in gathered)
         if not rows:
             raise UserError(f"no row of the {part} data can be read", "see the ranks' logs for each row")
-        names = sorted(set().union(*(values for _, values in gathered)))
-        means = {name: total([value for _, of in gathered for value in of.get(name, ())]) / rows for name in names}
+        names = sorted(set().union(*(values for _, values, _ in gathered)))
+        means = {name: total([value for _, of, _ in gathered for value in of.get(name, ())]) / rows for name in names}
         loss = means.pop(LOSS)
+        if errors := [sums for *_, of in gathered for sums in of]:
+            means |= regression_scores([total(column) / rows for column in zip(*errors, strict=True)], self._scale)
         return Evaluation(loss, means, confusion, rows, by_class, part)
 
 
 LOSS = ""
 """The name of the loss among those of metrics."""
+
+
+def error_sums(predicted: np.ndarray, labels: np.ndarray) -> list[float]:
+    """The sums over rows of absolute and squared errors, and of labels and their squares."""
+    errors, numbers = np.subtract(predicted, labels, dtype=np.float64), labels.astype(np.float64)
+    return [float(values.sum()) for values in (np.abs(errors), errors**2, numbers, numbers**2)]
+
+
+def regression_scores(means: Sequence[float], scale: float) -> dict[str, float]:
+    """Mean absolute error and root mean squared error, in the label's own unit, and the coefficient of determination.
+
+    means: of what `error_sums` adds up. scale: by which labels were divided. Without r2 where all labels are the same.
+    """
+    error, squared, label, label_squared = means
+    variance = label_squared - label**2
+    scores = {"mae": error * scale, "rmse": math.sqrt(squared) * scale}
+    return scores | ({"r2": 1 - squared / variance} if variance > 0 else {})
 
 
 def recorded_names(metrics: Collection[str]) -> dict[str, str]:

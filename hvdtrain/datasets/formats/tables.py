@@ -1,233 +1,267 @@
-"""Tables of numbers and labels: CSV, TSV, Parquet, Arrow and Feather files, read by pyarrow."""
+"""Tables: rows of numbers, dates and texts, with a label in each."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from hvdtrain.datasets.formats.reading import check_size, wrap_errors
+from hvdtrain.datasets.formats.table_columns import (
+    Kind,
+    TableColumn,
+    TableRecipe,
+    Values,
+    fit,
+    kind_of,
+    lacking,
+    values_of,
+)
+from hvdtrain.datasets.formats.table_files import TableFile, shown
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
 from hvdtrain.datasets.validation import MAX_CLASSES
-from hvdtrain.errors import UserError, needed_by
-from hvdtrain.system.text import did_you_mean, printable
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces.reading import Source
+from hvdtrain.system.text import printable
 
-if TYPE_CHECKING:
-    import pyarrow
-
-TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".arrow", ".feather")
 LABEL_NAMES = ("label", "labels", "target", "class", "y")
 """Columns that are labels if --label names none, in any case."""
 INDEX = re.compile(r"(Unnamed: 0(\.\d+)?)?|__index_level_\d+__")
 """Columns that pandas writes for the numbers of the rows, also several times, which are no input."""
-MAX_NAMED = 5
-"""Of the columns of a table, in a message."""
-ARROW_FILES = (b"ARROW1", b"FEA1")
-"""How files of Arrow and Feather begin; a stream of Arrow has no such mark."""
+MANY_LABELS, ROWS_OF_CLASS = 100, 4
+"""More different integers than this, each for fewer rows on average, are numbers to predict, and no classes."""
+Target = Literal["auto", "classes", "regression"]
+Scale = Literal["auto", "none", "standard"]
 
 
 class Columns(NamedTuple):
-    """Which columns of a table are used, as --label and --columns name them."""
+    """Which columns of a table are used and what for, as --label, --columns, --target and --scale say."""
 
     label: str = ""
     """Empty for the one that has one of LABEL_NAMES."""
     inputs: tuple[str, ...] = ()
-    """Empty for all others that hold numbers."""
+    """Empty for all others that hold numbers, dates or texts."""
+    target: Target = "auto"
+    scale: Scale = "auto"
 
 
 NO_COLUMNS = Columns()
 
 
 def check_no_columns(name: str, columns: Columns) -> None:
-    """Raise UserError for --label and --columns of data that has no columns."""
-    if columns != NO_COLUMNS:
-        option = "--label" if columns.label else "--columns"
-        raise UserError(f"{option}: {name} has no columns", "leave it out")
+    """Raise UserError for --label, --columns, --target and --scale of data that has no columns."""
+    for option, value, default in zip(("label", "columns", "target", "scale"), columns, NO_COLUMNS, strict=True):
+        if value != default:
+            raise UserError(f"--{option}: {name} has no columns", "leave it out")
 
 
 def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -> LoadedSources:
     """The rows of one table, or of two: training rows and test rows.
 
-    name: of the data in messages. skip: leave out rows that lack a value. Numbers become float32 (n, columns), used as
-    they are; a label that is a number with a fraction stays one, float32 (n,), and there are no classes then. Raises
-    UserError for tables that cannot be read or do not have such columns.
+    name: of the data in messages. skip: leave out rows that lack a value. The first array of a row is its number, until
+    `LoadedSources.encode` makes float32 (n, numbers) of it, as its training rows decide. A label to predict as a
+    number is float32 (n,), and there are no classes then. Raises UserError for tables that cannot be read or do not
+    have such columns.
     """
-    tables = [_Table(path) for path in paths]
-    label = tables[0].label(chosen)
-    inputs = tables[0].inputs(chosen, label)
-    for table in tables[1:]:
-        table.require(label, *inputs)
-    numbers = [table.numbers(inputs, label, skip) for table in tables]
-    labels, classes = _labels(tables, label, [rows for _, rows in numbers])
+    first = TableFile(paths[0])
+    label = _label(first, chosen)
+    kinds = _inputs(first, chosen, label)
+    texts = [name for name, kind in kinds.items() if kind == "category"]
+    parts = [_Part(table, label, kinds, skip) for table in (first, *(TableFile(path, texts) for path in paths[1:]))]
+    labels, classes = _labels(parts, label, chosen.target)
+    starts = [0, len(parts[0].rows)]
     sources = []
-    for table, (matrix, rows), numbered in zip(tables, numbers, labels, strict=True):
-        source = ArraySource(matrix, numbered)
-        source.advice = table.advice(inputs, label, len(rows), not chosen.inputs)
-        sources.append(source)
-    return LoadedSources(sources[0], sources[1] if len(sources) == 2 else None, classes)
+    for part, start, numbered in zip(parts, starts, labels, strict=False):
+        sources.append(source := ArraySource(start + np.arange(len(part.rows)), numbered))
+        source.advice = part.advice(not chosen.inputs)
+    encoder = _Encoder(parts, TableColumn(label, "category" if classes else "number"), chosen)
+    return LoadedSources(sources[0], sources[1] if len(sources) == 2 else None, classes, encoder.encode)
 
 
-class _Table:
-    """A file, and its columns. Raises UserError if it cannot be read, or has no rows or a name twice."""
+def _label(table: TableFile, chosen: Columns) -> str:
+    if chosen.label:
+        table.require(chosen.label)
+        return chosen.label
+    found = [name for name in table.names if name.lower() in LABEL_NAMES]
+    if len(found) != 1:
+        names = shown(found or table.names)
+        problem = f"several columns may be the label ({names})" if found else f"no column is called label ({names})"
+        remedy = "name the column of labels by --label, or add a header, with commas between the names (tabs in .tsv)"
+        raise UserError(f"{table.path}: {problem}", remedy)
+    return found[0]
 
-    def __init__(self, path: Path) -> None:
-        self.path, self._table = path, read_table(path)
-        names = self._table.column_names
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise UserError(f"{path}: two columns have the name {_shown(twice)}", "rename one, or add a header")
-        if not len(self):
-            raise UserError(f"{path}: has no rows below its header", "give it at least 1")
 
-    def __len__(self) -> int:
-        return self._table.num_rows
+def _inputs(table: TableFile, chosen: Columns, label: str) -> dict[str, Kind]:
+    """The columns that a model gets, with what they hold: those chosen, or all that become numbers."""
+    if chosen.inputs:
+        table.require(*chosen.inputs)
+        if label in chosen.inputs:
+            raise UserError(f"--columns {label}: is the label", "leave it out there, or give another --label")
+    names = [name for name in table.names if name not in (label, *table.indices) and not INDEX.fullmatch(name)]
+    kinds = {name: kind_of(table.column(name).type) for name in chosen.inputs or names}
+    known = {name: kind for name, kind in kinds.items() if kind}
+    if known and (len(known) == len(kinds) or not chosen.inputs):
+        return known
+    others = [f"{name}: {table.column(name).type}" for name in kinds if not kinds[name]]
+    reason = f"no column besides {label} holds numbers, dates or texts ({shown(others) or 'there is no other'})"
+    if chosen.inputs:
+        reason = f"--columns names what is no number, date or text ({shown(others)})"
+    raise UserError(f"{table.path}: {reason}", "read images that a table has in a function of FILE.py:NAME")
 
-    def column(self, name: str) -> pyarrow.ChunkedArray:
-        return self._table.column(name)
 
-    def require(self, *names: str) -> None:
-        for name in names:
-            if name not in self._table.column_names:
-                hint = did_you_mean(name, self._table.column_names)
-                reason = f"{self.path}: has no column {printable(name)}{hint}"
-                raise UserError(reason, f"its columns are {_shown(self._table.column_names)}")
+class _Part:
+    """A table, and the rows of it that are used. Raises UserError where a value is missing that must be there."""
 
-    def label(self, chosen: Columns) -> str:
-        if chosen.label:
-            self.require(chosen.label)
-            return chosen.label
-        found = [name for name in self._table.column_names if name.lower() in LABEL_NAMES]
-        if len(found) != 1:
-            names = _shown(found or self._table.column_names)
-            problem = f"several columns may be the label ({names})" if found else f"no column is called label ({names})"
-            header = "add a header, with commas between the names (tabs in .tsv)"
-            raise UserError(f"{self.path}: {problem}", f"name the column of labels by --label, or {header}")
-        return found[0]
-
-    def inputs(self, chosen: Columns, label: str) -> list[str]:
-        """The columns that a model gets: those chosen, or all that hold numbers."""
-        if chosen.inputs:
-            self.require(*chosen.inputs)
-            if label in chosen.inputs:
-                raise UserError(f"--columns {label}: is the label", "leave it out there, or give another --label")
-            return list(chosen.inputs)
-        index = (self._table.schema.pandas_metadata or {}).get("index_columns", [])
-        names = [name for name in self._table.column_names if name not in (label, *index)]
-        others = [name for name in names if not INDEX.fullmatch(name)]
-        numeric = [name for name in others if _is_numeric(self.column(name).type)]
-        if not numeric:
-            kinds = ", ".join(f"{name}: {self.column(name).type}" for name in others[:MAX_NAMED]) or "there is no other"
-            reason = f"{self.path}: no column besides {label} holds numbers ({kinds})"
-            raise UserError(reason, "add one, or read images that a table has in a function of FILE.py:NAME")
-        return numeric
-
-    def numbers(self, inputs: list[str], label: str, skip: bool) -> tuple[np.ndarray, np.ndarray]:
-        """The values of these columns, float32 (n, columns), and the numbers of the rows that have all of them."""
-        import pyarrow.compute as compute
-
-        matrix = np.empty((len(self), len(inputs)), np.float32)
-        for position, name in enumerate(inputs):
-            if not _is_numeric(kind := self.column(name).type):
-                reason = f"{self.path}: column {printable(name)} holds {kind}, and no numbers"
-                raise UserError(reason, "leave it out of --columns, or replace its values by numbers")
-            values = compute.cast(self.column(name), "double", safe=False).to_numpy()  # of large integers, rounded
-            with np.errstate(over="ignore"):
-                matrix[:, position] = values
-        bad = ~np.isfinite(matrix)
-        no_label = np.array([not _has_value(cell) for cell in self.column(label).to_pylist()])
-        is_bad = bad.any(1) | no_label
+    def __init__(self, table: TableFile, label: str, kinds: Mapping[str, Kind], skip: bool) -> None:
+        table.require(label, *kinds)
+        self.table, self.kinds, self._label = table, kinds, label
+        self.notes: list[str] = []
+        values = {name: values_of(table, name, kind) for name, kind in kinds.items()}
+        gaps = {name: lacking(column) for name, column in values.items()}
+        wrong = {name: _infinite(column) for name, column in values.items() if isinstance(column, np.ndarray)}
+        wrong[label] = np.array([not _has_value(cell) for cell in table.column(label).to_pylist()])
+        is_bad = np.any([*wrong.values(), *(gaps.values() if skip else ())], axis=0)
         if is_bad.any() and not skip:
             row = int(np.flatnonzero(is_bad)[0])
-            column = label if no_label[row] else inputs[int(np.flatnonzero(bad[row])[0])]
+            column = next(name for name in (*kinds, label) if name in wrong and wrong[name][row])
             raise UserError(
-                f"{self.path}: row {row} has no finite value in column {printable(column)}",
+                f"{table.path}: row {row} has no finite value in column {printable(column)}",
                 "correct it, leave the column out by --columns, or use --on-bad-row skip",
             )
-        rows = np.flatnonzero(~is_bad)
-        if not len(rows):
-            raise UserError(f"{self.path}: each row lacks a value", "leave such columns out by --columns")
-        return np.ascontiguousarray(matrix[rows]), rows
+        self.rows = np.flatnonzero(~is_bad)
+        """The numbers of those that are used."""
+        if not len(self.rows):
+            raise UserError(f"{table.path}: each row lacks a value", "leave such columns out by --columns")
+        self.values = {name: column.take(self.rows) for name, column in values.items()}
+        self._filled = [name for name, kind in kinds.items() if kind != "category" and gaps[name][self.rows].any()]
 
-    def advice(self, inputs: list[str], label: str, rows: int, is_default: bool) -> tuple[str, ...]:
+    def labels(self) -> np.ndarray:
+        """The cells of the label, of any type."""
+        return np.array(self.table.column(self._label).to_pylist(), object)[self.rows]
+
+    def advice(self, is_default: bool) -> tuple[str, ...]:
         """What a user may not expect of the columns and rows that are used."""
-        sentences = []
-        ignored = [name for name in self._table.column_names if name not in (*inputs, label)]
+        where, sentences = self.table.path, [*self.notes]
+        ignored = [name for name in self.table.names if name not in (*self.kinds, self._label)]
         if ignored and is_default:
-            sentences.append(f"{self.path}: ignores {_shown(ignored)}, no numbers or index; --columns chooses others")
-        if rows < len(self):
-            sentences.append(f"{self.path}: leaves out {len(self) - rows:,} of {len(self):,} rows, which lack a value")
+            sentences.append(f"{where}: ignores {shown(ignored)}, no numbers or index; --columns chooses others")
+        if len(self.rows) < len(self.table):
+            count, of = len(self.table) - len(self.rows), len(self.table)
+            sentences.append(f"{where}: leaves out {count:,} of {of:,} rows, which lack a value")
+        if self._filled:
+            sentences.append(
+                f"{where}: fills missing values of {shown(self._filled)} with the mean of the training rows; "
+                "--on-bad-row skip leaves such rows out"
+            )
         return tuple(sentences)
 
 
-def _labels(tables: list[_Table], label: str, rows: list[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """The labels of these rows of each table, and the classes: the values that occur in the first, in their order.
+class _Encoder:
+    """Makes numbers of the rows of all parts. label: it, before it is scaled."""
 
-    Numbers with fractions stay as they are, float32, and are no classes.
+    def __init__(self, parts: Sequence[_Part], label: TableColumn, chosen: Columns) -> None:
+        self._label, self._chosen, self._kinds = label, chosen, parts[0].kinds
+        self._values = {name: _joined([part.values[name] for part in parts]) for name in self._kinds}
+
+    def encode(self, sources: Sequence[Source | None], scales: bool) -> tuple[list[Any], dict[str, Any]]:
+        """The sources with numbers in place of the rows' numbers, and the record of their `TableRecipe`.
+
+        sources: the training rows first; None for a part that is not there. scales: what --scale auto does where a
+        table has more than numbers and classes; such a table alone is used as it is.
+        """
+        train = cast(ArraySource, sources[0])
+        known = {name: column.take(train.arrays[0]) for name, column in self._values.items()}
+        fitted = {name: fit(name, self._kinds[name], known[name], bool(self._chosen.inputs)) for name in known}
+        recipe = TableRecipe(tuple(filter(None, fitted.values())), self._label)
+        if names := [name for name, column in fitted.items() if not column]:
+            reason = f"ignores {shown(names)}, as over half of the rows have a text of their own there"
+            train.advice += (f"{reason}; --columns chooses others",)
+        if not recipe.inputs:
+            raise UserError(train.advice[-1].partition(";")[0], "add columns of numbers, dates or categories")
+        scale, is_plain = self._chosen.scale, self._label.kind == "category" and recipe.is_plain
+        if scale == "standard" or (scale == "auto" and scales and not is_plain):
+            recipe = recipe.scaled_by(known, train.arrays[1])
+        return [source and self._encoded(recipe, cast(ArraySource, source)) for source in sources], recipe.record()
+
+    def _encoded(self, recipe: TableRecipe, source: ArraySource) -> ArraySource:
+        rows, labels, *others = source.arrays
+        matrix = recipe.matrix([self._values[column.name].take(rows) for column in recipe.inputs])
+        encoded = ArraySource(matrix, recipe.scaled_labels(labels), *others)
+        encoded.advice = source.advice
+        return encoded
+
+
+def _joined(columns: list[Values]) -> Values:
+    """The values of the rows of all tables."""
+    if isinstance(columns[0], np.ndarray):
+        return np.concatenate(columns)
+    import pyarrow
+
+    return pyarrow.concat_arrays(columns)
+
+
+def _labels(parts: list[_Part], label: str, target: Target) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """The labels of the rows of each table, and the classes: the values that occur in the first, in their order.
+
+    Labels to predict as numbers are float32, and there are no classes then.
     """
-    import pyarrow.types as types
+    values = [part.labels() for part in parts]
+    kinds = [kind_of(part.table.column(label).type) for part in parts]
+    for part, kind in zip(parts, kinds, strict=True):
+        if kind not in ("number", "category"):
+            given = part.table.column(label).type
+            raise UserError(f"{part.table.path}: the labels in column {label} are {given}", "give texts or numbers")
+    types = {type(cell) for cells in values for cell in cells}
+    if "category" not in kinds and (target == "regression" or bool not in types):
+        numbers = [cells.astype(np.float64) for cells in values]
+        if target == "regression" or (target == "auto" and _are_numbers(parts[0], label, numbers)):
+            return [part.astype(np.float32) for part in numbers], ()
+        if types != {int} and not any((part % 1).any() for part in numbers):
+            values = [part.astype(np.int64).astype(object) for part in numbers]
+    elif target == "regression":
+        reason = f"--target regression: the labels in column {printable(label)} are no numbers"
+        raise UserError(reason, "give --label a column of numbers")
+    return _classes(parts, label, values)
 
-    values = []
-    for table, taken in zip(tables, rows, strict=True):
-        column = table.column(label)
-        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-        if not (_is_numeric(kind) or str(kind) in ("string", "large_string", "string_view")):
-            raise UserError(f"{table.path}: the labels in column {label} are {kind}", "give texts or numbers")
-        values.append(np.array(column.to_pylist(), object)[taken])
-    if {type(cell) for cells in values for cell in cells} in ({float}, {float, int}):
-        floats = [cells.astype(np.float64) for cells in values]
-        if any((part != np.rint(part)).any() for part in floats):
-            return [part.astype(np.float32) for part in floats], ()
-        values = [part.astype(np.int64).astype(object) for part in floats]
+
+def _are_numbers(part: _Part, label: str, numbers: list[np.ndarray]) -> bool:
+    """Whether labels are numbers to predict: those with fractions, and integers of which most occur once or twice."""
+    if any((labels % 1).any() for labels in numbers):
+        return True
+    count, rows = len(np.unique(numbers[0])), len(numbers[0])
+    if count <= MANY_LABELS:
+        return False
+    is_many = rows < ROWS_OF_CLASS * count
+    meaning, other = ("numbers to predict", "classes") if is_many else ("classes", "regression")
+    part.notes.append(
+        f"{part.table.path}: the {count:,} different integers of {printable(label)} are {meaning}; --target {other} "
+        "takes them for the other"
+    )
+    return is_many
+
+
+def _classes(parts: list[_Part], label: str, values: list[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
     number_of = {value: number for number, value in enumerate(sorted(set(values[0])))}
     if len(number_of) > MAX_CLASSES:
-        reason = f"{tables[0].path}: column {printable(label)} has {len(number_of):,} different labels"
-        raise UserError(reason, f"there may be {MAX_CLASSES:,} classes: give another column, or numbers with fractions")
-    for table, cells, taken in zip(tables, values, rows, strict=True):
+        reason = f"{parts[0].table.path}: column {printable(label)} has {len(number_of):,} different labels"
+        raise UserError(reason, f"there may be {MAX_CLASSES:,} classes: give another column, or --target regression")
+    for part, cells in zip(parts, values, strict=True):
         if new := [place for place, cell in enumerate(cells) if cell not in number_of]:
-            row, text = taken[new[0]], printable(str(cells[new[0]]))
-            reason = f"{table.path}: the label of row {row}, {text}, is not among those of training"
-            raise UserError(reason, "correct it, or add training rows with it")
+            row, text = part.rows[new[0]], printable(str(cells[new[0]]))
+            reason = f"{part.table.path}: the label of row {row}, {text}, is not among those of training"
+            raise UserError(reason, "correct it, or add training rows with it; --target regression for numbers")
     numbers = [np.array([number_of[cell] for cell in cells], np.int64) for cells in values]
     return numbers, tuple(map(printable, map(str, number_of)))
 
 
-def read_table(path: Path) -> pyarrow.Table:
-    """The table in a file, by its suffix. Raises UserError if it is not one, or pyarrow is missing."""
-    with needed_by(f"{path}: a table", "tables"):
-        import pyarrow.csv
-        import pyarrow.feather
-        import pyarrow.ipc
-        import pyarrow.parquet
-    with wrap_errors(path, "write the table again, with a header and as UTF-8 if it is text", "read as a table"):
-        if (suffix := path.suffix.lower()) == ".parquet":
-            file = pyarrow.parquet.ParquetFile(path)
-            check_size(sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)))
-            return file.read()
-        check_size(path.stat().st_size)
-        if suffix in (".csv", ".tsv"):
-            delimiter = "\t" if suffix == ".tsv" else ","
-            parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-            table = pyarrow.csv.read_csv(path, parse_options=parsing)
-            return table.rename_columns([name.strip() for name in table.column_names])
-        with open(path, "rb") as opened:
-            if opened.read(len(ARROW_FILES[0])).startswith(ARROW_FILES):
-                return pyarrow.feather.read_table(path, memory_map=False)
-            opened.seek(0)
-            return pyarrow.ipc.open_stream(opened).read_all()  # as Hugging Face's data sets are saved
+def _infinite(values: np.ndarray) -> np.ndarray:
+    """Which values are infinite as float32, bool (n,)."""
+    with np.errstate(over="ignore"):
+        return np.isinf(values.astype(np.float32))
 
 
 def _has_value(cell: Any) -> bool:
     return cell not in (None, "") and not (isinstance(cell, float) and not math.isfinite(cell))
-
-
-def _is_numeric(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-
-
-def _shown(names: list[str]) -> str:
-    return printable(", ".join(name or "(unnamed)" for name in names[:MAX_NAMED])) + ", ..." * (len(names) > MAX_NAMED)

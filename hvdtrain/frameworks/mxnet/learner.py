@@ -98,7 +98,7 @@ class OperatorLearner(ContextLearner):
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         images, labels = arrays
-        return evaluate(self._logits(images), labels)
+        return evaluate(self._network, self._logits(images), labels)
 
     def weights(self) -> Weights:
         return {name: array.asnumpy() for name, array in self._arrays().items()}

@@ -143,6 +143,13 @@ def cross_entropy(F: Any, logits: Any, labels: Any) -> Any:
     return -F.pick(F.log_softmax(logits), labels)
 
 
+def row_losses(F: Any, network: ShapedNetwork, outputs: Any, labels: Any) -> Any:
+    """Loss of each row of a network as data, (n,); labels are float32."""
+    if network.is_regression:
+        return F.square(F.reshape(outputs, (-1,)) - labels)
+    return cross_entropy(F, outputs, labels)
+
+
 KINDS = ("weight", "bias", "running_mean", "running_var")
 """Ends of canonical names."""
 
@@ -176,7 +183,7 @@ class GluonNetwork(nn.HybridBlock):
 
     def __init__(self, network: ShapedNetwork, multiple: int = 1) -> None:
         super().__init__(prefix="")
-        self._network, self._multiple = network, multiple
+        self.described, self._multiple = network, multiple
         self.normalize: Normalize | None = None
         """Of `Forward`, in training; the block must then not be hybridized."""
         for name, shape in network.parameters():
@@ -187,20 +194,20 @@ class GluonNetwork(nn.HybridBlock):
 
     def hybrid_forward(self, F: Any, images: Any, *masks: Any, **parameters: Any) -> Any:
         canonical = {canonical_name(name): parameter for name, parameter in parameters.items()}
-        by_layer = dict(zip(mask_names(self._network), masks, strict=bool(masks)))
+        by_layer = dict(zip(mask_names(self.described), masks, strict=bool(masks)))
         normalize = self.normalize if autograd.is_training() else None
-        return Forward(F, self._network, canonical, by_layer, self._multiple, normalize)(images)
+        return Forward(F, self.described, canonical, by_layer, self._multiple, normalize)(images)
 
 
 class WeightedLoss(nn.HybridBlock):
-    """Network and loss in one graph: sum(weights * cross entropy)."""
+    """Network and loss in one graph: sum(weights * losses)."""
 
     def __init__(self, network: GluonNetwork) -> None:
         super().__init__()
-        self.network = network
+        self.network, self._described = network, network.described
 
     def hybrid_forward(self, F: Any, weights: Any, labels: Any, images: Any, *masks: Any) -> Any:
-        return F.sum(cross_entropy(F, self.network(images, *masks), labels) * weights)
+        return F.sum(row_losses(F, self._described, self.network(images, *masks), labels) * weights)
 
 
 def logits_symbol(network: ShapedNetwork, multiple: int) -> mx.sym.Symbol:

@@ -36,6 +36,7 @@ from hvdtrain.frameworks.mxnet.network import (
     load_parameters,
     named_parameters,
     parameter_weights,
+    row_losses,
     run_in_training,
     scale_pixels,
 )
@@ -43,7 +44,7 @@ from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces.learner import Evaluated
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.networks.description import Weights
+from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.system.phases import BACKWARD, phases
 from hvdtrain.tasks.target import NetworkTarget, step_seed
 from hvdtrain.tasks.user import UserTask
@@ -99,15 +100,17 @@ def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
     return load_array(labels.astype(np.float32), context)
 
 
-def evaluate(logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
-    """The evaluation of logits on any device."""
-    loss = cross_entropy(mx.nd, logits, load_labels(labels, logits.context)).sum()
+def evaluate(network: ShapedNetwork, logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
+    """The evaluation of a network's outputs on any device."""
+    loss = row_losses(mx.nd, network, logits, load_labels(labels, logits.context)).sum()
+    if network.is_regression:
+        return Evaluated(float(loss.asscalar()), {}, logits.asnumpy()[:, 0])
     predicted = logits.argmax(axis=1).asnumpy().astype(np.int64)
     return Evaluated(float(loss.asscalar()), {"accuracy": float(np.count_nonzero(labels == predicted))}, predicted)
 
 
 class MXNetNetworkObjective(MXNetObjective):
-    """Classify images with a network as data. weights: the initial ones."""
+    """Classify images, or predict a number for each, with a network as data. weights: the initial ones."""
 
     def __init__(
         self, target: NetworkTarget, weights: Weights, strategy: MXNetStrategy, contexts: list[mx.Context]
@@ -169,7 +172,7 @@ class MXNetNetworkObjective(MXNetObjective):
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         images, labels = arrays
-        return evaluate(self.logits(images), labels)
+        return evaluate(self._network, self.logits(images), labels)
 
     def weights(self) -> Weights:
         arrays = {name: parameter.data(self._contexts[0]) for name, parameter in self._all.items()}

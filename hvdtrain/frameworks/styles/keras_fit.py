@@ -219,7 +219,9 @@ class KerasLearner(TensorFlowLearner):
         optimizer = self._strategy.wrap_optimizer(sgd, self._variables)
         optimizer.build(self._variables)
         # The sum over rows, not their mean: the rows' weights contain the division by the global batch.
-        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+        loss: Any = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+        if self._network.is_regression:
+            loss = tf.keras.losses.MeanSquaredError(reduction="sum")
         self._model.compile(optimizer, loss)
         return optimizer
 
@@ -232,7 +234,8 @@ class KerasLearner(TensorFlowLearner):
         shapes = [(height, width, channels), *(layer.shape for layer in self._network.dropouts)]
         shapes += [()] if self._network.batch_norms and self._config.batch_norm == "sync" else []
         inputs = tuple(tf.TensorSpec((None, *shape), tf.float32) for shape in shapes)
-        signature = inputs, tf.TensorSpec((None,), tf.int64), tf.TensorSpec((None,), tf.float32)
+        label = tf.float32 if self._network.is_regression else tf.int64
+        signature = inputs, tf.TensorSpec((None,), label), tf.TensorSpec((None,), tf.float32)
         rows = tf.data.Dataset.from_generator(feed.rows, output_signature=signature)
         callbacks = [feed, *strategy.callbacks(feed, steps)]
         self._model.fit(strategy.distribute(rows), steps_per_epoch=steps, verbose=0, callbacks=callbacks)

@@ -18,11 +18,11 @@ from hvdtrain.frameworks.batches import Rows, network_rows, pad_rows
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, OperatorLearner
 from hvdtrain.frameworks.mxnet.network import (
     canonical_name,
-    cross_entropy,
     load_array,
     logits_symbol,
     mask_variable,
     mxnet_name,
+    row_losses,
     scale_pixels,
 )
 from hvdtrain.frameworks.mxnet.objective import load_labels
@@ -30,7 +30,7 @@ from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetStrategy, allreduce_groups
 from hvdtrain.interfaces.learner import OptimizerState
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.networks.description import Weights
+from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.system.phases import FIT, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import NetworkTarget
 
@@ -134,9 +134,9 @@ class NoMetric(mx.metric.EvalMetric):
         pass
 
 
-def weighted_loss(logits: mx.sym.Symbol) -> mx.sym.Symbol:
-    """sum(weights * cross entropy), from whose gradient Module's backward starts."""
-    losses = cross_entropy(mx.sym, logits, mx.sym.var("label"))
+def weighted_loss(network: ShapedNetwork, logits: mx.sym.Symbol) -> mx.sym.Symbol:
+    """sum(weights * losses), from whose gradient Module's backward starts."""
+    losses = row_losses(mx.sym, network, logits, mx.sym.var("label"))
     return mx.sym.MakeLoss(mx.sym.sum(losses * mx.sym.var("weights")))
 
 
@@ -165,7 +165,7 @@ class ModuleLearner(OperatorLearner):
         """The Module, bound for batches of that many rows."""
         logger = logging.getLogger("hvdtrain.module")
         logger.setLevel(logging.ERROR)  # fit warns that parameters and optimizer exist already
-        loss = weighted_loss(logits_symbol(self._network, self._multiple))
+        loss = weighted_loss(self._network, logits_symbol(self._network, self._multiple))
         shapes = {"data": self._network.input_shape, "weights": ()}
         shapes |= {mask_variable(layer.name): layer.shape for layer in self._network.dropouts}
         module = ReducingModule(loss, list(shapes), ("label",), logger, self._contexts)

@@ -17,7 +17,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices, mask_names, network_rows, split_rows
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, OperatorLearner
-from hvdtrain.frameworks.mxnet.network import Forward, cross_entropy, scale_pixels
+from hvdtrain.frameworks.mxnet.network import Forward, row_losses, scale_pixels
 from hvdtrain.frameworks.mxnet.strategies import CONVERSIONS, allreduce_groups
 from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.interfaces.learner import OptimizerState
@@ -152,7 +152,7 @@ class NDArrayLearner(OperatorLearner):
     ) -> nd.NDArray:
         by_layer = dict(zip(mask_names(self._network), masks, strict=True))
         forward = Forward(nd, self._network, params, by_layer, self._multiple, self._over_ranks)
-        return (cross_entropy(nd, forward(images), labels) * weights).sum()
+        return (row_losses(nd, self._network, forward(images), labels) * weights).sum()
 
     def _sgd(self, params: Arrays, momentum: Arrays, lr: float) -> None:
         config = self._config

@@ -161,6 +161,26 @@ def scale_pixels(images: tf.Tensor) -> tf.Tensor:
     return tf.cast(images, tf.float32) / PIXEL_MAX if images.dtype == tf.uint8 else images
 
 
+Evaluation = tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]
+"""The losses of n rows, their metrics by name, and of a network as data their classes, int64 (n,), or numbers."""
+
+
+def row_losses(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Loss of each row of a network as data, (n,): by its class, or by the number, float32, that it should predict."""
+    if labels.dtype.is_floating:
+        return tf.square(outputs[:, 0] - labels)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
+
+
+def evaluation(outputs: tf.Tensor, labels: tf.Tensor) -> Evaluation:
+    """What the outputs of a network as data are worth."""
+    losses = row_losses(outputs, labels)
+    if labels.dtype.is_floating:
+        return losses, {}, outputs[:, 0]
+    predicted = tf.argmax(outputs, axis=1)
+    return losses, {"accuracy": predicted == labels}, predicted
+
+
 def channel_last(images: np.ndarray) -> np.ndarray:
     """Images (n, channels, height, width) as (n, height, width, channels)."""
     n, channels, height, width = images.shape

@@ -13,10 +13,13 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, pad_rows, statistics_by_rank
 from hvdtrain.frameworks.patterns import freeze
 from hvdtrain.frameworks.tensorflow.network import (
+    Evaluation,
     KerasNetwork,
     WeightLayout,
     building,
     channel_last,
+    evaluation,
+    row_losses,
     scale_pixels,
     task_model,
     why_no_graph,
@@ -31,8 +34,6 @@ from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import UserTask
 
 Tensors = tuple[tf.Tensor, ...]
-Evaluation = tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]
-"""The losses of n rows, their metrics by name, and their classes, int64 (n,), if the model is a network as data."""
 GENERATOR_STATE = "StateVar"
 """The name of the variable of a `tf.random.Generator`, by which Keras also finds it."""
 
@@ -106,7 +107,7 @@ class TensorFlowObjective:
 
 
 class TensorFlowNetworkObjective(TensorFlowObjective):
-    """Classify images with a network as data."""
+    """Classify images, or predict a number for each, with a network as data."""
 
     def __init__(self, target: NetworkTarget, strategy: TensorFlowStrategy) -> None:
         config, network = strategy.config, target.network
@@ -126,7 +127,7 @@ class TensorFlowNetworkObjective(TensorFlowObjective):
     def losses(self, *rows: tf.Tensor) -> tf.Tensor:
         labels, images, *others = rows
         logits = tf.cast(self.model((scale_pixels(images), *others), training=True), tf.float32)
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return row_losses(logits, labels)
 
     def eval_rows(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         images, labels = arrays
@@ -134,10 +135,7 @@ class TensorFlowNetworkObjective(TensorFlowObjective):
 
     def evaluate(self, *rows: tf.Tensor) -> Evaluation:
         images, labels = rows
-        logits = self.logits(images)
-        predicted = tf.argmax(logits, axis=1)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return losses, {"accuracy": predicted == labels}, predicted
+        return evaluation(self.logits(images), labels)
 
     def logits(self, images: tf.Tensor) -> tf.Tensor:
         return tf.cast(self.model(scale_pixels(images), training=False), tf.float32)

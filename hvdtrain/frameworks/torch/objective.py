@@ -42,6 +42,11 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits, labels, reduction="none")
 
 
+def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Of each row, (n,), from outputs (n, 1) and targets, float32 (n,)."""
+    return (outputs[:, 0] - targets).square()
+
+
 def is_right(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Whether the greatest logit of each row is that of its label."""
     return logits.argmax(1) == labels
@@ -104,12 +109,12 @@ class TorchObjective:
         raise NotImplementedError
 
     def predicted(self, outputs: Any) -> np.ndarray | None:
-        """Classes, int64 (n,), of a network as data."""
+        """Classes, int64 (n,), or numbers, float32 (n,), of a network as data."""
         return None
 
 
 class TorchNetworkObjective(TorchObjective):
-    """Classify images with a network as data. layout: the memory format of images."""
+    """Classify images, or predict a number for each, with a network as data. layout: the memory format of images."""
 
     eval_inputs = 1
 
@@ -130,13 +135,15 @@ class TorchNetworkObjective(TorchObjective):
         return scale_pixels(images[:, :, :height, :width], self._layout), *masks
 
     def losses(self, outputs: torch.Tensor, targets: Tensors) -> torch.Tensor:
-        return cross_entropy(outputs, targets[0])
+        loss = squared_error if self._network.is_regression else cross_entropy
+        return loss(outputs, targets[0])
 
     def metrics(self, outputs: torch.Tensor, targets: Tensors) -> dict[str, torch.Tensor]:
-        return {"accuracy": is_right(outputs, targets[0])}
+        return {} if self._network.is_regression else {"accuracy": is_right(outputs, targets[0])}
 
     def predicted(self, outputs: torch.Tensor) -> np.ndarray | None:
-        return outputs.argmax(1).cpu().numpy()
+        predicted = outputs[:, 0] if self._network.is_regression else outputs.argmax(1)
+        return predicted.cpu().numpy()
 
 
 class TorchTaskObjective(TaskOutputs, TorchObjective):

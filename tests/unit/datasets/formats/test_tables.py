@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from support.row_data import rejected
 
+from hvdtrain.datasets.formats.table_columns import recorded_recipe
+from hvdtrain.datasets.formats.table_files import TableFile
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.errors import UserError
@@ -57,21 +59,20 @@ def test_two_tables_are_both_parts_and_columns_are_chosen(tmp_path):
     data = load_dataset(str(tmp_path), label="kind", columns=("width",), as_images=True)
     assert data.classes == ("5", "6") and data.input_shape == (1, 1, 1)
     assert data.test[np.arange(2)][0].ravel().tolist() == [1.5, 2] and data.test[np.arange(2)][1].tolist() == [1, 0]
-    (advice,) = suspicious(load_dataset(str(tmp_path), label="kind", as_images=True))[:1]
-    assert "ignores city, no numbers or index; --columns chooses others" in advice
+    whole = load_dataset(str(tmp_path), label="kind", as_images=True)
+    assert [column["name"] for column in whole.table["inputs"]] == ["height", "width", "city"] and not suspicious(whole)
     rejected(tmp_path, "no column is called label (height, width, city, kind); name the column of labels by --label")
     rejected(tmp_path, "has no column kint (did you mean kind?)", label="kint")
-    rejected(tmp_path, "column city holds string, and no numbers", label="kind", columns=("city", "width"))
     rejected(tmp_path, "--columns kind: is the label", label="kind", columns=("kind",))
     write(tmp_path / "test.csv", {"kind": [7], "width": [1.5], "height": [0], "city": ["a"]})
     rejected(tmp_path, "test.csv: the label of row 0, 7, is not among those of training", label="kind")
 
 
-def test_labels_with_fractions_are_for_tasks(tmp_path):
+def test_labels_with_fractions_are_numbers(tmp_path):
     path = write(tmp_path / "rows.csv", {**NUMBERS, "y": np.arange(ROWS) / 4})
     data = load_dataset(str(path), split=0.5)
     assert data.classes == () and data.train[np.arange(3)][1].dtype == np.float32
-    rejected(path, "its labels are numbers with fractions", split=0.5, as_images=True)
+    assert load_dataset(str(path), split=0.5, target="classes").classes == tuple(map(str, np.arange(ROWS) / 4))
     whole = write(tmp_path / "whole.csv", {**NUMBERS, "y": np.arange(ROWS) % 2 * 1.0})
     assert load_dataset(str(whole), split=0.5).classes == ("0", "1")
     write(tmp_path / "parts" / "train.csv", {"x": [1, 2], "label": [0.5, 1.5]})
@@ -83,7 +84,8 @@ def test_missing_values(tmp_path):
     path = write(
         tmp_path / "rows.csv", {"a": [1.0, None, 3, 4, 5], "b": [1, 2, 3, 4, float("nan")], "y": [0, 1, 0, 1, 0]}
     )
-    rejected(path, "row 1 has no finite value in column a; correct it", "--on-bad-row skip", split=0.5)
+    filled = load_dataset(str(path), split=0.5)
+    assert len(filled.train) + len(filled.test) == 5 and "fills missing values of a, b with" in filled.train.advice[0]
     data = load_dataset(str(path), split=0.5, skip_bad_rows=True)
     assert len(data.train) + len(data.test) == 3
     assert any("leaves out 2 of 5 rows" in sentence for sentence in data.train.advice)
@@ -102,8 +104,12 @@ def test_missing_values(tmp_path):
         ("twice.csv", b"a,a,label\n1,2,x\n", "two columns have the name a"),
         ("ragged.csv", b"a,label\n1,x\n2\n", "cannot be read as a table (CSV parse error"),
         ("two.csv", b"a,label,y\n1,x,z\n", "several columns may be the label (label, y)"),
-        ("semicolon.csv", b"a;label\n1;x\n", "or add a header, with commas between the names (tabs in .tsv)"),
-        ("comma.tsv", b"a,label\n1,x\n", "no column is called label (a,label)"),
+        (
+            "semicolon.csv",
+            b"a;b\n1;x\n",
+            "no column is called label (a, b); name the column of labels by --label, or add",
+        ),
+        ("comma.tsv", b"a,b\n1,x\n", "no column is called label (a, b)"),
         ("comment.csv", b"# made by me\na,label\n1,x\n", "got 2: a,label); write the table again, with a header"),
         (
             "rows.csv",
@@ -111,8 +117,15 @@ def test_missing_values(tmp_path):
             "no column is called label (1.5, 2, 0); name the column of",
         ),
         ("ones.csv", b"1,1,0\n3,4,1\n", "two columns have the name 1; rename one, or add a header"),
-        ("text.csv", b"a,label\nb,x\nc,y\n", "no column besides label holds numbers (a: string)"),
-        ("latin.csv", "a,label\n1,caf\xe9\n2,x\n".encode("latin-1"), "the labels in column label are binary"),
+        ("empty.csv", b"a,label\n,x\n,y\n", "no column besides label holds numbers, dates or texts (a: null)"),
+        ("infinite.csv", b"a,label\n1,x\n-inf,y\n", "row 1 has no finite value in column a; correct it"),
+        ("large.csv", b"a,label\n1,x\n1e39,y\n", "row 1 has no finite value in column a; correct it"),
+        (
+            "names.csv",
+            b"a,label\n" + b"".join(b"n%d,x\n" % i for i in range(99)),
+            "ignores a, as over half of the rows",
+        ),
+        ("dates.csv", b"a,label\n1,2020-01-01\n2,2020-01-02\n", "the labels in column label are date32"),
         ("bytes.parquet", b"PAR1 no more", "cannot be read as a table"),
     ],
 )
@@ -151,7 +164,11 @@ def test_labels_are_texts_of_any_type(tmp_path, kind, suffix):
         ("0,1,label\n5,1,x\n6,1,y\n", "xy", [5, 1, 6, 1], ""),
         ("a,label\n5,NA\n6,null\n7,x\n", ["NA", "null", "x"], [5, 6, 7], ""),
         ("a,label\n5,0.0\n6,1.0\n", "01", [5, 6], ""),
-        ('a,b,label\n5,"1,5",x\n6,"2,5",y\n', "xy", [5, 6], "b"),
+        ('a,b,label\n5,"1,5",x\n6,"2,5",y\n', "xy", [5, 1.5, 6, 2.5], ""),
+        ("a;b;label\n5;1,5;x\n6;2,5;y\n", "xy", [5, 1.5, 6, 2.5], ""),
+        ("a|label\n5|x, y\n6|y\n", ["x, y", "y"], [5, 6], ""),
+        ('"a, b";label\n5;x\n6;y\n', "xy", [5, 6], ""),
+        ("a,b,label\n5,,x\n6,,y\n", "xy", [5, 6], "b"),
     ],
 )
 def test_forms_of_a_csv_file(tmp_path, content, classes, inputs, ignored):
@@ -164,6 +181,71 @@ def test_forms_of_a_csv_file(tmp_path, content, classes, inputs, ignored):
     assert said.count("ignores") == bool(ignored) and (f"ignores {ignored}, no numbers or index; " in said) == bool(
         ignored
     )
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_encodings_of_csv_files(tmp_path, encoding):
+    path = tmp_path / "rows.csv"
+    path.write_bytes("größe;label\r\n1,5;süß\r\n2;fad\r\n".encode(encoding))
+    data = load_dataset(str(path), split=0.5)
+    assert data.classes == ("fad", "süß") and data.table["inputs"][0]["name"] == "größe"
+
+
+MIXED = """size,city,sold,new,label
+1,Oslo,2020-01-01,true,no
+2,Paris,2021-01-15,false,yes
+?,,2021-12-31,true,no
+4,Rome,,false,yes
+5,Oslo,2020-01-05,true,no
+6,Oslo,2020-01-06,false,yes
+"""
+
+
+def test_how_columns_become_numbers(tmp_path):
+    """By the training rows alone: those of the test part have other cities, sizes and gaps."""
+    (tmp_path / "train.csv").write_text(MIXED)
+    (tmp_path / "test.csv").write_text("size,city,sold,new,label\n3.6,0123,1970-01-08,true,no\n,Oslo,,,yes\n")
+    data = load_dataset(str(tmp_path))
+    size, city, sold, new = data.table["inputs"]
+    assert size == {"name": "size", "kind": "number", "fill": 3.6, "has_gaps": True}
+    assert city == {"name": "city", "kind": "category", "categories": ["", "Oslo", "Paris", "Rome"]}
+    assert sold["periods"] == [7.0, 365.2425] and sold["has_gaps"] and new["name"] == "new"
+    rows = data.test[np.arange(2)][0]
+    assert rows.shape == (2, 2 + 4 + 6 + 1)
+    assert rows[0, :8] == pytest.approx([3.6, 0, 0, 0, 0, 0, 7, 0], abs=1e-6) and rows[0, -2:].tolist() == [0, 1]
+    assert rows[1, :8] == pytest.approx([3.6, 1, 0, 1, 0, 0, sold["fill"], 0]) and rows[1, -2:].tolist() == [1, 0.5]
+    scaled = load_dataset(str(tmp_path), as_images=True)
+    first = scaled.train[np.arange(6)][0][:, 0, 0]
+    assert first[:, 0].mean() == pytest.approx(0, abs=1e-6) and first[2, 0] == 0
+    again = recorded_recipe(tmp_path, {"table": scaled.table})
+    assert np.array_equal(again.encode(TableFile(tmp_path / "train.csv", again.texts)), first)
+    for scale, expected in (("none", [1, 0]), ("standard", [first[0, 0], 0])):
+        assert load_dataset(str(tmp_path), scale=scale).train[np.arange(1)][0][0, :2].tolist() == expected
+
+
+def test_numbers_alone_stay_as_they_are(tmp_path):
+    path = write(tmp_path / "rows.csv", {**NUMBERS, "label": LABELS})
+    data = load_dataset(str(path), split=0.5, as_images=True)
+    assert set(data.train.arrays[0].ravel()) <= {*map(np.float32, np.concatenate([*NUMBERS.values()]))}
+    scaled = load_dataset(str(path), split=0.5, as_images=True, scale="standard").train.arrays[0]
+    assert scaled.reshape(-1, 2).std(0) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("target", "count", "classes"), [("auto", 150, 0), ("classes", 150, 150), ("auto", 100, 100)])
+def test_many_integers_are_numbers_to_predict(tmp_path, target, count, classes):
+    path = write(tmp_path / "rows.csv", {"a": np.arange(200), "price": np.arange(200) % count * 1000})
+    data = load_dataset(str(path), label="price", split=0.5, target=target, as_images=True)
+    assert len(data.classes) == classes
+    if not classes:
+        assert "the 150 different integers of price are numbers to predict; --target classes" in data.train.advice[0]
+        assert data.label_scale > 1 and data.train.arrays[1].std() == pytest.approx(1)
+
+
+def test_labels_of_text_are_no_numbers(tmp_path):
+    path = write(tmp_path / "rows.csv", {**NUMBERS, "label": LABELS})
+    rejected(path, "--target regression: the labels in column label are no numbers", split=0.5, target="regression")
+    rejected("digits", "--target: digits has no columns; leave it out", target="regression")
+    rejected("digits", "--scale: digits has no columns; leave it out", scale="none")
 
 
 def test_the_index_of_pandas_in_parquet_is_no_input(tmp_path):
