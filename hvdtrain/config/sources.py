@@ -183,6 +183,9 @@ class CommandLine:
             if argv and is_script(argv[0]) and not is_script(program):
                 remedy = f"{class_remedy(argv[0])}; a script with a loop of its own is started by python {argv[0]}"
                 raise UserError(f"{argv[0]}: the class of the task is missing", remedy)
+            if is_script(program) and (of_job := job_options.split(argv)[0]):
+                remedy = f"start them by hvdtrain launch local -n N -- python {program}"
+                raise UserError(f"{of_job[0]}: a script with a loop of its own starts no ranks", remedy)
             given = training_parser(program).parse(argv)
         except UserError:
             if not {"-h", "--help"} & set(argv):

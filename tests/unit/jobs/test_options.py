@@ -11,6 +11,7 @@ from support.jobs import ROOT
 
 from hvdtrain.__main__ import main
 from hvdtrain.cli import launch, launch_options, train
+from hvdtrain.config.sources import CommandLine
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import gloo, hosts, job
 from hvdtrain.jobs.hosts import Host
@@ -98,6 +99,38 @@ def test_invalid_options_start_no_rank(words, sentence, capfd, monkeypatch):
         main(shlex.split(words))
     printed = capfd.readouterr().err
     assert (ended.value.code, sentence in printed, printed.count("\n")) == (2, True, 1), printed
+
+
+def test_training_that_starts_its_ranks_is_the_job_that_launch_starts(capfd):
+    printed = []
+    for words in (
+        ["train", "--lr", "0.1", "-n", "2", "--env", "A=1", "--dry-run"],
+        [
+            "launch",
+            "local",
+            "-n",
+            "2",
+            "--env",
+            "A=1",
+            "--dry-run",
+            "--",
+            sys.executable,
+            *TRAIN.split()[1:],
+            "--lr",
+            "0.1",
+        ],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        printed.append((ended.value.code, capfd.readouterr().out))
+    assert printed[0] == printed[1] and printed[0][0] == 0 and "HVDTRAIN_SIZE=2" in printed[0][1]
+
+
+def test_a_script_says_how_its_ranks_are_started():
+    with pytest.raises(
+        UserError, match=r"-n: a script .* starts no ranks; start them by hvdtrain launch local -n N -- python a\.py"
+    ):
+        CommandLine.read(["--lr", "0.1", "-n", "2"], "a.py", None)
 
 
 @pytest.mark.parametrize(
