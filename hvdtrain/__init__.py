@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hvdtrain.datasets.formats.image_files import read_image as read_image
     from hvdtrain.datasets.registry import load_dataset as load_dataset
     from hvdtrain.datasets.streams import Stream as Stream
+    from hvdtrain.datasets.weights import Weighted as Weighted
     from hvdtrain.networks.description import Network as Network
     from hvdtrain.runs.record import RunFolder as RunFolder
 
@@ -27,6 +28,7 @@ MODULES = {
     "RunFolder": "runs.record",
     "RuntimeOptions": "config.options",
     "Stream": "datasets.streams",
+    "Weighted": "datasets.weights",
     "fit": "api",
     "launch": "api",
     "load": "api",

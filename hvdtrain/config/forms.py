@@ -141,6 +141,31 @@ class Schedule:
         return cls(kind, **_numbers(cls, given, SCHEDULES[kind]))
 
 
+BALANCED = "balanced"
+"""The value of --class-weights, and of --sample, by which all classes count the same."""
+CLASS_WEIGHT = re.compile(r"(.+?)=([^=,]+)(?:,|$)", re.DOTALL)
+
+
+def parse_class_weights(text: str) -> dict[str, float]:
+    """The weights that --class-weights gives to classes by name; none for BALANCED. A name may have commas."""
+    if text == BALANCED:
+        return {}
+    given = [(match[1].strip(), match[2].strip(), match[0]) for match in CLASS_WEIGHT.finditer(text)]
+    if "".join(whole for *_, whole in given) != text:
+        raise ValueError(f"is neither {BALANCED} nor NAME=WEIGHT,...")
+    weights: dict[str, float] = {}
+    for name, number, _ in given:
+        try:
+            weights[name] = from_text(number, float)
+        except ValueError:
+            raise ValueError(f"the weight of {name:.80}, {number!r:.80}, is no number") from None
+        if weights[name] < 0:
+            raise ValueError(f"the weight of {name:.80} is below 0")
+    if len(weights) < len(given):
+        raise ValueError("names a class twice")
+    return weights
+
+
 class Split(NamedTuple):
     """Shares of rows; --split has TRAIN or TRAIN/VALIDATION/TEST of all rows, or TRAIN/VALIDATION of training rows."""
 

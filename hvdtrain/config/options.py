@@ -20,6 +20,7 @@ from hvdtrain.config.forms import (
     Split,
     StepRange,
     check_name,
+    parse_class_weights,
     parse_image_size,
     parse_method,
 )
@@ -45,6 +46,7 @@ MAX_THREADS = 1024
 # The forms of texts.
 IMAGE_SIZE = "HEIGHTxWIDTH, or 1xHEIGHTxWIDTH for gray and 3x... for color"
 SPLIT = "TRAIN/VALIDATION/TEST, such as 0.8/0.1/0.1, or for data with a test part TRAIN/VALIDATION, such as 0.9/0.1"
+CLASS_WEIGHTS = "balanced, or NAME=WEIGHT,... with names of classes, such as scab=3,rot=10"
 SCHEDULE = "constant, step:FACTOR:EPOCHS, cosine, polynomial:POWER or onecycle:SHARE"
 COMPRESSION = f"none, fp16, bf16, int8, or powersgd:R with a rank R from 1 to {MAX_RANK}, such as 2"
 INTERVALS = "steps, such as 100, or seconds, such as 60s"
@@ -102,6 +104,12 @@ class Config:
     """Shares TRAIN/VALIDATION/TEST of the rows, by --seed and class; TRAIN/VALIDATION for data with a test part, and
     TRAIN for a training and a test part. By validation rows the best weights are chosen, and test data is used once, at
     the end."""
+    class_weights: str = option("", DATA, parse=parse_class_weights, form=CLASS_WEIGHTS)
+    """Weights of classes in the loss: balanced, by which all classes count the same, or NAME=WEIGHT,... (others: 1)."""
+    weight_column: str = option("", DATA, resume=Resume.DATA, decided_by="task")
+    """Column of a table with the weights of its rows in the loss."""
+    sample: Literal["each", "balanced"] = option("each", DATA, resume=Resume.POSITION)
+    """Rows of an epoch: each once, or the same number of each class (balanced), those of small classes repeatedly."""
     on_bad_row: Literal["stop", "skip"] = option("stop", DATA)
     """If a row of the data cannot be read: stop the job, or give the row weight zero."""
     init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, decided_by="task")

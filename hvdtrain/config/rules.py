@@ -144,6 +144,7 @@ RULES: tuple[Rule, ...] = (
         groups="all weights are one message",
         compression=("it is Horovod's own, for gradients, and ranks send weights", but("fp16")),
     ),
+    Rule("class_weights", {"sample": GIVEN}, "it lets the classes count the same already", allowed=but("balanced")),
     # How gradients are sent.
     Rule("groups", {"strategy": but(*OVER_HOROVOD)}, "only --strategy horovod has this option"),
     Rule("groups", {"compression": PACKED}, "all gradients are sent at once"),

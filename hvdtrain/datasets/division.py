@@ -27,8 +27,9 @@ class Subset(RowReader):
         self._source, self._rows = source, rows
         self.background: str = getattr(source, "background", "threads")
         self.advice: tuple[str, ...] = getattr(source, "advice", ())
-        labels = getattr(source, "labels", None)
+        labels, weights = (getattr(source, name, None) for name in ("labels", "weights"))
         self.labels = labels[rows] if isinstance(labels, np.ndarray) else None
+        self.weights = None if weights is None else weights[rows]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -133,10 +134,18 @@ def labels_of(source: Source, position: int) -> np.ndarray | None:
     return labels if is_known and labels is not None and len(labels) == len(source) else None
 
 
+def unaugmented(source: Source) -> Source:
+    """The rows without what a task's augment() changes in them."""
+    while (inner := getattr(source, "source", None)) is not None:
+        source = inner
+    return source
+
+
 def subset(source: Source, rows: np.ndarray) -> Source:
     """These rows of a source, int64 (n,); of arrays in memory they are copied."""
     if not isinstance(source, ArraySource):
         return Subset(source, rows)
     copied = ArraySource(*source[rows])
     copied.advice, copied.are_pixels = source.advice, source.are_pixels
+    copied.weights = None if source.weights is None else source.weights[rows]
     return copied

@@ -44,6 +44,7 @@ def load_dataset(
     columns: Sequence[str] = (),
     target: Target = "auto",
     scale: Scale = "auto",
+    weight: str = "",
     as_images: bool = False,
 ) -> Dataset:
     """The data set with this name, or the user's own at this path.
@@ -52,11 +53,11 @@ def load_dataset(
     image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace rows that cannot be read
     (`CheckedRows`). name: of the data in messages, by default `data`. split: as --split; seed: decides which rows are
     in a part.
-    label, columns, target, scale: of a table, as --label, --columns, --target and --scale. as_images: give rows of n
-    numbers the shape (1, 1, n), as networks take it, for which "auto" may scale them. Raises UserError, which names the
-    file or option, the problem and the remedy.
+    label, columns, target, scale, weight: of a table, as --label, --columns, --target, --scale and --weight-column.
+    as_images: give rows of n numbers the shape (1, 1, n), as networks take it, for which "auto" may scale them. Raises
+    UserError, which names the file or option, the problem and the remedy.
     """
-    name, chosen = name or data, Columns(label, tuple(columns), target, scale)
+    name, chosen = name or data, Columns(label, tuple(columns), target, scale, weight or None)
     if is_reference(data):
         from hvdtrain.datasets.formats.python_objects import load_python
 
@@ -90,7 +91,7 @@ def _as_images(source: Source) -> Source:
         return source
     numbers, *others = source.arrays
     images = ArraySource(numbers[:, np.newaxis, np.newaxis], *others)
-    images.advice, images.are_pixels = source.advice, False
+    images.advice, images.are_pixels, images.weights = source.advice, False, source.weights
     return images
 
 

@@ -89,6 +89,8 @@ class ArraySource:
     in_memory = True
     advice: tuple[str, ...] = ()
     are_pixels = True  # numbers of a table are none
+    weights: np.ndarray | None = None
+    """Of the rows, float64 (n,); None where all have the same."""
 
     def __init__(self, *arrays: np.ndarray) -> None:
         self.arrays = arrays
@@ -129,6 +131,8 @@ class RowReader(abc.ABC):
     """How rows are best read ahead: `threads`, where reading leaves Python to others most of the time; `processes`."""
     advice: tuple[str, ...] = ()
     """What may be a mistake in the data."""
+    weights: np.ndarray | None = None
+    """Of the rows, float64 (n,); None where all have the same."""
 
     @abc.abstractmethod
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:

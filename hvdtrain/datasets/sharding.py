@@ -8,6 +8,7 @@ takes the same number of steps, without which a synchronous job hangs.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -22,7 +23,8 @@ class Slice(NamedTuple):
 
     rows: row numbers in the training data, int64, shape (n,), n >= 1.
     weights: float32, shape (n,). The average over parts of sum(weights * loss) is the mean loss over the global batch,
-        so the average of the parts' gradients is the gradient of a single process. A row of weight 0 is padding.
+        sum(w * loss) / sum(w) where its rows have weights w, so the average of the parts' gradients is the gradient of
+        a single process. Padding has weight 0.
     """
 
     rows: np.ndarray
@@ -32,6 +34,22 @@ class Slice(NamedTuple):
 def order(seed: int, epoch: int, samples: int) -> np.ndarray:
     """The permutation of `samples` rows in this epoch, int64, shape (samples,)."""
     return np.random.Generator(np.random.PCG64([seed, 1, epoch])).permutation(samples)
+
+
+def balanced_order(seed: int, epoch: int, labels: np.ndarray) -> np.ndarray:
+    """As many rows as there are labels, integers (n,), in random order: of each class that occurs the same number.
+
+    Numbers differ by at most one, and so does how often the rows of a class are taken: a small class is repeated, of a
+    large one each epoch takes others. int64, shape (n,).
+    """
+    generator = np.random.Generator(np.random.PCG64([seed, 1, epoch]))
+    classes = generator.permutation(np.unique(labels))  # the first ones get what is over
+    taken = []
+    for number, label in enumerate(classes):
+        rows, count = np.flatnonzero(labels == label), np.diff(bounds(len(labels), number, len(classes)))[0]
+        taken += [generator.permutation(rows) for _ in range(count // len(rows))]
+        taken.append(generator.permutation(rows)[: count % len(rows)])
+    return generator.permutation(np.concatenate(taken))
 
 
 def steps_per_epoch(samples: int, batch: int, remainder: Remainder) -> int:
@@ -88,16 +106,22 @@ class Assignment:
         return Cut(sum(self.counts), self.by_rank[rank])
 
 
-def slices_of_step(rows: np.ndarray, step: int, batch: int, remainder: Remainder, cut: Cut) -> list[Slice]:
+def slices_of_step(
+    rows: np.ndarray, step: int, batch: int, remainder: Remainder, cut: Cut, weights: np.ndarray | None = None
+) -> list[Slice]:
     """The slices of a cut in one step of `rows`: the order of an epoch, or what is left of it. step: counted from 0.
 
+    weights: of all training rows, float64 (samples,), not all 0 in the step; None where all rows have the same.
     An incomplete last global batch is dropped (`drop`), padded to its full shape with rows of weight 0 (`pad`, for
     compiled graphs, which need constant shapes), or used as it is (`exact`). `pad` and `exact` give the same gradient:
     the mean over the real rows.
     """
     part = rows[step * batch : (step + 1) * batch]
     length = batch if remainder == "pad" else len(part)
-    return [_slice(part, *bounds(length, number, cut.parts), cut.parts) for number in cut.numbers]
+    of_rows = np.ones(len(part)) if weights is None else weights[part]
+    total = len(part) if weights is None else math.fsum(of_rows)  # an exact sum, as on any other processor
+    real = Slice(part, (cut.parts * of_rows / total).astype(np.float32))
+    return [_slice(real, *bounds(length, number, cut.parts)) for number in cut.numbers]
 
 
 def parts_with_rows(rows: int, batch: int, remainder: Remainder, parts: int) -> tuple[int, ...]:
@@ -108,17 +132,15 @@ def parts_with_rows(rows: int, batch: int, remainder: Remainder, parts: int) -> 
     return tuple(number for number, (low, high) in enumerate(shares) if low < min(high, real))
 
 
-def _slice(part: np.ndarray, low: int, high: int, parts: int) -> Slice:
-    """The rows `low` to `high` - 1 of a global batch, which is cut into so many parts."""
-    real = part[low:high]
-    count = max(high - low, 1)
-    if len(real) == count:
-        return Slice(real, np.full(count, parts / len(part), np.float32))
+def _slice(part: Slice, low: int, high: int) -> Slice:
+    """The rows `low` to `high` - 1 of a global batch."""
+    rows, weights = part.rows[low:high], part.weights[low:high]
+    missing = max(high - low, 1) - len(rows)
+    if not missing:
+        return Slice(rows, weights)
     # A rank without a row repeats one with weight 0: it must take the step with the others.
-    padded = np.concatenate([real, np.repeat(part[:1], count - len(real))])
-    weights = np.zeros(count, np.float32)
-    weights[: len(real)] = parts / len(part)
-    return Slice(padded, weights)
+    padding = np.repeat(part.rows[:1], missing)
+    return Slice(np.concatenate([rows, padding]), np.concatenate([weights, np.zeros(missing, np.float32)]))
 
 
 def evaluation(samples: int, batch: int, cut: Cut) -> Iterator[np.ndarray]:

@@ -295,7 +295,8 @@ class UserLearner(Engine):
         self._check_by_row("evaluate()", losses, rows)
         for name, values in metrics.items():
             self._check_by_row(f"evaluate(), {name}", values, rows)
-        return Evaluated(self._total(losses), {str(name): self._total(values) for name, values in metrics.items()})
+        sums = {str(name): self._total(values) for name, values in metrics.items()}
+        return Evaluated(self._total(losses), sums, losses=self._array(losses))
 
     def _check_by_row(self, what: str, values: Any, rows: int) -> None:
         """Raise UserError unless these are a tensor with a value for each row."""
@@ -321,3 +322,8 @@ class UserLearner(Engine):
     @abc.abstractmethod
     def _total(values: Any) -> float:
         """The sum of a tensor in float64."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def _array(values: Any) -> np.ndarray:
+        """A tensor on the host."""

@@ -64,7 +64,9 @@ class Evaluated(NamedTuple):
     metrics: dict[str, float]
     """By name; `accuracy` of a classifier is the number of rows whose class was predicted."""
     predicted: np.ndarray | None = None
-    """Classes, int64 (n,), or numbers, float32 (n,), of a network as data."""
+    """Classes, int64 (n,), of a classifier with the default loss, or numbers, float32 (n,), of a network as data."""
+    losses: np.ndarray | None = None
+    """Of each row, (n,); None where the learner does not give them."""
 
 
 class Learner(abc.ABC):

@@ -77,9 +77,12 @@ class Dataset:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the sources' fingerprints, in hexadecimal digits."""
+        """SHA-256 of the sources' fingerprints, and of the weights of their rows, in hexadecimal digits."""
         sources = (self.train, self.test, *([self.validation] if self.validation else []))
-        return hashlib.sha256(" ".join(source.fingerprint for source in sources).encode()).hexdigest()
+        digest = hashlib.sha256(" ".join(source.fingerprint for source in sources).encode())
+        for weights in (getattr(source, "weights", None) for source in sources):
+            digest.update(b"" if weights is None else weights.tobytes())
+        return digest.hexdigest()
 
 
 class Audit(NamedTuple):

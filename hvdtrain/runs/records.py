@@ -114,6 +114,14 @@ class RunResult(EvaluationRecord):
     flops_per_image: float | None = None
 
 
+class ClassResults(FileRecord):
+    """The figures of classes in `result.json`, by name, and the confusion matrix: rows true, columns predicted."""
+
+    per_class_accuracy: dict[str, float | None] = {}
+    per_class_rows: dict[str, Count] = {}
+    confusion: list[list[Count]] | None = None
+
+
 class LoggedStep(FileRecord):
     """The newest logging step in `metrics.jsonl`."""
 

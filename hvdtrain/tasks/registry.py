@@ -111,6 +111,7 @@ def _network_loader_spec(config: Config, network: Network) -> dict[str, Any]:
         "columns": [name for name in config.columns.split(",") if name],
         "target": config.target,
         "scale": config.scale,
+        "weight": config.weight_column,
         "as_images": True,
     }
 

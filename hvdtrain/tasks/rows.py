@@ -126,7 +126,8 @@ class LabelCheck:
 
     def __init__(self, name: str, dataset: Dataset, position: int, skip: bool) -> None:
         self._name, self._dataset, self._position, self._skip = name, dataset, position, skip
-        self._classes: int | None = None
+        self.classes: int | None = None
+        """Outputs of the model, once they are known."""
         self._spare: Arrays = ()
         """A training row with a good label."""
 
@@ -136,9 +137,9 @@ class LabelCheck:
         It looks at all labels of arrays in memory, and at the first ones of other data, when it is first called; where
         rows are skipped, only for a good one.
         """
-        if classes is None or classes == self._classes:
+        if classes is None or classes == self.classes:
             return
-        self._classes = classes
+        self.classes = classes
         if self._skip:
             self._spare = self._first_good(self._dataset.train)
             return
@@ -163,17 +164,17 @@ class LabelCheck:
 
     def _wrong(self, labels: np.ndarray) -> np.ndarray:
         """Positions of labels that are not the number of a class."""
-        return np.flatnonzero((labels < 0) | (labels >= (self._classes or 0)))
+        return np.flatnonzero((labels < 0) | (labels >= (self.classes or 0)))
 
     def _problem(self, part: Part, row: int, label: int) -> str:
         return (
             f"--model {self._name}: the label of {ADJECTIVES[part]} row {row} is {label}, but the model has "
-            f"{self._classes} outputs"
+            f"{self.classes} outputs"
         )
 
     def __call__(self, part: Part, rows: np.ndarray, batch: Rows) -> Rows:
         """The rows of a batch; those with wrong labels are bad ones. Raises RowError unless they are skipped."""
-        if self._classes is None:
+        if self.classes is None:
             return batch
         labels = batch.arrays[self._position]
         bad = {

@@ -22,6 +22,8 @@ from hvdtrain.tasks.rows import LabelCheck
 
 TRIED_ROWS = 4
 """Rows on which a user's code is tried out before training."""
+MAX_CONFUSED = 1000
+"""With more classes there is no confusion matrix: its size grows with their square, and nobody reads it."""
 
 
 class Target:
@@ -29,6 +31,8 @@ class Target:
 
     kind: ClassVar[str]
     """`network`, `task` or `script`: what it is called in messages, and which objective of a framework trains it."""
+    labels_at = 1
+    """Which of the arrays of a row has its class, if it has one."""
     unit: ClassVar[str] = "rows"
     """What a row is called in messages."""
     is_portable: ClassVar[bool] = False

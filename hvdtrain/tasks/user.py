@@ -27,7 +27,7 @@ from hvdtrain.interfaces.reading import Dataset, Part, Source
 from hvdtrain.system.start_folder import from_start
 from hvdtrain.tasks import methods
 from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
-from hvdtrain.tasks.target import TRIED_ROWS, Target
+from hvdtrain.tasks.target import MAX_CONFUSED, TRIED_ROWS, Target
 
 T = TypeVar("T")
 PACKAGE = Path(__file__).parents[1]
@@ -69,6 +69,10 @@ class UserTask(Target):
     kind = "task"
 
     @property
+    def labels_at(self) -> int:  # type: ignore[override]
+        return self.inputs
+
+    @property
     def ignored_options(self) -> Sequence[str]:
         by = {"task", *(by for by in ("optimizer", "schedule") if self.facts[f"{by}_method"])}
         return [name for name, about in facts(Config).items() if about.decided_by in by]
@@ -87,6 +91,10 @@ class UserTask(Target):
     @functools.cached_property
     def labels(self) -> LabelCheck:
         return LabelCheck(self.name, self.dataset, self.inputs, self.skip_bad_rows)
+
+    def confused_classes(self, dataset: Dataset) -> int:
+        classes = 0 if self.has("losses") else self.labels.classes or 0
+        return classes if classes <= MAX_CONFUSED else 0
 
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": dict(self.options)}

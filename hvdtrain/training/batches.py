@@ -49,7 +49,7 @@ class Batches:
         When this rank's shards change, the next batch has the new ones.
         """
         run = self._run
-        self._start, self._order = at, run.order(at.epoch)[at.rows_in_epoch :]
+        self._start, self._order = at, run.weighting.order(at.epoch)[at.rows_in_epoch :]
         if run.in_shards and run.target.kind == "script":
             self._check_last_batch(len(self._order) % run.global_batch)
         return self._batches(at, at.step + steps)
@@ -104,9 +104,10 @@ class Batches:
         run, audit = self._run, self.audit(step)
         if audit and audit.by == run.group.rank:
             numbers = (*numbers, audit.shard)
-        slices = self._slices(step, numbers)
-        computed = zip(numbers, slices, strict=True)
-        return {number: part for number, part in computed if not run.in_shards or part.weights.any()}
+        if run.in_shards:
+            with_rows = self._with_rows(step)
+            numbers = [number for number in numbers if number in with_rows]
+        return dict(zip(numbers, self._slices(step, numbers), strict=True))
 
     def _slices(self, step: int, numbers: Sequence[int]) -> list[sharding.Slice]:
         """Parts of a step of this epoch. numbers: ranks, or with --shards shards."""
@@ -114,9 +115,10 @@ class Batches:
         cut = sharding.Cut(run.parts, tuple(numbers))
         order, number = self._order, step - self._start.step
         if number < 0:  # of before this rank has joined, or begun again
-            whole = run.order(self._start.epoch)
+            whole = run.weighting.order(self._start.epoch)
             order, number = whole[max(self._start.rows_in_epoch + number * run.global_batch, 0) :], 0
-        return sharding.slices_of_step(order, number, run.global_batch, run.remainder, cut)
+        weights = run.weighting.of_training
+        return sharding.slices_of_step(order, number, run.global_batch, run.remainder, cut, weights)
 
     def _with_rows(self, step: int) -> tuple[int, ...]:
         """The shards of a step that have rows."""

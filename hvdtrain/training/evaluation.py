@@ -21,6 +21,7 @@ from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.metrics import EVALUATION_NAMES
 from hvdtrain.system.phases import EVALUATION, EVALUATION_DATA, phases
+from hvdtrain.tasks.target import MAX_CONFUSED
 from hvdtrain.training.averages import averaged
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.ranks import total
@@ -28,8 +29,6 @@ from hvdtrain.training.run import RunContext
 
 BATCH = 256
 """Images of one evaluation step on one rank."""
-MAX_CONFUSED = 1000
-"""With more classes there is no confusion matrix: its size grows with their square, and nobody reads it."""
 
 
 class Evaluation(NamedTuple):
@@ -46,6 +45,8 @@ class Evaluation(NamedTuple):
     by_class: np.ndarray | None = None
     """int64 (classes, 2): the rows of each class, and how many of them were right; None for a task."""
     part: EvaluatedPart = "test"
+    weighted_loss: float | None = None
+    """Mean loss where rows have weights, over the sum of weights; None where they have none."""
     seconds: Sequence[float] = ()
     """What each rank took for its share."""
 
@@ -57,6 +58,19 @@ class Evaluation(NamedTuple):
     def record(self) -> dict[str, Any]:
         """As JSON values."""
         return {"loss": self.loss, "metrics": self.metrics, "rows": self.rows}
+
+    @property
+    def class_rows(self) -> list[int]:
+        """The rows of each class that were read; empty where there are no classes."""
+        return [] if self.by_class is None else self.by_class[:, 0].tolist()
+
+    def with_weighted(self) -> Evaluation:
+        """With `weighted_loss` and the mean accuracy of classes among the metrics, unless those have these names."""
+        rated = [accuracy for accuracy in self.per_class() if not math.isnan(accuracy)]
+        more = {"balanced_accuracy": total(rated) / len(rated)} if rated else {}
+        more |= {} if self.weighted_loss is None else {"weighted_loss": self.weighted_loss}
+        new = {name: value for name, value in more.items() if name not in self.metrics}
+        return self._replace(metrics={**self.metrics, **new})
 
     def per_class(self) -> list[float]:
         """Accuracy of each class, NaN for a class without test images; empty for a task."""
@@ -79,7 +93,7 @@ def evaluate(
     if not len(run.dataset.parts[part]):
         return Evaluation(None, {}, None, part=part, seconds=[0.0] * run.group.size)
     began = time.perf_counter()
-    sums = Sums(run.target.confused_classes(run.dataset), run.dataset.label_scale)
+    sums = Sums(run.target.confused_classes(run.dataset), run.dataset.label_scale, run.target.labels_at)
     if run.group.size > 1:
         run.check_same_weights(step)
     share_arrays(run.learner, run.learner.local_weights)
@@ -87,7 +101,8 @@ def evaluate(
         _evaluate_rows(run, batches, step, part, sums, on_batch)
     phases.begin(EVALUATION)
     seconds = run.group.gather(time.perf_counter() - began)
-    return sums.join(run.group, part)._replace(seconds=seconds)
+    evaluation = sums.join(run.group, part)._replace(seconds=seconds)
+    return evaluation.with_weighted() if run.weighting.is_given else evaluation
 
 
 def _evaluate_rows(
@@ -103,7 +118,8 @@ def _evaluate_rows(
         if run.in_shards:  # a model that draws random numbers in evaluations draws them by the rows
             run.learner.seed(step, run.parts + 1 + int(numbers[0]))
         if len(arrays[0]):
-            sums.add(run.learner.evaluate(arrays), arrays)
+            weights = run.weighting.of_evaluated(part, np.delete(numbers, list(rows.bad)), arrays)
+            sums.add(run.learner.evaluate(arrays), arrays, weights)
         on_batch(count)
         phases.begin(EVALUATION_DATA)
 
@@ -114,41 +130,48 @@ def eval_pieces(run: RunContext, part: EvaluatedPart, rank: int) -> Iterator[np.
 
 
 class Sums:
-    """What one rank has evaluated so far. classes: those of a classifier, 0 for none. scale: of numbers to predict."""
+    """What one rank has evaluated so far.
 
-    def __init__(self, classes: int, scale: float = 1.0) -> None:
-        self._rows, self._scale = 0, scale
+    classes: those of a classifier, 0 for none. scale: of numbers to predict. labels_at: see `Target`.
+    """
+
+    def __init__(self, classes: int, scale: float = 1.0, labels_at: int = 1) -> None:
+        self._rows, self._scale, self._labels_at = 0, scale, labels_at
         self._values: dict[str, list[float]] = {LOSS: []}
         """The sums of each evaluation step, by name."""
         self._errors: list[list[float]] = []
         """Those of `error_sums`, where numbers are predicted."""
+        self._weighted: list[list[float]] = []
+        """Sums of weights, and of weights * loss, where rows have weights."""
         self._by_class = np.zeros((classes, 2))
         self._confusion = np.zeros((classes, classes) if classes <= MAX_CONFUSED else (0, 0))
 
-    def add(self, evaluated: Evaluated, arrays: tuple[np.ndarray, ...]) -> None:
+    def add(self, evaluated: Evaluated, arrays: tuple[np.ndarray, ...], weights: np.ndarray | None = None) -> None:
+        """Add an evaluation step. arrays, weights: its rows, and their weights, if they have some."""
         self._rows += len(arrays[0])
         self._values[LOSS].append(evaluated.loss)
         for name, recorded in recorded_names(evaluated.metrics).items():
             self._values.setdefault(recorded, []).append(evaluated.metrics[name])
             if recorded != name:
                 _say_renamed(name, recorded)
+        if weights is not None and evaluated.losses is not None:
+            self._weighted.append([total(weights.tolist()), total((weights * evaluated.losses).tolist())])
         if evaluated.predicted is not None and evaluated.predicted.dtype.kind == "f":
             self._errors.append(error_sums(evaluated.predicted, arrays[1]))
-            return
-        if evaluated.predicted is None or not self._by_class.size:
-            return
-        labels = arrays[1]
-        right = labels == evaluated.predicted
-        np.add.at(self._by_class, labels, np.stack([np.ones(len(labels)), right], 1))
+        elif evaluated.predicted is not None and self._by_class.size:
+            self._add_classes(arrays[self._labels_at], evaluated.predicted)
+
+    def _add_classes(self, labels: np.ndarray, predicted: np.ndarray) -> None:
+        np.add.at(self._by_class, labels, np.stack([np.ones(len(labels)), labels == predicted], 1))
         if self._confusion.size:
-            np.add.at(self._confusion, (labels, evaluated.predicted), 1)
+            np.add.at(self._confusion, (labels, predicted), 1)
 
     def join(self, group: Group, part: EvaluatedPart = "test") -> Evaluation:
         """The scores over all ranks: exactly those of a single process. Call it on every rank.
 
         Raises UserError if there is no row.
         """
-        gathered = group.gather((self._rows, self._values, self._errors))
+        gathered = group.gather((self._rows, self._values, self._errors, self._weighted))
         confusion, by_class = (
             np.rint(group.sum(counts.ravel())).astype(np.int64).reshape(counts.shape) if counts.size else None
             for counts in (self._confusion, self._by_class)
@@ -156,12 +179,14 @@ class Sums:
         rows = sum(of_rank for of_rank, *_ in gathered)
         if not rows:
             raise UserError(f"no row of the {part} data can be read", "see the ranks' logs for each row")
-        names = sorted(set().union(*(values for _, values, _ in gathered)))
-        means = {name: total([value for _, of, _ in gathered for value in of.get(name, ())]) / rows for name in names}
+        names = sorted(set().union(*(values for _, values, *_ in gathered)))
+        means = {name: total([v for _, of, *_ in gathered for v in of.get(name, ())]) / rows for name in names}
         loss = means.pop(LOSS)
-        if errors := [sums for *_, of in gathered for sums in of]:
+        if errors := [sums for _, _, of, _ in gathered for sums in of]:
             means |= regression_scores([total(column) / rows for column in zip(*errors, strict=True)], self._scale)
-        return Evaluation(loss, means, confusion, rows, by_class, part)
+        weights, losses = map(total, zip(*[(0.0, 0.0), *(sums for *_, of in gathered for sums in of)], strict=True))
+        weighted = losses / weights if weights else None
+        return Evaluation(loss, means, confusion, rows, by_class, part, weighted)
 
 
 LOSS = ""

@@ -28,6 +28,9 @@ from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import broadcast_checkpoint, must_write
 from hvdtrain.training.timing import wait_share
 
+MAX_NAMED = 5
+"""Of the classes that a warning lists."""
+
 
 def finish(training: TrainingLoop) -> None:
     """Write the result, and leave the job in order; call it on every rank, after the last step.
@@ -54,6 +57,8 @@ def finish(training: TrainingLoop) -> None:
         if content["early_stop"]:
             reporter.show(content["early_stop"])
         reporter.show(f"{', '.join(filter(None, texts))}, record in {run.folder}{best}")
+        if advice := _advice(tested, run):
+            log.warning("%s", advice)
     run.group.close()
 
 
@@ -62,10 +67,31 @@ def _summary(scores: Evaluation, per_class: dict[str, float]) -> str:
     texts = [f"test {name} {value:.4f}" for name, value in scores.metrics.items()]
     if per_class:
         worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))  # accuracies end at 1
-        texts[-1] += f" (worst class {worst}: {per_class[worst]:.3f})"
+        at = list(scores.metrics).index("accuracy") if "accuracy" in scores.metrics else -1
+        texts[at] += f" (worst class {worst}: {per_class[worst]:.3f})"
     if not texts and scores.loss is not None:
         texts = [f"test loss {scores.loss:.4f}"]
     return ", ".join(texts)
+
+
+def _advice(scores: Evaluation, run: RunContext) -> str:
+    """What helps small classes, of which no test row was right; empty where there are none, or something is done."""
+    counts = None if run.weighting.is_given else run.weighting.count_classes(len(scores.per_class()))
+    if counts is None:
+        return ""
+    worst = (np.array(scores.per_class()) == 0) & (counts < counts.mean() / 2)
+    names = [f"{_class_names(run, scores)[place]} ({counts[place]:,} training rows)" for place in np.flatnonzero(worst)]
+    if not names:
+        return ""
+    return (
+        f"no test row was right of {printable(', '.join(names[:MAX_NAMED]))}{', ...' * (len(names) > MAX_NAMED)}: let "
+        "small classes count as much as others by --sample balanced or --class-weights balanced"
+    )
+
+
+def _class_names(run: RunContext, scores: Evaluation) -> Sequence[str]:
+    """Names of the classes by number; of a task, whose classes have none, the numbers."""
+    return run.dataset.classes or tuple(map(str, range(len(scores.per_class()))))
 
 
 def _described_best(content: dict[str, Any]) -> str:
@@ -94,7 +120,7 @@ def _content(training: TrainingLoop, scores: Evaluation, parameters: str) -> dic
     peak_kib, waits = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, wait_share(throughput.intervals)
     of_ranks = run.group.gather([peak_kib, throughput.seconds_per_step, training.compile_s, waits])
     peak_kib, step_s, compile_s, waits = map(max, zip(*of_ranks, strict=True))
-    bad_rows = training.batches.bad_rows.count(run.group)
+    bad_rows, names = training.batches.bad_rows.count(run.group), _class_names(run, scores)
     return {
         "accuracy": scores.metrics.get("accuracy"),
         "metrics": scores.metrics,
@@ -118,7 +144,8 @@ def _content(training: TrainingLoop, scores: Evaluation, parameters: str) -> dic
         "flops_per_image": run.target.flops_per_row,
         "peak_rss_mb": peak_kib / 1024,
         "skipped": run.learner.skipped,
-        "per_class_accuracy": dict(zip(run.dataset.classes, scores.per_class(), strict=False)),
+        "per_class_accuracy": dict(zip(names, scores.per_class(), strict=False)),
+        "per_class_rows": dict(zip(names, scores.class_rows, strict=False)),
         "confusion": None if scores.confusion is None else scores.confusion.tolist(),
     }
 

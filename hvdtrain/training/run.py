@@ -18,7 +18,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import Score
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.datasets import sharding
-from hvdtrain.datasets.streams import stream_of
+from hvdtrain.datasets.weights import Weighting
 from hvdtrain.interfaces.learner import AVERAGE, Checkpoint, Learner, Position
 from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.interfaces.strategy import Group
@@ -76,6 +76,11 @@ class RunContext:
             device_rows=-(-min(batch, samples) // config.parts(self.group.size) // self.learner.devices),
             evaluated=len(self.dataset.parts[self.dataset.evaluated]),
         )
+        self.weighting.check_steps(-(-self.last_step // self.steps_per_epoch), self.global_batch, self.steps_per_epoch)
+
+    @functools.cached_property
+    def weighting(self) -> Weighting:
+        return Weighting(self.config, self.dataset, self.target.labels_at)
 
     @property
     def group(self) -> Group:
@@ -94,6 +99,7 @@ class RunContext:
         options = {f"--{key(name)}": value for name, value in recorded.items() if not FACTS[name].per_rank}
         layers = consistency.digest(self.target.record())
         shared = {**options, "layers": layers, "data": self.dataset.fingerprint}
+        shared["weights"] = self.weighting.digest
         if names := self.learner.optimizer_order:
             shared[consistency.ORDER] = f"{', '.join(names[:3])}, ... ({consistency.digest(names)})"
         return shared
@@ -115,11 +121,6 @@ class RunContext:
     @property
     def parts(self) -> int:
         return self.config.parts(self.group.size)
-
-    def order(self, epoch: int) -> np.ndarray:
-        """The rows of an epoch in the order of training, int64 (n,): that of the stream, where the data is one."""
-        is_stream = stream_of(self.dataset.train) is not None
-        return np.arange(self.samples) if is_stream else sharding.order(self.config.seed, epoch, self.samples)
 
     @functools.cached_property
     def global_batch(self) -> int:

@@ -14,6 +14,7 @@ from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.division import Division
+from hvdtrain.datasets.weights import Weighted
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_learner
 from hvdtrain.interfaces.combining import StepLoss
@@ -122,27 +123,37 @@ class UserLoop(LoopPosition):
         self._learner.register(states)
 
     def batches(
-        self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None, validation: Any = None
+        self,
+        train: Any,
+        test: Any = None,
+        evaluate: Callable[..., Any] | None = None,
+        validation: Any = None,
+        weights: Any = None,
     ) -> Iterator[Arrays]:
         """The batches of this rank, in all epochs: a tuple of arrays each, on the device. Call `step` after each.
 
         train, test, validation: rows, as a task's data() returns them (docs/own.md). evaluate: called with the arrays
         of test or validation rows, in evaluation mode, returns the loss of each row, or that and a dict of metrics of
-        each row.
+        each row. weights: of the training rows, (n,), in the mean of the losses that `step` gets (`Weighted`).
         Raises UserError if the rows or evaluate are invalid, and what `train` raises.
         """
-        self._begin("batches", tuple, train, test, evaluate, validation)
+        self._begin("batches", tuple, _weighted(train, weights), test, evaluate, validation)
         return (batch for batch in self._stream if batch is not EPOCH_END)
 
     def each_epoch(
-        self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None, validation: Any = None
+        self,
+        train: Any,
+        test: Any = None,
+        evaluate: Callable[..., Any] | None = None,
+        validation: Any = None,
+        weights: Any = None,
     ) -> Iterator[Iterator[Arrays]]:
         """For two nested loops: the batches of each epoch, by `batches`, of a resumed one those that are left.
 
         What the script does after the batches of an epoch, such as a schedule's step(), is done once for each epoch:
         after its evaluation (`scores`), and before the checkpoint.
         """
-        self._begin("each_epoch", self._end_of_epoch, train, test, evaluate, validation)
+        self._begin("each_epoch", self._end_of_epoch, _weighted(train, weights), test, evaluate, validation)
         return _by_epoch(self._stream)
 
     def _begin(
@@ -276,6 +287,10 @@ class UserLoop(LoopPosition):
                     "was resumed in the middle of it",
                     "call its step() after the last step of each epoch: if run.step(losses) and run.ends_epoch",
                 )
+
+
+def _weighted(rows: Any, weights: Any) -> Any:
+    return rows if weights is None else Weighted(rows, weights)
 
 
 def _check_time(call: str, is_time: bool, remedy: str) -> None:

@@ -18,7 +18,7 @@ from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
 from hvdtrain.config.recipes import RECIPES
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.runs.metrics import TRAIN_LOSS
-from hvdtrain.runs.records import AttemptRecord, FindingRecord, Findings, read, shown
+from hvdtrain.runs.records import AttemptRecord, ClassResults, FindingRecord, Findings, read, shown
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.files import Damaged, last_bytes, read_record
@@ -26,8 +26,10 @@ from hvdtrain.system.text import finite_number
 from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import Cell, Column, Section, Table
 
-NOT_SINGLE = ("per_class_accuracy", "metrics", "confusion")
+NOT_SINGLE = ("per_class_accuracy", "per_class_rows", "metrics", "confusion")
 """Results that are not single figures, or that are listed by others of their names."""
+MAX_CLASSES = 30
+"""Of more classes, only those of the lowest accuracies are shown."""
 MAX_ENTRIES = 1000
 """Of a list or an object of a file, more are not read."""
 LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} ([A-Z]{1,10}) (.*)")
@@ -103,6 +105,25 @@ def results(run: RecordedRun) -> dict[str, object]:
     single = {name: value for name, value in values.items() if name not in NOT_SINGLE}
     figures = flat({**single, **(run.result.metrics or {}), **single})
     return {name: value for name, value in figures.items() if value is not None}
+
+
+def classes(run: RecordedRun) -> dict[str, object]:
+    """Of the classes of test data, the lowest accuracy first: `0.528 of 36 rows, 12 taken for three`."""
+    try:
+        result = read_record(run.folder / "result.json", ClassResults)
+    except Damaged:
+        return {}
+    accuracies, confusion, described = result.per_class_accuracy, iter(result.confusion or ()), []
+    for name, accuracy in accuracies.items():
+        predicted = next(confusion, [])
+        if accuracy is None or not math.isfinite(accuracy):
+            continue
+        taken = {other: count for other, count in zip(accuracies, predicted, strict=False) if other != name}
+        most = max(taken, key=taken.__getitem__, default=name)
+        rows = f" of {result.per_class_rows[name]} rows" if name in result.per_class_rows else ""
+        wrong = f", {taken[most]} taken for {shown(most, 80)}" if taken.get(most) else ""
+        described.append((accuracy, shown(name, 80), f"{accuracy:.3f}{rows}{wrong}"))
+    return {name: text for _, name, text in sorted(described)[:MAX_CLASSES]}
 
 
 def attempts(folder: Path) -> list[AttemptRecord]:

@@ -30,6 +30,7 @@ from hvdtrain.datasets.rows import (
 )
 from hvdtrain.datasets.streams import StreamRows, is_stream
 from hvdtrain.datasets.validation import MAX_CLASSES, compact_labels, names_or_numbers, valid_images, valid_labels
+from hvdtrain.datasets.weights import Weighted
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset, Source
 from hvdtrain.system.python_files import load_object
@@ -147,7 +148,8 @@ def rows_of_loader(name: str, rows: Any) -> Any:
     sampler = sampler if batches in ("BatchSampler", "NoneType") else batches
     if sampler not in DEFAULT_SAMPLERS:
         reason = f"{name}: a DataLoader with {sampler}, which decides the rows of an epoch"
-        raise UserError(reason, "give loader.dataset, of which each row is taken once in an epoch")
+        remedy = "of which each row is taken once in an epoch, or with --sample balanced as many rows of each class"
+        raise UserError(reason, f"give loader.dataset, {remedy}")
     return rows.dataset
 
 
@@ -155,9 +157,10 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
     """The data that FILE.py:NAME holds or, if it is a function, returns: (train, test) or (train, test, classes).
 
     A part is a `Source`, an object with the length and the rows of PyTorch's map-style data sets, or a tuple of two
-    NumPy arrays, images and labels. classes: names, or their number; by default the attribute `classes` of the training
-    data, or the largest of its attribute `targets` plus 1. A Hugging Face data set is one part, and a dictionary of
-    them has two; columns: which of their columns are image and label. Raises UserError if it is none of these.
+    NumPy arrays, images and labels, and a third one if rows have weights; or Weighted rows. classes: names, or their
+    number; by default the attribute `classes` of the training data, or the largest of its attribute `targets` plus 1. A
+    Hugging Face data set is one part, and a dictionary of them has two; columns: which of their columns are image and
+    label. Raises UserError if it is none of these.
     """
     data = load_object(reference, name)
     if callable(data):
@@ -170,10 +173,12 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
         data = (data, None)
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise UserError(f"{name}: is of type {type(data).__name__}", PAIR)
-    train, test = (_as_pairs(name, rows_of_loader(name, part), columns) for part in data[:2])
+    weighted = [Weighted.of(part, arrays=2) for part in data[:2]]
+    parts = (part.rows if part else rows for part, rows in zip(weighted, data, strict=False))
+    train, test = (_as_pairs(name, rows_of_loader(name, part), columns) for part in parts)
     names = _class_names(name, train, data[2] if len(data) == 3 else None)
-    train_source = _source(f"{name}: train", train, len(names), skip)
-    test_source = None if test is None else _source(f"{name}: test", test, len(names), skip)
+    train_source = _source(f"{name}: train", train, len(names), skip, weighted[0])
+    test_source = None if test is None else _source(f"{name}: test", test, len(names), skip, weighted[1])
     return LoadedSources(train_source, test_source, names)
 
 
@@ -209,7 +214,9 @@ def _as_pairs(name: str, rows: Any, columns: Columns) -> Any:
     return Pairs(rows, images[0], labels[0])
 
 
-def _source(name: str, part: Any, classes: int, skip: bool) -> Source:
+def _source(name: str, part: Any, classes: int, skip: bool, weighted: Weighted | None = None) -> Source:
+    if weighted:
+        return weighted.attach(name, _source(name, part, classes, skip))
     if _is_arrays(part):
         images = valid_images(name, part[0])
         return ArraySource(images, valid_labels(name, part[1], len(images), classes))
@@ -283,9 +290,11 @@ def as_source(where: str, rows: Any, skip: bool = False) -> Source:
 
     where: names the rows in messages. rows: arrays, or a tuple of them; or an object with `__len__` and `__getitem__`,
     which with an attribute `fingerprint` is a source, called with row numbers, else a map-style data set, called with
-    one; or an iterable data set. skip: whether rows that cannot be read are replaced (--on-bad-row). Raises UserError
-    if it is none of these.
+    one; or an iterable data set; or Weighted rows. skip: whether rows that cannot be read are replaced (--on-bad-row).
+    Raises UserError if it is none of these.
     """
+    if weighted := Weighted.of(rows):
+        return weighted.attach(where, as_source(where, weighted.rows, skip))
     if isinstance(rows, ArraySource | RowReader | NoRows):  # from load_dataset
         return cast(Source, rows)
     rows = rows_of_loader(where, rows)

@@ -23,6 +23,7 @@ from hvdtrain.datasets.formats.table_columns import (
 from hvdtrain.datasets.formats.table_files import TableFile, shown
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
 from hvdtrain.datasets.validation import MAX_CLASSES
+from hvdtrain.datasets.weights import valid_weights
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Source
 from hvdtrain.system.text import printable
@@ -38,7 +39,7 @@ Scale = Literal["auto", "none", "standard"]
 
 
 class Columns(NamedTuple):
-    """Which columns of a table are used and what for, as --label, --columns, --target and --scale say."""
+    """Which columns of a table are used and what for, as the options of these names and --weight-column say."""
 
     label: str = ""
     """Empty for the one that has one of LABEL_NAMES."""
@@ -46,14 +47,17 @@ class Columns(NamedTuple):
     """Empty for all others that hold numbers, dates or texts."""
     target: Target = "auto"
     scale: Scale = "auto"
+    weight: str | None = None
+    """Of the weights of rows."""
 
 
 NO_COLUMNS = Columns()
 
 
 def check_no_columns(name: str, columns: Columns) -> None:
-    """Raise UserError for --label, --columns, --target and --scale of data that has no columns."""
-    for option, value, default in zip(("label", "columns", "target", "scale"), columns, NO_COLUMNS, strict=True):
+    """Raise UserError for --label, --columns and the like of data that has no columns."""
+    options = ("label", "columns", "target", "scale", "weight-column")
+    for option, value, default in zip(options, columns, NO_COLUMNS, strict=True):
         if value != default:
             raise UserError(f"--{option}: {name} has no columns", "leave it out")
 
@@ -76,7 +80,7 @@ def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -
     sources = []
     for part, start, numbered in zip(parts, starts, labels, strict=False):
         sources.append(source := ArraySource(start + np.arange(len(part.rows)), numbered))
-        source.advice = part.advice(not chosen.inputs)
+        source.advice, source.weights = part.advice(not chosen.inputs, chosen.weight), part.weights(chosen.weight)
     encoder = _Encoder(parts, TableColumn(label, "category" if classes else "number"), chosen)
     return LoadedSources(sources[0], sources[1] if len(sources) == 2 else None, classes, encoder.encode)
 
@@ -100,7 +104,8 @@ def _inputs(table: TableFile, chosen: Columns, label: str) -> dict[str, Kind]:
         table.require(*chosen.inputs)
         if label in chosen.inputs:
             raise UserError(f"--columns {label}: is the label", "leave it out there, or give another --label")
-    names = [name for name in table.names if name not in (label, *table.indices) and not INDEX.fullmatch(name)]
+    no_inputs = (label, chosen.weight, *table.indices)
+    names = [name for name in table.names if name not in no_inputs and not INDEX.fullmatch(name)]
     kinds = {name: kind_of(table.column(name).type) for name in chosen.inputs or names}
     known = {name: kind for name, kind in kinds.items() if kind}
     if known and (len(known) == len(kinds) or not chosen.inputs):
@@ -142,10 +147,18 @@ class _Part:
         """The cells of the label, of any type."""
         return np.array(self.table.column(self._label).to_pylist(), object)[self.rows]
 
-    def advice(self, is_default: bool) -> tuple[str, ...]:
-        """What a user may not expect of the columns and rows that are used."""
+    def weights(self, name: str | None) -> np.ndarray | None:
+        """Those of the rows, float64 (n,), which the column of this name has; None without a name."""
+        if name is None:
+            return None
+        self.table.require(name)
+        cells = self.table.column(name).to_numpy()[self.rows]
+        return valid_weights(f"{self.table.path}: column {printable(name)}", cells, len(cells))
+
+    def advice(self, is_default: bool, weight: str | None) -> tuple[str, ...]:
+        """What a user may not expect of the columns and rows that are used. weight: the column of weights."""
         where, sentences = self.table.path, [*self.notes]
-        ignored = [name for name in self.table.names if name not in (*self.kinds, self._label)]
+        ignored = [name for name in self.table.names if name not in (*self.kinds, self._label, weight)]
         if ignored and is_default:
             sentences.append(f"{where}: ignores {shown(ignored)}, no numbers or index; --columns chooses others")
         if len(self.rows) < len(self.table):
@@ -190,7 +203,7 @@ class _Encoder:
         rows, labels, *others = source.arrays
         matrix = recipe.matrix([self._values[column.name].take(rows) for column in recipe.inputs])
         encoded = ArraySource(matrix, recipe.scaled_labels(labels), *others)
-        encoded.advice = source.advice
+        encoded.advice, encoded.weights = source.advice, source.weights
         return encoded
 
 

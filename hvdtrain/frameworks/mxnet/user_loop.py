@@ -49,6 +49,10 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         self._closing = contextlib.ExitStack()
         seed_generators(self._seed)  # so that all ranks make the same model
 
+    @staticmethod
+    def _array(values: mx.nd.NDArray) -> np.ndarray:
+        return values.asnumpy()
+
     def setup(
         self, model: gluon.Block, optimizer: gluon.Trainer, unused_parameters: bool
     ) -> tuple[gluon.Block, gluon.Trainer]:

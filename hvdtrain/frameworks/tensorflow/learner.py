@@ -16,7 +16,7 @@ from hvdtrain.frameworks.engine import Engine
 from hvdtrain.frameworks.own_optimizers import is_of_kind, with_kind, with_optimizer
 from hvdtrain.frameworks.tensorflow.averages import TensorFlowAverages
 from hvdtrain.frameworks.tensorflow.network import channel_last, without_half
-from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
+from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES
 from hvdtrain.frameworks.tensorflow.optimizer import KerasTaskOptimizer, LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.shards import ShardGraphs
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense, to_matrix
@@ -225,17 +225,19 @@ class TensorFlowLearner(Engine):
         with self._strategy.scope():
             self._objective.losses(*(tf.constant(array[: len(array) // parts]) for array in rows))
 
-    def _make_evaluation(self, count: tf.Tensor, *rows: tf.Tensor) -> Evaluation:
-        """The sums over so many rows; the others are padding."""
+    def _make_evaluation(self, count: tf.Tensor, *rows: tf.Tensor) -> tuple[Any, Any, tf.Tensor | None]:
+        """The losses of so many rows, the sums of losses and metrics, and classes; the others are padding."""
         losses, metrics, predicted = self._objective.evaluate(*rows)
-        sums = {name: tf.reduce_sum(tf.cast(value[:count], tf.float64)) for name, value in metrics.items()}
-        return tf.reduce_sum(tf.cast(losses[:count], tf.float64)), sums, predicted
+        by_row = tf.nest.map_structure(lambda values: tf.cast(values[:count], tf.float64), (losses, metrics))
+        classes = None if predicted is None else predicted[:count]
+        return by_row[0], tf.nest.map_structure(tf.reduce_sum, by_row), classes
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         rows = self._objective.eval_rows(arrays)
-        loss, metrics, predicted = self._evaluate(tf.constant(len(arrays[0])), *map(tf.constant, rows))
+        evaluated = self._evaluate(tf.constant(len(arrays[0])), *map(tf.constant, rows))
+        losses, (loss, metrics), predicted = evaluated
         sums = {name: float(value) for name, value in metrics.items()}
-        return Evaluated(float(loss), sums, None if predicted is None else predicted.numpy())
+        return Evaluated(float(loss), sums, None if predicted is None else predicted.numpy(), losses.numpy())
 
     def seed(self, step: int, part: int) -> None:
         self._objective.set_random_states(self._objective.random_states(step, part))

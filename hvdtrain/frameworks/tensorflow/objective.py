@@ -287,7 +287,8 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
     def evaluate(self, *rows: tf.Tensor) -> Evaluation:
         inputs, targets = self._split(rows)
         outputs = self._outputs(inputs, training=False)
-        return self._losses_of(outputs, targets), self._metrics_of(outputs, targets), None
+        predicted = None if self._task.has("losses") else tf.argmax(outputs, 1)
+        return self._losses_of(outputs, targets), self._metrics_of(outputs, targets), predicted
 
     def _with_added(self, outputs: Any, targets: Tensors) -> tf.Tensor:
         """The losses of rows in training, each with what regularizers and add_loss() add to the mean of a batch."""

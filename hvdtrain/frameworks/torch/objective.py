@@ -108,8 +108,8 @@ class TorchObjective:
         """The metrics of each row, (n,), by name."""
         raise NotImplementedError
 
-    def predicted(self, outputs: Any) -> np.ndarray | None:
-        """Classes, int64 (n,), or numbers, float32 (n,), of a network as data."""
+    def predicted(self, outputs: Any) -> torch.Tensor | None:
+        """Classes, int64 (n,), of a classifier with the default loss; numbers, float32 (n,), of a network as data."""
         return None
 
 
@@ -141,9 +141,8 @@ class TorchNetworkObjective(TorchObjective):
     def metrics(self, outputs: torch.Tensor, targets: Tensors) -> dict[str, torch.Tensor]:
         return {} if self._network.is_regression else {"accuracy": is_right(outputs, targets[0])}
 
-    def predicted(self, outputs: torch.Tensor) -> np.ndarray | None:
-        predicted = outputs[:, 0] if self._network.is_regression else outputs.argmax(1)
-        return predicted.cpu().numpy()
+    def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs[:, 0] if self._network.is_regression else outputs.argmax(1)
 
 
 class TorchTaskObjective(TaskOutputs, TorchObjective):
@@ -234,6 +233,9 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
     def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
         return self._metrics_of(outputs, targets)
 
+    def predicted(self, outputs: Any) -> torch.Tensor | None:
+        return None if self._task.has("losses") else outputs.argmax(1)
+
     def seed_step(self, step: int, part: int) -> None:
         seed_generators(step_seed(self._seed, step, part))
 
@@ -279,8 +281,11 @@ def evaluate(
     with evaluating(objective.model):
         outputs, targets = outputs_of(tensors[:count]), tuple(tensors[count:])
         losses, metrics = objective.losses(outputs, targets), objective.metrics(outputs, targets)
-    loss, *sums = (float(value.detach()[: len(arrays[0])].double().sum()) for value in (losses, *metrics.values()))
-    return Evaluated(loss, dict(zip(metrics, sums, strict=True)), objective.predicted(outputs))
+    by_row = [value.detach()[: len(arrays[0])].double() for value in (losses, *metrics.values())]
+    loss, *sums = (float(values.sum()) for values in by_row)
+    predicted = objective.predicted(outputs)
+    classes = None if predicted is None else predicted[: len(arrays[0])].cpu().numpy()
+    return Evaluated(loss, dict(zip(metrics, sums, strict=True)), classes, by_row[0].cpu().numpy())
 
 
 OBJECTIVES: dict[str, Callable[[Any, Config, torch.memory_format], TorchObjective]] = {

@@ -140,6 +140,10 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def _total(values: torch.Tensor) -> float:
         return float(values.detach().double().sum())
 
+    @staticmethod
+    def _array(values: torch.Tensor) -> np.ndarray:
+        return values.detach().double().cpu().numpy()
+
     def step(self, losses: torch.Tensor, ends_step: bool) -> StepLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
         self._check_own_changes()

@@ -45,6 +45,7 @@ def page_lines(screen: Shown, width: int | None, all_options: bool) -> list[Text
     sections: list[tuple[str, Sequence[Text]]] = [
         (named, _values(options, inner)),
         ("results", _values(details.results(run), inner)),
+        ("test accuracy of classes", [Text(f"{name}: {text}") for name, text in details.classes(run).items()]),
         ("ranks", rank_lines(view, inner)),
         ("changes of ranks", [line for change in changes for line in _wrapped(change.plain, inner, str(change.style))]),
         ("attempts", _attempts(details.attempts(folder), inner)),

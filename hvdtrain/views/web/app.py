@@ -173,7 +173,12 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
 
 def _options(run: ListedRun) -> dict[str, Any]:
     recorded = RecordedRun(run.folder)
-    parts = {"options": details.options, "versions": details.versions, "host": details.host}
+    parts = {
+        "test accuracy of classes": details.classes,
+        "options": details.options,
+        "versions": details.versions,
+        "host": details.host,
+    }
     return {
         title: [[name, details.value_text(value)] for name, value in list(values(recorded).items())[:MAX_OPTIONS]]
         for title, values in parts.items()

@@ -20,6 +20,7 @@ CASES = [
     ({"optimizer": "adam"}, {"nesterov": True}),
     ({"accumulate": 2}, {"batch_norm": "sync"}),
     ({"groups": 2}, {"freeze": "a*"}),
+    ({"sample": "balanced"}, {"class_weights": "balanced"}),
     ({"shards": 4}, {**NO_LOOP, **NO_SCALE, "batch_scope": "per-rank", "compile": True}),
     ({"shards": 4}, {"compression": "int8"}),
     ({"sync_every": 4}, {**NO_LOOP, **NO_SCALE, "shards": 4, "on_nan": "skip", "ema": 0.9, "compression": "fp16"}),

@@ -14,17 +14,17 @@ SIZES, SHARDS = st.integers(1, 9), st.integers(1, 12)
 REMAINDERS = st.sampled_from(["drop", "pad", "exact"])
 
 
-def batches(rows, batch, remainder, cut):
+def batches(rows, batch, remainder, cut, weights=None):
     """The slices of a cut in each step of `rows`."""
     steps = sharding.steps_per_epoch(len(rows), batch, remainder)
-    return [sharding.slices_of_step(rows, step, batch, remainder, cut) for step in range(steps)]
+    return [sharding.slices_of_step(rows, step, batch, remainder, cut, weights) for step in range(steps)]
 
 
-def of_all_ranks(samples, batch, remainder, size):
+def of_all_ranks(samples, batch, remainder, size, weights=None):
     """The order of an epoch, and its steps: for each the slices of all ranks."""
     order = sharding.order(3, 0, samples)
     cuts = [sharding.Cut.of(rank, size) for rank in range(size)]
-    ranks = [[part for (part,) in batches(order, batch, remainder, cut)] for cut in cuts]
+    ranks = [[part for (part,) in batches(order, batch, remainder, cut, weights)] for cut in cuts]
     assert len({len(steps) for steps in ranks}) == 1, "a rank with fewer steps hangs the others"
     return order, list(zip(*ranks, strict=True))
 
@@ -47,6 +47,25 @@ def test_average_over_ranks_is_mean_over_global_batch(samples, batch, size, rema
     for number, step in enumerate(steps):
         average = sum((part.weights * loss[part.rows]).sum() for part in step) / size
         assert average == pytest.approx(loss[order[number * batch : (number + 1) * batch]].mean(), rel=1e-5)
+
+
+@pytest.mark.guarantee("same-global-batches")
+@given(**BATCHES, size=SIZES, remainder=REMAINDERS)
+def test_average_over_ranks_is_the_weighted_mean_over_global_batch(samples, batch, size, remainder):
+    """Also where some count next to nothing; equal weights give the bits of none."""
+    random = np.random.default_rng(0)
+    loss, weights = random.random(samples), random.random(samples) * (random.random(samples) > 0.2) + 1e-3
+    order, steps = of_all_ranks(samples, batch, remainder, size, weights)
+    for number, step in enumerate(steps):
+        average = sum((part.weights * loss[part.rows]).sum() for part in step) / size
+        rows = order[number * batch : (number + 1) * batch]
+        assert average == pytest.approx(np.average(loss[rows], weights=weights[rows]), rel=1e-5)
+    for one, other in zip(
+        of_all_ranks(samples, batch, remainder, size, np.ones(samples))[1],
+        of_all_ranks(samples, batch, remainder, size)[1],
+        strict=True,
+    ):
+        assert all(np.array_equal(part.weights, plain.weights) for part, plain in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize(

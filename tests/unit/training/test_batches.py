@@ -11,6 +11,7 @@ from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Reader
+from hvdtrain.datasets.weights import Weighting
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.training.batches import Batches
 
@@ -25,13 +26,11 @@ class Run(SimpleNamespace):
     group, target = SingleProcess(), SimpleNamespace(kind="network")
     in_shards, parts = True, SHARDS
     numbers: tuple[int, ...] = (0, 1)
+    weighting = Weighting(config, numbered(ROWS), 1)
 
     @property
     def assignment(self):
         return sharding.Assignment((self.numbers, tuple(sorted(set(range(SHARDS)) - set(self.numbers)))))
-
-    def order(self, epoch):
-        return sharding.order(0, epoch, ROWS)
 
     def learning_rate(self, step):
         return 0.1

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import copy
 import itertools
 import re
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from support.user_loop_runs import NUMBERS, cut_off_in_step_2, starter
 from torch import nn
 from torch.optim import lr_scheduler
 
+import hvdtrain
 from hvdtrain.__main__ import main
 from hvdtrain.collectives.combining import MeanOfRanks
 from hvdtrain.collectives.groups import SingleProcess
@@ -79,6 +81,28 @@ def test_the_script_gets_each_row_once_an_epoch_and_leaves_a_record(start):
     saved = checkpoints.newest(run.folder)[1]
     assert saved.position.step == 6 and saved.score == 0
     assert all(np.array_equal(saved.weights[name], value) for name, value in model.state_dict().items())
+
+
+def test_rows_have_weights_in_training_and_evaluation(start):
+    weights = np.arange(30) % 4
+    test = hvdtrain.Weighted(ROWS, weights), lambda *rows: losses(model, rows)
+    with start(epochs=1, class_weights="1=3") as run:
+        model, _ = run.setup(*made(nn.Linear(4, 2), torch.optim.SGD, lr=0.1))
+        expected = copy.deepcopy(model.state_dict())
+        for batch in run.batches(ROWS, *test, weights=weights):
+            by_hand = nn.Linear(4, 2)
+            by_hand.load_state_dict(expected)
+            of_rows = [int(np.flatnonzero((row == NUMBERS).all(1))[0]) for row in batch[0].numpy()]
+            of_batch = torch.tensor(weights[of_rows] * np.where(ROWS[1][of_rows] == 1, 3, 1))
+            ((losses(by_hand, batch) * of_batch).sum() / of_batch.sum()).backward()
+            expected = {name: value.detach() - 0.1 * value.grad for name, value in by_hand.named_parameters()}
+            run.step(losses(model, batch))
+    for name, value in model.state_dict().items():
+        assert value.numpy() == pytest.approx(expected[name].numpy(), abs=1e-6)
+    of_rows = weights * np.where(ROWS[1] == 1, 3, 1)
+    with torch.no_grad():
+        mean = np.average(losses(model, tuple(map(torch.tensor, ROWS))).numpy(), weights=of_rows)
+    assert result(run.folder)["metrics"] == {"weighted_loss": pytest.approx(mean, rel=1e-6)}
 
 
 def test_an_evaluation_that_is_not_a_number_leaves_a_checkpoint_that_can_be_read(start):

@@ -55,6 +55,21 @@ def train(run, model, trainer):
     return [parameter.data().asnumpy() for parameter in model.collect_params().values()]
 
 
+def test_rows_have_weights(start):
+    """A row of weight 2 counts as two rows: in the second run, the batch has it twice."""
+    kernels = []
+    for weights, rows in (([2.0] + [1.0] * 11, range(12)), ([1.0] * 13, (0, *range(12)))):
+        with start(f"run{len(rows)}", epochs=1, batch_size=13) as run:
+            mx.random.seed(0)
+            model, _ = run.setup(*parts())
+            taken = tuple(array[list(rows)] for array in ROWS)
+            for batch in run.batches(taken, weights=weights):
+                run.step(losses(model, batch))
+            kernels.append([parameter.data().asnumpy() for parameter in model.collect_params().values()])
+    for one, other in zip(*kernels, strict=True):
+        assert one == pytest.approx(other, abs=1e-6)
+
+
 def test_steps_are_those_of_a_loop_by_hand(start):
     with start(epochs=1, clip_norm=0.1) as run:
         model, trainer = run.setup(*parts(momentum=0.9, wd=0.01))

@@ -57,13 +57,13 @@ export class RunPage {
     if (!hasSelection(byId("messages"))) showMessages(messages);
   }
 
-  // Options do not change while a run goes on.
+  // Options do not change while a run goes on; the accuracies of classes are there at its end.
   async showOptions(run) {
-    const key = `${run.name} ${run.id} ${run.started} ${run.framework}`;
+    const key = `${run.name} ${run.id} ${run.started} ${run.framework} ${run.state}`;
     if (key === this.optionsOf) return;
     const {values} = await ask("options", {run: run.name});
     const parts = Object.entries(values).filter(([, pairs]) => pairs.length).map(([title, pairs]) =>
-      make("details", title === "options" ? {open: true} : {}, make("summary", {}, title), makePairs(pairs, "options")));
+      make("details", title === "options" || title.endsWith("classes") ? {open: true} : {}, make("summary", {}, title), makePairs(pairs, "options")));
     byId("options").replaceChildren(...(parts.length ? parts : ["None are recorded yet."]));
     this.optionsOf = key;
   }

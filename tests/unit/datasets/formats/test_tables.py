@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from support.errors import refused
 from support.row_data import rejected
 
 from hvdtrain.datasets.formats.table_columns import recorded_recipe
@@ -78,6 +79,19 @@ def test_labels_with_fractions_are_numbers(tmp_path):
     write(tmp_path / "parts" / "train.csv", {"x": [1, 2], "label": [0.5, 1.5]})
     write(tmp_path / "parts" / "test.csv", {"x": [1, 2], "label": [3, 4]})
     assert load_dataset(str(tmp_path / "parts")).test[np.arange(2)][1].tolist() == [3.0, 4.0], "whole in one part"
+
+
+def test_a_column_has_the_weights_of_rows(tmp_path):
+    columns = {**NUMBERS, "w": np.arange(ROWS) + 1, "label": LABELS}
+    path = write(tmp_path / "rows.csv", columns)
+    data = load_dataset(str(path), split=0.5, weight="w", as_images=True)
+    assert data.input_shape == (1, 1, len(NUMBERS)) and "w" not in "".join(advice(data))
+    assert sorted([*data.train.weights, *data.test.weights]) == [*range(1, ROWS + 1)]
+    assert load_dataset(str(path), split=0.5, columns=[*NUMBERS]).fingerprint != data.fingerprint
+    refused(lambda: load_dataset(str(path), split=0.5, weight="v"), f"{path}: has no column v")
+    write(path, {**columns, "w": -np.arange(ROWS)})
+    refused(lambda: load_dataset(str(path), split=0.5, weight="w"), f"{path}: column w: the weight of row 1 is -1")
+    refused(lambda: load_dataset("digits", weight="w"), "--weight-column: digits has no columns")
 
 
 def test_missing_values(tmp_path):
