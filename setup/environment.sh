@@ -253,9 +253,8 @@ install_packages
 "$python" -I setup/checkout.py "$root"
 # horovodrun imports TensorFlow to see what Horovod supports, and TensorFlow prints three notices.
 set_variable hvdtrain_tensorflow TF_CPP_MIN_LOG_LEVEL '"1"'
-for variable in $VARIABLES; do
-    set_variable "hvdtrain_${variable%%=*}" "${variable%%=*}" "\"${variable#*=}\""
-done
+# Of versions that had no Keras 3.
+rm -f "$venv"/lib/python*/site-packages/hvdtrain_TF_USE_LEGACY_KERAS.pth
 [[ -z $system_torch ]] || test_system_torch
 # In the background while Horovod is built, and once more for the modules of Horovod. If set-up fails, it ends this.
 (compile_modules) >/dev/null 2>&1 &

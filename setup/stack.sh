@@ -38,7 +38,7 @@ read_stack() {
     folder=setup/stacks/$stack
     [[ $stack = *[!a-z]* || ! -f $folder/stack.conf ]] &&
         die "STACK=$stack is not a stack: give $(one_of "$(cd setup/stacks && echo *)")"
-    PYTHONS='' EXTRAS='' NEEDS='' NO_DEPENDENCIES='' VARIABLES=''
+    PYTHONS='' EXTRAS='' NEEDS='' NO_DEPENDENCIES=''
     # shellcheck source=/dev/null
     source "$folder/stack.conf"
     extras=${HVDTRAIN_EXTRAS:-$EXTRAS}

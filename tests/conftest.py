@@ -112,7 +112,7 @@ def no_job_left_behind():
         yield
 
 
-SET_BY_IMPORTS = {"TF2_BEHAVIOR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "CRC32C_SW_MODE", "TF_USE_LEGACY_KERAS"}
+SET_BY_IMPORTS = {"TF2_BEHAVIOR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "CRC32C_SW_MODE", "KERAS_BACKEND"}
 """By TensorFlow, PyTorch, tensorboardX and hvdtrain (that of Keras)."""
 
 

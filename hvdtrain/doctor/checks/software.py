@@ -166,26 +166,24 @@ def unmet(distribution: str) -> Iterator[str]:
 
 @check("software", "host")
 def check_keras(context: CheckContext) -> Iterator[Finding]:
-    """TensorFlow has Keras 2, which Horovod needs: in itself, or as tf-keras of the same version"""
+    """TensorFlow has Keras: its own, or tf-keras of the same version where TF_USE_LEGACY_KERAS asks for it"""
     version = framework_version("tensorflow")
     keras, legacy = installed_version("keras"), installed_version("tf-keras")
     if not version:
         return
-    if not keras or _minor(keras) < (3,):  # then tf.keras is Keras 2
+    asked = os.environ.get(LEGACY_KERAS, "") in ("1", "true", "True")  # what TensorFlow itself accepts
+    if not keras or _minor(keras) < (3,) or not asked:
         yield ok(f"TensorFlow {version} has Keras {keras}" if keras else f"TensorFlow {version} without Keras")
         return
     release = ".".join(version.split(".")[:2])
     # It requires the package tensorflow, whose files would overwrite those of tensorflow-cpu.
     remedy = f"pip install --no-deps 'tf-keras=={release}.*'"
     if not legacy:
-        text = f"TensorFlow {version} has Keras {keras}, and Horovod needs Keras 2: tf-keras is not installed"
-        yield fail(text, remedy)
+        text = f"{LEGACY_KERAS}={os.environ[LEGACY_KERAS]} asks for Keras 2: tf-keras is not installed"
+        yield fail(text, f"unset {LEGACY_KERAS}, or {remedy}")
     elif _minor(legacy) != _minor(version):
         age = "old" if _minor(legacy) < _minor(version) else "new"
         yield fail(f"tf-keras {legacy} is too {age} for TensorFlow {version}, which needs tf-keras {release}", remedy)
-    elif os.environ.get(LEGACY_KERAS, "1") not in ("1", "true", "True"):  # what TensorFlow itself accepts
-        text = f"{LEGACY_KERAS}={os.environ[LEGACY_KERAS]} selects Keras {keras}, and Horovod needs Keras 2"
-        yield fail(text, f"unset {LEGACY_KERAS}")
     else:
         yield ok(f"TensorFlow {version} uses tf-keras {legacy}, with the interface of Keras 2")
 

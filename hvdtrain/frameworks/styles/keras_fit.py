@@ -16,6 +16,7 @@ import tensorflow as tf
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import Rows, split_rows
 from hvdtrain.frameworks.patterns import without_decay
+from hvdtrain.frameworks.tensorflow.keras_versions import KerasOptimizer
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
 from hvdtrain.frameworks.tensorflow.network import scale_pixels
 from hvdtrain.frameworks.tensorflow.strategies import (
@@ -96,7 +97,7 @@ class KerasMultiWorker(KerasDistributed, TensorFlowMultiWorker):
         self.summed_ranks = self.group.size
 
 
-class KerasSGD(tf.keras.optimizers.Optimizer):
+class KerasSGD(KerasOptimizer):
     """SGD that keeps the plain sum of gradients as momentum, so that a schedule has the same effect as in the loop.
 
     Keras' own SGD keeps momentum times the learning rate, and does not add weight decay to the gradient. no_l2: numbers
@@ -113,13 +114,12 @@ class KerasSGD(tf.keras.optimizers.Optimizer):
         name: str = "Sgd",
         **options: Any,
     ) -> None:
-        super().__init__(name=name, **{"jit_compile": False, **options})
-        self._learning_rate = self._build_learning_rate(learning_rate)
+        super().__init__(learning_rate, name, **options)
         self._options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "l2": l2, "no_l2": [*no_l2]}
         self.slots: dict[str, list[tf.Variable]] = {}
 
     @property
-    def updates(self) -> tf.Variable:
+    def updates(self) -> Any:
         return self.iterations
 
     def build(self, var_list: list[tf.Variable]) -> None:
@@ -130,26 +130,26 @@ class KerasSGD(tf.keras.optimizers.Optimizer):
             self.slots["momentum"] = [self.add_variable_from_reference(v, "momentum") for v in var_list]
         self._built = True
 
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any = None) -> None:
+        """learning_rate: in Keras 3 that of this step."""
         momentum, nesterov, l2 = (self._options[name] for name in ("momentum", "nesterov", "l2"))
-        number = self._index_dict[self._var_key(variable)]
+        number = self.number_of(variable)
         if l2 and number not in self._options["no_l2"]:
             gradient += l2 * variable
         if momentum:
             total = self.slots["momentum"][number]
             total.assign(momentum * total + gradient)
             gradient = gradient + momentum * total if nesterov else total
-        variable.assign_sub(self.learning_rate * gradient)
+        variable.assign_sub(tf.convert_to_tensor(self.learning_rate) * gradient)
 
     def get_config(self) -> dict[str, Any]:
-        rate = self._serialize_hyperparameter(self._learning_rate)
-        return {**super().get_config(), **self._options, "learning_rate": rate}
+        return {**super().get_config(), **self._options}
 
 
 class KerasFeed(tf.keras.callbacks.Callback):
     """Gives fit the rows of each step when the step begins, and calls `after` when it is done."""
 
-    _supports_tf_logs = True  # losses stay tensors, so a step does not wait for the one before
+    _supports_tf_logs = True  # in Keras 2, losses stay tensors, so a step does not wait for the one before
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class KerasLearner(TensorFlowLearner):
         loss: Any = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
         if self._network.is_regression:
             loss = tf.keras.losses.MeanSquaredError(reduction="sum")
-        self._model.compile(optimizer, loss)
+        self._model.compile(optimizer, loss, jit_compile=False)
         return optimizer
 
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:

@@ -1,12 +1,11 @@
-"""TensorFlow, with Keras 2 as `tf.keras`: from TensorFlow 2.16 that is the package tf_keras, if this variable is set.
+"""TensorFlow, with the Keras that `tf.keras` is: Keras 2 up to TensorFlow 2.15, then Keras 3.
 
-Import this package before TensorFlow, which reads the variable when it is imported.
+From TensorFlow 2.16 on, Keras 2 is the package tf_keras; LEGACY_KERAS chooses it. Import this package before Keras,
+which then reads BACKEND.
 """
 
-import importlib.util
 import os
 
-LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
+LEGACY_KERAS, BACKEND = "TF_USE_LEGACY_KERAS", "KERAS_BACKEND"
 
-if importlib.util.find_spec("tf_keras"):  # without it, TensorFlow 2.15 would not find the Keras 2 that it comes with
-    os.environ.setdefault(LEGACY_KERAS, "1")
+os.environ.setdefault(BACKEND, "tensorflow")  # a file in the user's home folder may name another one

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvdtrain.frameworks.tensorflow.keras_versions import create_for_first_replica
 from hvdtrain.networks.layers import BatchNorm
 
 SumOverRanks = Callable[[tf.Tensor], tf.Tensor]
@@ -29,12 +30,11 @@ class TensorFlowBatchNormalization(tf.keras.layers.Layer):
         self._layer, self._sum_over_ranks = layer, sum_over_ranks
 
     def build(self, shape: Any) -> None:
-        def add(kind: str, initial: str, trainable: bool) -> tf.Variable:
-            aggregation = tf.VariableAggregation.NONE if trainable else tf.VariableAggregation.ONLY_FIRST_REPLICA
-            return self.add_weight(
-                kind, (self._layer.inputs,), tf.float32, initial, trainable=trainable,
-                aggregation=aggregation,
-            )  # fmt: skip
+        def add(kind: str, initial: str, trainable: bool) -> Any:
+            with tf.variable_creator_scope(create_for_first_replica):
+                return self.add_weight(
+                    name=kind, shape=(self._layer.inputs,), dtype="float32", initializer=initial, trainable=trainable
+                )
 
         self.weight, self.bias = add("weight", "ones", True), add("bias", "zeros", True)
         self.running_mean, self.running_var = add("running_mean", "zeros", False), add("running_var", "ones", False)

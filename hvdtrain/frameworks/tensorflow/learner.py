@@ -59,7 +59,8 @@ class TensorFlowLearner(Engine):
             self._model, self._parameters = self._objective.model, self._objective.parameters
             self._variables = list(self._parameters.values())
             own_task = with_optimizer(target)
-            self._own = KerasTaskOptimizer(own_task, self._parameters) if own_task else None
+            listed = {name: self._objective.listed[name] for name in self._parameters} if own_task else {}
+            self._own = KerasTaskOptimizer(own_task, listed) if own_task else None
             self._optimizer = self._own or self._make_optimizer(config)
             self._scale = LossScale(config.precision == "fp16", self.group.size)
             self._skipped = make_counter()
@@ -83,7 +84,7 @@ class TensorFlowLearner(Engine):
         self._begin_training()
 
     def _make_optimizer(self, config: Config) -> Any:
-        return TensorFlowOptimizer(config, self._parameters)
+        return TensorFlowOptimizer(config, self._parameters, self._objective.listed)
 
     @property
     def skipped(self) -> int:

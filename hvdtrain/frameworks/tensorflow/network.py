@@ -12,8 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.frameworks.batches import mask_names
-from hvdtrain.frameworks.preparation import is_keras_3
+from hvdtrain.frameworks.tensorflow import LEGACY_KERAS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks, TensorFlowBatchNormalization
+from hvdtrain.frameworks.tensorflow.keras_versions import (
+    drawing_from_generators,
+    message_of,
+    other_keras,
+    to_tensorflow,
+)
 from hvdtrain.frameworks.user_code import no_model
 from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
@@ -44,6 +50,9 @@ class KerasNetwork(tf.keras.Model):
                     self._build_layer(layer)
         self.built = True
 
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """Called by `fit` of Keras 3 in a `tf.distribute.Strategy`: it would wait for rows, to build what is built."""
+
     def _build_layer(self, layer: kinds.Conv | kinds.Dense | kinds.BatchNorm) -> None:
         keras = tf.keras.layers
         match layer:
@@ -62,13 +71,14 @@ class KerasNetwork(tf.keras.Model):
                 built = TensorFlowBatchNormalization(layer, self._sum_over_ranks)
                 built.build(None)
                 self.statistics |= {
-                    f"{layer.name}.running_mean": built.running_mean,
-                    f"{layer.name}.running_var": built.running_var,
+                    f"{layer.name}.running_mean": to_tensorflow(built.running_mean),
+                    f"{layer.name}.running_var": to_tensorflow(built.running_var),
                 }
         self._built[layer.name] = built
-        self.parameters[f"{layer.name}.weight"] = built.weight if isinstance(layer, kinds.BatchNorm) else built.kernel
+        weight = built.weight if isinstance(layer, kinds.BatchNorm) else built.kernel
+        self.parameters[f"{layer.name}.weight"] = to_tensorflow(weight)
         if built.bias is not None:
-            self.parameters[f"{layer.name}.bias"] = built.bias
+            self.parameters[f"{layer.name}.bias"] = to_tensorflow(built.bias)
 
     @tf.autograph.experimental.do_not_convert  # which does not know `match`
     def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
@@ -119,9 +129,9 @@ class GroupedConvolution(tf.keras.layers.Layer):
     def build(self, shape: Any) -> None:
         layer = self._layer
         shape = (layer.kernel, layer.kernel, layer.inputs // layer.groups, layer.outputs)
-        self.kernel = self.add_weight("kernel", shape)
+        self.kernel = self.add_weight(name="kernel", shape=shape)
         if layer.bias:
-            self.bias = self.add_weight("bias", (layer.outputs,))
+            self.bias = self.add_weight(name="bias", shape=(layer.outputs,))
         super().build(shape)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
@@ -218,25 +228,23 @@ class WeightLayout:
 @contextlib.contextmanager
 def building(precision: str) -> Iterator[None]:
     """Layers made inside compute in this precision, and draw random numbers from generators whose state can be set."""
-    random, before = tf.keras.backend.experimental, tf.keras.mixed_precision.global_policy()
-    has_generators = random.is_tf_random_generator_enabled()
-    random.enable_tf_random_generator()
+    before = tf.keras.mixed_precision.global_policy()
     tf.keras.mixed_precision.set_global_policy(POLICIES[precision])
     try:
-        yield
+        with drawing_from_generators():
+            yield
     finally:
         tf.keras.mixed_precision.set_global_policy(before)
-        if not has_generators:
-            random.disable_tf_random_generator()
 
 
 def task_model(task: UserTask) -> tf.keras.Model:
-    """What a task's model() returns. Raises UserError for anything but a model of Keras 2 that computes only."""
+    """What a task's model() returns. Raises UserError for anything but a model of `tf.keras` that computes only."""
     model = task.call("model")
     if not isinstance(model, tf.keras.Model):
-        if is_keras_3(type(model)):
-            problem = f"returned {type(model).__name__}, a model of Keras 3"
-            raise task.error("model", problem, "make it by tf.keras, which is Keras 2 here (docs/own.md)")
+        if number := other_keras(type(model)):
+            problem = f"returned {type(model).__name__}, a model of Keras {number}, and tf.keras is another one here"
+            remedy = f"make it by tf.keras, or {'set' if number == 2 else 'unset'} {LEGACY_KERAS}"
+            raise task.error("model", problem, remedy)
         raise no_model(task, model, "tensorflow")
     for method in ("train_step", "compute_loss"):
         if getattr(type(model), method) is not getattr(tf.keras.Model, method):
@@ -262,5 +270,4 @@ def why_no_graph(error: BaseException) -> str:
         if isinstance(raised, TaskError):
             return raised.problem
         raised = raised.__cause__ or raised.__context__
-    text, _, _ = str(error).partition("Call arguments received by layer")  # which Keras adds
-    return (text.strip().splitlines() or [type(error).__name__])[-1].strip()
+    return (message_of(error).splitlines() or [type(error).__name__])[-1].strip()

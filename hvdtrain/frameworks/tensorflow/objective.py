@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import tensorflow as tf
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, pad_rows, statistics_by_rank
 from hvdtrain.frameworks.patterns import freeze
+from hvdtrain.frameworks.tensorflow.keras_versions import GENERATOR_STATES, create_for_first_replica, to_tensorflow
 from hvdtrain.frameworks.tensorflow.network import (
     Evaluation,
     KerasNetwork,
@@ -25,7 +27,6 @@ from hvdtrain.frameworks.tensorflow.network import (
     why_no_graph,
     without_half,
 )
-from hvdtrain.frameworks.tensorflow.optimizer import FIRST_REPLICA
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, nothing_to_train
 from hvdtrain.interfaces.reading import Batch
@@ -34,8 +35,6 @@ from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import UserTask
 
 Tensors = tuple[tf.Tensor, ...]
-GENERATOR_STATE = "StateVar"
-"""The name of the variable of a `tf.random.Generator`, by which Keras also finds it."""
 
 
 class TensorFlowObjective:
@@ -47,6 +46,8 @@ class TensorFlowObjective:
 
     model: tf.keras.Model
     parameters: dict[str, tf.Variable]
+    listed: Mapping[str, Any] = MappingProxyType({})
+    """The parameters of a task's model as Keras lists them: with constraints, and as its optimizers know them."""
     frozen: dict[str, tf.Variable]
     statistics: dict[str, tf.Variable]
     local_weights: frozenset[str]
@@ -185,11 +186,8 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
 
     def _create_variable(self, following: Any, **options: Any) -> tf.Variable:
         """Make a variable of the model. Of statistics and generators, each rank has the values of its first device."""
-        is_state = options.get("name") == GENERATOR_STATE
-        if is_state or options.get("trainable") is False:
-            options |= {"synchronization": tf.VariableSynchronization.AUTO, "aggregation": FIRST_REPLICA}
-        variable = following(**options)
-        if is_state:
+        variable = create_for_first_replica(following, **options)
+        if options.get("name") in GENERATOR_STATES:
             self._generators.append(variable)
         elif tf.executing_eagerly():
             self._made.append((variable, variable.numpy()))
@@ -214,7 +212,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         self._made.clear()
         with contextlib.suppress(ValueError):  # Keras lists none before all parts of a model are built
             known = set(map(id, variables))
-            variables += [variable for variable in self.model.variables if id(variable) not in known]
+            variables += [v for v in map(to_tensorflow, self.model.variables) if id(v) not in known]
         return [(variable, variable.numpy()) for variable in variables]
 
     def _name_variables(self, values: list[tuple[tf.Variable, np.ndarray]]) -> None:
@@ -224,12 +222,14 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         layer, the model's are those that it has changed.
         """
         states = {id(state) for state in self._generators}
-        trainable = {id(variable) for variable in self.model.trainable_variables}
-        listed = states | set(map(id, self.model.variables))
-        variables = [variable for variable in self.model.variables if id(variable) not in states]
+        trainable = {id(to_tensorflow(variable)): variable for variable in self.model.trainable_variables}
+        of_keras = list(map(to_tensorflow, self.model.variables))
+        listed = states | set(map(id, of_keras))
+        variables = [variable for variable in of_keras if id(variable) not in states]
         variables += [v for v, value in values if id(v) not in listed and not np.array_equal(v.numpy(), value)]
         names = {f"{i}.{_kind(variable)}": variable for i, variable in enumerate(variables)}
         self.parameters = {name: array for name, array in names.items() if id(array) in trainable}
+        self.listed = {name: trainable[id(array)] for name, array in self.parameters.items()}
         self.statistics = {name: array for name, array in names.items() if id(array) not in trainable}
         self.local_weights = frozenset(self.statistics)
         if not self.parameters:
@@ -323,7 +323,8 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         states = []
         for number, state in enumerate(self._generators):
             seeds = step_seeds(self._seed, step, part, number)
-            states.append(seeds.generate_state(state.shape.num_elements(), np.uint64).view(np.int64))
+            count = state.shape.num_elements() * state.dtype.size // 4  # of words, for int64, or uint32 in Keras 3
+            states.append(seeds.generate_state(count).view(state.dtype.as_numpy_dtype))
         return states
 
     def set_random_states(self, values: Sequence[Any]) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -10,15 +11,14 @@ from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import scale_of_rows
 from hvdtrain.frameworks.patterns import without_decay
+from hvdtrain.frameworks.tensorflow import keras_versions
+from hvdtrain.frameworks.tensorflow.keras_versions import FIRST_REPLICA
 from hvdtrain.frameworks.tensorflow.network import why_no_graph
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.user import UserTask
 
 OPTIMIZER = "optimizer"
 """Begins the names of the arrays of a task's own optimizer."""
-
-# All replicas update their copies of a variable in the same way, so any copy has its value.
-FIRST_REPLICA = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
 def make_counter() -> tf.Variable:
@@ -30,12 +30,13 @@ class TensorFlowOptimizer:
     """SGD, Adam or AdamW by TensorFlow's fused operations, which accept the learning rate of each step as a tensor.
 
     Keras' SGD keeps momentum times the learning rate; this operation keeps the plain sum of gradients, as PyTorch does,
-    so that a schedule has the same effect in both. parameters: by canonical name. Raises UserError for a pattern of
-    --no-decay that matches none.
+    so that a schedule has the same effect in both. parameters: by canonical name. listed: those of them that may have
+    constraints, as Keras lists them. Raises UserError for a pattern of --no-decay that matches none.
     """
 
-    def __init__(self, config: Config, parameters: dict[str, tf.Variable]) -> None:
+    def __init__(self, config: Config, parameters: dict[str, tf.Variable], listed: Mapping[str, Any]) -> None:
         self._config, variables = config, list(parameters.values())
+        self._constraints = [getattr(listed.get(name), "constraint", None) for name in parameters]
         without = without_decay(config.no_decay, parameters)
         self._variables = variables
         self._decays = [0.0 if name in without else config.weight_decay for name in parameters]
@@ -62,8 +63,8 @@ class TensorFlowOptimizer:
                 gradient += decay * variable
             slots = [slots[i].handle for slots in self.slots.values()]
             self._update(variable.handle, slots, gradient, lr)
-            if variable.constraint is not None:  # as Keras' optimizers do
-                tf.raw_ops.AssignVariableOp(resource=variable.handle, value=variable.constraint(variable))
+            if constraint := self._constraints[i]:  # as Keras' optimizers do
+                tf.raw_ops.AssignVariableOp(resource=variable.handle, value=constraint(variable))
 
     def _update(self, variable: tf.Tensor, slots: list[tf.Tensor], gradient: tf.Tensor, lr: tf.Tensor) -> None:
         ops, config = tf.raw_ops, self._config
@@ -89,12 +90,12 @@ class TensorFlowOptimizer:
 class KerasTaskOptimizer:
     """The optimizer that a task's optimizer() returns, with its own learning rate.
 
-    parameters: by name. Raises UserError for anything else than a new optimizer of Keras.
+    parameters: by name, as Keras lists them. Raises UserError for anything else than a new optimizer of Keras.
     """
 
     slots: dict[str, list[tf.Variable]] = {}  # noqa: RUF012  (never written to: of the options' optimizers)
 
-    def __init__(self, task: UserTask, parameters: dict[str, tf.Variable]) -> None:
+    def __init__(self, task: UserTask, parameters: dict[str, Any]) -> None:
         self.keras = task.call("optimizer", list(parameters.items()))
         if not isinstance(self.keras, tf.keras.optimizers.Optimizer):
             problem = f"returned {type(self.keras).__name__}"
@@ -114,13 +115,13 @@ class KerasTaskOptimizer:
             raise task.error("optimizer", problem, "return a new optimizer of Keras on each call") from error
 
     @property
-    def variables(self) -> list[tf.Variable]:
+    def variables(self) -> list[Any]:
         return list(self.keras.variables)
 
     @property
     def learning_rate(self) -> float:
         """That of the latest update; before, that of the first one."""
-        return float(self.keras.learning_rate.numpy())
+        return keras_versions.latest_learning_rate(self.keras)
 
     def settings(self) -> dict[str, Any]:
         """For `Learner.settings`."""
@@ -131,12 +132,11 @@ class KerasTaskOptimizer:
 
     def apply(self, gradients: list[tf.Tensor], lr: tf.Tensor) -> None:
         """Update all variables."""
-        pairs = zip(gradients, self._variables, strict=True)
-        self.keras.apply_gradients(pairs, skip_gradients_aggregation=True)
+        keras_versions.apply_gradients(self.keras, gradients, self._variables)
 
-    def _named(self) -> dict[str, tf.Variable]:
+    def _named(self) -> dict[str, Any]:
         """The state by number and kind, as the rest of Keras' names contains the number of models made before."""
-        kinds = (variable.name.partition("/")[0] for variable in self.variables)
+        kinds = map(keras_versions.kind_of_slot, self.variables)
         pairs = enumerate(zip(kinds, self.variables, strict=True))
         return {f"{OPTIMIZER}/{number}/{kind}": variable for number, (kind, variable) in pairs}
 

@@ -23,6 +23,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
+from hvdtrain.frameworks.tensorflow.keras_versions import to_tensorflow
 from hvdtrain.interfaces.strategy import Group, Strategy
 from hvdtrain.system import rank_info
 from hvdtrain.system.rank_info import TF_CONFIG
@@ -50,8 +51,8 @@ class TensorFlowStrategy(Strategy):
         """The context in which the network is built."""
         return contextlib.nullcontext()
 
-    def broadcast(self, variables: list[tf.Variable]) -> None:
-        """Broadcast variables from rank 0, in place."""
+    def broadcast(self, variables: list[Any]) -> None:
+        """Broadcast variables, of TensorFlow or of Keras, from rank 0, in place."""
 
     def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
         """The gradients of the global batch; called inside of a step."""
@@ -91,8 +92,8 @@ class TensorFlowHorovod(TensorFlowStrategy):
         self._compression = getattr(hvd.Compression, config.compression if config.by_horovod else NONE)
         super().__init__(config, runtime, HorovodGroup(hvd, *self.conversions))
 
-    def broadcast(self, variables: list[tf.Variable]) -> None:
-        self._hvd.broadcast_variables(variables, root_rank=0)
+    def broadcast(self, variables: list[Any]) -> None:
+        self._hvd.broadcast_variables(list(map(to_tensorflow, variables)), root_rank=0)
 
     def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
         groups = self._groups(variables)

@@ -23,6 +23,7 @@ from support.drawn_models import (
 
 STRATEGIES = ("ring", "ring", "horovod")
 OPTIONS = ({"nesterov": ""},)
+IS_KERAS_3 = hasattr(tf.keras, "ops")
 layers = tf.keras.layers
 constraints, regularizers = tf.keras.constraints, tf.keras.regularizers
 
@@ -159,14 +160,15 @@ def functional():
     inputs = tf.keras.Input((FEATURES,))
     outputs = dense(kernel_constraint=constraints.MaxNorm(0.5))(inputs)
     model = tf.keras.Model(inputs, outputs)
-    model.add_loss(0.1 * tf.reduce_mean(outputs**2))
+    if not IS_KERAS_3:  # which has none of symbolic values
+        model.add_loss(0.1 * tf.reduce_mean(outputs**2))
     return model
 
 
 def recurrent(kind, rows=None, **options):
     def make():
-        shape = {"batch_input_shape": (rows, FEATURES)} if rows else {"input_shape": (FEATURES,)}
-        return tf.keras.Sequential([layers.Reshape((2, FEATURES // 2), **shape), kind(FEATURES, **options)])
+        inputs = tf.keras.Input((FEATURES,), batch_size=rows)
+        return tf.keras.Sequential([inputs, layers.Reshape((2, FEATURES // 2)), kind(FEATURES, **options)])
 
     return make
 
@@ -265,6 +267,7 @@ def model_of(drawn: Drawn):
 
 def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:
     """Keras' fit; its variables by their place."""
+    from hvdtrain.frameworks.tensorflow.keras_versions import GENERATOR_STATES
     from hvdtrain.frameworks.tensorflow.network import building
 
     made = []
@@ -282,10 +285,10 @@ def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:
             model(tf.constant(numbers[:BATCH]), training=training)
     for variable, value in made:
         variable.assign(value)
-    states = [variable for variable in model.variables if "StateVar" not in variable.name]
+    states = [variable for variable in model.variables if not any(name in variable.name for name in GENERATOR_STATES)]
     model.compile(tf.keras.optimizers.SGD(LR, 0.9, "nesterov" in drawn.options), run_eagerly=True)
-    model.compute_loss = lambda x, y, outputs, *_: tf.reduce_mean(losses_of(outputs, y)) + sum(model.losses)
-    model.compute_metrics = lambda *_: {}  # of dicts
+    model.compute_loss = lambda x, y, outputs, *_, **__: tf.reduce_mean(losses_of(outputs, y)) + sum(model.losses)
+    model.compute_metrics = lambda *_, **__: {"none": tf.zeros(())}  # of dicts
     model.reset_metrics = lambda: None  # which would reset those of layers before each epoch
     for epoch in range(EPOCHS):
         rows = np.concatenate(plain_batches(drawn, epoch))

@@ -150,36 +150,24 @@ with_tf_keras = pytest.mark.skipif(
     importlib.util.find_spec("tf_keras") is None, reason="needs a TensorFlow whose Keras 2 is the package tf_keras"
 )
 
-KERAS_3_FIRST = """
+KERAS = """
 import os, sys
-import tensorflow as tf
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.preparation import require
 
-def print_problem():
-    try:
-        require([], "tensorflow")
-    except UserError as error:
-        print(error)
-
-print(tf.keras.__version__[0])
-print_problem()
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-print_problem()
-sys.modules["tf_keras"] = None
-print_problem()
-"""
-TENSORFLOW_FIRST = """
-import tensorflow as tf
-from hvdtrain.frameworks.preparation import require
-require([], "tensorflow")
-print(tf.keras.Model.__module__.partition(".")[0])
+try:
+    sys.modules |= {os.environ.get("MISSING", ""): None}
+    require(["tensorflow"], "tensorflow")
+    import tensorflow as tf
+    print(tf.keras.Model.__module__.partition(".")[0])
+except UserError as error:
+    print(error)
 """
 
 
 def output_of(code, *variables):
     """The lines that a Python process prints, whose Keras is chosen by these variables only."""
-    command = ["env", "--unset=TF_USE_LEGACY_KERAS", *variables, sys.executable, "-c", code]
+    command = ["env", "--unset=TF_USE_LEGACY_KERAS", "--unset=KERAS_BACKEND", *variables, sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -187,18 +175,18 @@ def output_of(code, *variables):
 
 @with_tf_keras
 @pytest.mark.needs("tensorflow")
-def test_keras_3_is_one_line_with_a_remedy():
-    version, chosen, used, missing = output_of(KERAS_3_FIRST, "TF_USE_LEGACY_KERAS=0")
-    assert version == "3"
-    assert ": TF_USE_LEGACY_KERAS=0 selects Keras 3, and hvdtrain needs Keras 2; set TF_USE_LEGACY_KERAS=1" in chosen
-    assert "used it before hvdtrain started" in used and used.endswith("start the program with TF_USE_LEGACY_KERAS=1")
-    assert "the package tf_keras is not installed; run: pip install --no-deps 'tf-keras==2." in missing
+@pytest.mark.parametrize("given", [(), ("TF_USE_LEGACY_KERAS=1",)])
+def test_keras_is_the_one_that_the_user_chooses(given):
+    assert output_of(KERAS, *given) == ["tf_keras" if given else "keras"]
 
 
 @with_tf_keras
 @pytest.mark.needs("tensorflow")
-def test_a_program_may_import_tensorflow_first():
-    assert output_of(TENSORFLOW_FIRST) == ["tf_keras"]
+def test_a_keras_that_cannot_train_is_one_line_with_a_remedy():
+    (missing,) = output_of(KERAS, "TF_USE_LEGACY_KERAS=1", "MISSING=tf_keras")
+    assert "tf_keras, is not installed; unset it, or run: pip install --no-deps 'tf-keras==2." in missing
+    (backend,) = output_of(KERAS, "KERAS_BACKEND=numpy")
+    assert backend == "Keras computes by numpy, not by TensorFlow; set KERAS_BACKEND=tensorflow"
 
 
 @pytest.mark.parametrize(

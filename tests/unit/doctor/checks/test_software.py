@@ -70,14 +70,7 @@ MXNET = "torch==2.13.0 mxnet==1.9.1"
         (quick.check_python, "3.9.2", "tensorflow", "", ("fail", "too old for the stack tensorflow", "")),
         (quick.check_numpy, "3.11.9", "", "mxnet==1.9.1 numpy==2.5.5", ("fail", "2.5.5", "install 'numpy<1.24'")),
         (quick.check_numpy, "3.12.1", "", "mxnet==1.9.1 numpy==2.5.5", ("fail", "2.5.5", "BASE_PYTHON=3.11")),
-        (software.check_keras, "3.11.9", "", KERAS_3, ("fail", "TensorFlow 2.21.0 has Keras 3.15.1", TF_KERAS)),
-        (software.check_keras, "3.11.9", "", f"{KERAS_3} tf-keras==2.21.3", ("ok", "uses tf-keras 2.21.3", "")),
-        (software.check_keras, "3.11.9", "", f"{KERAS_3} tf-keras==2.20.1", ("fail", "is too old for", TF_KERAS)),
-        (
-            software.check_keras,
-            *("3.11.9", "", f"{KERAS_3} tf-keras==2.22.0"),
-            ("fail", "tf-keras 2.22.0 is too new for TensorFlow 2.21.0, which needs tf-keras 2.21", TF_KERAS),
-        ),
+        (software.check_keras, "3.11.9", "", KERAS_3, ("ok", "TensorFlow 2.21.0 has Keras 3.15.1", "")),
         (
             software.check_keras,
             *("3.11.9", "", "tensorflow-cpu==2.15.1 keras==2.15.0"),
@@ -86,7 +79,6 @@ MXNET = "torch==2.13.0 mxnet==1.9.1"
     ],
 )
 def test_versions_that_do_or_do_not_fit_together(environment, monkeypatch, check, python, stack, packages, expected):
-    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     environment.python(python)
     environment.install(*packages.split())
     if stack:
@@ -98,12 +90,22 @@ def test_versions_that_do_or_do_not_fit_together(environment, monkeypatch, check
     assert status != "ok" or not finding.remedy
 
 
-def test_a_variable_that_selects_keras_3(environment, monkeypatch):
+@pytest.mark.parametrize(
+    ("legacy", "status", "text"),
+    [
+        ("", "fail", "TF_USE_LEGACY_KERAS=1 asks for Keras 2: tf-keras is not installed"),
+        ("2.21.3", "ok", "uses tf-keras 2.21.3"),
+        ("2.20.1", "fail", "is too old for"),
+        ("2.22.0", "fail", "tf-keras 2.22.0 is too new for TensorFlow 2.21.0, which needs tf-keras 2.21"),
+    ],
+)
+def test_the_keras_that_a_variable_asks_for(environment, monkeypatch, legacy, status, text):
     assert environment.findings(software.check_keras) == [], "there is no TensorFlow"
-    environment.install(*KERAS_3.split(), "tf-keras==2.21.3")
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
-    text = "TF_USE_LEGACY_KERAS=0 selects Keras 3.15.1, and Horovod needs Keras 2"
-    assert environment.finding(software.check_keras) == ("fail", text, "unset TF_USE_LEGACY_KERAS")
+    environment.install(*KERAS_3.split(), *([f"tf-keras=={legacy}"] if legacy else []))
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    finding = environment.finding(software.check_keras)
+    assert finding.status == status and text in finding.text
+    assert (TF_KERAS in finding.remedy) == (status == "fail")
 
 
 def test_what_a_stack_lacks_on_purpose_is_no_warning(environment):
