@@ -46,19 +46,14 @@ def fail(text: str, remedy: str) -> Finding:
     return Finding("fail", text, remedy)
 
 
-RANK_LIMIT_S = 30
-"""How long ranks may take to find each other, and then to make an allreduce."""
 AGAIN = "run it again when this machine is quiet"
 
 
 def doubted(finding: Finding, busy: str) -> Finding:
-    """The finding; a warning for a failure that a busy machine may explain.
-
-    busy: what keeps the machine busy; empty if it is quiet.
-    """
+    """The finding; a warning for a failure that a busy machine may explain. busy: says so; empty if it is quiet."""
     if not busy or finding.status != "fail":
         return finding
-    return warn(f"{finding.text}; this machine is busy ({busy})", f"{AGAIN}; if it fails then: {finding.remedy}")
+    return warn(f"{finding.text}; {busy}", f"{AGAIN}; if it fails then: {finding.remedy}")
 
 
 Row = dict[str, Any]
@@ -86,11 +81,7 @@ class DeadlineReached(Exception):
 
 
 class TooBusy(Exception):
-    """A subprocess took longer than its time limit, on a machine that is busy with other programs."""
-
-    def __init__(self, what: str, busy: str) -> None:
-        super().__init__(f"{what}; this machine is busy ({busy})")
-        self.what, self.busy = what, busy
+    """A subprocess took too long, on a machine that other programs keep busy."""
 
 
 Function = Callable[[Any], Iterator[Finding]]

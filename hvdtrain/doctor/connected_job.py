@@ -13,12 +13,11 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.check import RANK_LIMIT_S, Finding, doubted, fail, ok, warn
+from hvdtrain.doctor.check import Finding, fail, ok, warn
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.system import credentials, rank_info, stacks
 from hvdtrain.system.network import free_port
@@ -30,7 +29,7 @@ if TYPE_CHECKING:  # NumPy may be what is broken
     from hvdtrain.collectives.ring import RingGroup
 
 MAX_ANSWER_BYTES = 1 << 16
-RENDEZVOUS_S = RANK_LIMIT_S
+RENDEZVOUS_S = subprocesses.RANK_LIMIT_S
 """Time within which the ranks must connect."""
 LEAVING_S = 20
 """Time within which a rank must leave MPI, for which it waits for the others: mpirun fails if one is killed."""
@@ -44,13 +43,12 @@ class ConnectedJob:
     """This rank's connection to the other ranks of its job.
 
     timeout_s: seconds after which a silent neighbor counts as lost.
-    busy: says what keeps this machine busy, if a failure since a time may follow from it.
     hosts: each rank's host; only this one's if the ranks could not connect.
     findings: what there is to report about connecting.
     """
 
-    def __init__(self, rank: rank_info.RankInfo, host: str, timeout_s: float, busy: Callable[[float], str]) -> None:
-        self._rank, self._busy, self._began = rank, busy, time.monotonic()
+    def __init__(self, rank: rank_info.RankInfo, host: str, timeout_s: float) -> None:
+        self._rank = rank
         self._ring: RingGroup | None = None
         self.hosts, self.local_ranks = [host], rank_info.local_size()
         self.findings: list[Finding] = []
@@ -101,7 +99,7 @@ class ConnectedJob:
             self.findings.append(wrong_size(launcher, self._rank.size, size, gloo=False))
             raise OSError(f"MPI sees {size} of {self._rank.size} processes")
         if "rendezvous" not in values:
-            raise OSError(f"mpi4py cannot initialize MPI: {self.mpi_helper.reason()}")
+            raise OSError(f"mpi4py cannot initialize MPI: {self.mpi_helper.ended().reason()}")
         host, port, token = json.loads(values["rendezvous"])
         return host, port, token
 
@@ -121,7 +119,7 @@ class ConnectedJob:
         reason, remedy = (error.reason, error.remedy) if isinstance(error, HvdtrainError) else (str(error), "")
         text = f"the ranks cannot exchange their findings, so these are rank 0's only ({reason})"
         usual = "allow TCP between the ranks in the hosts' firewalls, and see the checks interfaces and host-name"
-        self.findings.append(doubted(fail(text, f"{remedy}; {usual}" if remedy else usual), self._busy(self._began)))
+        self.findings.append(fail(text, f"{remedy}; {usual}" if remedy else usual))
 
     def close(self) -> None:
         if self.mpi_helper:
@@ -220,11 +218,11 @@ class MpiHelper:
             self._process.stdin.close()
         return self.read_until("end")
 
-    def reason(self) -> str:
-        """Why it ended."""
+    def ended(self) -> subprocesses.Completed:
+        """How it ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(2)
-        return subprocesses.Completed(self._process.poll(), self._printed, "", RENDEZVOUS_S).reason()
+        return subprocesses.Completed(self._process.poll(), self._printed, "", RENDEZVOUS_S)
 
     def close(self) -> None:
         with suppress(OSError, ValueError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import threading
 import time
@@ -15,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.check import RANK_LIMIT_S, DeadlineReached, ExaminedRank, TooBusy
-from hvdtrain.doctor.load import Load
+from hvdtrain.doctor.check import DeadlineReached, ExaminedRank, TooBusy
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.resources import within_quota
@@ -28,6 +26,13 @@ BUDGET_S = 150
 """Time limit for all checks, without the exchange of findings. The slowest case is a job whose probes all hang."""
 
 
+def load_average() -> float:
+    """Processes of this machine that ran or waited, on average of a minute; 0 without /proc."""
+    with contextlib.suppress(OSError):
+        return os.getloadavg()[0]
+    return 0.0
+
+
 @dataclass
 class CheckContext(ExaminedRank):
     """Where the doctor runs and what for, with results that are too slow to compute twice."""
@@ -37,8 +42,12 @@ class CheckContext(ExaminedRank):
     hosts: tuple[str, ...] = ()
     """Hosts to check over ssh."""
     runs: Path = Path("runs")
-    load: Load = field(default_factory=Load.read)
-    """Of this machine, before the checks."""
+    load: float = field(default_factory=load_average)
+    """Before the checks."""
+    in_step: bool = False
+    """Whether the ranks of a job make the checks together, so that none may leave one."""
+    late: str = ""
+    """Then: why a subprocess of this rank may have failed on a busy machine only."""
     host: str = field(default_factory=host_name)
     job: ConnectedJob = field(init=False)
     """The connection to the job's other ranks, for checks that all ranks make together."""
@@ -62,20 +71,19 @@ class CheckContext(ExaminedRank):
         """Seconds a subprocess may take: `limit_s`, or less if the deadline is near."""
         return max(min(limit_s, self.deadline - time.monotonic()), 0.1)
 
-    def busy(self, since: float = -math.inf) -> str:
-        """What keeps this machine busy; empty if nothing does but the doctor, which uses no more than all cores.
+    def busy(self) -> str:
+        """A sentence if other programs keep this machine busy; the doctor itself uses no more than all cores."""
+        cores = os.cpu_count() or 1
+        now = load_average() - cores
+        load = self.load if self.load > cores else now
+        return f"this machine is busy: {load:.1f} processes for {cores} core(s)" if load > cores else ""
 
-        since: time.monotonic() of the start of what failed; empty if it failed so soon that no rank waited too long.
-        """
-        now = Load.read()
-        if time.monotonic() - since < RANK_LIMIT_S:
-            return ""
-        return str(self.load) if self.load.is_high() else str(now) * (now.processes > 2 * now.cores)
-
-    def _in_time(self, what: str, completed: Completed) -> Completed:
-        """What has ended. Raises TooBusy if its time limit ended it, and the machine is busy: it might have worked."""
-        if completed.timed_out and (busy := self.busy()):
-            raise TooBusy(f"{what} took more than {completed.limit_s:.0f} s", busy)
+    def in_time(self, what: str, completed: Completed) -> Completed:
+        """What has ended. Raises TooBusy, or in step notes it, if it failed late on a busy machine."""
+        if completed.failed_late and (busy := self.busy()):
+            self.late = f"{what} failed after {completed.seconds:.0f} s ({completed.reason()}); {busy}"
+            if not self.in_step:
+                raise TooBusy(self.late)
         return completed
 
     @contextlib.contextmanager
@@ -91,7 +99,7 @@ class CheckContext(ExaminedRank):
         """
         with self._core():
             completed = subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
-        return self._in_time(os.path.basename(command[0]), completed)
+        return self.in_time(os.path.basename(command[0]), completed)
 
     def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:
         """Run a part of `hvdtrain.doctor.probe` in a separate process; its merged messages, and how it ended.
@@ -102,7 +110,7 @@ class CheckContext(ExaminedRank):
             limit_s = self.limit(limit_s)
             command = subprocesses.probe_command(part, *arguments, limit_s=limit_s)
             completed = subprocesses.run(command, limit_s + 1, dict(os.environ))
-        self._in_time(" ".join(("what tries", part, *arguments)), completed)
+        self.in_time(" ".join(("the probe of", part, *arguments)), completed)
         return subprocesses.merged_messages(completed.out), completed
 
     def framework(self, name: str) -> dict[str, Any]:
@@ -124,16 +132,13 @@ class CheckContext(ExaminedRank):
         return {name: answer.result() for name, answer in zip(reversed(names), answers, strict=True)}
 
     def once(self, key: str, ask: Callable[[], Any]) -> Any:
-        """The result of `ask`, called only the first time for this key; other threads wait for it.
-
-        Raises TooBusy each time if `ask` did.
-        """
+        """The result of `ask`, called only the first time for this key; other threads wait for it. Raises TooBusy."""
         with self._asking[key]:
             if key not in self._answers:
                 try:
                     self._answers[key] = ask()
                 except TooBusy as error:
                     self._answers[key] = error
-        if isinstance(self._answers[key], TooBusy):
-            raise self._answers[key]
-        return self._answers[key]
+        if isinstance(answer := self._answers[key], TooBusy):
+            raise answer
+        return answer

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.doctor import quick
-from hvdtrain.doctor.check import STATUSES, Check, Row, rows_of, run_check
+from hvdtrain.doctor.check import STATUSES, Check, Row, doubted, rows_of, run_check
 from hvdtrain.doctor.checks import gpu, horovod, job, machine, software, variables
-from hvdtrain.doctor.connected_job import ConnectedJob
+from hvdtrain.doctor.connected_job import RENDEZVOUS_S, ConnectedJob
 from hvdtrain.doctor.context import BUDGET_S, CheckContext
 from hvdtrain.doctor.quick import QUICK
 from hvdtrain.doctor.subprocesses import STARTED
@@ -89,7 +89,8 @@ def _report(context: CheckContext, rows: list[Row]) -> dict[str, Any]:
 
 def _examine_job(context: CheckContext, checks: list[Check]) -> list[dict[str, Any]]:
     """Reports of all ranks; of this one only, if the ranks cannot connect."""
-    context.job = connection = ConnectedJob(context.rank_info, context.host, timeout_s=BUDGET_S + 60, busy=context.busy)
+    began = time.monotonic()
+    context.job = connection = ConnectedJob(context.rank_info, context.host, timeout_s=BUDGET_S + 60)
     try:
         context.ranks, leads = connection.local_ranks, context.rank_info.rank == 0
         rows = _local_rows(context, checks)
@@ -101,7 +102,9 @@ def _examine_job(context: CheckContext, checks: list[Check]) -> list[dict[str, A
                 return connection.gather(_report(context, [*meeting, *rows]))
             except HvdtrainError as error:
                 connection.disconnect(error)
-        return [_report(context, [*rows_of(job.check_meeting, connection.findings), *rows])]
+        busy = context.busy() if time.monotonic() - began >= RENDEZVOUS_S else ""
+        meeting = rows_of(job.check_meeting, (doubted(finding, busy) for finding in connection.findings))
+        return [_report(context, [*meeting, *rows])]
     finally:
         connection.close()
 
@@ -109,10 +112,13 @@ def _examine_job(context: CheckContext, checks: list[Check]) -> list[dict[str, A
 def _job_rows(context: CheckContext, checks: list[Check]) -> list[Row]:
     """Findings of the checks that all connected ranks make together; all ranks must call it."""
     rows: list[Row] = []
+    context.in_step = True
     for check in checks:
         if check.where == "job" and check != job.check_meeting and context.job.connected:
             try:
-                rows += rows_of(check, check(context))
+                findings = list(check(context))
+                late = "; ".join(filter(None, context.gather(context.late)))
+                rows += rows_of(check, (doubted(finding, late) for finding in findings))
             except Exception as error:  # the ranks are no longer in step: nothing more can be gathered
                 context.job.disconnect(error)
     return rows

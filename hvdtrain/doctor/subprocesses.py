@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any, NamedTuple
 
 from hvdtrain.system.processes import end_with_parent, signal_name
@@ -26,6 +27,10 @@ STARTED = "HVDTRAIN_DOCTOR"
 """Environment variable of all that the doctor has started."""
 
 
+RANK_LIMIT_S = 30
+"""How long ranks may take to find each other, and then to make an allreduce."""
+
+
 class Completed(NamedTuple):
     """How a subprocess ended."""
 
@@ -34,6 +39,7 @@ class Completed(NamedTuple):
     out: str
     err: str
     limit_s: float
+    seconds: float = 0.0
 
     @property
     def text(self) -> str:
@@ -43,6 +49,11 @@ class Completed(NamedTuple):
     def timed_out(self) -> bool:
         """Whether it was ended, or a probe ended itself, because its time limit was reached."""
         return self.status is None or self.status == -signal.SIGALRM
+
+    @property
+    def failed_late(self) -> bool:
+        """Whether its time limit, or one of a launcher, of Horovod or of Gloo, may have ended it."""
+        return self.timed_out or (self.status != 0 and self.seconds >= RANK_LIMIT_S)
 
     def reason(self) -> str:
         """Why it failed: how it ended, and the line of its output that most likely says why."""
@@ -93,11 +104,13 @@ def run(command: list[str], limit_s: float, environment: dict[str, str]) -> Comp
         except (OSError, ValueError) as error:
             return Completed(NO_PROGRAM, "", f"{command[0]} cannot be started: {error}", limit_s)
         status: int | None = None
+        began = time.monotonic()
         try:
             status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             end(process)
-        return Completed(status, content(out.fileno()), content(err.fileno()), limit_s)
+        seconds = time.monotonic() - began
+        return Completed(status, content(out.fileno()), content(err.fileno()), limit_s, seconds)
 
 
 def output_file() -> int:

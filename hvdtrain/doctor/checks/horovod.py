@@ -9,14 +9,13 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.check import RANK_LIMIT_S, Finding, check, doubted, fail, ok, warn
+from hvdtrain.doctor.check import Finding, check, fail, ok, warn
 from hvdtrain.doctor.checks.software import FRAMEWORKS, built, first_loadable
 from hvdtrain.doctor.connected_job import wrong_size
 from hvdtrain.doctor.context import CheckContext
@@ -238,31 +237,25 @@ def check_allreduce(context: CheckContext) -> Iterator[Finding]:
     if not name:
         return  # the check `horovod` reports it
     has = built(context)
-    program = probe_command("collective", name, limit_s=RANK_LIMIT_S)
+    program = probe_command("collective", name, limit_s=subprocesses.RANK_LIMIT_S)
     horovodrun = shutil.which("horovodrun") or shutil.which(str(Path(sys.executable).with_name("horovodrun")))
     if has["gloo"] and horovodrun:
         # Without its cache, which holds what it found out about hosts for an hour.
         command = [horovodrun, "--gloo", "--disable-cache", "-np", "2", *program]
-        yield _tried(context, "horovodrun --gloo", command)
+        yield _judge("horovodrun --gloo", context.run(command, 45))
     if has["mpi"] and shutil.which("mpirun"):
         command = mpirun_here(2) if is_open_mpi(context, "mpirun") else ["mpirun", "-np", "2"]
-        yield _tried(context, "mpirun", [*command, *program], HOROVOD_LOG_LEVEL="error")
+        yield _judge("mpirun", context.run([*command, *program], 45, HOROVOD_LOG_LEVEL="error"))
 
 
-def _tried(context: CheckContext, launcher: str, command: list[str], **environment: str) -> Finding:
-    began = time.monotonic()
-    completed = context.run(command, RANK_LIMIT_S + 15, **environment)
-    return _judge(launcher, completed, context.busy(since=began))
-
-
-def _judge(launcher: str, completed: Completed, busy: str) -> Finding:
+def _judge(launcher: str, completed: Completed) -> Finding:
     messages = subprocesses.read_messages(completed.out)
     if size := other_size(messages, 2):
         return wrong_size(launcher, 2, size, gloo="horovodrun" in launcher)
     results = [message for message in messages if "seconds" in message]
     if completed.status != 0 or len(results) != 2:
         text = f"{launcher}: an allreduce over 2 processes failed ({completed.reason()})"
-        return doubted(fail(text, _job_remedy(completed)), busy)
+        return fail(text, _job_remedy(completed))
     return measured(launcher, results)
 
 

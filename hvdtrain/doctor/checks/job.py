@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hvdtrain.doctor.check import AGAIN, Finding, TooBusy, check, doubted, fail, ok, warn
+from hvdtrain.doctor.check import Finding, check, fail, ok, warn
 from hvdtrain.doctor.checks.horovod import measured, other_size
 from hvdtrain.doctor.checks.machine import existing_folder
 from hvdtrain.doctor.checks.software import FRAMEWORKS, loads
@@ -152,16 +152,13 @@ def check_shared_folder(context: CheckContext) -> Iterator[Finding]:
         marker, host = context.gather((str(local_marker), context.host))[0]
         # A network file system shows a new file a little later.
         wait_s = 0 if host == context.host else 3
-        seen = context.gather(_sees(context, marker, wait_s))
+        seen = context.gather("exists" in context.probe("exists", marker, str(wait_s), limit_s=10)[0])
     finally:
         if leads:
             with suppress(OSError):
                 local_marker.unlink()
-    missing = [rank for rank, sees in enumerate(seen) if sees is False]
-    late = [rank for rank, sees in enumerate(seen) if sees is None]
-    if late:
-        yield warn(f"rank {format_ranks(late)}, on a busy machine, did not look into {folder} in time", AGAIN)
-    if late or not seen[0]:
+    missing = [rank for rank, sees in enumerate(seen) if not sees]
+    if not seen[0]:
         return  # the check `folder` reports it
     if missing:
         where = ", ".join(f"{rank} ({context.job.hosts[rank]})" for rank in missing)
@@ -169,14 +166,6 @@ def check_shared_folder(context: CheckContext) -> Iterator[Finding]:
         yield fail(text, "with --runs, give a folder that all hosts share, for example over NFS")
     else:
         yield ok(f"all ranks see {folder}")
-
-
-def _sees(context: CheckContext, path: str, wait_s: int) -> bool | None:
-    """Whether the file is there for this rank; None if the rank is too busy to look."""
-    try:
-        return "exists" in context.probe("exists", path, str(wait_s), limit_s=10)[0]
-    except TooBusy:
-        return None
 
 
 @check("job", "job")
@@ -201,26 +190,18 @@ def check_horovod_size(context: CheckContext) -> Iterator[Finding]:
 
 def _loads_everywhere(context: CheckContext, name: str) -> bool:
     """Whether Horovod loads for a framework on every host, where one rank tries it; all ranks must call this."""
-    is_loaded = context.rank_info.local_rank > 0
-    with suppress(TooBusy):  # the check `horovod` reports it
-        is_loaded = is_loaded or loads(context, name)
-    return all(context.gather(is_loaded))
+    return all(context.gather(context.rank_info.local_rank > 0 or loads(context, name)))
 
 
 def _run_collective(context: CheckContext, name: str) -> dict[str, Any]:
-    """What this rank's part of the allreduce reports, in the MPI helper if there is one.
-
-    If it failed, also `reason`: why, and `busy`: what keeps this machine busy, if that may be why.
-    """
-    began = time.monotonic()
+    """What this rank's part of the allreduce reports, in the MPI helper if there is one; `reason`: why it failed."""
     if helper := context.job.mpi_helper:
         values = helper.run_collective(name)
-        return values if "end" in values else {**values, "reason": helper.reason(), "busy": context.busy(began)}
-    try:
-        values, completed = context.probe("collective", name, limit_s=45)
-    except TooBusy as error:
-        return {"reason": error.what, "busy": error.busy}
-    return values if completed.status == 0 else {**values, "reason": completed.reason(), "busy": context.busy(began)}
+        if "end" in values:
+            return values
+        return {**values, "reason": context.in_time("MPI", helper.ended()).reason()}
+    values, completed = context.probe("collective", name, limit_s=45)
+    return values if completed.status == 0 else {**values, "reason": completed.reason()}
 
 
 def _judge(context: CheckContext, results: list[dict[str, Any]]) -> Finding:
@@ -233,8 +214,7 @@ def _judge(context: CheckContext, results: list[dict[str, Any]]) -> Finding:
     failed = ((rank, result["reason"]) for rank, result in enumerate(results) if "reason" in result)
     rank, reason = next(failed, (0, "no result"))
     text = f"an allreduce by Horovod over {size} ranks failed; rank {rank} ({context.job.hosts[rank]}): {reason}"
-    busy = next(filter(None, (result.get("busy") for result in results)), "")
-    return doubted(fail(text, "see the checks interfaces and host-name; HOROVOD_LOG_LEVEL=debug logs more"), busy)
+    return fail(text, "see the checks interfaces and host-name; HOROVOD_LOG_LEVEL=debug logs more")
 
 
 SMALL_BYTES = 8

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.doctor.check import Finding, check, doubted, fail, ok, warn
+from hvdtrain.doctor.check import AGAIN, Finding, check, doubted, fail, ok, warn
 from hvdtrain.doctor.context import CheckContext
 from hvdtrain.doctor.quick import has_module
 from hvdtrain.doctor.subprocesses import Completed
@@ -27,11 +27,10 @@ FREE_MIN, FREE = 100 << 20, 1 << 30
 @check("machine", "host")
 def check_load(context: CheckContext) -> Iterator[Finding]:
     """other programs leave cores free: read before all other checks, which then warn of what takes too long"""
-    if context.load.is_high():
-        text = f"this machine is busy: {context.load}; so times say little, and what takes too long is a warning"
-        yield warn(text, "end other programs, or run it again when this machine is quiet")
+    if busy := context.busy():
+        yield warn(f"{busy}, so times say little", f"end other programs, or {AGAIN}")
     else:
-        yield ok(f"{context.load.processes:.1f} processes on average for {context.load.cores} core(s)")
+        yield ok(f"{context.load:.1f} processes for {os.cpu_count()} core(s), on average of the last minute")
 
 
 @check("machine", "host", measures=True)
