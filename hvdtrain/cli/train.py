@@ -60,11 +60,11 @@ def _launch(framework: Framework | None, program: str, argv: list[str]) -> None:
 
 
 def _train(ending: Ending, framework: Framework | None, program: str, argv: list[str]) -> None:
-    config, runtime = read_options(framework, program, argv)
     if of_job := split(argv)[0]:
         _, rank, size, _ = started = rank_info.detect()
         reason = f"{of_job[0]}: this process already is rank {rank} of {size} ({started.source})"
         raise UserError(reason, f"leave it out, or unset {started.source} if no launcher has started this process")
+    config, runtime = read_options(framework, program, argv)
     ending.on_end = runtime.on_end
     if rank_info.detect().rank == 0 and not runtime.quiet:
         print(starting(config), file=sys.stderr, flush=True)

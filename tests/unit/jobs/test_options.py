@@ -140,7 +140,7 @@ def test_a_rank_starts_no_ranks(launcher, names, monkeypatch):
     for name, value in zip(names, "120", strict=True):
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=rf"-n: this process already is rank 1 of 2 \({names[0]}\); leave it out, or"):
-        train._train(Ending(), None, train.PROGRAM, ["-n", "2"])
+        train._train(Ending(), None, train.PROGRAM, ["-n", "2", "a.py:Task"])
     assert train._is_rank()
 
 
