@@ -43,10 +43,12 @@ def balanced_order(seed: int, epoch: int, labels: np.ndarray) -> np.ndarray:
     large one each epoch takes others. int64, shape (n,).
     """
     generator = np.random.Generator(np.random.PCG64([seed, 1, epoch]))
-    classes = generator.permutation(np.unique(labels))  # the first ones get what is over
+    counts = np.unique(labels, return_counts=True)[1]
+    by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
     taken = []
-    for number, label in enumerate(classes):
-        rows, count = np.flatnonzero(labels == label), np.diff(bounds(len(labels), number, len(classes)))[0]
+    for place, number in enumerate(generator.permutation(len(by_class))):  # in this order, as some get one row more
+        low, high = bounds(len(labels), place, len(by_class))
+        rows, count = by_class[number], high - low
         taken += [generator.permutation(rows) for _ in range(count // len(rows))]
         taken.append(generator.permutation(rows)[: count % len(rows)])
     return generator.permutation(np.concatenate(taken))

@@ -13,6 +13,7 @@ from hvdtrain.config.forms import BALANCED, parse_class_weights
 from hvdtrain.config.options import Config
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.division import labels_of, unaugmented
+from hvdtrain.datasets.rows import as_array
 from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset, Part, Source
@@ -47,7 +48,7 @@ class Weighted:
 
 def valid_weights(where: str, weights: Any, rows: int) -> np.ndarray:
     """Weights of rows as float64 (rows,). where: names the rows in messages. Raises UserError for others."""
-    array = np.asarray(weights)
+    array = as_array(weights)
     if array.shape != (rows,) or array.dtype.kind not in "biuf":
         given = f"{array.dtype} of shape {array.shape}"
         raise UserError(f"{where}: the weights are {given}, for {rows} row(s)", f"give a number for each, ({rows},)")

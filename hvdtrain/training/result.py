@@ -85,7 +85,7 @@ def _advice(scores: Evaluation, run: RunContext) -> str:
         return ""
     return (
         f"no test row was right of {printable(', '.join(names[:MAX_NAMED]))}{', ...' * (len(names) > MAX_NAMED)}: let "
-        "small classes count as much as others by --sample balanced or --class-weights balanced"
+        "small classes count as much by --sample balanced or --class-weights balanced (docs/unequal-classes.md)"
     )
 
 

@@ -16,7 +16,8 @@ from hvdtrain.tasks.target import NetworkTarget
 ROWS, LR, STEPS = 7, 0.5, 2
 RANDOM = np.random.default_rng(0)
 IMAGES, LABELS = RANDOM.random((ROWS, 1, 2, 3), np.float32), RANDOM.integers(0, 10, ROWS)
-WEIGHTS = np.array([1, 0, 20, 0.5, 3, 1e-3, 1])
+WEIGHTS = np.array([0, 0, 20, 0.5, 3, 1e-3, 1])
+"""The first shard has none."""
 NETWORK = NetworkTarget(shaped(Network((Flatten(), Dense(CLASSES))), (1, 2, 3)))
 
 

@@ -43,6 +43,19 @@ def test_a_class_at_0_is_named_with_what_helps_and_then_is_not_at_0(folder):
     assert "balanced_accuracy" not in records(plain, "test")[-1]
 
 
+@pytest.mark.parametrize("given", [("--sample", "balanced"), ("--class-weights", "three=0")], ids=" ".join)
+def test_a_run_that_is_resumed_in_an_epoch_has_the_same_bits(folder, given):
+    """Also where all rows of a shard have weight 0. An epoch has six steps."""
+    options = (*OPTIONS, *given, "--batch-size", "32", "--remainder", "drop", "--shards", "16")
+    whole, part = (
+        train_here(folder, FASTEST, *options, "--max-steps", str(steps), "--name", f"{steps}-steps{given[0]}")
+        for steps in (5, 3)
+    )
+    begun = result(part)["parameters"]
+    resumed = train_here(folder, FASTEST, "--resume", str(part), "--max-steps", "5")
+    assert result(resumed)["parameters"] == result(whole)["parameters"] != begun
+
+
 def test_views_show_the_classes_and_what_they_are_taken_for(folder):
     run = train_here(folder, FASTEST, *OPTIONS, "--max-steps", "1", "--name", "views")
     rows = [36, 35, 36]
