@@ -151,7 +151,7 @@ class Weighting:
             pieces = np.split(np.arange(len(source)), range(PIECE, len(source), PIECE))
             labels = np.concatenate([source[rows][self._labels_at] for rows in pieces])
         if labels is None or labels.dtype.kind not in "iub" or labels.ndim != 1:
-            kind = "no array of classes" if labels is None else f"{labels.dtype} of shape {labels.shape} for classes"
+            kind = "no array of classes" if labels is None else f"labels of {labels.dtype} and shape {labels.shape}"
             raise self._error(f"the rows of {name} have {kind}", "give each row the number of its class, an integer")
         return labels
 

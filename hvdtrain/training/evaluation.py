@@ -210,6 +210,14 @@ def regression_scores(means: Sequence[float], scale: float) -> dict[str, float]:
     return scores | ({"r2": 1 - squared / variance} if variance > 0 else {})
 
 
+def metric_names(run: RunContext, evaluated: Evaluated) -> list[str]:
+    """The names of the metrics of evaluations, of which this is a step."""
+    kind = "" if evaluated.predicted is None else evaluated.predicted.dtype.kind
+    numbers = ("mae", "rmse", "r2") if kind == "f" else ()
+    weighted = ("weighted_loss", *(["balanced_accuracy"] if kind == "i" else [])) if run.weighting.is_given else ()
+    return [*recorded_names(evaluated.metrics).values(), *numbers, *weighted]
+
+
 def recorded_names(metrics: Collection[str]) -> dict[str, str]:
     """The names that the record gives to a user's metrics: those of its own values get underscores."""
     renamed: dict[str, str] = {}

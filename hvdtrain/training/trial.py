@@ -15,7 +15,7 @@ from hvdtrain.interfaces.learner import Learner
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.tasks.target import TRIED_ROWS
 from hvdtrain.training.consistency import checksum
-from hvdtrain.training.evaluation import eval_pieces, recorded_names
+from hvdtrain.training.evaluation import eval_pieces, metric_names
 from hvdtrain.training.run import RunContext
 
 
@@ -52,7 +52,7 @@ def _try_evaluation(run: RunContext, choose: Callable[[list[int]], int]) -> None
         before = checksum(learner.weights())
         evaluated = target.guard(f"an evaluation of {len(arrays[0])} row(s)", learner.choose_eval_mode, arrays)
         learner.changes_in_evaluation = checksum(learner.weights()) != before
-    check_measured(run.runtime.score, recorded_names(evaluated.metrics).values())
+    check_measured(run.runtime.score, metric_names(run, evaluated))
 
 
 def find_own_changes(run: RunContext, rows: int) -> None:

@@ -131,7 +131,7 @@ def test_class_weights_that_are_none(text, problem):
 @pytest.mark.parametrize("given", [{"class_weights": "balanced"}, {"sample": "balanced"}])
 def test_rows_without_classes(given):
     (option,) = given
-    for labels, text in ((np.arange(3) / 2, "float64"), (np.zeros((4, 1), int), "int64 of shape (4, 1)")):
+    for labels, text in ((np.arange(3) / 2, "labels of float64"), (np.zeros((4, 1), int), "shape (4, 1)")):
         refused(lambda labels=labels: weighting(labels, **given).digest, text, option=option)
     single = as_source("rows", np.zeros((3, 2)))
     refused(lambda: Weighting(Config(**given), Dataset("rows", single, single, ()), 1).digest, "no array of classes")

@@ -35,7 +35,8 @@ def test_a_class_at_0_is_named_with_what_helps_and_then_is_not_at_0(folder):
     log = (plain / "logs" / "rank-0.log").read_text()
     assert "(worst class nine: 0.000)" in log, log
     assert "no test row was right of nine (7 training rows): let small classes count as much" in log
-    sampled = train_here(folder, FASTEST, *OPTIONS, "--sample", "balanced", "--name", "sampled")
+    by_score = ("--score", "max:balanced_accuracy")
+    sampled = train_here(folder, FASTEST, *OPTIONS, "--sample", "balanced", *by_score, "--name", "sampled")
     assert "no test row" not in (sampled / "logs" / "rank-0.log").read_text()
     (*_, last), of_classes = records(sampled, "test"), result(sampled)["per_class_accuracy"]
     assert min(of_classes.values()) > 0
@@ -81,6 +82,7 @@ def test_views_show_the_classes_and_what_they_are_taken_for(folder):
         (("--class-weights", "nine=-2"), "the weight of nine is below 0"),
         (("--class-weights", "three=0,eight=0", "--batch-size", "8"), "all rows of step 1 of epoch 1 have weight 0"),
         (("--class-weights", "balanced", "--sample", "balanced"), "it lets the classes count the same already"),
+        (("--score", "max:balanced_accuracy"), "--score max:balanced_accuracy: no such metric"),
         (("--weight-column", "w"), "--weight-column: --data unequal.npz has no columns"),
     ],
 )

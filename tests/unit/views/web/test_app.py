@@ -81,6 +81,19 @@ def test_lists_runs_as_they_come_change_and_go(server, runs):
     wait_for(lambda: "new" not in names(server.json("runs")), 20)
 
 
+def test_the_classes_of_a_run_with_a_result(server, runs):
+    assert server.json("options", run="live")["test accuracy of classes"] == []
+    rates = {
+        "per_class_accuracy": {"a": 1.0, "b": 0.5},
+        "per_class_rows": {"a": 3, "b": 4},
+        "confusion": [[3, 0], [2, 2]],
+    }
+    (runs / "failed" / "result.json").write_text(json.dumps(rates))
+    classes = server.json("options", run="failed")["test accuracy of classes"]
+    assert classes == [["b", "0.500 of 4 rows, 2 taken for a"], ["a", "1.000 of 3 rows"]]
+    (runs / "failed" / "result.json").unlink()
+
+
 def test_one_run_with_its_ranks_options_curves_and_log(server):
     found = server.json("run", run="live")
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1, 2, 3]
