@@ -11,7 +11,7 @@ from support.jobs import ROOT, launcher, records, result, succeed
 from support.stack import require
 
 PAGE = (ROOT / "docs" / "coming-from.md").read_text()
-DIFFS = {title: text.splitlines() for title, text in re.findall(r"^## ([^\n]*)\n+```diff\n(.*?)^```", PAGE, re.M | re.S)}
+DIFFS = {title: text.splitlines() for title, text in re.findall(r"^## (.*)\n+```diff\n((?s:.*?))^```", PAGE, re.M)}
 SCRIPTS = [title for title in DIFFS if title != "Keras"]
 
 
