@@ -130,12 +130,15 @@ def nothing_to_train(task: UserTask) -> UserError:
     return task.error("model", "returned a model without trainable parameters", "return one that can learn")
 
 
-def failing_model(task: UserTask, inputs: Iterable[Any], error: Exception) -> UserError:
-    """The model does not take these arrays. Raises the error itself where it is the end of a debugger."""
+def failing_model(task: UserTask, inputs: Iterable[Any], error: Exception, message: str = "") -> UserError:
+    """The model does not take these arrays. Raises the error itself where it is the end of a debugger.
+
+    message: what the error says, if not all of its text.
+    """
     if isinstance(error, BdbQuit):
         raise error
     shapes = _describe(inputs)
-    message = " ".join(str(error).split())
+    message = " ".join((message or str(error)).split())
     problem = f"returned a model that fails on inputs {shapes} ({message:.300})"
     return task.error("model", problem, "let it take the first array(s) of data()'s rows, and as many as a rank gets")
 

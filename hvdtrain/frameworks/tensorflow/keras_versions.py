@@ -24,6 +24,11 @@ def to_tensorflow(variable: Any) -> tf.Variable:
     return variable.value if IS_KERAS_3 and isinstance(variable, tf.keras.Variable) else variable
 
 
+def kind_of(variable: tf.Variable) -> str:
+    """The last part of a variable's name, without its number: `kernel`, `moving_mean` and so on."""
+    return variable.name.rpartition("/")[2].partition(":")[0]
+
+
 def create_for_first_replica(following: Any, **options: Any) -> tf.Variable:
     """Make a variable, as `tf.variable_creator_scope` asks for it.
 
@@ -39,6 +44,16 @@ def other_keras(kind: type) -> int | None:
     packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
     others = packages & PACKAGES.keys() - {tf.keras.Model.__module__.partition(".")[0]}
     return PACKAGES[others.pop()] if others else None
+
+
+def keeps_losses(model: tf.keras.Model) -> bool:
+    """Whether a model that was called has the losses of this call, also where other threads call it.
+
+    Layers of Keras 3 have one list for all threads, of add_loss() and of regularizers of activities; those of weights
+    are not in it.
+    """
+    of_weights = [v for v in model.trainable_variables if IS_KERAS_3 and v.regularizer]
+    return not IS_KERAS_3 or len(model.losses) <= len(of_weights)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from hvdtrain.frameworks.tensorflow import LEGACY_KERAS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks, TensorFlowBatchNormalization
 from hvdtrain.frameworks.tensorflow.keras_versions import (
     drawing_from_generators,
+    keeps_losses,
     message_of,
     other_keras,
     to_tensorflow,
@@ -256,6 +257,13 @@ def task_model(task: UserTask) -> tf.keras.Model:
             "give --optimizer and --lr, losses() and metrics()"
         )
     return model
+
+
+def check_losses(task: UserTask, model: tf.keras.Model, in_threads: bool) -> None:
+    """Raise UserError if a model, of which several devices have copies in threads, does not keep the losses of each."""
+    if in_threads and not keeps_losses(model):
+        problem = "returned a model of Keras 3 that adds losses, which devices of a process take from each other"
+        raise task.error("model", problem, "train it over ranks")
 
 
 def without_half(output: Any) -> Any:

@@ -13,13 +13,15 @@ import tensorflow as tf
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, pad_rows, statistics_by_rank
 from hvdtrain.frameworks.patterns import freeze
-from hvdtrain.frameworks.tensorflow.keras_versions import GENERATOR_STATES, create_for_first_replica, to_tensorflow
+from hvdtrain.frameworks.tensorflow import keras_versions
+from hvdtrain.frameworks.tensorflow.keras_versions import to_tensorflow
 from hvdtrain.frameworks.tensorflow.network import (
     Evaluation,
     KerasNetwork,
     WeightLayout,
     building,
     channel_last,
+    check_losses,
     evaluation,
     row_losses,
     scale_pixels,
@@ -167,11 +169,8 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         """The states of the model's generators of random numbers, in the order in which they were made."""
         self._made: list[tuple[tf.Variable, np.ndarray]] = []
         """Variables of the model, with the values that they were made with."""
-        tf.keras.utils.set_random_seed(self._seed % (1 << 32))
         with tf.variable_creator_scope(self._create_variable), building(strategy.config.precision):
-            self.model = task_model(task)
-            before = self._values()
-            rows = task.try_out(self._build)
+            rows, before = task.try_out(self._build)
             built = {id(variable): variable.numpy() for variable, _ in self._made}
             with tf.GradientTape() as tape:  # makes the layers, too, that are called in training only
                 losses = self._try_out(rows)
@@ -180,31 +179,37 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         values = before + [(v, built.get(id(v), value) if id(v) in trained else value) for v, value in self._made]
         self.parameters, self.frozen = freeze(strategy.config.freeze, self.parameters, self.statistics)
         self._find_unused(tape, losses)
+        check_losses(task, self.model, strategy.many_devices)
         for variable, value in values:
             variable.assign(value)
         self._compile(*rows)
 
     def _create_variable(self, following: Any, **options: Any) -> tf.Variable:
         """Make a variable of the model. Of statistics and generators, each rank has the values of its first device."""
-        variable = create_for_first_replica(following, **options)
-        if options.get("name") in GENERATOR_STATES:
+        variable = keras_versions.create_for_first_replica(following, **options)
+        if options.get("name") in keras_versions.GENERATOR_STATES:
             self._generators.append(variable)
         elif tf.executing_eagerly():
             self._made.append((variable, variable.numpy()))
         return variable
 
-    def _build(self, arrays: tuple[np.ndarray, ...]) -> Tensors:
-        """Build the layers that are called in an evaluation; returns the rows as tensors."""
+    def _build(self, arrays: tuple[np.ndarray, ...]) -> tuple[Tensors, list[tuple[tf.Variable, np.ndarray]]]:
+        """Make the model and its layers for evaluations; returns the rows, and the variables that it had before."""
+        tf.keras.utils.set_random_seed(self._seed % (1 << 32))
+        self._generators.clear()
+        self._made.clear()
+        self.model = task_model(self._task)
+        before = self._values()
         rows = tuple(map(tf.constant, arrays))
         self._first_outputs(rows[: self._task.inputs], training=False)
-        return rows
+        return rows, before
 
     def _first_outputs(self, inputs: Tensors, training: bool) -> Any:
         """Build the layers that are called in training, or in an evaluation."""
         try:
             return self._outputs(inputs, training)
         except Exception as error:
-            raise failing_model(self._task, inputs, error) from error
+            raise failing_model(self._task, inputs, error, keras_versions.message_of(error)) from error
 
     def _values(self) -> list[tuple[tf.Variable, np.ndarray]]:
         """The variables that the model has so far, with their values."""
@@ -227,7 +232,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         listed = states | set(map(id, of_keras))
         variables = [variable for variable in of_keras if id(variable) not in states]
         variables += [v for v, value in values if id(v) not in listed and not np.array_equal(v.numpy(), value)]
-        names = {f"{i}.{_kind(variable)}": variable for i, variable in enumerate(variables)}
+        names = {f"{i}.{keras_versions.kind_of(variable)}": variable for i, variable in enumerate(variables)}
         self.parameters = {name: array for name, array in names.items() if id(array) in trainable}
         self.listed = {name: trainable[id(array)] for name, array in self.parameters.items()}
         self.statistics = {name: array for name, array in names.items() if id(array) not in trainable}
@@ -335,11 +340,6 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
 
     def check(self, weights: Weights) -> None:
         check_weights(weights, {name: tuple(variable.shape) for name, variable in self.variables.items()})
-
-
-def _kind(variable: tf.Variable) -> str:
-    """The last part of a variable's name, without its number: `kernel`, `moving_mean` and so on."""
-    return variable.name.rpartition("/")[2].partition(":")[0]
 
 
 OBJECTIVES: dict[str, Callable[[Any, TensorFlowStrategy], TensorFlowObjective]] = {

@@ -13,7 +13,8 @@ class TwoInputs(tf.keras.Model):
         limit, decay = tf.keras.constraints.MaxNorm(2.0), tf.keras.regularizers.L2(0.01)
         self.of_kind, self.unused, self.auxiliary = layers.Embedding(5, 3), layers.Dense(2), layers.Dense(1)
         self.normalization = layers.BatchNormalization()
-        self.last = layers.Dense(1, kernel_regularizer=decay, activity_regularizer=decay, kernel_constraint=limit)
+        activity = None if hasattr(tf.keras, "ops") else decay  # in Keras 3, not on several devices
+        self.last = layers.Dense(1, kernel_regularizer=decay, activity_regularizer=activity, kernel_constraint=limit)
         self.rare = layers.Dense(1)
         self.rare.build((None, 4))
 
@@ -24,9 +25,13 @@ class TwoInputs(tf.keras.Model):
         if training:
             value += self.auxiliary(numbers)[:, 0] + self.normalization(tf.ones_like(numbers), training=True)[:, 0]
         is_rare = numbers[:, 0] > RARE
-        if tf.reduce_any(is_rare):
-            value = value + tf.cast(is_rare, tf.float32) * self.rare(numbers)[:, 0]
-        return {"value": value}
+        # Not by `if`, which Keras 3 does not make a part of a graph.
+        rare = tf.cond(
+            tf.reduce_any(is_rare),
+            lambda: tf.cast(is_rare, tf.float32) * self.rare(numbers)[:, 0],
+            lambda: tf.zeros_like(value),
+        )
+        return {"value": value + rare}
 
 
 class Regression(RegressionRows):
