@@ -58,19 +58,7 @@ def load_dataset(
     UserError, which names the file or option, the problem and the remedy.
     """
     name, chosen = name or data, Columns(label, tuple(columns), target, scale, weight or None)
-    if is_reference(data):
-        from hvdtrain.datasets.formats.python_objects import load_python
-
-        loaded = load_python(name, data, skip_bad_rows, chosen)
-        if image_size:
-            raise UserError(f"--image-size: {name} makes the images", "resize them there")
-    elif os.path.exists(path := Path(os.path.expanduser(data))) and data and data not in NAMES:
-        loaded = load_path(name, path, skip_bad_rows, image_size, chosen)
-    else:
-        loaded = _built_in(name, data, image_shape)
-        check_no_columns(name, chosen)
-        if image_size:
-            raise UserError(f"--image-size: {name} is not resized", "leave it out")
+    loaded = _load(name, data, image_shape, image_size, skip_bad_rows, chosen)
     labels = labels_of(loaded.train, 1)
     division = Division.by(Config(split=str(split), seed=seed))
     train, test, validated = division.of(name, loaded.train, loaded.test, labels)
@@ -83,6 +71,25 @@ def load_dataset(
     dataset = Dataset(data, train, test, loaded.classes, validated, table)
     check_same_shape(name, dataset)
     return dataset
+
+
+def _load(
+    name: str, data: str, image_shape: Shape | None, image_size: ImageSize, skip: bool, chosen: Columns
+) -> LoadedSources:
+    """The data as its format has it; see `load_dataset`."""
+    if is_reference(data):
+        from hvdtrain.datasets.formats.python_objects import load_python
+
+        if image_size:
+            raise UserError(f"--image-size: {name} makes the images", "resize them there")
+        return load_python(name, data, skip, chosen)
+    if os.path.exists(path := Path(os.path.expanduser(data))) and data and data not in NAMES:
+        return load_path(name, path, skip, image_size, chosen)
+    loaded = _built_in(name, data, image_shape)
+    check_no_columns(name, chosen)
+    if image_size:
+        raise UserError(f"--image-size: {name} is not resized", "leave it out")
+    return loaded
 
 
 def _as_images(source: Source) -> Source:

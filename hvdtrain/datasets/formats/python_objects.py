@@ -169,7 +169,8 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
         except Exception as error:
             raise UserError(f"{name}: {type(error).__name__}: {one_line(error)}", "correct the function") from None
     data = rows_of_loader(name, parts_of(data))
-    if not isinstance(data, tuple | list) and hasattr(data, "__getitem__") and not hasattr(data, "dtype"):  # one part
+    is_part = isinstance(data, Weighted) or (hasattr(data, "__getitem__") and not hasattr(data, "dtype"))
+    if is_part and not isinstance(data, tuple | list):
         data = (data, None)
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise UserError(f"{name}: is of type {type(data).__name__}", PAIR)

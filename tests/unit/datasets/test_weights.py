@@ -89,9 +89,10 @@ def test_weights_follow_their_rows_and_belong_to_the_data(tmp_path):
     path.write_text("import numpy as np\nx, y = np.zeros((20, 1, 2), np.uint8), np.arange(20) % 2\nw = np.arange(20)\n")
     with path.open("a") as file:
         file.write("import hvdtrain\nthree = (x, y, w), None\ntwo = (x, y), None\n")
-        file.write("wrapped = hvdtrain.Weighted((x, y), w), None, 2\n")
-    three, two, wrapped = (load_dataset(f"{path}:{name}", split=0.5) for name in ("three", "two", "wrapped"))
-    assert three.fingerprint == wrapped.fingerprint != two.fingerprint
+        file.write("wrapped = hvdtrain.Weighted((x, y), w), None, 2\nalone = hvdtrain.Weighted((x, y), w)\n")
+    names = ("three", "two", "wrapped", "alone")
+    three, two, wrapped, alone = (load_dataset(f"{path}:{name}", split=0.5) for name in names)
+    assert three.fingerprint == wrapped.fingerprint == alone.fingerprint != two.fingerprint
     assert sorted([*three.train.weights, *three.test.weights]) == list(range(20))
     first, _ = split_rows(np.arange(20) % 2, 20, 0.5, 0)
     assert three.train.weights.tolist() == wrapped.train.weights.tolist() == first.tolist()
