@@ -108,7 +108,7 @@ class Config:
     """Weights of classes in the loss: balanced, by which all classes count the same, or NAME=WEIGHT,... (others: 1)."""
     weight_column: str = option("", DATA, resume=Resume.DATA, decided_by="task")
     """Column of a table with the weights of its rows in the loss."""
-    sample: Literal["each", "balanced"] = option("each", DATA, resume=Resume.POSITION)
+    sample: Literal["each", "balanced"] = option("each", DATA)
     """Rows of an epoch: each once, or the same number of each class (balanced), those of small classes repeatedly."""
     on_bad_row: Literal["stop", "skip"] = option("stop", DATA)
     """If a row of the data cannot be read: stop the job, or give the row weight zero."""
