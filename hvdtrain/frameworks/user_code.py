@@ -17,6 +17,7 @@ from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import pad_rows
 from hvdtrain.frameworks.engine import Engine
+from hvdtrain.frameworks.row_checks import FirstOutputs, changes_by_rows, examine
 from hvdtrain.interfaces.combining import Gradients, StepLoss
 from hvdtrain.interfaces.learner import Evaluated
 from hvdtrain.interfaces.reading import Batch
@@ -71,6 +72,14 @@ class TaskOutputs:
             problem = f"returned {type(metrics).__name__}"
             raise self._task.error("metrics", problem, "return a dict of tensors by name")
         return {str(name): self._by_row("metrics", value, outputs, targets) for name, value in metrics.items()}
+
+    def _examine(self, outputs: Any, targets: Any, losses: Any) -> None:
+        examine(self._task, self._found, outputs, targets, losses, self._count_rows(targets or outputs))
+
+    def _found(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        metrics = self._metrics_of(outputs, targets)
+        found = {f"the metric {name}": values for name, values in metrics.items()}
+        return {"the loss": self._losses_of(outputs, targets), **found}
 
     def _by_row(self, method: str, values: Any, outputs: Any, targets: Any) -> Any:
         """The values that a method returned, if there is one for each row."""
@@ -164,15 +173,6 @@ def no_gradient(task: UserTask) -> UserError:
     return task.error("losses", "returned losses without gradient", "compute them from the outputs")
 
 
-def changes_by_rows(where: str, name: str) -> UserError:
-    """A model changes a parameter in another way for other rows. where: what gave the model, or called it."""
-    return UserError(
-        f"{where}: the model changes {name} when it is called, by the rows (as max_norm does) or at random, so that "
-        "each rank, device or shard would train another network",
-        "use --strategy single, without --shards",
-    )
-
-
 class UserLearner(Engine):
     """A learner whose model, optimizer and losses are those of a user's script; it begins without them.
 
@@ -195,6 +195,13 @@ class UserLearner(Engine):
     """Whether gradients and updates are those of `step`, and not the script's own."""
     _has_state = False
     """Whether the optimizer has made a step, or its state was loaded."""
+    _called: Any
+    """The model that the script calls, once it is set up."""
+    _first: FirstOutputs | None = None
+    """In the first step."""
+    _has_begun = False
+    advice = ""
+    """What is probably wrong with the script, as its first step has shown."""
     ended_epochs = 0
     """Number of epochs after which the script has done what it does at their end, if it has a loop over epochs."""
 
@@ -244,7 +251,14 @@ class UserLearner(Engine):
             self._compared, self._before = (*self._compared, batch.step), self.weights()
         self.seed(batch.step, batch.part)  # so that a resumed run draws the same numbers
         self._step, self._row_weights, self._is_stepping = batch.step, batch.weights, False
+        if not self._has_begun:
+            self._first, self._has_begun = FirstOutputs(self._called, batch.arrays), True
         return self._on_device(batch.arrays)
+
+    def _examine_first(self, losses: Any) -> None:
+        """In the first step: learn what is probably wrong with its losses."""
+        if self._first:
+            self.advice, self._first = self._first.end(losses), None
 
     def _check_own_changes(self) -> None:
         """In the first step, before its update: raise UserError if forward passes give ranks or shards other weights.
@@ -306,6 +320,8 @@ class UserLearner(Engine):
         shape = tuple(values.shape) if isinstance(values, self.tensor) else None
         if shape != (rows,) or not is_real(values):
             given = type(values).__name__ if shape is None else describe_values(values)
+            if shape == (rows, rows):
+                given += ", as outputs (n, 1) and targets (n,) make it"
             raise UserError(
                 f"{what}: got {given}, not a value for each of {rows} row(s)",
                 "give a tensor of one dimension; losses of PyTorch are one with reduction='none', "

@@ -180,6 +180,11 @@ class Learner(abc.ABC):
         with self.unchanged() if self.changes_in_evaluation else contextlib.nullcontext(), self.eval_modes[0]():
             return self.eval_step(arrays)
 
+    def try_evaluation(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        """As `eval_step`, of so few rows that nothing is compiled for it."""
+        with self.eval_modes[0]():
+            return self.eval_step(arrays)
+
     def choose_eval_mode(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         """Leave the first of `eval_modes` in which `eval_step` works, and return what it does.
 

@@ -13,6 +13,7 @@ from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.python_objects import NoRows, load_parts
+from hvdtrain.datasets.streams import stream_of
 from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.interfaces.reading import Dataset, Part
 from hvdtrain.networks.description import ShapedNetwork, Weights
@@ -71,6 +72,11 @@ class Target:
         return True
 
     @property
+    def mixes_rows(self) -> bool:
+        """Whether the user says that the rows of a batch belong together, so that the loss of one depends on others."""
+        return False
+
+    @property
     def needed_rows(self) -> int:
         """Number of rows that the model takes, where it does not take any number, as far as is known; else 0."""
         return 0
@@ -104,9 +110,10 @@ class Target:
         )
 
     def tried_rows(self, dataset: Dataset, part: Part, count: int) -> tuple[np.ndarray, ...]:
-        """So many rows of a part of the data, of which only the first ones are read."""
+        """So many rows of a part of the data, of which a few are read: those of a class may follow each other."""
         source = dataset.parts[part]
-        rows = source[np.arange(min(TRIED_ROWS, len(source)))]
+        last = min(TRIED_ROWS, len(source)) if stream_of(source) else len(source)
+        rows = source[np.linspace(0, last - 1, min(TRIED_ROWS, last)).astype(np.int64)]
         return tuple(array[np.arange(count) % len(array)] for array in rows)
 
     def guard(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -178,6 +185,7 @@ class Script(Target):
 
     name: str
     given: Config
+    mixes_rows: bool = False
     kind = "script"
 
     @property

@@ -112,6 +112,10 @@ class UserTask(Target):
         """Whether the task says that parameters may get no gradient in a step, which some strategies must know."""
         return getattr(self.task, "unused_parameters", False) is True
 
+    @property
+    def mixes_rows(self) -> bool:
+        return getattr(self.task, "mixes_rows", False) is True
+
     def has(self, method: str) -> bool:
         return callable(getattr(self.task, method, None))
 

@@ -10,7 +10,7 @@ import numpy as np
 from hvdtrain.config.score import AUTO, check_measured
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.user_code import changes_by_rows
+from hvdtrain.frameworks.row_checks import BY_SCRIPT, BY_TASK, ROUNDING, changes_by_rows, mixed_rows
 from hvdtrain.interfaces.learner import Learner
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.tasks.target import TRIED_ROWS
@@ -52,7 +52,36 @@ def _try_evaluation(run: RunContext, choose: Callable[[list[int]], int]) -> None
         before = checksum(learner.weights())
         evaluated = target.guard(f"an evaluation of {len(arrays[0])} row(s)", learner.choose_eval_mode, arrays)
         learner.changes_in_evaluation = checksum(learner.weights()) != before
+        if not (target.mixes_rows or target.is_portable):
+            _check_rows(run, [array[:2] for array in arrays])
     check_measured(run.runtime.score, metric_names(run, evaluated))
+
+
+def _check_rows(run: RunContext, two: list[np.ndarray]) -> None:
+    """Raise UserError if what an evaluation finds for a row depends on other rows, or on their number. two: rows.
+
+    Sums over four rows, in batches of one size, have the same rounding. What differs without a reason is random.
+    """
+    learner, names, mixed = run.learner, list[str](), list[str]()
+
+    def sums(*rows: int) -> np.ndarray:
+        evaluated = learner.try_evaluation(tuple(array[[*rows]] for array in two))
+        names[:] = "the loss", *(f"the metric {name}" for name in evaluated.metrics)
+        return np.array([evaluated.loss, *evaluated.metrics.values()])
+
+    if len(two[0]) < 2:
+        return
+    with contextlib.suppress(Exception):  # of a model that does not take four rows
+        both, again, first, second = (sums(*rows) for rows in ((0, 0, 1, 1), (0, 0, 1, 1), [0] * 4, [1] * 4))
+        differs = abs(2 * both - first - second) > ROUNDING * (abs(first) + abs(second))
+        with contextlib.suppress(Exception):  # or not one
+            alone = 4 * sums(0)
+            differs |= abs(first - alone) > (abs(first) + abs(alone)) / 4
+        if differs.any() and np.array_equal(both, again):
+            mixed.append(names[int(differs.argmax())])
+    if mixed:
+        permission = BY_SCRIPT if run.target.kind == "script" else BY_TASK
+        raise mixed_rows(_where(run), f"in an evaluation, {mixed[0]}", permission)
 
 
 def find_own_changes(run: RunContext, rows: int) -> None:
@@ -68,7 +97,12 @@ def find_own_changes(run: RunContext, rows: int) -> None:
         if run.in_shards:
             run.learner.keep_in_shards(sorted(changed))
     if by_rows:
-        raise changes_by_rows(f"--model {run.config.model}" if run.target.kind == "task" else "setup()", by_rows)
+        raise changes_by_rows(_where(run), by_rows)
+
+
+def _where(run: RunContext) -> str:
+    """What gave the model, for messages."""
+    return f"--model {run.config.model}" if run.target.kind == "task" else "setup()"
 
 
 def _own_changes(run: RunContext, arrays: tuple[np.ndarray, ...], part: int) -> dict[str, str]:

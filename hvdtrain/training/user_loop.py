@@ -19,6 +19,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_learner
 from hvdtrain.interfaces.combining import StepLoss
 from hvdtrain.interfaces.reading import Batch
+from hvdtrain.runs.console import log
 from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.tasks.target import Script
 from hvdtrain.training import result
@@ -101,16 +102,19 @@ class UserLoop(LoopPosition):
         finally:
             phases.is_leaving = False
 
-    def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
+    def setup(
+        self, model: Any, optimizer: Any, unused_parameters: bool = False, mixes_rows: bool = False
+    ) -> tuple[Any, Any]:
         """The model and the optimizer to use from then on: on the device, with rank 0's weights, for all ranks.
 
         unused_parameters: whether parameters may get no gradient in a step, which DistributedDataParallel must know.
+        mixes_rows: whether the loss of a row may depend on others of its batch.
         Raises UserError if they do not fit together.
         """
         _check_time("setup", not self._is_set_up, "call it once: join the models in one module, with one optimizer")
         self._stack.callback(self._learner.close)  # also where the run does not begin
         wrapped = self._learner.setup(model, optimizer, unused_parameters)
-        self._is_set_up = True
+        self._is_set_up, self._script = True, dataclasses.replace(self._script, mixes_rows=mixes_rows)
         return wrapped
 
     def register(self, **states: Any) -> None:
@@ -273,6 +277,8 @@ class UserLoop(LoopPosition):
         if turn.ends_step and not self._has_steps:
             self._learner.optimizer_state()  # raises now what would end the run at its first checkpoint
             self._has_steps = True
+            if self._learner.advice and self.group.rank == 0:
+                log.warning("%s", self._learner.advice)
         phases.begin(SCRIPT)
         return turn.ends_step
 

@@ -145,7 +145,7 @@ def task_class(of: Drawn) -> type:
     """The class of a task."""
 
     class Task:
-        drawn = of
+        drawn, mixes_rows = of, True
 
         def data(self) -> Any:
             return of.data

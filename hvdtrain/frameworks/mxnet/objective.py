@@ -273,6 +273,7 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
             outputs = self.block(*inputs)
             losses = self._losses_of(outputs, targets)
         self._metrics_of(outputs, targets)
+        self._examine(outputs, targets, losses)
         forget_gradients(self.parameters)
         try:
             losses.backward()

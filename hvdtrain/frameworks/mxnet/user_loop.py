@@ -58,7 +58,8 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
     ) -> tuple[gluon.Block, gluon.Trainer]:
         _check(model, optimizer)
         model.collect_params().reset_ctx(self._context)
-        self._block, self._arrays = model, named_parameters(model)
+        self._block = self._called = model
+        self._arrays = named_parameters(model)
         self._parameters = {name: array for name, array in self._arrays.items() if array.grad_req != "null"}
         self.local_weights = frozenset(self._arrays.keys() - self._parameters.keys())
         forget_gradients(self._parameters)
@@ -108,6 +109,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         self._check_by_row("step()", losses, len(self._row_weights))
         self._refuse_own_gradients()
         self._check_own_changes()
+        self._examine_first(losses)
         self._is_stepping = True
         with autograd.pause():
             weights = load_array(self._row_weights.astype(losses.dtype), self._context)

@@ -240,6 +240,13 @@ class TensorFlowLearner(Engine):
         sums = {name: float(value) for name, value in metrics.items()}
         return Evaluated(float(loss), sums, None if predicted is None else predicted.numpy(), losses.numpy())
 
+    def try_evaluation(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        tf.config.run_functions_eagerly(True)
+        try:
+            return super().try_evaluation(arrays)
+        finally:
+            tf.config.run_functions_eagerly(False)
+
     def seed(self, step: int, part: int) -> None:
         self._objective.set_random_states(self._objective.random_states(step, part))
 

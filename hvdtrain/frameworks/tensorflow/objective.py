@@ -250,6 +250,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         outputs = self._first_outputs(inputs, training=True)
         losses = self._with_added(outputs, targets)
         self._metrics_of(outputs, targets)
+        self._examine(outputs, targets, self._losses_of(outputs, targets))
         return losses
 
     def _find_unused(self, tape: tf.GradientTape, losses: tf.Tensor) -> None:

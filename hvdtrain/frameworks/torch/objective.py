@@ -179,6 +179,7 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
             outputs = self._first_outputs(inputs)
             losses = self.losses(outputs, targets)
             self.metrics(outputs, targets)
+            self._examine(outputs, targets, losses)
             if not losses.requires_grad:
                 raise no_gradient(self._task)
             losses.sum().backward()  # unlike torch.autograd.grad, it works with reentrant checkpoints

@@ -61,7 +61,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self._trained = _trained(optimizer, model)
         self.optimizer_order = order_of(optimizer, self._parameters)
         self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)
-        self._training_model = self._wrap_model(unused_parameters)
+        self._training_model = self._called = self._wrap_model(unused_parameters)
         self._begin_training(self.local_weights)
         return self._training_model, self._optimizer
 
@@ -147,6 +147,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def step(self, losses: torch.Tensor, ends_step: bool) -> StepLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
         self._check_own_changes()
+        self._examine_first(losses)
         if not losses.requires_grad:
             raise UserError("step(): the losses do not depend on the model's parameters", "compute them with gradients")
         if _trained(self._optimizer, self._model) != self._trained:

@@ -742,10 +742,10 @@ def test_a_schedule_by_steps_may_step_before_the_update(start):
 def test_the_best_checkpoint_by_any_figure_is_kept_marked_and_resumed(start, capfd, choice, best):
     """Of three epochs of three steps, the first has the lowest perplexity, and the second the most hits.
 
-    The first figures are those of the trial.
+    The first two figures are those of the trial, the second one of fewer rows, which this evaluation does not take.
     """
-    figures = {"perplexity": iter([0.0, -2.0, 5.0, 4.0, 4.0]), "hits": iter([0.0, -7.0, 1.0, 0.5, 0.5])}
-    mean_losses = iter([0.0, 3.0, 2.0, 1.0, 1.0])
+    figures = {"perplexity": iter([0.0, 0.0, -2.0, 5.0, 4.0, 4.0]), "hits": iter([0.0, 0.0, -7.0, 1.0, 0.5, 0.5])}
+    mean_losses = iter([0.0, 0.0, 3.0, 2.0, 1.0, 1.0])
 
     def evaluate(model, rows):
         return torch.full((30,), next(mean_losses)), {name: torch.full((30,), next(of)) for name, of in figures.items()}
@@ -769,6 +769,42 @@ def test_a_score_of_nothing_is_an_error_before_the_first_step(start, evaluated):
         evaluate = {"evaluate": lambda model, rows: (torch.ones(30), {"hits": torch.ones(30)})}
         train(run, **evaluate if evaluated else {})
     assert not run._turn
+
+
+class Mixing(nn.Linear):
+    def forward(self, numbers):
+        return super().forward(numbers - numbers.mean(0))
+
+
+MIXED = {
+    "broadcast": lambda model, rows: ((model(rows[0])[:, :1] - rows[1]) ** 2).mean(1),
+    "parts of a mean": lambda model, rows: losses(model, rows) / len(rows[1]),
+    "metric": lambda model, rows: (losses(model, rows), {"m": losses(model, rows) - losses(model, rows).max()}),
+}
+
+
+@pytest.mark.parametrize("name", [*MIXED, "model"])
+@pytest.mark.parametrize("mixes_rows", [False, True])
+def test_an_evaluation_that_mixes_rows_is_an_error_unless_the_script_says_so(start, name, mixes_rows):
+    is_error = pytest.raises(UserError, match="of a row depends on the other rows of its batch")
+    with contextlib.nullcontext() if mixes_rows else is_error, start() as run:
+        model, _ = run.setup(*(made(Mixing(4, 2)) if name == "model" else parts()), mixes_rows=mixes_rows)
+        for batch in run.batches(ROWS, ROWS, lambda *rows: MIXED.get(name, losses)(model, rows)):
+            run.step(losses(model, batch))
+
+
+def test_a_random_evaluation_says_nothing_about_rows(start):
+    with start() as run:
+        train(run, evaluate=lambda model, rows: losses(model, rows) + torch.rand(len(rows[1])).mean())
+
+
+@pytest.mark.parametrize("ends_in_softmax", [True, False])
+def test_a_softmax_before_a_cross_entropy_of_logits_is_told(start, ends_in_softmax):
+    with start() as run:
+        model = nn.Sequential(nn.Linear(4, 2), *[nn.Softmax(1)] * ends_in_softmax)
+        model, _ = train(run, *made(model))
+    assert ("ends in a softmax" in (run.folder / "logs" / "rank-0.log").read_text()) == ends_in_softmax
+    assert not model._forward_hooks
 
 
 class MapStyle:

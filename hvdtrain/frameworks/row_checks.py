@@ -1,0 +1,115 @@
+"""Checks that what is found for a row depends on that row only, and that a cross entropy of logits gets logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.errors import UserError
+from hvdtrain.tasks.user import UserTask
+
+ROUNDING = 1e-3
+"""Relative difference of values that another number of rows, or another order, may round in another way, at most."""
+TWO_SOFTMAXES = (
+    "the model ends in a softmax, and the cross entropy takes a second one of its outputs, so it learns slowly: let it "
+    "return logits"
+)
+BY_TASK, BY_SCRIPT = "give the task the attribute mixes_rows = True", "call setup() with mixes_rows=True"
+"""What permits that rows are mixed."""
+Find = Callable[[Any, Any], dict[str, Any]]
+"""From outputs of a model and targets to values of each row, (n,), by names for messages."""
+
+
+def mixed_rows(where: str, what: str, permission: str) -> UserError:
+    """What is found for a row depends on other rows of its batch. where: what gave the model."""
+    return UserError(
+        f"{where}: {what} of a row depends on the other rows of its batch, and so on the number of ranks",
+        "compute each row by itself (outputs of shape (n, 1) with targets (n,) mix rows, and so does attention without "
+        f"batch_first=True), or if rows belong together, as in contrastive losses, {permission}",
+    )
+
+
+def changes_by_rows(where: str, name: str) -> UserError:
+    """A model changes a parameter in another way for other rows. where: what gave the model, or called it."""
+    return UserError(
+        f"{where}: the model changes {name} when it is called, by the rows (as max_norm does) or at random, so that "
+        "each rank, device or shard would train another network",
+        "use --strategy single, without --shards",
+    )
+
+
+def examine(task: UserTask, find: Find, outputs: Any, targets: Any, losses: Any, rows: int) -> None:
+    """Of the first outputs: raise UserError if what is found for a row depends on others; advise on probabilities."""
+    if len(targets) == 1 and is_of_probabilities(outputs, targets[0], losses):
+        task.advice.append(f"--model {task.name}: {TWO_SOFTMAXES}")
+    if not task.mixes_rows and (mixed := mixing(find, outputs, targets, rows)):
+        raise mixed_rows(f"--model {task.name}", mixed, BY_TASK)
+
+
+def mixing(find: Find, outputs: Any, targets: Any, rows: int) -> str:
+    """The name of what depends on other rows among what is found in outputs and targets of n rows; empty for nothing.
+
+    What differs from call to call is random, and says nothing.
+    """
+    try:
+        every, again = find(outputs, targets), find(outputs, targets)
+        alone = find(_first_row(outputs, rows), _first_row(targets, rows))
+    except Exception:  # it takes no single row
+        return ""
+    for name, values in every.items():
+        of_all, repeated, of_one = map(to_numpy, (values, again[name], alone[name]))
+        if np.array_equal(of_all, repeated) and not np.allclose(of_all[:1], of_one, ROUNDING, ROUNDING**2):
+            return name
+    return ""
+
+
+def _first_row(values: Any, rows: int) -> Any:
+    """The first row of tensors of so many rows, in mappings and sequences."""
+    if isinstance(values, Mapping):
+        return {name: _first_row(value, rows) for name, value in values.items()}
+    if isinstance(values, tuple | list):
+        return [_first_row(value, rows) for value in values]
+    return values[:1] if tuple(getattr(values, "shape", ()))[:1] == (rows,) else values
+
+
+def is_of_probabilities(*tensors: Any) -> bool:
+    """Whether outputs, (n, classes), are those of a softmax, and losses, (n,), their cross entropy as if of logits.
+
+    tensors: outputs, labels and losses.
+    """
+    outputs, labels, losses = map(to_numpy, tensors)
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or not outputs.shape[:1] == labels.shape == losses.shape:
+        return False
+    is_label = (labels % 1 == 0) & (labels >= 0) & (labels < outputs.shape[1])
+    if not is_label.all() or outputs.min() < 0 or abs(outputs.sum(1) - 1).max() > 10 * ROUNDING:
+        return False
+    chosen = outputs[np.arange(len(labels)), labels.astype(np.int64)]
+    return np.allclose(losses, np.log(np.exp(outputs).sum(1)) - chosen, 10 * ROUNDING)
+
+
+def to_numpy(values: Any) -> np.ndarray:
+    """A tensor of any framework, as float64; of something else, an array without rows."""
+    if hasattr(values, "asnumpy"):
+        return values.asnumpy().astype(np.float64)
+    if hasattr(values, "detach"):
+        values = values.detach().double().cpu()
+    return np.asarray(values, np.float64) if hasattr(values, "shape") else np.zeros(())
+
+
+class FirstOutputs:
+    """What a script's model returns in the first step, for rows in these arrays."""
+
+    def __init__(self, model: Any, arrays: tuple[np.ndarray, ...]) -> None:
+        self._outputs: list[Any] = []
+        self._labels = [array for array in arrays if array.dtype.kind in "iu"]
+        hook = model.register_forward_hook(lambda model, inputs, outputs: self._outputs.append(outputs))
+        self._unhook = hook.remove if hasattr(hook, "remove") else hook.detach
+
+    def end(self, losses: Any) -> str:
+        """What is probably wrong with the losses of the step; empty for nothing."""
+        self._unhook()
+        given = ((outputs, labels) for outputs in self._outputs for labels in self._labels)
+        is_wrong = any(is_of_probabilities(outputs, labels, losses) for outputs, labels in given)
+        return f"step(): {TWO_SOFTMAXES}" if is_wrong else ""

@@ -1,0 +1,69 @@
+"""Losses and metrics that mix the rows of a batch, and a softmax before the cross entropy of logits, are found."""
+
+import numpy as np
+import pytest
+from support.learners import learner, task
+
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.row_checks import is_of_probabilities, mixing
+
+FRAMEWORKS = ("torch", "mxnet", "tensorflow")
+
+
+def of_last_row(self, outputs, labels):
+    return outputs[:, 0] - outputs[-1:, 0]
+
+
+def by_row(self, outputs, labels):
+    return outputs[:, 0] * outputs[:, 0]
+
+
+MISTAKES = {
+    "the loss": {"losses": of_last_row, "metrics": None},
+    "the metric m": {"losses": by_row, "metrics": lambda self, *rows: {"m": of_last_row(self, *rows)}},
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_task_that_mixes_rows_is_an_error_unless_it_says_so(framework, what):
+    pytest.importorskip(framework)
+    with pytest.raises(
+        UserError, match=f"{what} of a row depends on the other rows of its batch.*attribute mixes_rows"
+    ):
+        learner(framework, task(framework, "Classifier", **MISTAKES[what]))
+    learner(framework, task(framework, "Classifier", **MISTAKES[what], mixes_rows=True))
+
+
+OUTPUTS, TARGETS = np.array([[0.1], [0.2], [0.4]]), np.array([1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("find", "is_found"),
+    [
+        (lambda outputs, targets: ((outputs - targets) ** 2).mean(1), True),
+        (lambda outputs, targets: ((outputs[:, 0] - targets) ** 2).mean() + 0 * targets, True),
+        (lambda outputs, targets: (outputs[:, 0] - targets) ** 2 / len(targets), True),
+        (lambda outputs, targets: (outputs[:, 0] - targets) ** 2, False),
+        (lambda outputs, targets: targets + np.random.rand(len(targets)), False),
+        (lambda outputs, targets: np.stack([targets[0] + targets[2], *targets[1:]]), False),
+    ],
+)
+def test_values_of_one_row_are_the_first_of_several(find, is_found):
+    """What is random, or takes no single row, says nothing."""
+    assert mixing(lambda *rows: {"it": find(*rows)}, OUTPUTS, TARGETS, 3) == ("it" if is_found else "")
+    in_parts = {"a": [OUTPUTS], "rate": np.array(2.0)}
+    assert mixing(lambda out, targets: {"it": find(out["a"][0], targets)}, in_parts, TARGETS, 3) == "it" * is_found
+
+
+def test_probabilities_are_known_by_their_cross_entropy():
+    logits, labels = np.random.default_rng(0).normal(size=(5, 3)), np.array([0, 1, 2, 0, 1])
+
+    def cross_entropy(outputs):
+        return np.log(np.exp(outputs).sum(1)) - outputs[np.arange(5), labels]
+
+    outputs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    assert is_of_probabilities(outputs, labels, cross_entropy(outputs))
+    assert not is_of_probabilities(outputs, labels, -np.log(outputs[np.arange(5), labels])), "its own loss"
+    assert not is_of_probabilities(logits, labels, cross_entropy(logits))
+    assert not is_of_probabilities([outputs], labels, cross_entropy(outputs))
