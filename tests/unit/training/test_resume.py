@@ -189,6 +189,7 @@ class OneOfTwo(SingleProcess):
 def test_all_ranks_refuse_what_only_rank_0_reads(tmp_path):
     """A rank that only loses rank 0, in the collective that tells it the checkpoint, prints a traceback instead."""
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").touch()  # so that it is no run which made no step
     options, said, reasons = RuntimeOptions(runs=tmp_path, name="run"), [], []
     for rank in (0, 1):
         learner = FakeLearner()
