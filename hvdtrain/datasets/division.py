@@ -55,12 +55,18 @@ class Division(NamedTuple):
         return cls(*Split.parse(config.split), config.seed)
 
     def of(
-        self, name: str, train: Source, test: Source | None, labels: np.ndarray | None = None, labels_at: int = 1
+        self,
+        name: str,
+        train: Source,
+        test: Source | None,
+        labels: np.ndarray | None = None,
+        labels_at: int = 1,
+        validation: Source | None = None,
     ) -> tuple[Source, Source, Source | None]:
         """Training, test and validation rows, each in their order in the source; None for no validation rows.
 
-        test: None where the data has no such part. name: of the data in messages. labels: of `train`, where they are
-        known; else see `labels_of`. Raises UserError for parts that cannot be made, or that would have no row.
+        test, validation: None where the data has no such part. name: of the data in messages. labels: of `train`, where
+        they are known; else see `labels_of`. Raises UserError for parts that cannot be made, or that would have no row.
         """
         is_whole = test is not None
         problem, remedy = "", ""
@@ -71,6 +77,9 @@ class Division(NamedTuple):
             problem, remedy = f"--split: {name} has a test part", "give TRAIN/VALIDATION, such as 0.9/0.1"
         elif not self.split and not is_whole:
             problem, remedy = f"{name}: has no test part", "give --split 0.8/0.1/0.1, or 0.8 for no validation rows"
+        if self.validation and validation is not None:
+            problem = f"--split: {name} gives validation rows by itself"
+            remedy = "leave it out, or give training and test rows only"
         if problem:
             raise UserError(problem, remedy, option="split")
         if test is None:
@@ -78,7 +87,7 @@ class Division(NamedTuple):
                 labels = train.arrays[-1]
             train, test = self._parts(name, train, labels, self.split, round((1 - self.split) * len(train)))
         if not self.validation:
-            return train, test, None
+            return train, test, validation
         known = labels if is_whole and labels is not None else labels_of(train, labels_at)
         train, validated = self._parts(name, train, known, 1 - self.validation, round(self.validation * len(train)), 1)
         return train, test, validated
@@ -145,7 +154,6 @@ def subset(source: Source, rows: np.ndarray) -> Source:
     """These rows of a source, int64 (n,); of arrays in memory they are copied."""
     if not isinstance(source, ArraySource):
         return Subset(source, rows)
-    copied = ArraySource(*source[rows])
-    copied.advice, copied.are_pixels = source.advice, source.are_pixels
-    copied.weights = None if source.weights is None else source.weights[rows]
-    return copied
+    chosen = source.with_arrays(*source[rows])
+    chosen.weights = None if source.weights is None else source.weights[rows]
+    return chosen

@@ -61,7 +61,7 @@ def load_dataset(
     loaded = _load(name, data, image_shape, image_size, skip_bad_rows, chosen)
     labels = labels_of(loaded.train, 1)
     division = Division.by(Config(split=str(split), seed=seed))
-    train, test, validated = division.of(name, loaded.train, loaded.test, labels)
+    train, test, validated = division.of(name, loaded.train, loaded.test, labels, validation=loaded.validation)
     table: dict[str, Any] = {}
     if loaded.encode:
         (train, test, validated), table = loaded.encode((train, test, validated), as_images)
@@ -97,9 +97,7 @@ def _as_images(source: Source) -> Source:
     if not isinstance(source, ArraySource) or source.arrays[0].ndim != 2:
         return source
     numbers, *others = source.arrays
-    images = ArraySource(numbers[:, np.newaxis, np.newaxis], *others)
-    images.advice, images.are_pixels, images.weights = source.advice, False, source.weights
-    return images
+    return source.with_arrays(numbers[:, np.newaxis, np.newaxis], *others)
 
 
 def _built_in(name: str, data: str, image_shape: Shape | None) -> LoadedSources:

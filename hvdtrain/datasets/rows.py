@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 import functools
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +17,6 @@ from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.validation import names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import MissingPackage, UserError
 from hvdtrain.interfaces.reading import Source
-from hvdtrain.networks.layers import text
 
 MAX_ITEM_BYTES = np.dtype(np.float64).itemsize
 MAX_FIRST = 1000
@@ -88,7 +88,6 @@ class ArraySource:
 
     in_memory = True
     advice: tuple[str, ...] = ()
-    are_pixels = True  # numbers of a table are none
     weights: np.ndarray | None = None
     """Of the rows, float64 (n,); None where all have the same."""
 
@@ -97,6 +96,13 @@ class ArraySource:
 
     def __len__(self) -> int:
         return len(self.arrays[0])
+
+    def with_arrays(self, *arrays: np.ndarray) -> ArraySource:
+        """These arrays, and all else that it has."""
+        made = copy.copy(self)
+        made.__dict__.pop("fingerprint", None)
+        made.arrays = arrays
+        return made
 
     def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(array.take(rows, axis=0) for array in self.arrays)  # faster than array[rows]
@@ -152,6 +158,12 @@ class RowChecks:
     that makes rows is wrong, and not one row.
     """
 
+    of_float64 = "are float64, which most models do not take: .astype(np.float32) makes them float32"
+
+    def in_memory(self, where: str, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """All rows, as arrays of equal length, checked."""
+        return arrays
+
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
         """The arrays of a row, checked. place: names it in messages. item: in any form that stands for them."""
         item = tuple(item.values()) if isinstance(item, Mapping) else item
@@ -170,38 +182,6 @@ class RowChecks:
     def difference(self, forms: Forms, first: Forms) -> str:
         """That a row is unlike the first, as the end of a sentence."""
         return f"is {describe_forms(forms)}, the first row is {describe_forms(first)}"
-
-
-class ImagesAndLabels(RowChecks):
-    """Rows of an image, in any form that `valid_images` takes, and a label below the number of classes."""
-
-    def __init__(self, classes: int) -> None:
-        self._classes = classes
-
-    def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise RowError(f"{place}: is of type {type(item).__name__}", "return a tuple of image and label")
-        image, label = map(as_array, item)
-        if label.dtype.kind not in "iu" or label.size != 1:
-            raise RowError(f"{place}: has a label of type {label.dtype} and shape {label.shape}", "return an integer")
-        if image.ndim not in (2, 3):
-            raise Malformed(f"the image has shape {image.shape}, not (height, width) or with channels")
-        number = int(label.reshape(()))
-        valid = valid_images(place, image[np.newaxis])[0]
-        if not 0 <= number < self._classes:
-            raise Malformed(f"the label is {number}, and the data has {self._classes} classes, from 0 on")
-        return valid, np.array(number, np.int64)
-
-    def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
-        images, labels = arrays
-        images = valid_images(name, images)
-        if forms_of((images,)) != forms[:1]:
-            raise Malformed("has images of another shape or type than the first")
-        return images, valid_labels(name, labels, len(images), self._classes)
-
-    def difference(self, forms: Forms, first: Forms) -> str:
-        (shape, dtype), (expected, expected_type) = forms[0], first[0]
-        return f"the image is {dtype} of {text(shape)}, the first one is {expected_type} of {text(expected)}"
 
 
 class CheckedRows(RowReader):
@@ -324,6 +304,7 @@ class LoadedSources(NamedTuple):
     classes: tuple[str, ...]
     encode: Callable[[Sequence[Source | None], bool], tuple[list[Any], dict[str, Any]]] | None = None
     """Of a table, whose rows become numbers when it is known which ones are training rows (`formats.tables`)."""
+    validation: Source | None = None
 
     @classmethod
     def of_arrays(cls, name: str, arrays: Arrays, classes: tuple[str, ...] = ()) -> LoadedSources:

@@ -24,8 +24,11 @@ DARK = 0.1
 def valid_images(where: str, images: np.ndarray) -> np.ndarray:
     """Images as a `Source` has them, from (n, height, width) or with channels first or last, uint8 or floats.
 
-    where: names the data in messages. Raises UserError if they are not images.
+    where: names the data in messages. Rows of k numbers, (n, k), are images of 1 x 1 x k, of any floats. Raises
+    UserError if they are not images.
     """
+    if images.ndim == 2:
+        return valid_numbers(where, images)[:, np.newaxis, np.newaxis]
     check_image_shape(where, images.shape)
     if images.ndim == 3:
         images = images[:, np.newaxis]
@@ -43,6 +46,18 @@ def valid_images(where: str, images: np.ndarray) -> np.ndarray:
     elif images.dtype != np.uint8:
         raise UserError(f"{where} images are of type {images.dtype}", "give uint8, or floats in [0, 1]")
     return np.ascontiguousarray(images)
+
+
+def valid_numbers(where: str, numbers: np.ndarray) -> np.ndarray:
+    """Rows of numbers, (n, k), as float32. where: names the data. Raises UserError for others, and infinite ones."""
+    if numbers.dtype.kind not in "biuf" or not numbers.size:
+        given = f"{numbers.dtype} of shape {numbers.shape}"
+        raise UserError(f"{where}: the numbers of rows are {given}", "give integers or floats, n at least 1")
+    with np.errstate(over="ignore"):
+        floats = np.ascontiguousarray(numbers, np.float32)
+    for row in np.flatnonzero(~np.isfinite(floats).all(1)):
+        raise UserError(f"{where}: row {row} has NaN or infinite numbers", "correct it, or leave it out")
+    return floats
 
 
 def _channels_last(first: int, middle: int, last: int) -> bool:
@@ -117,7 +132,7 @@ def suspicious(dataset: Dataset) -> list[str]:
     sources = dataset.train, dataset.test
     (images, labels), (test_images, test_labels) = map(_sample, sources)
     problems = []
-    if getattr(dataset.train, "are_pixels", True):
+    if images.shape[1:3] != (1, 1):  # else numbers
         problems = [_many_channels(images.shape[1:]), _dark("train", images) or _dark("test", test_images)]
     if dataset.classes and labels is not None and test_labels is not None:
         problems += _labels(labels, test_labels, len(dataset.classes))

@@ -149,7 +149,10 @@ def failing_model(task: UserTask, inputs: Iterable[Any], error: Exception, messa
     shapes = _describe(inputs)
     message = " ".join((message or str(error)).split())
     problem = f"returned a model that fails on inputs {shapes} ({message:.300})"
-    return task.error("model", problem, "let it take the first array(s) of data()'s rows, and as many as a rank gets")
+    remedy = "let it take the first array(s) of data()'s rows, and as many as a rank gets"
+    if "float64" in shapes:
+        remedy = "let data() return float32 rows, by .astype(np.float32)"
+    return task.error("model", problem, remedy)
 
 
 def _describe(tensors: Iterable[Any]) -> str:

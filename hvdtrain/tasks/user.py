@@ -271,7 +271,7 @@ def _kinds(parameter: inspect.Parameter) -> set[str]:
 
 
 def _load_data(name: str, task: Any, inputs: int, skip: bool, division: Division) -> Dataset:
-    where, data = f"--model {name}", parts_of(_call(name, task, "data"), with_validation=True)
+    where, data = f"--model {name}", parts_of(_call(name, task, "data"))
     if division.split:
         if isinstance(data, tuple | list) and len(data) in (2, 3) and any(map(_is_part, data)):
             reason = f"--split: data() returned {_counted(data)}, which are parts already"

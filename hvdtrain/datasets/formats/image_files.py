@@ -25,7 +25,8 @@ from hvdtrain.datasets.formats.reading import (
     fingerprint,
     wrap_errors,
 )
-from hvdtrain.datasets.rows import MAX_FIRST, CheckedRows, ImagesAndLabels, LoadedSources, RowError
+from hvdtrain.datasets.images_and_labels import ImagesAndLabels
+from hvdtrain.datasets.rows import MAX_FIRST, CheckedRows, LoadedSources, RowError
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.networks.layers import Shape, text
 from hvdtrain.system.text import printable

@@ -17,8 +17,9 @@ from hvdtrain.datasets.formats.reading import (
     read_class_names,
     wrap_errors,
 )
+from hvdtrain.datasets.images_and_labels import ImagesAndLabels
 from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.rows import CheckedRows, ImagesAndLabels, LoadedSources, Rows, forms_of
+from hvdtrain.datasets.rows import CheckedRows, LoadedSources, Rows, forms_of
 from hvdtrain.datasets.validation import (
     check_image_shape,
     compact_labels,

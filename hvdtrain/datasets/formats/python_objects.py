@@ -13,11 +13,11 @@ import numpy as np
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.reading import Malformed, one_line
 from hvdtrain.datasets.formats.tables import LABEL_NAMES, NO_COLUMNS, Columns, check_no_columns
+from hvdtrain.datasets.images_and_labels import ImagesAndLabels
 from hvdtrain.datasets.row_random import Draw, seeded_rows
 from hvdtrain.datasets.rows import (
     ArraySource,
     CheckedRows,
-    ImagesAndLabels,
     LoadedSources,
     RowChecks,
     RowReader,
@@ -29,7 +29,7 @@ from hvdtrain.datasets.rows import (
     wrong_types,
 )
 from hvdtrain.datasets.streams import StreamRows, is_stream
-from hvdtrain.datasets.validation import MAX_CLASSES, compact_labels, names_or_numbers, valid_images, valid_labels
+from hvdtrain.datasets.validation import MAX_CLASSES, compact_labels, names_or_numbers
 from hvdtrain.datasets.weights import Weighted
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset, Source
@@ -37,7 +37,8 @@ from hvdtrain.system.python_files import load_object
 
 FINGERPRINT_ROWS = 16
 """Rows that the fingerprint of data without one of its own looks at."""
-PAIR = "return (train, test), or (train, test, classes)"
+PAIR = "return (train, test) or (train, validation, test), with the classes after them if they are not known"
+ANY_ROWS = RowChecks()
 DEFAULT_SAMPLERS = ("SequentialSampler", "RandomSampler", "DistributedSampler", "_InfiniteConstantSampler")
 """Samplers of PyTorch that decide only the order of rows, which is hvdtrain's own."""
 
@@ -120,14 +121,15 @@ class BatchedRows(PythonRows):
         return arrays
 
 
-def parts_of(data: Any, with_validation: bool = False) -> Any:
-    """Training and test rows of a dictionary of parts, such as Hugging Face's; other data as it is.
+def parts_of(data: Any) -> Any:
+    """Training and test rows of a dictionary of parts, such as Hugging Face's, or of a Dataset; other data as it is.
 
-    with_validation: whether validation rows come between them, where the dictionary has all three.
+    Validation rows come between them, where there are all three.
     """
+    data = data.parts if isinstance(data, Dataset) else data
     if not isinstance(data, Mapping) or "train" not in data:
         return data
-    if with_validation and {"validation", "test"} <= data.keys():
+    if {"validation", "test"} <= data.keys():
         return data["train"], data["validation"], data["test"]
     test = next((data[part] for part in ("test", "validation") if part in data), None)
     return data["train"] if test is None else (data["train"], test)
@@ -154,13 +156,13 @@ def rows_of_loader(name: str, rows: Any) -> Any:
 
 
 def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COLUMNS) -> LoadedSources:
-    """The data that FILE.py:NAME holds or, if it is a function, returns: (train, test) or (train, test, classes).
+    """The data that FILE.py:NAME holds or, if it is a function, returns: parts as the data() of a task has them.
 
-    A part is a `Source`, an object with the length and the rows of PyTorch's map-style data sets, or a tuple of two
-    NumPy arrays, images and labels, and a third one if rows have weights; or Weighted rows. classes: names, or their
-    number; by default the attribute `classes` of the training data, or the largest of its attribute `targets` plus 1. A
-    Hugging Face data set is one part, and a dictionary of them has two; columns: which of their columns are image and
-    label. Raises UserError if it is none of these.
+    That is (train, test) or (train, validation, test), with the classes after them if they are not known otherwise, or
+    one part. classes: names, or their number; by default the attribute `classes` of the training data, or the largest
+    of its labels plus 1 where these are in memory; none for labels with fractions. A part may have
+    a third array, of weights. A Hugging Face data set is one part, and a dictionary of them has several; columns: which
+    of their columns are image and label. Raises UserError if it is none of these.
     """
     data = load_object(reference, name)
     if callable(data):
@@ -169,18 +171,36 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
         except Exception as error:
             raise UserError(f"{name}: {type(error).__name__}: {one_line(error)}", "correct the function") from None
     data = rows_of_loader(name, parts_of(data))
-    is_part = isinstance(data, Weighted) or (hasattr(data, "__getitem__") and not hasattr(data, "dtype"))
-    if is_part and not isinstance(data, tuple | list):
+    if all(hasattr(array, "shape") for array in data) if isinstance(data, tuple | list) else is_rows(data):  # one part
         data = (data, None)
+    classes = None
+    if isinstance(data, tuple | list) and len(data) > 2 and _are_classes(data[-1]):
+        *data, classes = data
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise UserError(f"{name}: is of type {type(data).__name__}", PAIR)
-    weighted = [Weighted.of(part, arrays=2) for part in data[:2]]
-    parts = (part.rows if part else rows for part, rows in zip(weighted, data, strict=False))
-    train, test = (_as_pairs(name, rows_of_loader(name, part), columns) for part in parts)
-    names = _class_names(name, train, data[2] if len(data) == 3 else None)
-    train_source = _source(f"{name}: train", train, len(names), skip, weighted[0])
-    test_source = None if test is None else _source(f"{name}: test", test, len(names), skip, weighted[1])
-    return LoadedSources(train_source, test_source, names)
+    weighted = [Weighted.of(part, arrays=2) for part in data]
+    rows = [part.rows if part else given for part, given in zip(weighted, data, strict=True)]
+    parts = [_as_pairs(name, rows_of_loader(name, part), columns) for part in rows]
+    names = _class_names(name, parts[0], classes)
+    sources: dict[str, Source | None] = {}
+    for title, part, of_rows in zip(("train", "validation", "test")[:: 4 - len(parts)], parts, weighted, strict=True):
+        given = Weighted(part, of_rows.weights) if of_rows else part
+        sources[title] = (
+            None if part is None else as_source(f"{name}: {title}", given, skip, ImagesAndLabels(len(names)))
+        )
+    return LoadedSources(cast(Source, sources["train"]), sources["test"], names, validation=sources.get("validation"))
+
+
+def is_rows(data: Any) -> bool:
+    """Whether it is an object that makes rows, or a sequence of rows: tuples that begin with an image or numbers."""
+    if isinstance(data, tuple | list):
+        return bool(data) and all(isinstance(row, tuple) and row and not np.isscalar(row[0]) for row in data)
+    is_array = hasattr(data, "dtype") or isinstance(data, str | Mapping)
+    return not is_array and (hasattr(data, "__getitem__") or isinstance(data, Weighted) or is_stream(data))
+
+
+def _are_classes(value: Any) -> bool:
+    return value is None or isinstance(value, int) or (not is_rows(value) and all(isinstance(n, str) for n in value))
 
 
 class Pairs:
@@ -215,46 +235,47 @@ def _as_pairs(name: str, rows: Any, columns: Columns) -> Any:
     return Pairs(rows, images[0], labels[0])
 
 
-def _source(name: str, part: Any, classes: int, skip: bool, weighted: Weighted | None = None) -> Source:
-    if weighted:
-        return weighted.attach(name, _source(name, part, classes, skip))
-    if _is_arrays(part):
-        images = valid_images(name, part[0])
-        return ArraySource(images, valid_labels(name, part[1], len(images), classes))
-    if _takes_row_numbers(part):
-        return BatchedRows(name, part, skip, ImagesAndLabels(classes))
-    return MapStyle(name, part, skip, ImagesAndLabels(classes))
-
-
-def _is_arrays(part: Any) -> bool:
-    return isinstance(part, tuple) and len(part) == 2 and all(isinstance(array, np.ndarray) for array in part)
-
-
 def _takes_row_numbers(part: Any) -> bool:
     """Whether an object is a `Source`: it has a fingerprint, and returns arrays for an array of row numbers."""
     if not hasattr(part, "fingerprint"):
         return False
     try:
-        arrays = tuple(map(as_array, part[np.zeros(1, np.int64)]))
+        batch = part[np.zeros(1, np.int64)]
+        arrays = tuple(map(as_array, batch if isinstance(batch, tuple | list) else (batch,)))
     except Exception:  # of the user's code, which does not take an array
         return False
-    return len(arrays) == 2 and all(array.ndim and len(array) == 1 for array in arrays)
+    return all(array.ndim for array in arrays)
 
 
 def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
-    """The names of the classes, or their numbers."""
+    """The names of the classes, or their numbers; none where labels are numbers to predict."""
     known = getattr(train, "classes", None) if given is None else given
     if known is None:
-        targets = train[1] if _is_arrays(train) else getattr(train, "targets", None)
-        with contextlib.suppress(ValueError):  # of lists in lists
-            labels = as_array(targets)
-            known = None if targets is None else int(compact_labels(name, labels, labels.size, None).max()) + 1
+        labels = _labels(train)
+        if labels is not None and labels.dtype.kind == "f":
+            return ()
+        known = None if labels is None else int(compact_labels(name, labels, labels.size, None).max()) + 1
     if known is None or (isinstance(known, int) and not 0 < known <= MAX_CLASSES):
         problem = f"has {known} classes" if known is not None else "the number of classes is not known"
         raise UserError(f"{name}: {problem}", f"return (train, test, classes), with at most {MAX_CLASSES:,}")
     if isinstance(known, int):
         return tuple(map(str, range(known)))
     return names_or_numbers(name, tuple(map(str, known)), np.zeros(1, np.int64))
+
+
+def _labels(train: Any) -> np.ndarray | None:
+    """All labels, of arrays and of an attribute `targets`; or a few that are floats; else None."""
+    targets = getattr(train, "targets", None)
+    with contextlib.suppress(Exception):  # of lists in lists, and of the user's code
+        train = train.arrays if isinstance(train, ArraySource) else train
+        if targets is None and isinstance(train, tuple | list) and not is_rows(train):
+            targets = train[1]
+        if targets is None and not is_stream(train):
+            row = train[0]
+            first = as_array((tuple(row.values()) if isinstance(row, Mapping) else row)[1])
+            return first if first.dtype.kind == "f" and first.size == 1 else None
+        return None if targets is None else as_array(targets)
+    return None
 
 
 def _length(name: str, rows: Any) -> int:
@@ -276,17 +297,16 @@ def load_parts(
     validation, test: None where there is no such part. labels_at: which array has the classes, if one has. Raises
     UserError for rows of another kind, and for parts that would be there twice.
     """
-    if validation is not None and division.validation:
-        remedy = "leave it out, or give training and test rows only"
-        raise UserError(f"--split: {name} gives validation rows by itself", remedy, option="split")
     trained = as_source(f"{name}: the training rows", train, skip)
-    tested = None if test is None else as_source(f"{name}: the test rows", test, skip)
-    trained, tested, divided = division.of(name, trained, tested, labels_at=labels_at)
-    validated = divided if validation is None else as_source(f"{name}: the validation rows", validation, skip)
+    validated, tested = (
+        None if rows is None else as_source(f"{name}: the {part} rows", rows, skip)
+        for part, rows in (("validation", validation), ("test", test))
+    )
+    trained, tested, validated = division.of(name, trained, tested, labels_at=labels_at, validation=validated)
     return Dataset(name, trained, tested, (), validated)
 
 
-def as_source(where: str, rows: Any, skip: bool = False) -> Source:
+def as_source(where: str, rows: Any, skip: bool = False, checks: RowChecks = ANY_ROWS) -> Source:
     """A source of rows: arrays of equal length, or an object that makes rows.
 
     where: names the rows in messages. rows: arrays, or a tuple of them; or an object with `__len__` and `__getitem__`,
@@ -295,13 +315,13 @@ def as_source(where: str, rows: Any, skip: bool = False) -> Source:
     Raises UserError if it is none of these.
     """
     if weighted := Weighted.of(rows):
-        return weighted.attach(where, as_source(where, weighted.rows, skip))
+        return weighted.attach(where, as_source(where, weighted.rows, skip, checks))
     if isinstance(rows, ArraySource | RowReader | NoRows):  # from load_dataset
         return cast(Source, rows)
     rows = rows_of_loader(where, rows)
-    if not isinstance(rows, tuple | list | Mapping | str) and not hasattr(rows, "__array__"):
-        by_number = BatchedRows if hasattr(rows, "fingerprint") else MapStyle
-        return (StreamRows if is_stream(rows) else by_number)(where, rows, skip, RowChecks())
+    if is_rows(rows) or not (isinstance(rows, tuple | list | Mapping | str) or hasattr(rows, "__array__")):
+        by_number = BatchedRows if _takes_row_numbers(rows) else MapStyle
+        return (StreamRows if is_stream(rows) else by_number)(where, rows, skip, checks)
     if not isinstance(rows, tuple | list):
         rows = (rows,)
     arrays = [np.asarray(as_array(array), order="C") for array in rows]
@@ -313,7 +333,10 @@ def as_source(where: str, rows: Any, skip: bool = False) -> Source:
     if len(lengths) > 1 or 0 in lengths:
         counts = ", ".join(map(str, sorted(lengths)))
         raise UserError(f"{where} have arrays of length {counts}", "return arrays of the same length, at least 1")
-    return ArraySource(*(array if array.flags.writeable else array.copy() for array in arrays))
+    source = ArraySource(*(a if a.flags.writeable else a.copy() for a in checks.in_memory(where, tuple(arrays))))
+    if arrays[0].dtype == np.float64:
+        source.advice = (f"{where.rpartition(': ')[0]}: rows {checks.of_float64}",)
+    return source
 
 
 class NoRows:

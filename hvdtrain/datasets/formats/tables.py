@@ -202,9 +202,7 @@ class _Encoder:
     def _encoded(self, recipe: TableRecipe, source: ArraySource) -> ArraySource:
         rows, labels, *others = source.arrays
         matrix = recipe.matrix([self._values[column.name].take(rows) for column in recipe.inputs])
-        encoded = ArraySource(matrix, recipe.scaled_labels(labels), *others)
-        encoded.advice, encoded.weights = source.advice, source.weights
-        return encoded
+        return source.with_arrays(matrix, recipe.scaled_labels(labels), *others)
 
 
 def _joined(columns: list[Values]) -> Values:

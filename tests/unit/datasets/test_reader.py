@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from support.jobs import ROOT, running, wait_for
 from support.row_data import WRITERS, write_python
 
+from hvdtrain.datasets.images_and_labels import ImagesAndLabels
 from hvdtrain.datasets.reader import AHEAD, Reader
 from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.datasets.rows import ArraySource, CheckedRows, ImagesAndLabels, RowError
+from hvdtrain.datasets.rows import ArraySource, CheckedRows, RowError
 from hvdtrain.errors import TrainingError
 from hvdtrain.interfaces.reading import Dataset
 

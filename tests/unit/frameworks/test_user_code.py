@@ -84,6 +84,8 @@ def build(framework):
 
 ODD = with_labels(lambda kinds: np.append(kinds[:-1], 5))
 SHORT = with_labels(lambda kinds: kinds[:, None].astype(np.int32))
+WIDE = np.zeros((128, 4))
+WIDE_ROWS = r"fails on inputs \(64, 4\) .*float64.*let data\(\) return float32 rows, by .astype\(np.float32\)"
 LINE = r"losses\(\) failed in line (\d+) of test_user_code.py \(KeyError: 'price'\); correct the task"
 
 
@@ -97,6 +99,7 @@ LINE = r"losses\(\) failed in line (\d+) of test_user_code.py \(KeyError: 'price
         ("OddLabels", ODD, "the label of training row 127 is 5, but the model has 5 outputs; correct the labels"),
         ("ShortLabels", SHORT, r"no default loss: \(4, 5\) .*float32 and \(4, 1\) .*int32; give the task a method"),
         ("NoModel", {"model": None}, r"has no method model; give the task that method"),
+        ("Wide", {"data": lambda task: ((WIDE, WIDE), (WIDE, WIDE)), "inputs": 1}, WIDE_ROWS),
         ("OneInput", {"inputs": 1}, r"model\(\) returned a model that fails on inputs \(64, 4\) .*float32"),
     ],
 )

@@ -15,9 +15,10 @@ from support.errors import refused
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
 
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.datasets.images_and_labels import ImagesAndLabels
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.row_random import Draw, row_generators
-from hvdtrain.datasets.rows import CheckedRows, ImagesAndLabels, RowError, read_rows
+from hvdtrain.datasets.rows import CheckedRows, RowError, read_rows
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.rows import AugmentedRows

@@ -12,6 +12,7 @@ from support.row_data import CLASSES, rejected, write_python
 from hvdtrain.datasets.formats.image_files import read_image
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import RowError
+from hvdtrain.datasets.validation import advice
 from hvdtrain.errors import MissingPackage, UserError
 
 
@@ -41,7 +42,7 @@ def test_python_objects(tmp_path):
         ("(np.zeros((5, 4), np.uint8), 3)", "the label is 3, and the data has 3 classes, from 0 on"),
         ("(np.zeros((5, 5), np.uint8), 0)", "the image is uint8 of 1x5x5, the first one is uint8 of 1x5x4"),
         ("(np.zeros((5, 4), np.float32), 0)", "the image is float32 of 1x5x4, the first one is uint8"),
-        ("(np.zeros(4, np.uint8), 0)", "the image has shape (4,)"),
+        ("(np.zeros(4, np.uint8), 0)", "the image is float32 of 1x1x4, the first one is uint8 of 1x5x4"),
     ],
 )
 def test_row_of_a_python_object_that_is_unlike_the_others(tmp_path, item, text):
@@ -51,6 +52,69 @@ def test_row_of_a_python_object_that_is_unlike_the_others(tmp_path, item, text):
     code = f"\nclass Odd(MapStyle):\n    {method}\n"
     path.write_text(f"{path.read_text()}{code}\ndata = Odd('train'), MapStyle('test')\n")
     rejected(reference.replace("map_style", "data"), "train (row 3): ", text)
+
+
+OBJECTS = """
+import numpy as np
+import hvdtrain
+
+x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+z = x[:, 0] * 3
+class Tensor:
+    def __init__(self, array): self.numpy = lambda: array
+    def __array__(self, *given): return self.numpy()
+class Rows:
+    def __init__(self, *arrays): self.arrays = arrays
+    def __len__(self): return 20
+    def __getitem__(self, row):
+        if row >= 20: raise IndexError
+        return {"input": self.arrays[0][row], "label": self.arrays[1][row]}
+class Stream:
+    def __iter__(self): return zip(x[:20], y[:20])
+    def __len__(self): return 20
+def arrays(): return (x[:20], y[:20]), (x[20:], y[20:])
+def one(): return x, y
+def three(): return (x[:20], y[:20]), (x[20:30], y[20:30]), (x[30:], y[30:])
+def named(): return *three(), ["no", "yes"]
+def parts(): return dict(zip(("train", "validation", "test"), three()))
+def tensors(): return (Tensor(x[:20]), Tensor(y[:20])), (Tensor(x[20:]), Tensor(y[20:]))
+def lists(): return [[x[:20], y[:20]], [x[20:], y[20:]]]
+def pairs(): return list(zip(x[:20], y[:20])), list(zip(x[20:], y[20:])), 2
+def rows(): return Rows(x, y), Rows(x[20:], y[20:]), 2
+def stream(): return Stream(), Stream(), 2
+def numbers(): return (x[:20], z[:20]), (x[20:], z[20:])
+def rows_of_numbers(): return Rows(x, z), Rows(x[20:], z[20:])
+def loaded(): return hvdtrain.load_dataset("digits")
+def too_many(): return (x, x, y), (x, x, y)
+def nan(): return (np.where(x > 2, np.nan, x), y), (x, y)
+def two_numbers(): return (x, np.stack([z, z], 1)), (x, np.stack([z, z], 1))
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["arrays", "one", "three", "named", "parts", "tensors", "lists", "pairs", "rows", "stream"]
+)
+def test_all_that_a_task_takes(tmp_path, name):
+    (tmp_path / "mine.py").write_text(OBJECTS)
+    data = load_dataset(f"{tmp_path}/mine.py:{name}", split=0.5 if name == "one" else "", as_images=True)
+    inputs, labels = data.train[np.arange(10)]
+    assert (inputs.shape, inputs.dtype, labels.dtype) == ((10, 1, 1, 3), np.float32, np.int64)
+    assert data.classes == (("no", "yes") if name == "named" else ("0", "1"))
+    assert (data.validation is not None) == (name in ("three", "named", "parts"))
+    if name not in ("pairs", "rows", "stream"):
+        assert any("rows are float64, and become float32" in sentence for sentence in advice(data))
+
+
+def test_numbers_and_data_that_was_loaded(tmp_path):
+    (tmp_path / "mine.py").write_text(OBJECTS)
+    for name in ("numbers", "rows_of_numbers"):
+        data = load_dataset(f"{tmp_path}/mine.py:{name}", as_images=True)
+        assert data.classes == () and data.train[np.arange(3)][1].dtype == np.float32
+    assert load_dataset(f"{tmp_path}/mine.py:loaded").fingerprint == load_dataset("digits").fingerprint
+    rejected(f"{tmp_path}/mine.py:too_many", "train: rows have 3 array(s), and a network as data takes two; give two")
+    rejected(f"{tmp_path}/mine.py:nan", "has NaN or infinite numbers; correct it, or leave it out")
+    rejected(f"{tmp_path}/mine.py:two_numbers", "labels have shape (40, 2); give each row one number to predict")
+    rejected(f"{tmp_path}/mine.py:three", "gives validation rows by itself; leave it out", split="0.9/0.1")
 
 
 def test_targets_are_integers_and_those_of_other_rows_do_not_divide(tmp_path):
