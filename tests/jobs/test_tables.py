@@ -16,6 +16,7 @@ from support.stack import FASTEST, INSTALLED, REFERENCE
 CITIES, ROWS = ("Oslo", "Paris", "Rome"), 240
 PRICE = ("--data", "houses.csv", "--label", "price", "--model", "mlp", "--split", "0.8")
 FEW = ("--epochs", "6", "--batch-size", "32", "--log-every", "5", "--device", "cpu")
+PRICES = (*PRICE, "--columns", "size,city,sold,heated", "--score", "max:r2", *FEW)
 NEW = """sold;city;size;heated
 2020-02-01;Paris;100,5;true
 ;Paris;100,5;true
@@ -51,8 +52,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def runs(folder) -> dict[str, Path]:
     """A run that predicts prices, of each framework."""
-    options = (*PRICE, "--columns", "size,city,sold,heated", *FEW)
-    return {framework: train_here(folder, framework, *options, "--name", framework) for framework in INSTALLED}
+    return {framework: train_here(folder, framework, *PRICES, "--name", framework) for framework in INSTALLED}
 
 
 def predicted(folder: Path, run: Path, *files: str) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,7 +56,12 @@ class TableColumn:
     periods: tuple[float, ...] = ()
     """Of a date, in days."""
 
-    def encode(self, values: Values) -> list[np.ndarray]:
+    @property
+    def count(self) -> int:
+        """How many numbers it becomes."""
+        return len(self.categories) if self.kind == "category" else 1 + 2 * len(self.periods) + self.has_gaps
+
+    def encode(self, values: Values) -> Iterator[np.ndarray]:
         """The numbers that these values become, float64 or bool (n,) each."""
         if self.kind == "category":
             import pyarrow
@@ -64,13 +69,15 @@ class TableColumn:
 
             among = compute.SetLookupOptions(pyarrow.array(self.categories, "string"))
             codes = compute.call_function("index_in", [values], among).fill_null(-1).to_numpy()
-            return [codes == code for code in range(len(self.categories))]
+            yield from (codes == code for code in range(self.count))
+            return
         gaps = np.isnan(values)
-        arrays = [(np.where(gaps, self.fill, values) - self.shift) / self.scale]
+        yield (np.where(gaps, self.fill, values) - self.shift) / self.scale
         for period in self.periods:
-            angles = np.where(gaps, 0, 2 * math.pi * (values % period) / period)
-            arrays += [np.where(gaps, 0, np.sin(angles)), np.where(gaps, 0, np.cos(angles))]
-        return [*arrays, gaps] if self.has_gaps else arrays
+            angles = 2 * math.pi * (values % period) / period
+            yield from (np.where(gaps, 0, function(angles)) for function in (np.sin, np.cos))
+        if self.has_gaps:
+            yield gaps
 
     def scaled_by(self, values: Values) -> TableColumn:
         """It with the mean and the standard deviation of these values, NaN for missing ones; categories stay."""
@@ -105,7 +112,7 @@ class TableRecipe:
         """Labels as a network learns them."""
         if self.label.kind == "category":
             return labels
-        return self.label.encode(labels.astype(np.float64))[0].astype(np.float32)
+        return ((labels.astype(np.float64) - self.label.shift) / self.label.scale).astype(np.float32)
 
     @property
     def texts(self) -> list[str]:
@@ -122,15 +129,12 @@ class TableRecipe:
 
     def matrix(self, columns: Sequence[Values]) -> np.ndarray:
         """The inputs, float32 (n, numbers), of the values of each column."""
+        matrix = np.empty((len(columns[0]), sum(column.count for column in self.inputs)), np.float32)
+        arrays = (array for column, values in zip(self.inputs, columns, strict=True) for array in column.encode(values))
         with np.errstate(over="ignore"):
-            return np.stack(
-                [
-                    array.astype(np.float32)
-                    for column, values in zip(self.inputs, columns, strict=True)
-                    for array in column.encode(values)
-                ],
-                axis=1,
-            )
+            for position, array in enumerate(arrays):
+                matrix[:, position] = array
+        return matrix
 
 
 def recorded_recipe(path: Path, record: Mapping[str, Any]) -> TableRecipe | None:
@@ -155,7 +159,6 @@ def kind_of(kind: pyarrow.DataType) -> Kind | None:
     """What a column of this type holds; None for what does not become numbers."""
     import pyarrow.types as types
 
-    kind = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
         return "number"
     if types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind):

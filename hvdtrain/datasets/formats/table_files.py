@@ -53,7 +53,8 @@ class TableFile:
         return self._table.num_rows
 
     def column(self, name: str) -> pyarrow.ChunkedArray:
-        return self._table.column(name)
+        column = self._table.column(name)
+        return column.cast(column.type.value_type) if hasattr(column.type, "index_type") else column  # categories
 
     @property
     def indices(self) -> list[str]:
