@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, cast
 
 import numpy as np
@@ -200,7 +200,10 @@ def is_rows(data: Any) -> bool:
 
 
 def _are_classes(value: Any) -> bool:
-    return value is None or isinstance(value, int) or (not is_rows(value) and all(isinstance(n, str) for n in value))
+    """Whether it is a number of classes or their names, and not rows."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return all(isinstance(name, str | int | np.integer) for name in value)
+    return value is None or isinstance(value, int | range | Set | Mapping)
 
 
 class Pairs:

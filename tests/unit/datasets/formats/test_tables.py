@@ -237,6 +237,26 @@ def test_how_columns_become_numbers(tmp_path):
         assert load_dataset(str(tmp_path), scale=scale).train[np.arange(1)][0][0, :2].tolist() == expected
 
 
+def test_columns_of_a_parquet_file(tmp_path):
+    """Categories as pandas writes them, times, decimals, and what becomes no number; then a file with gaps alone."""
+    columns = {
+        "a": pyarrow.array([1, 2] * 4).dictionary_encode(),
+        "b": pyarrow.array(["x", None] * 4).dictionary_encode(),
+        "time": pyarrow.array([3600, 7200] * 4, pyarrow.time32("s")),
+        "part": pyarrow.array([1, 2] * 4, pyarrow.decimal128(5, 2)),
+        "list": [[1]] * 8,
+        "label": [0.5, 1] * 4,
+    }
+    data = load_dataset(str(write(tmp_path / "rows.parquet", columns)), split=0.5)
+    a, b, time, part = data.table["inputs"]
+    assert (a["kind"], b["categories"], part["kind"]) == ("number", ["", "x"], "number")
+    assert time["periods"] == [1.0] and 1 / 24 <= time["fill"] <= 2 / 24 and "ignores list" in data.train.advice[0]
+    (tmp_path / "gaps.csv").write_text("b,a,time,part\n,,,\n")
+    recipe = recorded_recipe(tmp_path, {"table": data.table})
+    row = recipe.encode(TableFile(tmp_path / "gaps.csv", recipe.texts))[0]
+    assert row.tolist() == pytest.approx([a["fill"], 1, 0, time["fill"], 0, 0, part["fill"]])
+
+
 def test_numbers_alone_stay_as_they_are(tmp_path):
     path = write(tmp_path / "rows.csv", {**NUMBERS, "label": LABELS})
     data = load_dataset(str(path), split=0.5, as_images=True)
