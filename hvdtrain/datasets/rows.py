@@ -117,6 +117,18 @@ class ArraySource:
         return digest.hexdigest()
 
 
+class NoRows:
+    """The test rows of a script that evaluates nothing."""
+
+    fingerprint = "no rows"
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        raise IndexError("there are no rows")
+
+
 def replace_bad(arrays: Arrays, bad: Collection[int], spare: Callable[[], Arrays]) -> None:
     """Write the first good row over each bad one. Its weight is 0, but 0 * NaN is NaN, which a model may make of zeros.
 

@@ -147,8 +147,7 @@ def failing_model(task: UserTask, inputs: Iterable[Any], error: Exception, messa
     if isinstance(error, BdbQuit):
         raise error
     shapes = _describe(inputs)
-    message = " ".join((message or str(error)).split())
-    problem = f"returned a model that fails on inputs {shapes} ({message:.300})"
+    problem = f"returned a model that fails on inputs {shapes} ({' '.join((message or str(error)).split()):.300})"
     remedy = "let it take the first array(s) of data()'s rows, and as many as a rank gets"
     if "float64" in shapes:
         remedy = "let data() return float32 rows, by .astype(np.float32)"

@@ -12,7 +12,8 @@ from hvdtrain.config.forms import Split
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.division import Division
-from hvdtrain.datasets.formats.python_objects import NoRows, load_parts
+from hvdtrain.datasets.formats.python_objects import load_parts
+from hvdtrain.datasets.rows import NoRows
 from hvdtrain.datasets.streams import stream_of
 from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.interfaces.reading import Dataset, Part

@@ -19,6 +19,7 @@ from hvdtrain.datasets.rows import (
     ArraySource,
     CheckedRows,
     LoadedSources,
+    NoRows,
     RowChecks,
     RowReader,
     Rows,
@@ -340,15 +341,3 @@ def as_source(where: str, rows: Any, skip: bool = False, checks: RowChecks = ANY
     if arrays[0].dtype == np.float64:
         source.advice = (f"{where.rpartition(': ')[0]}: rows {checks.of_float64}",)
     return source
-
-
-class NoRows:
-    """The test rows of a script that evaluates nothing."""
-
-    fingerprint = "no rows"
-
-    def __len__(self) -> int:
-        return 0
-
-    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        raise IndexError("there are no rows")

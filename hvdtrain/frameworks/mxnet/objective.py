@@ -104,8 +104,7 @@ def evaluate(network: ShapedNetwork, logits: mx.nd.NDArray, labels: np.ndarray) 
     """The evaluation of a network's outputs on any device."""
     losses = row_losses(mx.nd, network, logits, load_labels(labels, logits.context))
     if network.is_regression:
-        numbers = logits.astype(np.float32).asnumpy()[:, 0]  # bfloat16 is no type of NumPy's
-        return Evaluated(float(losses.sum().asscalar()), {}, numbers, losses.asnumpy())
+        return Evaluated(float(losses.sum().asscalar()), {}, logits.astype("float32").asnumpy()[:, 0], losses.asnumpy())
     predicted = logits.argmax(axis=1).asnumpy().astype(np.int64)
     right = float(np.count_nonzero(labels == predicted))
     return Evaluated(float(losses.sum().asscalar()), {"accuracy": right}, predicted, losses.asnumpy())
