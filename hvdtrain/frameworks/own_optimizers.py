@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -45,3 +47,12 @@ def with_kind(state: OptimizerState, optimizer: Any) -> OptimizerState:
 def is_of_kind(state: OptimizerState, optimizer: Any) -> bool:
     """Whether it is the state of an optimizer of the same class."""
     return KIND in state.arrays and state.arrays[KIND].tobytes() == type(optimizer).__name__.encode()
+
+
+def numbers_of(owner: Any) -> dict[str, float]:
+    """The finite numbers among an object's attributes."""
+    return {
+        name: int(value) if isinstance(value, numbers.Integral) else float(value)
+        for name, value in (vars(owner) if owner else {}).items()
+        if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    }

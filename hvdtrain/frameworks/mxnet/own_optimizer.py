@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
-import numbers
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +11,7 @@ from mxnet import gluon
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.mxnet.network import Parameters
+from hvdtrain.frameworks.own_optimizers import numbers_of
 from hvdtrain.interfaces.learner import Learner, OptimizerState
 from hvdtrain.tasks.user import UserTask
 
@@ -28,9 +27,10 @@ def task_optimizer(task: UserTask, parameters: Parameters) -> mx.optimizer.Optim
 
 def settings_of(trainer: gluon.Trainer) -> dict[str, Any]:
     """What its optimizer has besides arrays, for `Learner.settings`, and by what parameters multiply its rates."""
-    schedule = {f"lr_scheduler's {name}": number for name, number in _numbers(trainer.optimizer.lr_scheduler).items()}
+    # The rate, not the numbers of its lr_scheduler, which may count calls: rank 0 makes more of them, for its records.
+    rate = {"learning rate": trainer.learning_rate} if trainer.optimizer.lr_scheduler else {}
     factors = {name: [getattr(parameter, name) for parameter in trainer._params] for name in ("lr_mult", "wd_mult")}
-    return _numbers(trainer.optimizer) | schedule | factors
+    return numbers_of(trainer.optimizer) | rate | factors
 
 
 class OwnStates:
@@ -58,7 +58,7 @@ class OwnStates:
         optimizer = self._optimizer
         arrays = {name: array.asnumpy() for name, array in self._arrays(self._trainer._updaters[0])}
         counts = {name: optimizer._index_update_count.get(index, 0) for index, name in enumerate(self._names)}
-        extra: dict[str, Any] = {"optimizer": _numbers(optimizer), "schedule": _numbers(optimizer.lr_scheduler)}
+        extra: dict[str, Any] = {"optimizer": numbers_of(optimizer), "schedule": numbers_of(optimizer.lr_scheduler)}
         extra |= {"updates": counts, "length": self._learner.length}
         return OptimizerState(arrays, updates=optimizer.num_update, extra=extra)
 
@@ -105,19 +105,10 @@ def _leaves(state: Any, place: str) -> Iterator[tuple[str, mx.nd.NDArray]]:
         yield from itertools.chain.from_iterable(_leaves(part, f"{place}/{i}") for i, part in enumerate(state))
 
 
-def _numbers(owner: Any) -> dict[str, float]:
-    """The finite numbers among an object's attributes."""
-    return {
-        name: int(value) if isinstance(value, numbers.Integral) else float(value)
-        for name, value in (vars(owner) if owner else {}).items()
-        if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-    }
-
-
 def _check_numbers(owner: Any, kind: str, saved: dict[str, float]) -> None:
     """Raise ValueError unless an object can take these numbers, which may be None or infinite in a new one."""
     names = vars(owner) if owner else {}
-    if other := (_numbers(owner).keys() - saved.keys()) or (saved.keys() - names.keys()):
+    if other := (numbers_of(owner).keys() - saved.keys()) or (saved.keys() - names.keys()):
         raise ValueError(
             f"the {kind} is not of the same class as that in the checkpoint: one of them has no number "
             f"{min(other)}, which its __init__() should set"

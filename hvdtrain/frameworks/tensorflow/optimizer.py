@@ -10,6 +10,7 @@ import tensorflow as tf
 from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import scale_of_rows
+from hvdtrain.frameworks.own_optimizers import numbers_of
 from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.frameworks.tensorflow import keras_versions
 from hvdtrain.frameworks.tensorflow.keras_versions import FIRST_REPLICA
@@ -124,8 +125,9 @@ class KerasTaskOptimizer:
         return keras_versions.latest_learning_rate(self.keras)
 
     def settings(self) -> dict[str, Any]:
-        """For `Learner.settings`."""
-        return {"learning rate": self.learning_rate, **self.keras.get_config(), "updates": int(self.updates.numpy())}
+        """For `Learner.settings`. Not get_config(), which a user's own schedule need not have."""
+        public = {name: number for name, number in numbers_of(self.keras).items() if name[0] != "_"}
+        return {"learning rate": self.learning_rate, **public, "updates": int(self.updates.numpy())}
 
     def count(self, updates: int | tf.Tensor) -> None:
         del updates  # Keras' optimizers count by themselves

@@ -10,6 +10,7 @@ import inspect
 import itertools
 import json
 import math
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -86,10 +87,15 @@ def order_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Param
     return tuple(names[id(parameter)] for parameter in every if parameter.requires_grad)
 
 
+SETTINGS = (numbers.Real, str, tuple, list, torch.Tensor)
+"""Types whose text is the same on every rank, unlike that of a function, which has its address."""
+
+
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What it has besides tensors, for `Learner.settings`: of each group of parameters, where it has several."""
     groups, state = optimizer.param_groups, {**next(iter(optimizer.state.values()), {})}
-    values = {key: [_plain(group.get(key)) for group in groups] for key in groups[0] if key != "params"}
+    names = [name for name, value in groups[0].items() if name != "params" and isinstance(value, SETTINGS)]
+    values = {name: [_plain(group.get(name)) for group in groups] for name in names}
     single = {key: of_groups[0] if len(groups) == 1 else of_groups for key, of_groups in values.items()}
     return single | ({"updates": _plain(state["step"])} if "step" in state else {})
 

@@ -75,6 +75,18 @@ def test_an_optimizer_of_a_task_makes_the_updates(framework):
     assert not learner(framework, own(framework, adam)).accepts_state(trained.optimizer_state())
 
 
+def test_a_schedule_of_keras_needs_no_config():
+    import tensorflow as tf
+
+    class Falling(tf.keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.1 / (1 + tf.cast(step, tf.float32))
+
+    target = task("tensorflow", "Classifier", optimizer=lambda *_: tf.keras.optimizers.Adam(Falling(), beta_1=0.8))
+    settings = learner("tensorflow", target).settings()
+    assert (settings["learning rate"], settings["beta_1"], settings["updates"]) == (pytest.approx(0.1), 0.8, 0)
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_no_optimizer(framework):
     with pytest.raises(UserError, match=r"optimizer\(\) returned NoneType; return one .*Optimizer"):

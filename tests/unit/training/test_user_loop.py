@@ -271,7 +271,9 @@ def test_settings_of_an_optimizer_are_what_a_script_may_change(start):
     assert before["the optimizer's lr"] == "[0.5, 0.1]" and before["the optimizer's weight_decay"] == "[0.2, 0.2]"
     changed = {name for name, value in after.items() if value != before.get(name)}
     assert changed == {f"the optimizer's {name}" for name in ("lr", "steps of decay")}
-    assert settings_of(made(parts()[0], torch.optim.SGD, lr=torch.tensor(0.5))[1])["lr"] == 0.5
+    group = {"params": parts()[0].parameters(), "function": lambda rate: rate}
+    settings = settings_of(torch.optim.SGD([group], torch.tensor(0.5)))
+    assert settings["lr"] == 0.5 and "function" not in settings
 
 
 class Making(nn.Sequential):

@@ -308,6 +308,7 @@ def test_steps_of_a_script_itself_are_an_error(start, name, is_given, options):
 
 def test_settings_of_a_trainer_are_what_a_script_may_change(start):
     schedule = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.1)
+    schedule.calls = 0  # of which rank 0 may make more
     with start() as run:
         model, _ = run.setup(*parts(lr_scheduler=schedule, wd=0.3))
         before = run._learner.settings()
@@ -315,4 +316,4 @@ def test_settings_of_a_trainer_are_what_a_script_may_change(start):
             run.step(losses(model, batch))
         after = run._learner.settings()
     assert (before["wd"], before["lr_mult"], after["num_update"]) == (0.3, [1.0] * 4, 6)
-    assert after["lr_scheduler's base_lr"] < before["lr_scheduler's base_lr"]
+    assert after["learning rate"] < before["learning rate"] and not any("calls" in name for name in after)
