@@ -21,5 +21,5 @@ python=$(type -P "${BASE_PYTHON:-python3}" || type -P "python${BASE_PYTHON:-}") 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || die "needs Python 3.10 or later: set BASE_PYTHON"
 ensure_tool docs
 version=$("$tool/bin/python" -c 'import hvdtrain; print(hvdtrain.__version__)')
-"$tool/bin/sphinx-build" -q -W --keep-going -c docs -b html . "$folder/$version"
+"$tool/bin/python" -m sphinx -q -W --keep-going -c docs -b html . "$folder/$version"
 printf '==> %s\n' "$folder/$version/index.html"

@@ -52,6 +52,9 @@ def find(written: str, where: str) -> str:
     if name not in KINDS:
         if replacement := removed.TRAIN.get(f"--{key(name)}"):
             raise removed.error(f"{where}: --{key(name)}", replacement)
+        if job_options.split([f"--{key(name)}"])[0]:
+            reason = f"{where}: {written} is of a job, not of training"
+            raise UserError(reason, "give it to train or launch as an option")
         hint = did_you_mean(key(name), map(key, KINDS))
         raise UserError(f"{where}: training has no option {written!r}{hint}", "hvdtrain train --help all lists all")
     return name

@@ -56,6 +56,7 @@ INVALID = [
     ('groups = "x"', 'groups = "x" is not valid; give an integer or "auto"'),
     ('optimizer = "adm"', 'optimizer = "adm" is not valid (did you mean adam?); give one of "sgd", "adam", "adamw"'),
     ("bach-size = 3", "training has no option 'bach-size' (did you mean batch-size?)"),
+    ("ranks = 2", "ranks is of a job, not of training; give it to train or launch as an option"),
     ('config = "b.toml"', "training has no option 'config'"),
     ("batch-size = 1\nbatch_size = 2", "batch-size is there twice, with - and with _"),
     ("lr = 0.1 # \x00", "is not TOML in UTF-8 (Found invalid character '\\x00'"),
