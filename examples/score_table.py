@@ -1,20 +1,21 @@
 """Predict the rows of a CSV file by a network that was trained on a table and exported to ONNX, without hvdtrain.
 
 After `hvdtrain export RUN model.onnx`, `python examples/score_table.py model.onnx rows.csv` prints a line for each row.
-The metadata `table` of the model say what each column becomes (docs/data.md).
+The metadata `table` of the model say what each column becomes (docs/data.md). The file is UTF-8, and dates ISO 8601.
 """
 
 import csv
 import json
 import math
 import sys
-from datetime import datetime
+from datetime import datetime, timezone
 
 import numpy as np
 import onnxruntime
 
-MISSING = {"", "?", "NA"}
+MISSING = {"", "?", "-", ".", "NA", "N/A", "null", "NULL", "None", "NaN", "nan", "NaT"}
 TRUTH = {"true": 1.0, "false": 0.0}
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def value_of(column, text):
@@ -22,8 +23,9 @@ def value_of(column, text):
     if text in MISSING:
         return None
     if column["kind"] == "date":
-        return (datetime.fromisoformat(text) - datetime(1970, 1, 1)).total_seconds() / 86400
-    return TRUTH[text] if text in TRUTH else float(text)
+        moment = datetime.fromisoformat(text)
+        return (moment.replace(tzinfo=moment.tzinfo or timezone.utc) - EPOCH).total_seconds() / 86400
+    return TRUTH[text.lower()] if text.lower() in TRUTH else float(text.replace(",", "."))
 
 
 def numbers_of(column, text):
@@ -44,9 +46,11 @@ def main(model, rows):
     metadata = session.get_modelmeta().custom_metadata_map
     table, classes = json.loads(metadata["table"]), json.loads(metadata["classes"])
     with open(rows, newline="", encoding="utf-8-sig") as file:
+        delimiter = max(",;\t|", key=file.readline().count)
+        file.seek(0)
         matrix = [
             [number for column in table["inputs"] for number in numbers_of(column, row[column["name"]])]
-            for row in csv.DictReader(file)
+            for row in csv.DictReader(file, delimiter=delimiter)
         ]
     inputs = np.array(matrix, np.float32)[:, np.newaxis, np.newaxis]
     for outputs in session.run(["logits"], {"images": inputs})[0]:

@@ -21,6 +21,8 @@ from hvdtrain.system.text import did_you_mean, printable
 
 PIECE = 256
 """Rows that are read at once where only reading tells their classes."""
+MAX_WEIGHT = 1e100
+"""Of a row: the sum of a batch stays finite, also times weights of classes."""
 
 
 class Weighted:
@@ -53,9 +55,10 @@ def valid_weights(where: str, weights: Any, rows: int) -> np.ndarray:
         given = f"{array.dtype} of shape {array.shape}"
         raise UserError(f"{where}: the weights are {given}, for {rows} row(s)", f"give a number for each, ({rows},)")
     array = array.astype(np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+    wrong = np.flatnonzero(~((array >= 0) & (array <= MAX_WEIGHT)))
     if len(wrong):
-        raise UserError(f"{where}: the weight of row {wrong[0]} is {array[wrong[0]]:g}", "give finite ones, 0 or more")
+        reason = f"{where}: the weight of row {wrong[0]} is {array[wrong[0]]:g}"
+        raise UserError(reason, f"give numbers from 0 to {MAX_WEIGHT:g}")
     return array
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ MAX_CATEGORIES = 1000
 """Of a column; the most frequent ones. The others are no category, as are texts that no training row has."""
 MIN_NAMES = 20
 """A column of more different texts, for over half of the rows, has names or numbers of the rows."""
+DIGITS = re.compile(r"[\W\d]*\d[\W\d]*")
+"""Texts that may have been meant as a number, a date or a time."""
 MICROSECONDS = 86_400e6
 """In a day."""
 WEEK, YEAR, DAY = 7.0, 365.2425, 1.0
@@ -115,6 +118,16 @@ class TableRecipe:
         return ((labels.astype(np.float64) - self.label.shift) / self.label.scale).astype(np.float32)
 
     @property
+    def of_digits(self) -> list[str]:
+        """The columns of categories most of which are numbers, dates or the like, of more than a few."""
+        all_texts = {column.name: [text for text in column.categories if text] for column in self.inputs}
+        return [
+            name
+            for name, texts in all_texts.items()
+            if len(texts) > MIN_NAMES and len(list(filter(DIGITS.fullmatch, texts))) > len(texts) // 2
+        ]
+
+    @property
     def texts(self) -> list[str]:
         """The columns that are read as text."""
         return [column.name for column in self.inputs if column.kind == "category"]
@@ -177,6 +190,8 @@ def values_of(table: TableFile, name: str, kind: Kind) -> Values:
             return pyarrow.chunked_array([compute.fill_null(compute.cast(column, "string"), "")]).combine_chunks()
         if kind == "number":
             return _floats(compute.cast(column, "double", safe=False))  # of large integers, rounded
+        if kind_of(column.type) == "number":  # which a cast would take for microseconds
+            raise pyarrow.ArrowTypeError("numbers have no unit of time")
         ticks = pyarrow.time64("us") if pyarrow.types.is_time(column.type) else pyarrow.timestamp("us")
         return _floats(compute.cast(compute.cast(column, ticks, safe=False), "int64")) / MICROSECONDS
     except pyarrow.ArrowException as error:
@@ -197,6 +212,11 @@ def lacking(values: Values) -> np.ndarray:
     return compute.call_function("binary_length", [values]).to_numpy() == 0
 
 
+def are_names(different: int, rows: int) -> bool:
+    """Whether so many different texts of so many rows are names or numbers of the rows."""
+    return different > MIN_NAMES and rows < 2 * different
+
+
 def fit(name: str, kind: Kind, values: Values, is_chosen: bool) -> TableColumn | None:
     """How a column with these values in the training rows becomes numbers, which are not scaled.
 
@@ -204,7 +224,7 @@ def fit(name: str, kind: Kind, values: Values, is_chosen: bool) -> TableColumn |
     """
     if kind == "category":
         counts = {entry["values"].as_py(): entry["counts"].as_py() for entry in values.value_counts()}
-        if not is_chosen and len(counts) > MIN_NAMES and len(values) < 2 * len(counts):
+        if not is_chosen and are_names(len(counts), len(values)):
             return None
         frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MAX_CATEGORIES]
         return TableColumn(name, kind, tuple(sorted(frequent)))

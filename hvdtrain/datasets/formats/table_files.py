@@ -21,8 +21,8 @@ ARROW_FILES = (b"ARROW1", b"FEA1")
 """How files of Arrow and Feather begin; a stream of Arrow has no such mark."""
 MISSING = ("?", "-", ".", "None", "<NA>", "NaT")
 """What stands for a missing number or date in a CSV file besides what pyarrow knows (empty, NA, null, NaN ...)."""
-DATES = ("%m/%d/%Y", "%d.%m.%Y", "%Y/%m/%d")
-"""Forms of dates in a CSV file besides ISO 8601."""
+DATES = ("%m/%d/%y", "%d.%m.%y", "%m/%d/%Y", "%d.%m.%Y", "%Y/%m/%d")
+"""Forms of dates in a CSV file besides ISO 8601. %Y would also take two digits, as a year of the Romans."""
 SAMPLE = 1 << 16
 """Bytes at the beginning of a CSV file by which its form is recognized."""
 

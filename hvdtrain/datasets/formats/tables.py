@@ -15,6 +15,7 @@ from hvdtrain.datasets.formats.table_columns import (
     TableColumn,
     TableRecipe,
     Values,
+    are_names,
     fit,
     kind_of,
     lacking,
@@ -67,13 +68,14 @@ def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -
 
     name: of the data in messages. skip: leave out rows that lack a value. The first array of a row is its number, until
     `LoadedSources.encode` makes float32 (n, numbers) of it, as its training rows decide. A label to predict as a
-    number is float32 (n,), and there are no classes then. Raises UserError for tables that cannot be read or do not
-    have such columns.
+    number is float64 (n,), then float32, and there are no classes. Raises UserError for tables that cannot be read or
+    do not have such columns.
     """
     first = TableFile(paths[0])
     label = _label(first, chosen)
     kinds = _inputs(first, chosen, label)
-    texts = [name for name, kind in kinds.items() if kind == "category"]
+    read_as = {**kinds, label: kind_of(first.column(label).type)}
+    texts = [name for name, kind in read_as.items() if kind == "category"]
     parts = [_Part(table, label, kinds, skip) for table in (first, *(TableFile(path, texts) for path in paths[1:]))]
     labels, classes = _labels(parts, label, chosen.target)
     starts = [0, len(parts[0].rows)]
@@ -152,8 +154,8 @@ class _Part:
         if name is None:
             return None
         self.table.require(name)
-        cells = self.table.column(name).to_numpy()[self.rows]
-        return valid_weights(f"{self.table.path}: column {printable(name)}", cells, len(cells))
+        cells = values_of(self.table, name, "number")
+        return valid_weights(f"{self.table.path}: column {printable(name)}", cells, len(cells))[self.rows]
 
     def advice(self, is_default: bool, weight: str | None) -> tuple[str, ...]:
         """What a user may not expect of the columns and rows that are used. weight: the column of weights."""
@@ -192,6 +194,11 @@ class _Encoder:
         if names := [name for name, column in fitted.items() if not column]:
             reason = f"ignores {shown(names)}, as over half of the rows have a text of their own there"
             train.advice += (f"{reason}; --columns chooses others",)
+        if names := recipe.of_digits:
+            train.advice += (
+                f"takes {shown(names)} as categories, of which most look like numbers or dates: if they are, correct "
+                "the others, and write dates as 2024-12-31 and numbers as 1234.5",
+            )
         if not recipe.inputs:
             raise UserError(train.advice[-1].partition(";")[0], "add columns of numbers, dates or categories")
         scale, is_plain = self._chosen.scale, self._label.kind == "category" and recipe.is_plain
@@ -217,7 +224,7 @@ def _joined(columns: list[Values]) -> Values:
 def _labels(parts: list[_Part], label: str, target: Target) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """The labels of the rows of each table, and the classes: the values that occur in the first, in their order.
 
-    Labels to predict as numbers are float32, and there are no classes then.
+    Labels to predict as numbers are float64, and there are no classes then.
     """
     values = [part.labels() for part in parts]
     kinds = [kind_of(part.table.column(label).type) for part in parts]
@@ -229,12 +236,16 @@ def _labels(parts: list[_Part], label: str, target: Target) -> tuple[list[np.nda
     if "category" not in kinds and (target == "regression" or bool not in types):
         numbers = [cells.astype(np.float64) for cells in values]
         if target == "regression" or (target == "auto" and _are_numbers(parts[0], label, numbers)):
-            return [part.astype(np.float32) for part in numbers], ()
+            return numbers, ()
         if types != {int} and not any((part % 1).any() for part in numbers):
             values = [part.astype(np.int64).astype(object) for part in numbers]
     elif target == "regression":
         reason = f"--target regression: the labels in column {printable(label)} are no numbers"
         raise UserError(reason, "give --label a column of numbers")
+    elif target == "auto" and are_names(len(set(values[0])), len(values[0])):
+        reason = f"{parts[0].table.path}: over half of the rows have a text of their own in column {printable(label)}"
+        remedy = "give --label another column, write numbers as 1234.5, or take it with --target classes"
+        raise UserError(f"{reason}, such as {printable(values[0][0])}", remedy)
     return _classes(parts, label, values)
 
 

@@ -106,6 +106,7 @@ def test_weights_follow_their_rows_and_belong_to_the_data(tmp_path):
         (["a"] * 10, "the weights are <U1"),
         (np.arange(10) - 4, "the weight of row 0 is -4"),
         (np.full(10, np.nan), "the weight of row 0 is nan"),
+        (np.full(10, 1e308), "the weight of row 0 is 1e+308"),
     ],
 )
 def test_weights_that_are_none(weights, text):

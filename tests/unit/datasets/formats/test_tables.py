@@ -1,5 +1,6 @@
 """Tables of numbers, whole and with whatever may be wrong with them."""
 
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,8 @@ def test_a_column_has_the_weights_of_rows(tmp_path):
     assert sorted([*data.train.weights, *data.test.weights]) == [*range(1, ROWS + 1)]
     assert load_dataset(str(path), split=0.5, columns=[*NUMBERS]).fingerprint != data.fingerprint
     refused(lambda: load_dataset(str(path), split=0.5, weight="v"), f"{path}: has no column v")
+    write(other := tmp_path / "rows.parquet", {**columns, "w": [Decimal(row) for row in range(ROWS)]})
+    assert load_dataset(str(other), split=0.5, weight="w").train.weights.sum() > 0
     write(path, {**columns, "w": -np.arange(ROWS)})
     refused(lambda: load_dataset(str(path), split=0.5, weight="w"), f"{path}: column w: the weight of row 1 is -1")
     refused(lambda: load_dataset("digits", weight="w"), "--weight-column: digits has no columns")
@@ -280,6 +283,39 @@ def test_labels_of_text_are_no_numbers(tmp_path):
     rejected(path, "--target regression: the labels in column label are no numbers", split=0.5, target="regression")
     rejected("digits", "--target: digits has no columns; leave it out", target="regression")
     rejected("digits", "--scale: digits has no columns; leave it out", scale="none")
+
+
+def test_texts_of_digits_are_no_silent_categories(tmp_path):
+    """Numbers with thousands separators, and numbers of which a cell is a word."""
+    priced = write(tmp_path / "rows.csv", {**NUMBERS, "label": [f"1,{row + 100}.50" for row in range(ROWS)]})
+    assert len(load_dataset(str(priced), split=0.5).classes) == ROWS  # few rows
+    ages = [str(row % 30) for row in range(99)]
+    write(tmp_path / "rows.csv", {"age": [*ages, "old"], "label": [f"${row},000" for row in range(100)]})
+    rejected(priced, "over half of the rows have a text of their own in column label, such as $0,000", split=0.5)
+    write(tmp_path / "rows.csv", {"age": [*ages, "old"], "label": ["a", "b"] * 50})
+    (told,) = load_dataset(str(priced), split=0.9).train.advice
+    assert told.startswith("takes age as categories, of which most look like numbers or dates")
+
+
+def test_large_labels_keep_their_fractions(tmp_path):
+    path = write(tmp_path / "rows.csv", {"a": np.arange(ROWS), "y": 1.6e9 + np.arange(ROWS) / 2})
+    labels = load_dataset(str(path), split=0.5, as_images=True).train.arrays[1]
+    assert labels.dtype == np.float32 and len(np.unique(labels)) == ROWS // 2
+
+
+def test_years_of_two_digits_and_labels_that_a_part_has_as_numbers(tmp_path):
+    (tmp_path / "train.csv").write_text("sold;label\n31.12.69;a\n1.1.1970;5\n2.1.70;a\n")
+    (tmp_path / "test.csv").write_text("sold;label\n1/3/70;5\n")
+    data = load_dataset(str(tmp_path), scale="none")
+    assert data.train.arrays[0][:, 0].tolist() == [-1, 0, 1] and data.test.arrays[0][0, 0] == 2
+    assert data.test.arrays[1] == 0
+
+
+def test_numbers_are_no_dates(tmp_path):
+    path = write(tmp_path / "rows.csv", {"sold": ["2024-01-05", "2024-01-06"] * 5, "label": ["a", "b"] * 5})
+    recipe = recorded_recipe(path, {"table": load_dataset(str(path), split=0.5).table})
+    write(path, {"sold": [20240105]})
+    refused(lambda: recipe.encode(TableFile(path, recipe.texts)), "column sold holds int64, and no dates")
 
 
 def test_the_index_of_pandas_in_parquet_is_no_input(tmp_path):
