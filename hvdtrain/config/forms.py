@@ -143,6 +143,8 @@ class Schedule:
 
 BALANCED = "balanced"
 """The value of --class-weights, and of --sample, by which all classes count the same."""
+MAX_WEIGHT = 1e100
+"""Of a class, and of a row: sums of their products are finite."""
 CLASS_WEIGHT = re.compile(r"(.+?)=([^=,]+)(?:,|$)", re.DOTALL)
 
 
@@ -159,8 +161,8 @@ def parse_class_weights(text: str) -> dict[str, float]:
             weights[name] = from_text(number, float)
         except ValueError:
             raise ValueError(f"the weight of {name:.80}, {number!r:.80}, is no number") from None
-        if weights[name] < 0:
-            raise ValueError(f"the weight of {name:.80} is below 0")
+        if not 0 <= weights[name] <= MAX_WEIGHT:
+            raise ValueError(f"the weight of {name:.80} is not from 0 to {MAX_WEIGHT:g}")
     if len(weights) < len(given):
         raise ValueError("names a class twice")
     return weights

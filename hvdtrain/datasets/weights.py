@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.config.forms import BALANCED, parse_class_weights
+from hvdtrain.config.forms import BALANCED, MAX_WEIGHT, parse_class_weights
 from hvdtrain.config.options import Config
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.division import labels_of, unaugmented
@@ -21,8 +21,6 @@ from hvdtrain.system.text import did_you_mean, printable
 
 PIECE = 256
 """Rows that are read at once where only reading tells their classes."""
-MAX_WEIGHT = 1e100
-"""Of a row: the sum of a batch stays finite, also times weights of classes."""
 
 
 class Weighted:

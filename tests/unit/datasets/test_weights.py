@@ -118,7 +118,8 @@ def test_weights_that_are_none(weights, text):
     [
         ("cow=2", "--class-weights cow=2: there is no class cow; the classes are ape, bee, cat"),
         ("bees=2", "there is no class bees (did you mean bee?)"),
-        ("bee=-1", "the weight of bee is below 0"),
+        ("bee=-1", "the weight of bee is not from 0 to 1e+100"),
+        ("bee=1e308", "the weight of bee is not from 0 to 1e+100"),
         ("bee=x", "the weight of bee, 'x', is no number"),
         ("bee=nan", "the weight of bee, 'nan', is no number"),
         ("bee=1,bee=2", "names a class twice"),
