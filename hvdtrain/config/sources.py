@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,7 +111,8 @@ def recorded(path: Path) -> Config:
 
 def run_folder(path: Path) -> Path:
     """The folder of the run at `path`, which is that folder or a checkpoint in it."""
-    return run_of_best(path) or (path if os.path.isfile(path / "config.json") else path.parent.parent)
+    folder = path.absolute().parent
+    return run_of_best(path) or (folder.parent if folder.name == "checkpoints" else path)
 
 
 def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ torch       --groups 0                                --groups 0: must be above 
 torch       --groups 9                                --groups 9: lenet has 8 gradients; give at most 8, or auto
 torch       --framework mxnet                         use python -m hvdtrain.mxnet_lenet
 torch       --recipe cake                             cake
-torch       --resume nowhere                          --resume nowhere: no valid config.json
+torch       --resume nowhere                          --resume nowhere: no such folder
 torch       --data no-such-data                       no-such-data
 torch       --model cifar_lenet                       takes images of 3x32x32, but the data's are 1x28x28
 mxnet       --precision fp16                          --precision fp16 with --framework mxnet: MXNet 1.9 has no fp16
