@@ -151,7 +151,7 @@ def test_a_failure_of_the_users_code_shows_its_frames_once(tmp_path, place, rank
     (tmp_path / "loop.py").write_text(FAILING_LOOP)
     options = ["--batch-size", "8", "--name", "run", "--device", "cpu", "--epochs", "1"]
     options += ["--strategy", "ring" if ranks > 1 else "single"]
-    settings = {"first losses": ["after=1"], "losses": ["after=6"], "rows": ["after=999", "bad_row=50"], "loop": []}
+    settings = {"first losses": ["after=1"], "losses": ["after=14"], "rows": ["after=999", "bad_row=50"], "loop": []}
     options += [word for setting in settings.get(place, ["after=999"]) for word in ("--arg", setting)]
     options += ["--workers", "1"] if place == "rows" else []
     program = ["loop.py"] if place == "loop" else ["-m", "hvdtrain", "train", "mine.py:Task"]
