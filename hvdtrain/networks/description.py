@@ -63,7 +63,7 @@ class Network:
         if self.input_shape and input_shape != self.input_shape:
             raise UserError(
                 f"--model {model}: takes images of {text(self.input_shape)}, but the data's are {text(input_shape)}",
-                "choose another network, or resize the images",
+                "choose another network, such as --model mlp, or resize the images",
             )
         outputs = classes or 1
         layers, output = _Shaping(model, outputs).layers(self.layers, input_shape)

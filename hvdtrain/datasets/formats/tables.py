@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -35,6 +35,8 @@ INDEX = re.compile(r"(Unnamed: 0(\.\d+)?)?|__index_level_\d+__")
 """Columns that pandas writes for the numbers of the rows, also several times, which are no input."""
 MANY_LABELS, ROWS_OF_CLASS = 100, 4
 """More different integers than this, each for fewer rows on average, are numbers to predict, and no classes."""
+MAX_PLAIN = 100
+"""Numbers above this are told if they are not scaled: networks often do not learn from them."""
 Target = Literal["auto", "classes", "regression"]
 Scale = Literal["auto", "none", "standard"]
 
@@ -194,22 +196,33 @@ class _Encoder:
         if names := [name for name, column in fitted.items() if not column]:
             reason = f"ignores {shown(names)}, as over half of the rows have a text of their own there"
             train.advice += (f"{reason}; --columns chooses others",)
-        if names := recipe.of_digits:
-            train.advice += (
-                f"takes {shown(names)} as categories, of which most look like numbers or dates: if they are, correct "
-                "the others, and write dates as 2024-12-31 and numbers as 1234.5",
-            )
         if not recipe.inputs:
             raise UserError(train.advice[-1].partition(";")[0], "add columns of numbers, dates or categories")
         scale, is_plain = self._chosen.scale, self._label.kind == "category" and recipe.is_plain
         if scale == "standard" or (scale == "auto" and scales and not is_plain):
             recipe = recipe.scaled_by(known, train.arrays[1])
+        plain = recipe.inputs if scale == "auto" and scales and is_plain else ()
+        train.advice += tuple(_doubts(recipe, {column.name: known[column.name] for column in plain}))
         return [source and self._encoded(recipe, cast(ArraySource, source)) for source in sources], recipe.record()
 
     def _encoded(self, recipe: TableRecipe, source: ArraySource) -> ArraySource:
         rows, labels, *others = source.arrays
         matrix = recipe.matrix([self._values[column.name].take(rows) for column in recipe.inputs])
         return source.with_arrays(matrix, recipe.scaled_labels(labels), *others)
+
+
+def _doubts(recipe: TableRecipe, used_plain: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """What a user may not have meant. used_plain: the numbers that are not scaled, unless the user has said so."""
+    if names := recipe.of_digits:
+        yield (
+            f"takes {shown(names)} as categories, of which most look like numbers or dates: if they are, correct the "
+            "others, and write dates as 2024-12-31 and numbers as 1234.5"
+        )
+    if names := [name for name, numbers in used_plain.items() if np.abs(numbers).max() > MAX_PLAIN]:
+        yield (
+            f"takes {shown(names)} with numbers above {MAX_PLAIN} as they are: give --scale standard if it does not "
+            "learn, and --scale none if this is meant"
+        )
 
 
 def _joined(columns: list[Values]) -> Values:

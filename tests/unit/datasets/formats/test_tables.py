@@ -266,6 +266,12 @@ def test_numbers_alone_stay_as_they_are(tmp_path):
     assert set(data.train.arrays[0].ravel()) <= {*map(np.float32, np.concatenate([*NUMBERS.values()]))}
     scaled = load_dataset(str(path), split=0.5, as_images=True, scale="standard").train.arrays[0]
     assert scaled.reshape(-1, 2).std(0) == pytest.approx(1)
+    assert not data.train.advice
+    names = [f"row {row}" for row in range(60)]
+    write(path, {"name": names, "age": np.arange(60), "income": np.arange(60) * 1000, "label": LABELS * 3})
+    (*_, told) = load_dataset(str(path), split=0.5, as_images=True).train.advice
+    assert told.startswith("takes income with numbers above 100 as they are: give --scale standard")
+    assert len(load_dataset(str(path), split=0.5, as_images=True, scale="none").train.advice) == 1
 
 
 @pytest.mark.parametrize(("target", "count", "classes"), [("auto", 150, 0), ("classes", 150, 150), ("auto", 100, 100)])
