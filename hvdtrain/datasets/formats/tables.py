@@ -78,13 +78,14 @@ def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -
     kinds = _inputs(first, chosen, label)
     read_as = {**kinds, label: kind_of(first.column(label).type)}
     texts = [name for name, kind in read_as.items() if kind == "category"]
-    parts = [_Part(table, label, kinds, skip) for table in (first, *(TableFile(path, texts) for path in paths[1:]))]
+    tables = (first, *(TableFile(path, texts) for path in paths[1:]))
+    parts = [_Part(table, label, kinds, skip, chosen.weight) for table in tables]
     labels, classes = _labels(parts, label, chosen.target)
     starts = [0, len(parts[0].rows)]
     sources = []
     for part, start, numbered in zip(parts, starts, labels, strict=False):
         sources.append(source := ArraySource(start + np.arange(len(part.rows)), numbered))
-        source.advice, source.weights = part.advice(not chosen.inputs, chosen.weight), part.weights(chosen.weight)
+        source.advice, source.weights = part.advice(not chosen.inputs), part.weights()
     encoder = _Encoder(parts, TableColumn(label, "category" if classes else "number"), chosen)
     return LoadedSources(sources[0], sources[1] if len(sources) == 2 else None, classes, encoder.encode)
 
@@ -124,13 +125,16 @@ def _inputs(table: TableFile, chosen: Columns, label: str) -> dict[str, Kind]:
 class _Part:
     """A table, and the rows of it that are used. Raises UserError where a value is missing that must be there."""
 
-    def __init__(self, table: TableFile, label: str, kinds: Mapping[str, Kind], skip: bool) -> None:
+    def __init__(self, table: TableFile, label: str, kinds: Mapping[str, Kind], skip: bool, weight: str | None) -> None:
         table.require(label, *kinds)
-        self.table, self.kinds, self._label = table, kinds, label
+        self.table, self.kinds, self._label, self._weight = table, kinds, label, weight
         self.notes: list[str] = []
         values = {name: values_of(table, name, kind) for name, kind in kinds.items()}
         gaps = {name: lacking(column) for name, column in values.items()}
         wrong = {name: _infinite(column) for name, column in values.items() if isinstance(column, np.ndarray)}
+        if weight is not None:
+            table.require(weight)
+            gaps[weight] = lacking(values_of(table, weight, "number"))
         wrong[label] = np.array([not _has_value(cell) for cell in table.column(label).to_pylist()])
         is_bad = np.any([*wrong.values(), *(gaps.values() if skip else ())], axis=0)
         if is_bad.any() and not skip:
@@ -151,18 +155,17 @@ class _Part:
         """The cells of the label, of any type."""
         return np.array(self.table.column(self._label).to_pylist(), object)[self.rows]
 
-    def weights(self, name: str | None) -> np.ndarray | None:
-        """Those of the rows, float64 (n,), which the column of this name has; None without a name."""
-        if name is None:
+    def weights(self) -> np.ndarray | None:
+        """Those of the rows, float64 (n,), if a column has them."""
+        if self._weight is None:
             return None
-        self.table.require(name)
-        cells = values_of(self.table, name, "number")
-        return valid_weights(f"{self.table.path}: column {printable(name)}", cells, len(cells))[self.rows]
+        weights = values_of(self.table, self._weight, "number")[self.rows]
+        return valid_weights(f"{self.table.path}: column {printable(self._weight)}", weights, len(weights))
 
-    def advice(self, is_default: bool, weight: str | None) -> tuple[str, ...]:
-        """What a user may not expect of the columns and rows that are used. weight: the column of weights."""
+    def advice(self, is_default: bool) -> tuple[str, ...]:
+        """What a user may not expect of the columns and rows that are used."""
         where, sentences = self.table.path, [*self.notes]
-        ignored = [name for name in self.table.names if name not in (*self.kinds, self._label, weight)]
+        ignored = [name for name in self.table.names if name not in (*self.kinds, self._label, self._weight)]
         if ignored and is_default:
             sentences.append(f"{where}: ignores {shown(ignored)}, no numbers or index; --columns chooses others")
         if len(self.rows) < len(self.table):

@@ -92,6 +92,11 @@ def test_a_column_has_the_weights_of_rows(tmp_path):
     refused(lambda: load_dataset(str(path), split=0.5, weight="v"), f"{path}: has no column v")
     write(other := tmp_path / "rows.parquet", {**columns, "w": [Decimal(row) for row in range(ROWS)]})
     assert load_dataset(str(other), split=0.5, weight="w").train.weights.sum() > 0
+    write(other, {**columns, "w": [None, *range(1, ROWS)]})
+    refused(lambda: load_dataset(str(other), split=0.5, weight="w"), "column w: the weight of row 0 is nan")
+    assert (
+        "leaves out 1 of 20 rows" in load_dataset(str(other), split=0.5, weight="w", skip_bad_rows=True).train.advice[0]
+    )
     write(path, {**columns, "w": -np.arange(ROWS)})
     refused(lambda: load_dataset(str(path), split=0.5, weight="w"), f"{path}: column w: the weight of row 1 is -1")
     refused(lambda: load_dataset("digits", weight="w"), "--weight-column: digits has no columns")
