@@ -43,7 +43,10 @@ def main(argv: list[str] | None = None, **given: str) -> None:
     argv = ["train"] * bool(given) + sys.argv[1:] if argv is None else argv
     command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if command in COMMANDS:
-        importlib.import_module(f"hvdtrain.{COMMANDS[command]}").main(argv=rest, **given)
+        module = importlib.import_module(f"hvdtrain.{COMMANDS[command]}")
+        if command == "train" and module.starts_ranks(rest):
+            importlib.import_module(f"hvdtrain.{COMMANDS['launch']}").train(rest, **given)
+        module.main(argv=rest, **given)
     elif command in ("-h", "--help"):
         print(USAGE, end="")
     elif command == "--version":

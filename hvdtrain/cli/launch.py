@@ -10,9 +10,11 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from hvdtrain.cli.launch_options import parse
+from hvdtrain.cli.launch_options import of_training, parse
 from hvdtrain.cli.launch_options import parser as parser
+from hvdtrain.config.job_options import split
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import sbatch
 from hvdtrain.jobs.hosts import Host, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
@@ -24,6 +26,9 @@ from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import unique_name
 
+if TYPE_CHECKING:
+    from hvdtrain.config.options import Framework
+
 
 @exit_status()
 def main(argv: list[str]) -> None:
@@ -31,6 +36,15 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # paths of any bytes
     sys.exit((batch if options.launcher == "sbatch" else launch)(options))
+
+
+@exit_status()
+def train(argv: list[str], framework: Framework | None = None, program: str = "python -m hvdtrain train") -> None:
+    """Train in ranks that it starts; exits with the exit status of their job. Arguments as in `cli.train`."""
+    from hvdtrain.training.process import read_options  # it imports the options of training
+
+    read_options(framework, program, split(argv)[1])  # an error, or a text to print, needs no ranks
+    main(of_training(argv, [sys.executable, *program.split()[1:]]))
 
 
 def batch(options: argparse.Namespace) -> int:

@@ -12,7 +12,6 @@ from hvdtrain.config.sources import training_parser
 from hvdtrain.doctor import examine_host
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info, stacks
-from hvdtrain.system.command import exit_status
 from hvdtrain.training.process import Ending, end, ending_process, prepare_host, read_options
 
 PROGRAM = "python -m hvdtrain train"
@@ -31,32 +30,22 @@ def main(
 
     framework: the only one that this entry point accepts. program: what --help calls it.
     """
-    argv = sys.argv[1:] if argv is None else argv
-    if split(argv)[0] and not _is_rank():
-        return _launch(framework, program, argv)
     with ending_process() as ending:
-        _train(ending, framework, program, argv)
+        _train(ending, framework, program, sys.argv[1:] if argv is None else argv)
     from hvdtrain.runs.trackers.tracking import hanging
 
     if hanging():  # a tracker's threads or atexit handlers may never return
         end(rank_info.detect().rank, None, 0)
 
 
-def _is_rank() -> bool:
-    """Whether a launcher has started this process as one of several, or is hvdtrain's."""
+def starts_ranks(argv: list[str]) -> bool:
+    """Whether a command line of training asks for ranks where no launcher has started this process as one."""
+    if not split(argv)[0]:
+        return False
     with contextlib.suppress(UserError):
         started = rank_info.detect()
-        return started.size > 1 or started.launcher not in ("none", "srun")
-    return True
-
-
-@exit_status()
-def _launch(framework: Framework | None, program: str, argv: list[str]) -> None:
-    """Start the ranks that the command line asks for; ends the process with the exit status of their job."""
-    from hvdtrain.cli import launch, launch_options
-
-    read_options(framework, program, split(argv)[1])  # an error, or a text to print, needs no ranks
-    launch.main(launch_options.of_training(argv, [sys.executable, *program.split()[1:]]))
+        return started.size == 1 and started.launcher in ("none", "srun")
+    return False
 
 
 def _train(ending: Ending, framework: Framework | None, program: str, argv: list[str]) -> None:

@@ -141,14 +141,14 @@ def test_a_rank_starts_no_ranks(launcher, names, monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=rf"-n: this process already is rank 1 of 2 \({names[0]}\); leave it out, or"):
         train._train(Ending(), None, train.PROGRAM, ["-n", "2", "a.py:Task"])
-    assert train._is_rank()
+    assert not train.starts_ranks(["-n", "2"])
 
 
 def test_the_only_task_of_a_shell_in_slurm_starts_ranks(monkeypatch):
     """As srun --pty bash does, the usual way to a node."""
     for name, value in zip(rank_info.VARIABLES["srun"], "010", strict=True):
         monkeypatch.setenv(name, value)
-    assert not train._is_rank()
+    assert train.starts_ranks(["-n", "2"])
 
 
 def test_ranks_are_placed_on_the_hosts_of_a_file_as_mpirun_places_them(tmp_path):
