@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,9 +26,11 @@ Find = Callable[[Any, Any], dict[str, Any]]
 def mixed_rows(where: str, what: str, permission: str) -> UserError:
     """What is found for a row depends on other rows of its batch. where: what gave the model."""
     return UserError(
-        f"{where}: {what} of a row depends on the other rows of its batch, and so on the number of ranks",
-        "compute each row by itself (outputs of shape (n, 1) with targets (n,) mix rows, and so does attention without "
-        f"batch_first=True), or if rows belong together, as in contrastive losses, {permission}",
+        f"{where}: {what} of a row depends on the other rows of its batch, or on its place in it, and so on the number "
+        "of ranks",
+        "compute each row by itself (outputs of shape (n, 1) with targets (n,) mix rows, and so do attention without "
+        "batch_first=True, batch statistics, and noise of a fixed seed), or if rows belong together, as in contrastive "
+        f"losses, {permission}",
     )
 
 
@@ -51,13 +54,24 @@ def examine(task: UserTask, find: Find, outputs: Any, targets: Any, losses: Any,
 def mixing(find: Find, outputs: Any, targets: Any, rows: int) -> str:
     """The name of what depends on other rows among what is found in outputs and targets of n rows; empty for nothing.
 
-    What differs from call to call is random, and says nothing.
+    What differs from call to call is random, and says nothing. One of several outputs may have n of something else.
     """
     try:
         every, again = find(outputs, targets), find(outputs, targets)
-        alone = find(_first_row(outputs, rows), _first_row(targets, rows))
+        first = _first_row(targets, rows)
+        mixed = _differing(every, again, find(_first_row(outputs, rows), first))
     except Exception:  # it takes no single row
         return ""
+    parts = _of_rows(outputs, rows) if mixed else []
+    for part in parts if len(parts) > 1 else []:
+        with contextlib.suppress(Exception):
+            if not _differing(every, again, find(_first_row(outputs, rows, part), first)):
+                return ""
+    return mixed
+
+
+def _differing(every: dict[str, Any], again: dict[str, Any], alone: dict[str, Any]) -> str:
+    """The name of the first values of which those of a row alone are not the first of all, found twice."""
     for name, values in every.items():
         of_all, repeated, of_one = map(to_numpy, (values, again[name], alone[name]))
         if np.array_equal(of_all, repeated) and not np.allclose(of_all[:1], of_one, ROUNDING, ROUNDING**2):
@@ -65,13 +79,21 @@ def mixing(find: Find, outputs: Any, targets: Any, rows: int) -> str:
     return ""
 
 
-def _first_row(values: Any, rows: int) -> Any:
-    """The first row of tensors of so many rows, in mappings and sequences."""
+def _first_row(values: Any, rows: int, whole: Any = None) -> Any:
+    """The first row of tensors of so many rows, in mappings and sequences. whole: a tensor to leave as it is."""
     if isinstance(values, Mapping):
-        return {name: _first_row(value, rows) for name, value in values.items()}
+        return {name: _first_row(value, rows, whole) for name, value in values.items()}
     if isinstance(values, tuple | list):
-        return [_first_row(value, rows) for value in values]
-    return values[:1] if tuple(getattr(values, "shape", ()))[:1] == (rows,) else values
+        return [_first_row(value, rows, whole) for value in values]
+    return values[:1] if values is not whole and _of_rows(values, rows) else values
+
+
+def _of_rows(values: Any, rows: int) -> list[Any]:
+    """The tensors of so many rows, in mappings and sequences."""
+    if isinstance(values, Mapping | tuple | list):
+        parts = values.values() if isinstance(values, Mapping) else values
+        return [tensor for part in parts for tensor in _of_rows(part, rows)]
+    return [values] if tuple(getattr(values, "shape", ()))[:1] == (rows,) else []
 
 
 def is_of_probabilities(*tensors: Any) -> bool:
@@ -79,9 +101,10 @@ def is_of_probabilities(*tensors: Any) -> bool:
 
     tensors: outputs, labels and losses.
     """
+    shape, *others = (tuple(getattr(tensor, "shape", ())) for tensor in tensors)
+    if len(shape) != 2 or shape[1] < 2 or not all(shape[:1] == other for other in others):
+        return False  # and copies nothing, as of logits of each token
     outputs, labels, losses = map(to_numpy, tensors)
-    if outputs.ndim != 2 or outputs.shape[1] < 2 or not outputs.shape[:1] == labels.shape == losses.shape:
-        return False
     is_label = (labels % 1 == 0) & (labels >= 0) & (labels < outputs.shape[1])
     if not is_label.all() or outputs.min() < 0 or abs(outputs.sum(1) - 1).max() > 10 * ROUNDING:
         return False
@@ -94,7 +117,7 @@ def to_numpy(values: Any) -> np.ndarray:
     if hasattr(values, "asnumpy"):
         return values.asnumpy().astype(np.float64)
     if hasattr(values, "detach"):
-        values = values.detach().double().cpu()
+        values = values.detach().cpu().double()
     return np.asarray(values, np.float64) if hasattr(values, "shape") else np.zeros(())
 
 

@@ -273,13 +273,13 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
             outputs = self.block(*inputs)
             losses = self._losses_of(outputs, targets)
         self._metrics_of(outputs, targets)
-        self._examine(outputs, targets, losses)
         forget_gradients(self.parameters)
         try:
             losses.backward()
             mx.nd.waitall()
         except mx.MXNetError as error:
             raise no_gradient(self._task) from error
+        self._examine(outputs, targets, losses)  # calls losses() again, which may change what backward() needs
         if not any(parameter.data(first)._fresh_grad for parameter in self.parameters.values()):
             raise no_gradient(self._task)
         self.load(before)

@@ -179,10 +179,10 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
             outputs = self._first_outputs(inputs)
             losses = self.losses(outputs, targets)
             self.metrics(outputs, targets)
-            self._examine(outputs, targets, losses)
             if not losses.requires_grad:
                 raise no_gradient(self._task)
             losses.sum().backward()  # unlike torch.autograd.grad, it works with reentrant checkpoints
+            self._examine(outputs, targets, losses)  # calls losses() again, which may change what backward() needs
             gradients = [parameter.grad for parameter in self.model.parameters() if parameter.requires_grad]
             self.assigned = [name for name, buffer in self.model.named_buffers() if buffer is not buffers.get(name)]
             counted = attribute_numbers(self.model).items() - numbers.items()

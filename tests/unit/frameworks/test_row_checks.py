@@ -35,6 +35,17 @@ def test_a_task_that_mixes_rows_is_an_error_unless_it_says_so(framework, what):
     learner(framework, task(framework, "Classifier", **MISTAKES[what], mixes_rows=True))
 
 
+def changing(self, outputs, labels):
+    outputs = outputs.sigmoid_()
+    labels -= 1
+    return (outputs[:, 0] - labels) ** 2
+
+
+def test_losses_that_change_their_arguments_train_as_before():
+    pytest.importorskip("torch")
+    learner("torch", task("torch", "Classifier", losses=changing, metrics=None))
+
+
 OUTPUTS, TARGETS = np.array([[0.1], [0.2], [0.4]]), np.array([1.0, 2.0, 4.0])
 
 
@@ -56,6 +67,24 @@ def test_values_of_one_row_are_the_first_of_several(find, is_found):
     assert mixing(lambda out, targets: {"it": find(out["a"][0], targets)}, in_parts, TARGETS, 3) == "it" * is_found
 
 
+@pytest.mark.parametrize(
+    ("outputs", "distances", "is_found"),
+    [
+        ({"out": OUTPUTS, "centers": OUTPUTS + 1}, lambda of: (of["out"] - of["centers"].T).mean(1), False),
+        (
+            [{"boxes": OUTPUTS}] * 2 + [{"boxes": OUTPUTS + 1}],
+            lambda of: np.stack([one["boxes"].sum() for one in of]),
+            False,
+        ),
+        ([OUTPUTS, OUTPUTS + 1], lambda of: of[0][:, 0] - of[0].mean() + 2 * of[1].mean(), True),
+    ],
+)
+def test_outputs_of_as_many_parts_as_rows_are_no_rows(outputs, distances, is_found):
+    """Such as the centers of as many classes."""
+    found = mixing(lambda of, targets: {"it": (distances(of)[: len(targets)] - targets)}, outputs, TARGETS, 3)
+    assert found == "it" * is_found
+
+
 def test_probabilities_are_known_by_their_cross_entropy():
     logits, labels = np.random.default_rng(0).normal(size=(5, 3)), np.array([0, 1, 2, 0, 1])
 
@@ -67,3 +96,12 @@ def test_probabilities_are_known_by_their_cross_entropy():
     assert not is_of_probabilities(outputs, labels, -np.log(outputs[np.arange(5), labels])), "its own loss"
     assert not is_of_probabilities(logits, labels, cross_entropy(logits))
     assert not is_of_probabilities([outputs], labels, cross_entropy(outputs))
+
+
+def test_outputs_that_cannot_be_probabilities_are_not_copied():
+    """Logits of each token are large, and sparse or quantized tensors have no other precision."""
+
+    class Tokens:
+        shape, __array__ = (2, 3, 4), None
+
+    assert not is_of_probabilities(Tokens(), np.zeros(2), np.zeros(2))
