@@ -102,9 +102,14 @@ def is_of_probabilities(*tensors: Any) -> bool:
     tensors: outputs, labels and losses.
     """
     shape, *others = (tuple(getattr(tensor, "shape", ())) for tensor in tensors)
-    if len(shape) != 2 or shape[1] < 2 or not all(shape[:1] == other for other in others):
+    if len(shape) != 2 or shape[1] < 2 or any(other != shape[:1] for other in others):
         return False  # and copies nothing, as of logits of each token
-    outputs, labels, losses = map(to_numpy, tensors)
+    if "complex" in str(tensors[0].dtype):
+        return False
+    try:
+        outputs, labels, losses = map(to_numpy, tensors)
+    except Exception:  # such as sparse or quantized tensors
+        return False
     is_label = (labels % 1 == 0) & (labels >= 0) & (labels < outputs.shape[1])
     if not is_label.all() or outputs.min() < 0 or abs(outputs.sum(1) - 1).max() > 10 * ROUNDING:
         return False
@@ -125,14 +130,28 @@ class FirstOutputs:
     """What a script's model returns in the first step, for rows in these arrays."""
 
     def __init__(self, model: Any, arrays: tuple[np.ndarray, ...]) -> None:
-        self._outputs: list[Any] = []
+        self._hook = _Kept([])
         self._labels = [array for array in arrays if array.dtype.kind in "iu"]
-        hook = model.register_forward_hook(lambda model, inputs, outputs: self._outputs.append(outputs))
+        hook = model.register_forward_hook(self._hook)
         self._unhook = hook.remove if hasattr(hook, "remove") else hook.detach
 
     def end(self, losses: Any) -> str:
         """What is probably wrong with the losses of the step; empty for nothing."""
         self._unhook()
-        given = ((outputs, labels) for outputs in self._outputs for labels in self._labels)
+        given = ((outputs, labels) for outputs in self._hook.outputs or () for labels in self._labels)
         is_wrong = any(is_of_probabilities(outputs, labels, losses) for outputs, labels in given)
         return f"step(): {TWO_SOFTMAXES}" if is_wrong else ""
+
+
+class _Kept:
+    """A hook that keeps what a model returns; that of a copy of the model, as of averaged weights, keeps nothing."""
+
+    def __init__(self, outputs: list[Any] | None = None) -> None:
+        self.outputs = outputs
+
+    def __call__(self, model: Any, inputs: Any, outputs: Any) -> None:
+        if self.outputs is not None:
+            self.outputs.append(outputs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Kept, ()

@@ -1,11 +1,14 @@
 """Losses and metrics that mix the rows of a batch, and a softmax before the cross entropy of logits, are found."""
 
+import copy
+import io
+
 import numpy as np
 import pytest
 from support.learners import learner, task
 
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.row_checks import is_of_probabilities, mixing
+from hvdtrain.frameworks.row_checks import FirstOutputs, is_of_probabilities, mixing
 
 FRAMEWORKS = ("torch", "mxnet", "tensorflow")
 
@@ -105,3 +108,18 @@ def test_outputs_that_cannot_be_probabilities_are_not_copied():
         shape, __array__ = (2, 3, 4), None
 
     assert not is_of_probabilities(Tokens(), np.zeros(2), np.zeros(2))
+    torch = pytest.importorskip("torch")
+    assert not is_of_probabilities(torch.eye(2).to_sparse(), np.zeros(2), np.zeros(2))
+
+
+def test_a_model_is_copied_and_saved_in_its_first_step_without_what_is_kept():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 2)
+    first = FirstOutputs(model, (np.zeros(2, np.int64),))
+    model(torch.eye(2))
+    average, saved = copy.deepcopy(model), io.BytesIO()
+    torch.save(model, saved)
+    average(torch.eye(2))
+    assert [hook.outputs for hook in average._forward_hooks.values()] == [None]
+    assert first.end(torch.zeros(2)) == ""
+    assert not model._forward_hooks
