@@ -83,9 +83,10 @@ def _advice(scores: Evaluation, run: RunContext) -> str:
     names = [f"{_class_names(run, scores)[place]} ({counts[place]:,} training rows)" for place in np.flatnonzero(worst)]
     if not names:
         return ""
+    named = printable(", ".join(names[:MAX_NAMED])) + ", ..." * (len(names) > MAX_NAMED)
     return (
-        f"no test row was right of {printable(', '.join(names[:MAX_NAMED]))}{', ...' * (len(names) > MAX_NAMED)}: let "
-        "small classes count as much by --sample balanced or --class-weights balanced (docs/unequal-classes.md)"
+        f"no test row was right of class {named}: let small classes count as much by --sample balanced or "
+        "--class-weights balanced (docs/unequal-classes.md)"
     )
 
 

@@ -44,10 +44,11 @@ from hvdtrain.networks.registry import find_network
 from hvdtrain.tasks.target import NetworkTarget
 
 METHODS = ("bf16", "int8", "powersgd:2")
-STEPS = (
+OF_TASK = (
     *("--batch-size", "16", "--epochs", "2", "--lr", "0.02", "--schedule", "constant", "--warmup-epochs", "0"),
-    *("--data", "rows", "--device", "cpu", "--check-sync", "1"),
+    *("--device", "cpu", "--check-sync", "1"),
 )
+STEPS = (*OF_TASK, "--data", "rows")
 """Two epochs of 6 steps on `write_rows`; the last one of an epoch is not a full batch."""
 LOCAL = ("--sync-every", "4", "--log-every", "3")
 PART = ("--max-steps", "4")
@@ -101,7 +102,7 @@ def trainings(framework, group):
         other = ("--resume", "runs/powersgd", "--compression", "int8", "--max-steps", "6")
         return compressed | {"rare": (*STEPS, *LOCAL, *PART), "other": other}
     if kind == "classifier":
-        options = (*STEPS, *task(framework, "Classifier"), "--max-steps", "3", "--compression")
+        options = (*OF_TASK, *task(framework, "Classifier"), "--max-steps", "3", "--compression")
         return {f"classifier-{method}": (*options, method) for method in METHODS}
     frozen = ("--freeze", "*.embeddings" if framework == "tensorflow" else "of_kind.*")
     options = ("--strategy", "ring", "--epochs", "3", "--batch-size", "8", "--optimizer", "adam", "--lr", "0.01")

@@ -322,7 +322,11 @@ def as_source(where: str, rows: Any, skip: bool = False, checks: RowChecks = ANY
         return weighted.attach(where, as_source(where, weighted.rows, skip, checks))
     if isinstance(rows, ArraySource | RowReader | NoRows):  # from load_dataset
         return cast(Source, rows)
-    rows = rows_of_loader(where, rows)
+    if (inner := rows_of_loader(where, rows)) is not rows:
+        source = as_source(where, inner, skip, checks)
+        if rows.batch_size not in (None, 1):
+            source.advice += (f"{where}: the DataLoader's batch_size {rows.batch_size} is not used: --batch-size is",)  # type: ignore[attr-defined]
+        return source
     if is_rows(rows) or not (isinstance(rows, tuple | list | Mapping | str) or hasattr(rows, "__array__")):
         by_number = BatchedRows if _takes_row_numbers(rows) else MapStyle
         return (StreamRows if is_stream(rows) else by_number)(where, rows, skip, checks)

@@ -69,6 +69,12 @@ def test_rows_are_those_of_arrays(rows):
         assert np.array_equal(array, expected[[7, 0, 7]]) and array.dtype == expected.dtype and array.dtype.isnative
 
 
+@pytest.mark.parametrize(("rows", "told"), [(3, 1), (1, 0), (None, 0)])
+def test_a_batch_size_that_is_not_used_is_told(rows, told):
+    advice = made(DataLoader(tensors(), batch_size=rows)).dataset.train.advice
+    assert [f"batch_size {rows} is not used: --batch-size is" in text for text in advice] == [True] * told
+
+
 def test_a_row_of_one_array_and_the_fingerprint():
     dataset = made(Rows(lambda row: X[row])).dataset
     assert [array.shape for array in dataset.train[np.arange(3)]] == [(3, 4)]
