@@ -19,7 +19,7 @@ from hvdtrain.config.recipes import RECIPES
 from hvdtrain.config.score import CHOICE
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed
-from hvdtrain.system.checkpoint_folder import check_there, run_of_best
+from hvdtrain.system.checkpoint_folder import check_there, run_of
 from hvdtrain.system.files import read_json, read_toml
 from hvdtrain.system.python_files import class_remedy, is_reference, is_script
 from hvdtrain.system.start_folder import from_start
@@ -112,7 +112,7 @@ def recorded(path: Path) -> Config:
 def run_folder(path: Path) -> Path:
     """The folder of the run at `path`, which is that folder or a checkpoint in it."""
     folder = path.absolute().parent
-    return run_of_best(path) or (folder.parent if folder.name == "checkpoints" else path)
+    return run_of(path) or (folder.parent if folder.name == "checkpoints" else path)
 
 
 def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from support.errors import refused
 from support.options import parse
 
-from hvdtrain.config.sources import CommandLine
+from hvdtrain.config.sources import CommandLine, run_folder
 from hvdtrain.errors import UserError
 from hvdtrain.networks.registry import find_network
 from hvdtrain.runs import record
@@ -113,3 +113,12 @@ def test_a_task_without_its_class_is_told_which_there_are(tmp_path, monkeypatch,
         config, _ = CommandLine.read([*option, "mytask.py", "--seed", "1"], PROGRAM, None).options()
         find_network(config.model)
     assert "mytask.py:Task or mytask.py:Other" in raised.value.remedy and "_Base" not in raised.value.remedy
+
+
+def test_the_run_of_a_checkpoint_is_known_also_where_its_folder_was_copied_or_its_manifest_is_lost(tmp_path):
+    for place, files in (("checkpoints/damaged", ()), ("saved/step-4", ("manifest.json",)), ("photos/a", ())):
+        (tmp_path / place).mkdir(parents=True)
+        for name in files:
+            (tmp_path / place / name).touch()
+    assert run_folder(tmp_path / "checkpoints/damaged") == run_folder(tmp_path / "saved/step-4") == tmp_path
+    assert run_folder(tmp_path / "photos/a") == tmp_path / "photos/a", "which is no checkpoint"
