@@ -68,9 +68,10 @@ def of_training(words: Sequence[str], start: Sequence[str]) -> list[str]:
 def _check_ranks_once(program: Sequence[str]) -> None:
     """Raise UserError for a program that would start ranks in each of its own."""
     training, sweep = own_program(program, "train"), own_program(program, "sweep")
-    words = (
-        training.options if training else sweep.split()[1][1:] if sweep and sweep.split()[1][:1] == ["train"] else []
-    )
+    words: Sequence[str] = training.options if training else ()
+    if sweep:
+        command = sweep.split()[1]
+        words = command[1:] if command[:1] == ["train"] else ()
     if given := split(words)[0]:
         raise UserError(f"-- ... train {given[0]}: launch starts the ranks", "give its options before the --")
 

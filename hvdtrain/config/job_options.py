@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def options_of_training(shows_all: bool = True) -> Parser:
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """A command line of training: the words that are for what starts its ranks, and the others."""
-    known = {name: action for action in options_of_training().all_actions() for name in action.option_strings}
+    known = _by_name()
     of_job: list[str] = []
     others: list[str] = []
     left = list(map(dashed, words))
@@ -42,6 +43,11 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
         if action and word in known and action.nargs != 0:
             of_job += [left.pop(0)] if left else []
     return of_job, others
+
+
+@functools.cache
+def _by_name() -> dict[str, argparse.Action]:
+    return {name: action for action in options_of_training().all_actions() for name in action.option_strings}
 
 
 def add_job_options(command: argparse.ArgumentParser, kinds: Sequence[str], has_on_end: bool = True) -> None:

@@ -184,7 +184,8 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
     parts = [_as_pairs(name, rows_of_loader(name, part), columns) for part in rows]
     names = _class_names(name, parts[0], classes)
     sources: dict[str, Source | None] = {}
-    for title, part, of_rows in zip(("train", "validation", "test")[:: 4 - len(parts)], parts, weighted, strict=True):
+    titles = ("train", "validation", "test") if len(parts) == 3 else ("train", "test")
+    for title, part, of_rows in zip(titles, parts, weighted, strict=True):
         given = Weighted(part, of_rows.weights) if of_rows else part
         sources[title] = (
             None if part is None else as_source(f"{name}: {title}", given, skip, ImagesAndLabels(len(names)))
