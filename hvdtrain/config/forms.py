@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -134,6 +135,7 @@ class Schedule:
     """Of onecycle: share of the run in which the learning rate rises."""
 
     @classmethod
+    @functools.cache  # asked for in each step
     def parse(cls, text: str) -> Schedule:
         kind, *given = text.split(":")
         if kind not in SCHEDULES:

@@ -120,9 +120,11 @@ def slices_of_step(
     """
     part = rows[step * batch : (step + 1) * batch]
     length = batch if remainder == "pad" else len(part)
-    of_rows = np.ones(len(part)) if weights is None else weights[part]
-    total = len(part) if weights is None else math.fsum(of_rows)  # an exact sum, as on any other processor
-    real = Slice(part, (cut.parts * of_rows / total).astype(np.float32))
+    if weights is None:
+        real = Slice(part, np.full(len(part), cut.parts / len(part), np.float32))
+    else:
+        total = math.fsum(weights[part])  # an exact sum, as on any other processor
+        real = Slice(part, (cut.parts * weights[part] / total).astype(np.float32))
     return [_slice(real, *bounds(length, number, cut.parts)) for number in cut.numbers]
 
 

@@ -249,5 +249,14 @@ class TrainingLoop:
         self._announce(Observer.saved, self._saver.save(self.at, score))
 
     def _announce(self, event: Callable[..., None], *details: Any) -> None:
-        for observer in self.observers:
-            getattr(observer, event.__name__)(self.at, *details)
+        for notify in self._notified[event.__name__]:
+            notify(self.at, *details)
+
+    @functools.cached_property
+    def _notified(self) -> dict[str, list[Callable[..., None]]]:
+        """By event, the methods of the observers that do something then."""
+        events = {name: method for name, method in vars(Observer).items() if not name.startswith("_")}
+        return {
+            name: [getattr(each, name) for each in self.observers if getattr(type(each), name) is not method]
+            for name, method in events.items()
+        }
