@@ -21,6 +21,8 @@ import numpy as np
 from hvdtrain.interfaces.strategy import Group
 
 NOTHING = np.empty(0)
+CHUNK = 1 << 15
+"""Elements that are rounded and added at a time: few enough to stay in a core's cache."""
 
 
 class ExactSums(NamedTuple):
@@ -52,7 +54,8 @@ def sum_over_shards(
     sent_shapes = [shapes[number] for number in sent]
     flat = np.empty(sum(map(math.prod, sent_shapes)))
     for number, total in zip(sent, _views(flat, sent_shapes), strict=True):
-        _sum_rounded([arrays[number] for arrays in local_shards], magic[number], total)
+        of_shards = [arrays[number].reshape(-1) for arrays in local_shards]
+        _sum_rounded(of_shards, magic[number], total.reshape(-1))
     summed = np.asarray(group.sum(flat)) if group.size > 1 and sent else flat
     totals = dict(zip(sent, _views(summed, sent_shapes), strict=True))
     arrays = [
@@ -63,18 +66,24 @@ def sum_over_shards(
 
 
 def _sum_rounded(arrays: Sequence[np.ndarray], magic: float, total: np.ndarray) -> None:
-    """Set `total` to the sum of the arrays, rounded to the grid of this magic number."""
+    """Set `total` to the sum of the arrays, all (n,), rounded to the grid of this magic number."""
     if not arrays:
         total.fill(0)
         return
-    first, *others = arrays
-    np.add(first, magic, total, dtype=np.float64)
-    total -= magic
-    rounded = np.empty_like(total) if others else total
-    for array in others:
-        np.add(array, magic, rounded, dtype=np.float64)
-        rounded -= magic
-        total += rounded
+    rounded = np.empty(min(len(total), CHUNK))
+    for begin in range(0, len(total), CHUNK):
+        of_chunk, *others = (array[begin : begin + CHUNK] for array in arrays)
+        sums = total[begin : begin + CHUNK]
+        _round(of_chunk, magic, sums)
+        for of_chunk in others:
+            sums += _round(of_chunk, magic, rounded[: len(sums)])
+
+
+def _round(values: np.ndarray, magic: float, into: np.ndarray) -> np.ndarray:
+    """Write the values into a float64 array, rounded to the grid of this magic number; returns that array."""
+    np.add(values, magic, into, dtype=np.float64)
+    into -= magic
+    return into
 
 
 def _largest(
