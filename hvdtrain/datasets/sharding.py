@@ -121,7 +121,7 @@ def slices_of_step(
     part = rows[step * batch : (step + 1) * batch]
     length = batch if remainder == "pad" else len(part)
     if weights is None:
-        real = Slice(part, np.full(len(part), cut.parts / len(part), np.float32))
+        real = Slice(part, np.full(len(part), cut.parts / max(len(part), 1), np.float32))
     else:
         total = math.fsum(weights[part])  # an exact sum, as on any other processor
         real = Slice(part, (cut.parts * weights[part] / total).astype(np.float32))
