@@ -141,7 +141,7 @@ class CommunicationTime(FixedMembers):
 
     @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
-        total = np.array(values, np.float64)
+        total = np.asarray(values, np.float64)
         self.allreduce(total)
         return total
 

@@ -90,14 +90,18 @@ class HorovodGroup(Exchanging, FixedMembers):
 
     @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
-        tensor = self._to_tensor(np.asarray(values, np.float64))
-        name = f"{BLOCKING_PREFIX}sum.{len(values)}"  # Horovod remembers the size of each name
-        return self._to_numpy(self._hvd.allreduce(tensor, name=name, op=self._hvd.Sum))
+        return self._sum(np.asarray(values, np.float64), f"sum.{len(values)}")  # Horovod remembers each name's size
+
+    def _sum(self, values: np.ndarray, name: str) -> np.ndarray:
+        """The sum over all ranks; in the same memory where tensors share it, as in PyTorch."""
+        allreduce = getattr(self._hvd, "allreduce_", self._hvd.allreduce)  # TensorFlow's tensors cannot be changed
+        return self._to_numpy(allreduce(self._to_tensor(values), name=BLOCKING_PREFIX + name, op=self._hvd.Sum))
 
     def allreduce(self, values: np.ndarray) -> None:
         """See `AllreduceGroup.allreduce`."""
-        name = f"{BLOCKING_PREFIX}allreduce.{len(values)}.{values.dtype.char}"
-        values[:] = self._to_numpy(self._hvd.allreduce(self._to_tensor(values), name=name, op=self._hvd.Sum))
+        total = self._sum(values, f"allreduce.{len(values)}.{values.dtype.char}")
+        if not np.may_share_memory(total, values):
+            values[:] = total
 
     def exchange(self, parts: np.ndarray) -> np.ndarray:
         name = f"{BLOCKING_PREFIX}exchange.{parts.size}"

@@ -77,7 +77,7 @@ class Group(Protocol):
         ...
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Element-wise sum over all ranks of a float64 vector of shape (n,)."""
+        """Element-wise sum over all ranks of a float64 vector of shape (n,), which it may overwrite."""
         ...
 
     def gather(self, value: Any) -> list[Any]:

@@ -65,7 +65,11 @@ class TensorFlowStrategy(Strategy):
         the interpreter ends.
         """
         group = self.group
-        return lambda values: tf.ensure_shape(tf.numpy_function(group.sum, [values], tf.float64), values.shape)
+
+        def summed(values: np.ndarray) -> np.ndarray:
+            return group.sum(values.copy())  # the array is a tensor's memory
+
+        return lambda values: tf.ensure_shape(tf.numpy_function(summed, [values], tf.float64), values.shape)
 
     def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
         """Run a step on each device of this process, with its part of the rows; returns the sum of their losses.
