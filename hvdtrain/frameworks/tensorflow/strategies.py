@@ -87,7 +87,7 @@ class TensorFlowHorovod(TensorFlowStrategy):
     """Horovod's DistributedGradientTape: gradient() allreduces the gradients in groups, and returns them."""
 
     requires = ("horovod.tensorflow",)
-    conversions = (tf.constant, lambda tensor: tensor.numpy())
+    conversions = (tf.constant, np.asarray)  # the array is the tensor's memory, and read-only
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         import horovod.tensorflow as hvd
