@@ -5,6 +5,7 @@ A run's records say it; those that no run writes are left out.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,13 +19,9 @@ from hvdtrain.system.text import count_of, format_ranks
 
 MAX_RECORDS, MAX_CHANGES = 2000, 300
 """Of more records, the newest ones are read; and of more changes in them, the newest ones are kept."""
-MAX_RANKS = 1 << 14
-"""No list names more."""
 LOST, JOINED, SHARDS, AUDIT = "lost", "joined", "shards", "audit"
 """Kinds of changes."""
-MOST = msgspec.Meta(max_length=MAX_RANKS)
-Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
-RankList = Annotated[list[Rank], MOST]
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 14)]
 
 
 class RankEvent(NamedTuple):
@@ -56,15 +53,15 @@ class Happened(msgspec.Struct, tag_field="kind"):
         return RankEvent(kind, self.step, self.epoch, self.time, rank, text)
 
 
-class MembersRecord(Happened, tag="members"):
+class MembersRecord(Happened, tag="members", dict=True):
     """Which ranks train together from a step on."""
 
-    ranks: RankList = []
+    ranks: list[Rank] = []
     """In the order of their positions."""
     names: list[str] = msgspec.field(name="hosts", default_factory=list)
     """The host of each; empty if it is not known."""
-    leaving: Annotated[list[LostRank], MOST] = msgspec.field(name="lost", default_factory=list)
-    joined: RankList = []
+    leaving: list[LostRank] = msgspec.field(name="lost", default_factory=list)
+    joined: list[Rank] = []
     number: Count = 0
     seconds: Seconds = 0.0
     """How long training stood still."""
@@ -75,14 +72,18 @@ class MembersRecord(Happened, tag="members"):
         if not self.ranks or len(set(self.ranks)) < len(self.ranks) or len(self.names) not in (0, len(self.ranks)):
             raise ValueError("its ranks are none of a job")
 
-    @property
+    @functools.cached_property
     def hosts(self) -> dict[int, str]:
-        """The host of each rank; empty if it is not known."""
+        """The host of each rank."""
         return dict(zip(self.ranks, map(shown, self.names or [""] * len(self.ranks)), strict=True))
 
-    @property
-    def lost(self) -> dict[int, str]:
-        return {lost.rank: shown(lost.why) for lost in self.leaving}
+    def of_rank(self, kind: str, rank: int, host: str, why: str = "") -> RankEvent:
+        who = f"rank {rank} on {host}" if host else f"rank {rank}"
+        return self.pause(kind, rank, f"{who} {kind} at step {self.step}{f' ({shown(why)})' if why else ''}")
+
+    def pause(self, kind: str, rank: int | None, what: str) -> RankEvent:
+        repeated = f", {count_of(self.repeated, 'step')} repeated" if self.repeated else ""
+        return self.event(kind, rank, f"{what}; paused {_seconds(self.seconds)}{repeated}")
 
 
 class ShardsRecord(Happened, tag="shards"):
@@ -130,7 +131,7 @@ class Audited(msgspec.Struct):
 @dataclass
 class Changes:
     changes: list[RankEvent] = field(default_factory=list)
-    """In the order in which they began: a loss, and that the rank joined again, are one."""
+    """In their order."""
     members: MembersRecord | None = None
     """The newest ones; None for a run whose ranks cannot change."""
     lost: dict[int, RankEvent] = field(default_factory=dict)
@@ -172,99 +173,43 @@ class Changes:
     @classmethod
     def of(cls, reader: MetricsReader) -> Changes:
         """From a run's records, as they have been read last."""
-        found = cls()
-        history = _MembersHistory(found)
-        drafts: deque[_Draft] = deque(maxlen=MAX_CHANGES)
+        found, changes = cls(), deque[RankEvent](maxlen=MAX_CHANGES)
         for record in reader.all(HAPPENED, MAX_RECORDS).typed(MembersRecord | ShardsRecord | AuditRecord):  # type: ignore[arg-type]
             if isinstance(record, MembersRecord):
-                drafts.extend(history.add(record))
-                found.shards = {}  # each change of the ranks distributes them anew
+                changes.extend(found._follow(record))
             elif isinstance(record, AuditRecord):
-                drafts.append(_Draft(record.change))
+                changes.append(record.change)
             elif record.moved:
-                drafts.append(_Draft(record.change))
+                changes.append(record.change)
                 found.shards = {rank: count for rank, count in enumerate(record.counts) if count is not None}
                 found.moves += len(record.moved)
-        found.changes = [draft.change for draft in drafts]
-        found.lost = {rank: draft.change for rank, draft in history.open.items()}
+        found.changes = [*changes]
         for audited in reader.of_kind("audited")[-1:].typed(Audited):
             found.audits, found.unequal = audited.audits, audited.unequal
         return found
 
-
-@dataclass(slots=True)
-class _Draft:
-    """A change, and for a rank that was lost, when it joined again."""
-
-    first: RankEvent
-    host: str = ""
-    pause_s: float = 0.0
-    repeated: int = 0
-    joined: MembersRecord | None = None
-    """The members that it joined."""
-
-    @property
-    def change(self) -> RankEvent:
-        pauses, again = [self.pause_s], ""
-        if self.joined:
-            host = self.joined.hosts.get(self.first.rank or 0, "")
-            again = f", joined again at step {self.joined.step}{f' on {host}' if host != self.host else ''}"
-            pauses.append(self.joined.seconds)
-        is_pause = self.first.kind in (LOST, JOINED)
-        pause = f"; paused {' + '.join(map(_seconds, pauses))}"
-        repeated = f", {count_of(self.repeated, 'step')} repeated" if self.repeated else ""
-        return self.first._replace(text=self.first.text + again + (f"{pause}{repeated}" if is_pause else ""))
-
-
-class _MembersHistory:
-    """Follows the members from record to record. found: gets the newest ones, and how much happened to them."""
-
-    def __init__(self, found: Changes) -> None:
-        self._found = found
-        self.open: dict[int, _Draft] = {}
-        """Of ranks that have not joined again."""
-
-    def add(self, new: MembersRecord) -> Iterator[_Draft]:
-        """The next record; what has changed."""
-        before = self._found.members
-        if before and (new.number <= before.number or new.step < before.step):  # all processes were started again
-            self.open.clear()
-            before = None
-        hosts, self._found.members = before.hosts if before else {}, new
-        left = {rank: "" for rank in hosts if rank not in new.hosts}
-        joined = {*new.joined, *(new.hosts.keys() - hosts.keys())} if before else {*new.joined}
-        for rank, why in {**left, **new.lost}.items():
-            yield self._lose(rank, hosts.get(rank, ""), why, new)
-        if not before and joined >= new.hosts.keys():  # the first ones
+    def _follow(self, new: MembersRecord) -> Iterator[RankEvent]:
+        """Take the next members; what has changed."""
+        before, self.members = self.members, new
+        self.shards = {}  # each change of the ranks distributes them anew
+        if not before or new.number <= before.number or new.step < before.step:  # all processes were started
+            self.lost = {}
             return
-        for rank in sorted(joined & new.hosts.keys()):
-            yield from self._join(rank, new)
-        if not (left or new.lost or joined):
-            text = f"connections between the ranks broke at step {new.step}"
-            yield _Draft(new.event(LOST, None, text), "", new.seconds, new.repeated)
-        self._found.paused_s += new.seconds
-        self._found.repeated += new.repeated
-
-    def _lose(self, rank: int, host: str, why: str, new: MembersRecord) -> _Draft:
-        self._found.losses += 1
-        text = f"{_who(rank, host)} lost at step {new.step}{f' ({why})' if why else ''}"
-        while len(self.open) >= MAX_RANKS:
-            del self.open[next(iter(self.open))]
-        self.open[rank] = _Draft(new.event(LOST, rank, text), host, new.seconds, new.repeated)
-        return self.open[rank]
-
-    def _join(self, rank: int, new: MembersRecord) -> Iterator[_Draft]:
-        self._found.joins += 1
-        host = new.hosts[rank]
-        if lost := self.open.pop(rank, None):
-            lost.joined = new
-        else:
-            text = f"{_who(rank, host)} joined at step {new.step}"
-            yield _Draft(new.event(JOINED, rank, text), host, new.seconds, new.repeated)
-
-
-def _who(rank: int, host: str) -> str:
-    return f"rank {rank} on {host}" if host else f"rank {rank}"
+        missing = dict.fromkeys(before.hosts.keys() - new.hosts.keys(), "")
+        lost = {**missing, **{rank.rank: rank.why for rank in new.leaving}}
+        joined = ({*new.joined} | (new.hosts.keys() - before.hosts.keys())) & new.hosts.keys()
+        for rank, why in sorted(lost.items()):
+            self.lost[rank] = new.of_rank(LOST, rank, before.hosts.get(rank, ""), why)
+            yield self.lost[rank]
+        for rank in sorted(joined):
+            self.lost.pop(rank, None)
+            yield new.of_rank(JOINED, rank, new.hosts[rank])
+        if not (lost or joined):
+            yield new.pause(LOST, None, f"connections between the ranks broke at step {new.step}")
+        self.losses += len(lost)
+        self.joins += len(joined)
+        self.paused_s += new.seconds
+        self.repeated += new.repeated
 
 
 def _which(ranks: Iterable[int]) -> str:

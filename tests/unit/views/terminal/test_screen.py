@@ -204,7 +204,7 @@ def test_changes_of_ranks_are_shown(tmp_path, size):
         assert "4 shards moved from rank 2 to ranks 0-1, 3 at step 120: rank 2 is lost" in text
     write_changes(folder, back=True)
     page = " ".join(" ".join(line.plain for line in page_lines(Shown.read(shown.view), 80, False)).split())
-    assert "(was killed by SIGKILL), joined again at step 140 on node3; paused 0.31 s + 0.02 s, 1 step repeated" in page
+    assert "(was killed by SIGKILL); paused 0.31 s, 1 step repeated" in page and "node3 joined at step 140" in page
 
 
 WATCH = ["python", "-m", "hvdtrain", "watch"]

@@ -295,7 +295,7 @@ def test_ranks_that_were_lost_and_joined(browser, tmp_path):
         write_changes(folder, back=True)
         ranks.silent = frozenset()
         with ranks:
-            browser.wait(f"{changes}.includes('joined again at step 140')")
+            browser.wait(f"{changes}.includes('joined at step 140')")
             browser.wait("document.querySelectorAll('#ranks tr.gone').length === 0")
             browser.leave()
     assert browser.errors == []
