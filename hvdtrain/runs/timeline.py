@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.interfaces.strategy import Group
-from hvdtrain.system.phases import BACKWARD, EVALUATION, FIT, GRADIENTS, LOGGING, LOOP, STEP, StepSpans, now
+from hvdtrain.system.phases import BACKWARD, FIT, GRADIENTS, STEP, StepSpans, now
 
 MIN_THREAD = 1000
 """Perfetto takes thread 0, and one with the number of a process, for something else, and joins those of one number."""
@@ -65,12 +65,8 @@ def _events(rank: RankSteps, thread: int, zero: int) -> Iterator[dict[str, Any]]
 
 JOINS = (GRADIENTS.name, BACKWARD.name, STEP.name, FIT.name)
 """At the first of these parts that a step has, ranks wait for each other."""
-JOINT = {GRADIENTS.name, LOGGING.name, EVALUATION.name}
-"""Parts in which a rank's time depends on the others."""
 MIN_SHARE = 0.01
 """Of the time, to be mentioned."""
-NOTABLE_SHARE, NOTABLE_PART = 0.05, 0.6
-"""Of the time that the others wait for a rank, and of all waiting that it causes, from which on it is named."""
 
 
 def summary(ranks: Sequence[RankSteps], error_s: float = 0.0) -> list[str]:
@@ -125,7 +121,7 @@ def _late(step: list[StepSpans], join: str, error_s: float) -> tuple[int, float]
 
 
 def _about_last(ranks: Sequence[RankSteps], steps: list[list[StepSpans]], error_s: float, step_s: float) -> str:
-    """Which rank the others waited for, and in which part it is slower than they are."""
+    """The rank for which the others waited most."""
     names = {part.name for step in steps for of_rank in step for part in of_rank.parts}
     join = next((name for name in JOINS if name in names), "")
     known = [late for step in steps if (late := _late(step, join, error_s))]
@@ -133,35 +129,12 @@ def _about_last(ranks: Sequence[RankSteps], steps: list[list[StepSpans]], error_
         return "which rank was last cannot be told: the clocks are not known exactly enough"
     counts = Counter(place for place, _ in known)
     waited = {place: sum(waited_s for last, waited_s in known if last == place) for place in counts}
-    slowest = max(waited, key=waited.__getitem__)
-    each, rank = waited[slowest] / len(steps), ranks[slowest]
-    if each < NOTABLE_SHARE * step_s or waited[slowest] < NOTABLE_PART * sum(waited.values()):
-        counted = ", ".join(f"rank {ranks[place].rank} in {count}" for place, count in sorted(counts.items()))
-        mean = _time(sum(waited.values()) / len(steps))
-        return f"no rank stands out: the last one came {mean} after the others on average ({counted} steps)"
-    text = (
-        f"rank {rank.rank}{f' on {rank.host}' if rank.host else ''} was the last to begin {join} in {counts[slowest]} "
+    last = max(waited, key=waited.__getitem__)
+    each, rank = waited[last] / len(steps), ranks[last]
+    return (
+        f"rank {rank.rank}{f' on {rank.host}' if rank.host else ''} was the last to begin {join} in {counts[last]} "
         f"of {len(steps)} steps: the others waited {_time(each)} for it in each, {each / step_s:.0%} of the time"
     )
-    name, own_s, others_s = _slowest_part(slowest, steps)
-    return (
-        f"{text}; {name} took it {_time(own_s)}, other ranks {_time(others_s)}"
-        if own_s - others_s >= each / 2
-        else text
-    )
-
-
-def _slowest_part(place: int, steps: list[list[StepSpans]]) -> tuple[str, float, float]:
-    """The part in which a rank exceeds the median of the others the most; its mean seconds, and theirs."""
-
-    def mean(rank: int, name: str) -> float:
-        parts = (part for step in steps for part in step[rank].parts if part.name == name)
-        return _s(sum(part.end - part.begin for part in parts)) / len(steps)
-
-    others = [rank for rank in range(len(steps[0])) if rank != place]
-    names = sorted({part.name for step in steps for part in step[place].parts} - JOINT) or [LOOP.name]
-    times = [(name, mean(place, name), statistics.median(mean(rank, name) for rank in others)) for name in names]
-    return max(times, key=lambda time: time[1] - time[2])
 
 
 ROUNDS = 30

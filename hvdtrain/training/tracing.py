@@ -33,10 +33,8 @@ class Tracing(Observer):
         if not steps:  # its file was written before the ranks changed
             return
         phases.wait = waiter(self._run.config.framework, learner.device)
-        if done >= steps.last:
-            self._give_up(f"its steps were made before, as training begins at step {done} here")
-        elif steps.first >= self._run.last_step:
-            self._give_up(f"the run ends before these steps, after step {self._run.last_step - 1}")
+        if done >= steps.last or steps.first >= self._run.last_step:
+            self._give_up()
         else:
             self._after(done)
 
@@ -58,10 +56,10 @@ class Tracing(Observer):
         if phases.is_recording:
             self._finish()
         elif self.steps:
-            self._give_up("the job ends before these steps")
+            self._give_up()
 
-    def _give_up(self, why: str) -> None:
-        log.warning("--timeline %s: %s; there is no timeline", self.steps, why)
+    def _give_up(self) -> None:
+        log.warning("--timeline %s: this job makes none of these steps, so there is no timeline", self.steps)
         self.steps = None
 
     def _after(self, done: int) -> None:
@@ -91,13 +89,7 @@ class Tracing(Observer):
             RankSteps(rank, host, [_on_clock(number, parts, line) for number, parts in steps])
             for rank, (host, steps), line in zip(numbers, gathered, lines, strict=True)
         ]
-        error_s = max(line.error_ns for line in lines) / 1e9
-        texts = summary(ranks, error_s)
-        if error_s:
-            most = max(abs(line.offset_ns - lines[0].offset_ns) for line in lines)
-            texts.append(
-                f"the ranks' clocks differ by up to {most / 1e9:,.3f} s, known to {error_s * 1e3:.2g} ms and corrected"
-            )
+        texts = summary(ranks, max(line.error_ns for line in lines) / 1e9)
         assert self.steps
         recorded = [step.step for step in ranks[0].steps]  # not all, of a job that begins or ends within them
         steps = StepRange(recorded[0], recorded[-1] + 1) if recorded else self.steps

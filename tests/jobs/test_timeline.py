@@ -84,11 +84,10 @@ def test_clocks_that_differ_are_aligned(tmp_path):
     program.write_text(SHIFTED)
     program.chmod(0o755)
     train = ["python", "-m", "hvdtrain.torch_lenet", *OPTIONS, "--max-steps", "20"]
-    output = succeed([*launcher("local", 2), str(program), *train, "--timeline", "6:16"], tmp_path)
+    succeed([*launcher("local", 2), str(program), *train, "--timeline", "6:16"], tmp_path)
     trace = check(tmp_path / "runs" / "run", 2, 6, 16, PARTS, one_clock=False)
     clock = trace.about["clocks"][1]
     assert abs(clock["offset_s"] - SHIFT_S) <= clock["error_s"]
-    assert "the ranks' clocks differ by up to 1,000.00" in output or "999.99" in output
 
 
 @pytest.mark.parametrize(("framework", "script"), [("torch", "user_loop"), ("mxnet", "user_loop_gluon")])
@@ -117,10 +116,10 @@ def test_runs_that_cannot_have_their_timeline(tmp_path, framework):
     command = several(framework, trainings, "alone", 1)
     output = succeed(command, tmp_path, timeout_s=300)
     runs = tmp_path / "runs"
-    assert "--timeline 6:8: the run ends before these steps, after step 5; there is no timeline" in output
+    assert "--timeline 6:8: this job makes none of these steps" in output
     assert list(Trace(runs / "cut" / "timeline-3-6.json").steps(0)) == ["step 3", "step 4", "step 5"]
     assert "--timeline 2:4 cannot be written (" in output
-    assert "--timeline 1:3: its steps were made before, as training begins at step 4 here" in output
+    assert "--timeline 1:3: this job makes none of these steps" in output
     assert [path.name for path in runs.glob("resumed/timeline-*")] == ["timeline-6-8.json"]
     resumed = Trace(runs / "resumed" / "timeline-6-8.json")
     assert list(resumed.steps(0)) == [f"step {number}" for number in range(6, 8)]
