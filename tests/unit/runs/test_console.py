@@ -11,10 +11,8 @@ from hvdtrain.runs.console import ProgressBar
 FIGURES = ["12,345 images/s", "train loss 0.1234", "accuracy 0.9876", "lr 0.0125"]
 
 
-@pytest.mark.parametrize(
-    ("width", "figures"), [(26, 0), (40, 0), (42, 1), (65, 2), (66, 2), (86, 3), (96, 4), (120, 4), (200, 4)]
-)
-def test_bar_and_time_fit_and_figures_that_have_room(width, figures):
+@pytest.mark.parametrize(("width", "figures"), [(26, 0), (40, 0), (65, 1), (86, 2), (120, 4), (200, 4)])
+def test_figures_that_have_room_are_before_the_time(width, figures):
     file = io.StringIO()
     bar = ProgressBar(100, 0, Console(file=file, width=width, force_terminal=True, color_system=None))
     bar.update(50, "epoch 12/12", FIGURES)
@@ -22,9 +20,8 @@ def test_bar_and_time_fit_and_figures_that_have_room(width, figures):
     frames = re.split(r"\x1b\[[0-9;?]*[a-zA-Z]|[\r\n]", file.getvalue())
     drawn = next(frame.rstrip() for frame in reversed(frames) if "12/12" in frame)
     assert len(drawn) <= width
-    assert re.fullmatch(r"epoch 12/12 [━╸╺ ]{0,40}  50%(.*) (-:--:--|0:[0-9:]+)", drawn), drawn
+    assert re.fullmatch(r"epoch 12/12 [━╸╺ ]*50%(.*) (-:--:--|0:[0-9:]+)", drawn), drawn
     assert [figure in drawn for figure in FIGURES] == [number < figures for number in range(4)]
-    assert ("━━" in drawn) == (width not in (26, 42, 65)), "it has the room that figures leave, if that is enough"
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
