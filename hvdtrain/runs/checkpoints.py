@@ -54,8 +54,6 @@ FILE_BYTES = 1 << 30
 """Bytes of arrays in a file; more only if they are one array, or a rank's own."""
 TYPES = frozenset(np.dtype(code).name for code in "?bBhHiIqQefdF")
 """NumPy's types that files of safetensors have."""
-OF_RANK = "rank-"
-"""In checkpoints of earlier versions, `rank-1/` begins the names of rank 1's arrays in the optimizer's files."""
 NOT_STATE = ("history", "optimizer", "position")
 """What state.json has besides fields of `Checkpoint`."""
 
@@ -221,15 +219,15 @@ def load(path: Path) -> Checkpoint:
     try:
         _check_memory(manifest)
         weights = _read(manifest, manifest.files_of(WEIGHTS))
-        first, *others = _by_rank(_read(manifest, manifest.files_of(OPTIMIZER)))
-        others += [_read(manifest, [name]) for name in manifest.rank_files]
+        first = _read(manifest, manifest.files_of(OPTIMIZER))
+        others = tuple(_read(manifest, [name]) for name in manifest.rank_files)
     except (SafetensorError, OSError, ValueError, KeyError, MemoryError) as error:
         raise Damaged(path, f"damaged, or written by another version of hvdtrain ({error})") from None
     return Checkpoint(
         weights=weights,
         optimizer=OptimizerState(first, state.optimizer.scale, state.optimizer.updates, state.optimizer.extra),
         position=state.position,
-        other_ranks=tuple(others),
+        other_ranks=others,
         **{name: getattr(state, name) for name in State.__dataclass_fields__ if name not in NOT_STATE},
     )
 
@@ -255,15 +253,6 @@ def _read(manifest: Manifest, names: Sequence[str]) -> Weights:
             raise ValueError(f"{name} has arrays of another file: {min(twice)!r:.80}")
         arrays |= part
     return arrays
-
-
-def _by_rank(arrays: Weights) -> list[Weights]:
-    """The optimizer's arrays of rank 0, and of the other ranks if an earlier version wrote theirs to the same file."""
-    by_rank: dict[int, Weights] = {0: {}}
-    for name, array in arrays.items():
-        rank, _, of_rank = name.removeprefix(OF_RANK).partition("/") if name.startswith(OF_RANK) else ("0", "", name)
-        by_rank.setdefault(int(rank), {})[of_rank] = array
-    return [by_rank[rank] for rank in range(len(by_rank))]
 
 
 def network(path: Path, saved: Checkpoint) -> ShapedNetwork:

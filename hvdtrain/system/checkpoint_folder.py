@@ -61,14 +61,10 @@ class Position:
     seed: int = 0
     best: float = 0.0
     """The best score so far, `Score.order`; 0 for none."""
-    best_epoch: int = -1
-    """Number of complete epochs when it was measured; by default `epoch`, as earlier versions recorded none."""
+    best_epoch: int = 0
+    """Number of complete epochs when it was measured."""
     best_by: str = ""
     """`Score.choice` of it."""
-
-    def __post_init__(self) -> None:
-        if self.best_epoch < 0:
-            object.__setattr__(self, "best_epoch", self.epoch)
 
     def after_step(self, samples: int) -> Position:
         """After one more step, of an epoch of so many rows."""

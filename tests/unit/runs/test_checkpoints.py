@@ -1,7 +1,6 @@
 """Checkpoints on disk: which is the newest or the best, what is kept, files of several parts and ranks, and damage."""
 
 import errno
-import json
 import os
 import shutil
 import tracemalloc
@@ -9,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from support.errors import refused
-from support.untrusted import rewrite, save_checkpoint
+from support.untrusted import save_checkpoint
 
 from hvdtrain.config import sources
 from hvdtrain.errors import UserError
@@ -294,15 +293,6 @@ def test_a_file_that_a_rank_has_not_written_whole(tmp_path):
     assert not [*draft.parent.iterdir()]
 
 
-def test_arrays_of_ranks_in_one_file_as_earlier_versions_wrote_them(tmp_path):
-    path = save_checkpoint(tmp_path)
-    save_file(OWN[0] | {f"rank-{rank}/error": OWN[rank]["error"] for rank in (1, 2)}, path / "optimizer.safetensors")
-    rewrite(path, "optimizer.safetensors", (path / "optimizer.safetensors").read_bytes())
-    loaded = checkpoints.load(path)
-    for arrays, expected in zip([loaded.optimizer.arrays, *loaded.other_ranks], OWN[:3], strict=True):
-        same(arrays, expected)
-
-
 def rank_file(path, number):
     return path / f"rank-0000{number}.safetensors"
 
@@ -344,14 +334,3 @@ def test_a_full_disk_gets_its_space_back(tmp_path, monkeypatch):
         save_checkpoint(tmp_path)
     assert [one.name for one in tmp_path.iterdir()] == [older.name]
     checkpoints.load(older)
-
-
-def test_state_of_an_earlier_version(tmp_path):
-    path = save_checkpoint(tmp_path, position=Position(epoch=3, step=4))
-    state = json.loads((path / "state.json").read_text())
-    for name in ("best", "best_epoch", "best_by"):
-        del state["position"][name]
-    del state["score_choice"], state["arithmetic"]
-    rewrite(path, "state.json", json.dumps({**state, "history": {"written": 1, "parent": "x"}}).encode())
-    loaded = checkpoints.load(path)
-    assert (loaded.position, loaded.arithmetic) == (Position(epoch=3, step=4, best_epoch=3), {})
