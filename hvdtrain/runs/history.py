@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, NamedTuple
 
@@ -57,7 +56,7 @@ class SavedHash(msgspec.Struct):
 
 
 class RankTimes(msgspec.Struct):
-    """What a logging step took each rank, in its record; null for a rank that was not there, or no time at all."""
+    """What a logging step took each rank, in its record; null for a rank that was not there."""
 
     compute_s: list[Seconds | None]
     data_s: list[Seconds | None]
@@ -72,12 +71,11 @@ class RankTimes(msgspec.Struct):
     def by_rank(self) -> dict[int, StepSeconds]:
         """The times of the ranks that were there."""
         rows = zip(self.compute_s, self.communicate_s or [None] * len(self.data_s), self.data_s, strict=True)
-        times = {
+        return {
             rank: StepSeconds(computing, waiting, reading)
             for rank, (computing, waiting, reading) in enumerate(rows)
             if computing is not None and reading is not None
         }
-        return {rank: time for rank, time in times.items() if time.total} or times
 
 
 class History(NamedTuple):
@@ -125,7 +123,7 @@ class HistoryReader(MetricsReader):
         return {saved.step: saved for saved in self.of_kind("checkpoint").typed(SavedHash)}
 
     def history(self) -> History:
-        ranks = summed(self.of_kind("train"), has_changed=bool(self.of_kind("members")))
+        ranks = summed(self.of_kind("train"))
         evaluated = self.evaluated()
         part = self.part if evaluated else ""
         loss = evaluated.pop("loss", Curve([], [], []))
@@ -137,33 +135,13 @@ def _measured(records: Records) -> Iterator[dict[int, StepSeconds]]:
     return filter(None, (times.by_rank for times in records.typed(RankTimes)))
 
 
-def summed(records: Records, has_changed: bool) -> dict[int, StepSeconds]:
-    """By rank, the times of the logging steps in which the same ranks were there, without the first one if others were
+def summed(records: Records) -> dict[int, StepSeconds]:
+    """By rank, the times of the logging steps of the ranks that train now, without the run's first one if others were
     measured, too: ranks warm up in it.
-
-    has_changed: whether the run lost ranks or took new ones in. Then the ranks that were together in most logging
-    steps count; else those of the newest one, as a run may continue with another number of ranks.
     """
-    newest = frozenset(next(_measured(records[::-1]), ()))
-    ranks = _usual_ranks(records) if has_changed else hash(newest)
-    unknown = any(time.communicate is None for times in _warm(records, ranks) for time in times.values())
-    sums: dict[int, StepSeconds] = {}
-    for times in _warm(records, ranks):
-        for rank, time in times.items():
-            known = StepSeconds(time.total - time.data, None, time.data) if unknown else time
-            sums[rank] = sums.get(rank, NO_TIME).plus(known)
+    ranks, intervals = next(_measured(records[::-1]), {}).keys(), _measured(records)
+    sums, first = dict.fromkeys(ranks, NO_TIME), next(intervals, {})
+    for times in itertools.chain([next(intervals, first)], intervals):
+        if times.keys() == ranks:
+            sums = {rank: time.plus(times[rank]) for rank, time in sums.items()}
     return sums
-
-
-def _usual_ranks(records: Records) -> int:
-    """The hash of the ranks that were together in most logging steps."""
-    counts = Counter(hash(frozenset(times)) for times in _measured(records))
-    return counts.most_common(1)[0][0] if counts else 0
-
-
-def _warm(records: Records, ranks: int) -> Iterator[dict[int, StepSeconds]]:
-    """The times of the ranks with that hash, without those of the first logging step if others were measured."""
-    intervals = _measured(records)
-    first = next(intervals, {})
-    others = itertools.chain([next(intervals, first)], intervals)
-    return (times for times in others if hash(frozenset(times)) == ranks)

@@ -6,7 +6,9 @@ import contextlib
 import itertools
 import os
 import platform
+import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +19,8 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import to_record
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Learner
-from hvdtrain.runs import abandoned, metrics
+from hvdtrain.runs import metrics
+from hvdtrain.runs.lock import FILE as LOCK
 from hvdtrain.runs.lock import RunLock, trained_by_this_program
 from hvdtrain.runs.records import read
 from hvdtrain.system import arithmetic, credentials, rank_info, resources, stacks
@@ -37,6 +40,12 @@ THREAD_SETTINGS = (
 
 FINGERPRINT_DIGITS = 16
 """Of the data's fingerprint, hexadecimal, that records have."""
+BEFORE_STEPS = re.compile(
+    r"(config(-\d+)?|doctor|attempts|end)\.json|metrics\.(jsonl|prom)|logs|heartbeats|tensorboard|wandb|STOP"
+)
+"""What a run's folder may hold before the first step, besides its locks."""
+AT_START = "members"
+"""The only kind of record of metrics.jsonl that is written before the first step."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +102,44 @@ def create_folder(config: Config, runtime: RuntimeOptions, size: int, lock: RunL
             lock.acquire(folder)
             return folder
     with _reporting(folder):
-        if abandoned.is_abandoned(folder):
+        if _is_abandoned(folder):
             lock.acquire(folder)
-            if abandoned.is_abandoned(folder):  # still: until now another job may have trained it
-                abandoned.clear(folder)
+            if _is_abandoned(folder):  # still: until now another job may have trained it
+                _clear(folder)
                 return folder
     raise UserError(f"{folder} exists", f"choose another --name{how_to_resume(folder, ', or ')}")
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether all that a folder holds is of a run that made no step, as far as its files say; or it holds nothing.
+
+    Whether that run has ended, its lock says. Raises OSError if the folder cannot be read.
+    """
+    names = os.listdir(folder)
+    others = [name for name in names if not LOCK.fullmatch(name)]
+    if not all(map(BEFORE_STEPS.fullmatch, others)) or (others and len(others) == len(names)):
+        return False
+    end, records = RunEnd.read(folder), folder / metrics.NAME
+    if end and (end.status == "finished" or (end.failure and end.failure.step is not None)):
+        return False
+    if os.path.exists(records) and any(record["kind"] != AT_START for record in metrics.read(records)):
+        return False
+    return not any(map(_has_rows, folder.glob("heartbeats/rank-*.json")))
+
+
+def _has_rows(heartbeat: Path) -> bool:
+    """Whether a rank has trained rows, or does not say so."""
+    return read(heartbeat, dict[str, Any]).get("rows") != 0
+
+
+def _clear(folder: Path) -> None:
+    """Remove what is in a folder for which `_is_abandoned` holds, except its locks. Raises OSError."""
+    for name in filter(BEFORE_STEPS.fullmatch, os.listdir(folder)):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _trained(config: Config) -> str:

@@ -43,8 +43,8 @@ class StepSeconds(NamedTuple):
         """The time of these steps and of others."""
         known = self.communicate is not None and other.communicate is not None
         communicate = (self.communicate or 0.0) + (other.communicate or 0.0)
-        compute = self.compute + other.compute
-        return StepSeconds(compute, communicate if known else None, self.data + other.data)
+        compute, data = self.compute + other.compute, self.data + other.data
+        return StepSeconds(compute, communicate, data) if known else StepSeconds(compute + communicate, None, data)
 
     def minus(self, other: StepSeconds) -> StepSeconds:
         """The time of these steps without the first ones of them; no part is below 0."""

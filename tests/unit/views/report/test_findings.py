@@ -136,6 +136,7 @@ def test_ranks_that_were_lost_or_joined_are_counted(tmp_path):
     """`show` lists each change."""
     lost = {"ranks": [0], "hosts": ["a"], "lost": [{"rank": 1, "why": "was killed"}]}
     for number, change in enumerate((lost, {"ranks": [0, 1], "hosts": ["a", "b"], "joined": [1]})):
+        first = {"kind": "members", "step": 0, "epoch": 0.0, "number": 1, "ranks": [[0, 1], [0]][number]}
         members = {"kind": "members", "step": 4, "epoch": 0.5, "number": 2, "seconds": 0.3, **change}
-        runs(tmp_path, f"ring-{number}", [1000.0], ranks=2, strategy="ring", metrics=[members])
+        runs(tmp_path, f"ring-{number}", [1000.0], ranks=2, strategy="ring", metrics=[first, members])
     assert "Ranks: in 2 runs, 1 rank lost, 1 rank joined." in sentences(tmp_path)
