@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -169,10 +168,10 @@ class SlowRanks:
         self._part: list[StepSeconds] = []
         """Of the logging steps that will be a part of the window, by rank."""
         self._window: deque[list[StepSeconds]] = deque()
+        self._evaluations: deque[list[StepSeconds]] = deque(maxlen=MIN_PARTS)
         self._slow: dict[tuple[int, str], str] = {}
         """Ranks that are slow, by position, what takes them so long, and by how much."""
-        self._slow_evaluations: dict[int, int] = {}
-        """How many of the last evaluations took a rank longer, by position; one by seconds counts as MIN_PARTS."""
+        self._slow_in_evaluations: set[int] = set()
 
     @property
     def figures(self) -> list[str]:
@@ -208,52 +207,42 @@ class SlowRanks:
 
     def _compare(self) -> None:
         slow = {(rank.rank, rank.part): rank for rank in slow_ranks(self._window, frozenset(self._slow), self._work)}
-        for key, rank in sorted(slow.items()):
-            if key not in self._slow:
-                self._name(rank)
         for key in [key for key in self._slow if key not in slow]:
             del self._slow[key]
-            named = self._group.ranks[key[0]], self._hosts[key[0]]
-            if self._work and self._work[key[0]] + 1 < max(self._work):
-                log.warning("no rank waits for rank %d on %s any longer: it has fewer shards", *named)
-            else:
-                log.warning("rank %d on %s is as fast as the other ranks again", *named)
+            log.warning("%s is as fast as the other ranks again", self._who(key[0]))
+        for key, rank in sorted(slow.items()):
+            if key not in self._slow:
+                self._name(key, rank)
+
+    def _name(self, key: tuple[int, str], slow: SlowRank) -> None:
+        """Log that the steps of the window took a rank longer."""
+        if slow.part == "compute":
+            self._slow[key], how = f"{slow.ratio:.1f}x", f"computes {slow.ratio:.1f} times as long as"
+            remedy = "see what else runs on that host, and check it with python -m hvdtrain doctor"
+        else:
+            share = slow.more_s / sum(map(_seconds, self._window))
+            self._slow[key], how = f"data {share:.0%}", f"waits for data for {share:.0%} more of the time than"
+            remedy = "raise --workers, or check the disk of that host"
+        text = "%s is slow: it %s the other ranks, which wait for it in each step: %s"
+        log.warning(text, self._who(slow.rank), how, remedy)
 
     def add_evaluation(self, seconds: Sequence[float], work: Sequence[int]) -> None:
-        """What each rank took for its share of an evaluation: one that is slow in several, or by seconds, is named.
+        """What each rank took for its share of an evaluation: one that is slow in the last ones is named, once.
 
         In a short one, a rank that has lost its core once looks slow.
         """
-        before, self._slow_evaluations = self._slow_evaluations, {}
-        for slow in slow_ranks([[StepSeconds(taken, 0.0, 0.0) for taken in seconds]], work=work):
-            rank, others = slow.rank, [taken for place, taken in enumerate(seconds) if place != slow.rank]
-            counted = before.get(rank, 0)
-            self._slow_evaluations[rank] = counted + (MIN_PARTS if slow.more_s >= WINDOW_S else 1)
-            if counted < MIN_PARTS <= self._slow_evaluations[rank]:
-                log.warning(
-                    "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in "
-                    "training they wait for it: check that host with python -m hvdtrain doctor",
-                    *(self._group.ranks[rank], self._hosts[rank], seconds[rank], statistics.median(others)),
-                )
+        self._evaluations.append([StepSeconds(taken, 0.0, 0.0) for taken in seconds])
+        if len(self._evaluations) < MIN_PARTS:
+            return
+        slow = {rank.rank: rank for rank in slow_ranks(self._evaluations, work=work)}
+        for place in sorted(slow.keys() - self._slow_in_evaluations):
+            text = "%s is slow: it takes %.1f times as long for its share of the evaluations as the other ranks: %s"
+            remedy = "in training they wait for it: check that host with python -m hvdtrain doctor"
+            log.warning(text, self._who(place), slow[place].ratio, remedy)
+        self._slow_in_evaluations = {*slow}
 
-    def _name(self, slow: SlowRank) -> None:
-        """Log that the steps of the window took a rank longer."""
-        key, host, rank = (slow.rank, slow.part), self._hosts[slow.rank], self._group.ranks[slow.rank]
-        if slow.part == "compute":
-            self._slow[key] = f"{slow.ratio:.1f}x"
-            log.warning(
-                "rank %d on %s is slow: it computes %.1f times as long as the other ranks, which wait for it in each "
-                "step: see what else runs on that host, and check it with python -m hvdtrain doctor",
-                *(rank, host, slow.ratio),
-            )
-        else:
-            share = slow.more_s / sum(map(_seconds, self._window))
-            self._slow[key] = f"data {share:.0%}"
-            log.warning(
-                "rank %d on %s is slow: it waits for data for %.0f%% more of the time than the other ranks, which wait "
-                "for it in each step: raise --workers, or check the disk of that host",
-                *(rank, host, 100 * share),
-            )
+    def _who(self, place: int) -> str:
+        return f"rank {self._group.ranks[place]} on {self._hosts[place]}"
 
 
 def _seconds(part: Sequence[StepSeconds]) -> float:
