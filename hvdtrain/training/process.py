@@ -169,7 +169,7 @@ def _report(rank: int, failure: Failure, wait_s: float) -> None:
 
 
 def _how_to_resume() -> str:
-    """The end of the message of a run that has a checkpoint."""
+    """The end of the message of a run that has a checkpoint, and that has not finished before this error."""
     if not log.handlers:
         return ""
     from hvdtrain.runs.console import open_folder
@@ -178,7 +178,8 @@ def _how_to_resume() -> str:
 
     def read() -> None:
         with contextlib.suppress(OSError):
-            advice.append(how_to_resume(folder))
+            end = folder and RunEnd.read(folder)
+            advice.append("" if end and end.status == "finished" else how_to_resume(folder))
 
     reading = threading.Thread(target=read, daemon=True)
     reading.start()

@@ -101,6 +101,9 @@ def test_a_resume_is_offered_only_where_a_whole_checkpoint_is(tmp_path, monkeypa
     for text in (capsys.readouterr().err, str(taken.value)):
         assert ("--resume" in text) == text.strip().endswith(f"resume from step 3 with --resume {folder}")
         assert ("--resume" in text) == (saved == "whole"), text
+    RunEnd("finished").write(folder)
+    process._report(0, Failure.of_exception(error), 0.0)
+    assert "--resume" not in capsys.readouterr().err, "a script failed after its run"
 
 
 FOUR, ALONE = frozenset(range(4)), SingleProcess()
