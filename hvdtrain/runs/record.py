@@ -158,42 +158,26 @@ def _reporting(folder: Path) -> Iterator[None]:
         raise UserError(f"{folder} cannot be created ({error.strerror})", "choose another folder with --runs") from None
 
 
-def write_options(
-    folder: Path,
-    options: dict[str, Any],
-    runtime: RuntimeOptions,
-    network: dict[str, Any],
-    learner: Learner,
-    steps: int,
-    bits: dict[str, Any],
-    data: str,
-    parent: str = "",
-) -> dict[str, Any]:
+def write_options(folder: Path, runtime: RuntimeOptions, learner: Learner, content: dict[str, Any]) -> dict[str, Any]:
     """Write `config.json`; its content.
 
-    options: those of `Config`, as JSON values. network: the record of what is trained. steps: of the whole run. data:
-    the beginning of its fingerprint. bits: what decides the bits besides options and versions. parent: the checkpoint
-    of another run that it began with. A run that is resumed in its own folder keeps the previous one as
-    `config-<number>.json`. Raises OSError.
+    content: what it has besides id, runtime options, ranks, versions and host. A run that is resumed in its own folder
+    keeps the previous one as `config-<number>.json`. Raises OSError.
     """
     path = folder / "config.json"
     # All are written before any is renamed, so a full disk leaves the previous one where it is.
     previous = {_previous(folder): path.read_bytes()} if path.exists() else {}
     written = {
         "id": run_id(folder) or secrets.token_hex(8),
-        "parent": read(path, dict).get("parent", parent),
-        "config": options,
+        **content,
+        "parent": read(path, dict).get("parent", content["parent"]),
         "runtime": _recorded(runtime),
-        "network": network,
-        "data": data,
-        "steps": steps,
         "ranks": learner.group.size,
         "devices": learner.devices,
         "device": learner.device,
         "controller": learner.group.controller,
         "versions": stacks.installed_versions(),
         "host": host(),
-        "arithmetic": bits,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     write_all_atomically({**previous, path: _json(written)})

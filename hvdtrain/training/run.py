@@ -196,12 +196,15 @@ class RunContext:
 
     def write_record(self) -> dict[str, Any]:
         """Write what is known before the first step; the content of `config.json`."""
-        options, target = self.recorded_options, self.target.record()
-        bits = {name: value for name, value in self.arithmetic.items() if name not in consistency.ELSEWHERE}
-        data = self.dataset.fingerprint[: record.FINGERPRINT_DIGITS]
-        written = record.write_options(
-            self.folder, options, self.runtime, target, self.learner, self.last_step, bits, data, self.parent
-        )
+        content = {
+            "parent": self.parent,
+            "config": self.recorded_options,
+            "network": self.target.record(),
+            "data": self.dataset.fingerprint[: record.FINGERPRINT_DIGITS],
+            "steps": self.last_step,
+            "arithmetic": {name: bit for name, bit in self.arithmetic.items() if name not in consistency.ELSEWHERE},
+        }
+        written = record.write_options(self.folder, self.runtime, self.learner, content)
         findings = self.examine_host()
         record.write_json(self.folder / "doctor.json", {"findings": findings})
         for finding in findings:
