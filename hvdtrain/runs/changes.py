@@ -74,7 +74,6 @@ class MembersRecord(Happened, tag="members", dict=True):
 
     @functools.cached_property
     def hosts(self) -> dict[int, str]:
-        """The host of each rank."""
         return dict(zip(self.ranks, map(shown, self.names or [""] * len(self.ranks)), strict=True))
 
     def of_rank(self, kind: str, rank: int, host: str, why: str = "") -> RankEvent:

@@ -15,8 +15,6 @@ from hvdtrain.system.text import finite_number
 
 
 class Curve(NamedTuple):
-    """The points of a curve, in the order of training."""
-
     epochs: list[float]
     steps: list[int]
     values: list[float]
@@ -46,8 +44,6 @@ class Curve(NamedTuple):
 
 
 class SavedHash(msgspec.Struct):
-    """The hash of the weights at a checkpoint: its record."""
-
     step: Annotated[int, msgspec.Meta(ge=1)]
     parameters: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
     """As in `result.json`."""
@@ -69,7 +65,6 @@ class RankTimes(msgspec.Struct):
 
     @property
     def by_rank(self) -> dict[int, StepSeconds]:
-        """The times of the ranks that were there."""
         rows = zip(self.compute_s, self.communicate_s or [None] * len(self.data_s), self.data_s, strict=True)
         return {
             rank: StepSeconds(computing, waiting, reading)
@@ -93,8 +88,6 @@ class History(NamedTuple):
 
 
 class HistoryReader(MetricsReader):
-    """The metrics of a run, and what they say of its whole training."""
-
     def curve(self, name: str) -> Curve:
         """The finite values of one of CURVES, or of a metric."""
         kind, key = CURVES.get(name, (self.part, name))

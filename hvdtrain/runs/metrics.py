@@ -200,7 +200,6 @@ class MetricsReader:
 
     @property
     def places(self) -> dict[str, float]:
-        """The place of the last record of each kind."""
         return {kind: max(kept)[0] for kind, kept in self._kept.items()}
 
     @property

@@ -191,7 +191,6 @@ def _recorded(runtime: RuntimeOptions) -> dict[str, Any]:
 
 
 def _previous(folder: Path) -> Path:
-    """The first free name for a previous config.json."""
     return next(path for number in itertools.count(1) if not (path := folder / f"config-{number}.json").exists())
 
 

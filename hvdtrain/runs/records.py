@@ -78,8 +78,6 @@ class RunConfig(FileRecord):
 
 
 class EvaluationRecord(FileRecord):
-    """An evaluation in `result.json`."""
-
     loss: float | None = None
     accuracy: float | None = None
     """In place of `metrics` in those of earlier versions."""
@@ -172,7 +170,6 @@ def shown(value: object, most: int = MAX_TEXT) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A JSON value in a table."""
     return ("yes" if value else "no") if isinstance(value, bool) else printable(str(value))
 
 

@@ -62,7 +62,6 @@ class RecordedRun:
 
     @functools.cached_property
     def train(self) -> LoggedStep:
-        """The newest logging step."""
         with contextlib.suppress(ValueError):
             return converted(self.last_records.get("train", {}), LoggedStep)
         return LoggedStep()
@@ -78,12 +77,10 @@ class RecordedRun:
 
     @property
     def history(self) -> History:
-        """What it wrote while it trained."""
         return self._written[0]
 
     @property
     def changes(self) -> Changes:
-        """What happened to its ranks while it trained."""
         return self._written[1]
 
     @functools.cached_property
@@ -196,7 +193,6 @@ class RecordedRun:
 
     @property
     def unit(self) -> str:
-        """What a row is."""
         return "rows" if self.config.is_user_code else "images"
 
     @functools.cached_property
@@ -216,7 +212,6 @@ class RecordedRun:
         return self.score_of(self.chosen.loss, self.tested)
 
     def score_of(self, loss: float | None, metrics: dict[str, float]) -> Score | None:
-        """That of an evaluation, by the run's --score."""
         return score_of(loss, metrics, self.config.text("score"), self.part)
 
     @property

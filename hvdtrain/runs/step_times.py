@@ -40,7 +40,6 @@ class StepSeconds(NamedTuple):
         return self.compute + self.data
 
     def plus(self, other: StepSeconds) -> StepSeconds:
-        """The time of these steps and of others."""
         known = self.communicate is not None and other.communicate is not None
         communicate = (self.communicate or 0.0) + (other.communicate or 0.0)
         compute, data = self.compute + other.compute, self.data + other.data
@@ -59,7 +58,6 @@ class StepSeconds(NamedTuple):
         return self.of(1.0) if self.total else None
 
     def of(self, seconds: float) -> StepSeconds:
-        """The same parts of another time."""
         total = self.total / seconds
         communicate = None if self.communicate is None else self.communicate / total
         return StepSeconds(self.compute / total, communicate, self.data / total)
@@ -98,7 +96,6 @@ class SlowRank(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """As lists of ranks show it."""
         is_data = self.part == "data"
         return "waits for data, and the others for it" if is_data else "slow: the others wait for it"
 

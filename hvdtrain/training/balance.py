@@ -164,7 +164,6 @@ class Balancing(Observer):
         self._balancer = Balancer(self._run.assignment)
 
     def joined(self, at: Position, interval: LoggedInterval) -> None:
-        """Move shards if the times of the last logging steps say so."""
         run, steps = self._run, at.step - self._step
         self._step = at.step
         if not run.parts > run.group.size > 1 or run.runtime.balance == "off" or steps <= 0:

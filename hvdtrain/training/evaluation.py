@@ -56,7 +56,6 @@ class Evaluation(NamedTuple):
 
     @property
     def record(self) -> dict[str, Any]:
-        """As JSON values."""
         return {"loss": self.loss, "metrics": self.metrics, "rows": self.rows}
 
     @property
@@ -231,5 +230,4 @@ def recorded_names(metrics: Collection[str]) -> dict[str, str]:
 
 @functools.cache
 def _say_renamed(name: str, recorded: str) -> None:
-    """Log it, once."""
     log.info("the metric %r is recorded as %r, as the record has a value of its own by that name", name, recorded)

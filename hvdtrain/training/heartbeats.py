@@ -170,7 +170,6 @@ class Heartbeats:
 
 
 def place_of(frame: FrameType | None) -> str:
-    """Where a thread is in the code, for people."""
     if frame is None:
         return "its end"
     code = frame.f_code

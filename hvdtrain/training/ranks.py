@@ -218,7 +218,6 @@ def _held(name: str, value: Any) -> Any:
 
 
 def losses_of_rank(rank: int, losses: list[tuple[int, float]]) -> RankInterval:
-    """Of a rank: of its steps and their losses."""
     finite = [loss for _, loss in losses if math.isfinite(loss)]
     bad = (RankStep(rank, step, rank) for step, loss in losses if not math.isfinite(loss))
     return RankInterval(sum(finite), len(finite), next(bad, None))

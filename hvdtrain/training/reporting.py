@@ -260,7 +260,6 @@ class Reporter(Observer):
 
 
 def _members(pause: Pause) -> dict[str, Any]:
-    """The values in the record of a change."""
     membership, lost, joined = pause.change
     return {
         "number": membership.number,

@@ -156,7 +156,6 @@ class RunContext:
 
     @functools.cached_property
     def local_steps(self) -> LocalSteps | None:
-        """With --sync-every above 1."""
         return LocalSteps(self.learner) if self.config.sync_every > 1 else None
 
     @functools.cached_property

@@ -39,8 +39,6 @@ class Standing(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """From where all ranks go on."""
-
     root: int
     """Position of the first rank that has the state; -1 if none has one, as training has not begun."""
     step: int
@@ -59,8 +57,6 @@ def agree(group: Group, standing: Standing) -> Agreement:
 
 
 class Handover(NamedTuple):
-    """What a rank needs from another one to go on."""
-
     state: Checkpoint
     """Where training is, and all that a checkpoint has."""
     folder: Path

@@ -67,8 +67,6 @@ class StepTimer:
 
 
 class StepsInterval(NamedTuple):
-    """The steps of a logging interval, on this rank."""
-
     steps: int
     seconds: float
     """Of training, without evaluations and checkpoints."""
@@ -81,7 +79,6 @@ class StepsInterval(NamedTuple):
 
     @property
     def record(self) -> dict[str, float]:
-        """What the record of a logging step has of it."""
         return {"images_per_s": self.images_per_s, "outside_s": self.outside_s, "data_wait_s": self.waited_s}
 
 
@@ -91,8 +88,6 @@ def wait_share(intervals: Sequence[StepsInterval]) -> float:
 
 
 class Throughput(Observer):
-    """The time of all logging intervals of this rank."""
-
     def __init__(self) -> None:
         self.intervals: list[StepsInterval] = []
         self._at: Position | None = None
@@ -215,7 +210,6 @@ class SlowRanks:
                 self._name(key, rank)
 
     def _name(self, key: tuple[int, str], slow: SlowRank) -> None:
-        """Log that the steps of the window took a rank longer."""
         if slow.part == "compute":
             self._slow[key], how = f"{slow.ratio:.1f}x", f"computes {slow.ratio:.1f} times as long as"
             remedy = "see what else runs on that host, and check it with python -m hvdtrain doctor"

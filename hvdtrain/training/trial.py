@@ -101,7 +101,6 @@ def find_own_changes(run: RunContext, rows: int) -> None:
 
 
 def _where(run: RunContext) -> str:
-    """What gave the model, for messages."""
     return f"--model {run.config.model}" if run.target.kind == "task" else "setup()"
 
 

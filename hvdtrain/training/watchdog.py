@@ -155,7 +155,6 @@ class Watchdog(Observer):
         self._python_runs()
 
     def _python_runs(self) -> None:
-        """Tell the process that watches Python."""
         assert self._interpreter.stdin
         with contextlib.suppress(OSError):  # it was killed
             self._interpreter.stdin.write(f"{self.limit_s + FORCED_EXIT_S:g}\n".encode())
