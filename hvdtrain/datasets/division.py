@@ -9,27 +9,22 @@ import numpy as np
 
 from hvdtrain.config.forms import Split
 from hvdtrain.config.options import Config
-from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.rows import ArraySource, RowReader, Rows, read_rows
-from hvdtrain.datasets.streams import stream_of
+from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.reading import Source
+from hvdtrain.interfaces.reading import Draw, Rows, Source
 
 STREAM = 3
 """Separates the random numbers of a division from others of the same seed."""
 
 
-class Subset(RowReader):
+class Subset(Source):
     """Some rows of a source, under new numbers from 0 on. Messages have their numbers in the source."""
 
     def __init__(self, source: Source, rows: np.ndarray) -> None:
         """rows: their numbers in the source, int64 (n,)."""
         self._source, self._rows = source, rows
-        self.background: str = getattr(source, "background", "threads")
-        self.advice: tuple[str, ...] = getattr(source, "advice", ())
-        labels, weights = (getattr(source, name, None) for name in ("labels", "weights"))
-        self.labels = labels[rows] if isinstance(labels, np.ndarray) else None
-        self.weights = None if weights is None else weights[rows]
+        self.background, self.advice = source.background, source.advice
+        self.weights = None if source.weights is None else source.weights[rows]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -39,7 +34,11 @@ class Subset(RowReader):
         return f"{self._source.fingerprint} {hashlib.sha256(self._rows.astype('<i8').tobytes()).hexdigest()}"
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
-        return read_rows(self._source, self._rows[rows], draw)
+        return self._source.read(self._rows[rows], draw)
+
+    def labels(self, position: int) -> np.ndarray | None:
+        labels = self._source.labels(position)
+        return None if labels is None else labels[self._rows]
 
 
 class Division(NamedTuple):
@@ -66,11 +65,11 @@ class Division(NamedTuple):
         """Training, test and validation rows, each in their order in the source; None for no validation rows.
 
         test, validation: None where the data has no such part. name: of the data in messages. labels: of `train`, where
-        they are known; else see `labels_of`. Raises UserError for parts that cannot be made, or that would have no row.
+        they are known; else see `Source.labels`. Raises UserError for parts that cannot be made or would have no row.
         """
         is_whole = test is not None
         problem, remedy = "", ""
-        if (self.split or self.validation) and stream_of(train):
+        if (self.split or self.validation) and train.is_stream:
             problem = f"--split: {name} is a stream, whose rows cannot be chosen by number"
             remedy = "give the parts as streams of their own"
         elif self.split and is_whole:
@@ -88,7 +87,7 @@ class Division(NamedTuple):
             train, test = self._parts(name, train, labels, self.split, round((1 - self.split) * len(train)))
         if not self.validation:
             return train, test, validation
-        known = labels if is_whole and labels is not None else labels_of(train, labels_at)
+        known = labels if is_whole and labels is not None else train.labels(labels_at)
         train, validated = self._parts(name, train, known, 1 - self.validation, round(self.validation * len(train)), 1)
         return train, test, validated
 
@@ -128,26 +127,6 @@ def split_rows(labels: np.ndarray | None, count: int, share: float, seed: int) -
     if is_first.all():  # each class has one row
         is_first[order[min(max(round(share * count), 1), count - 1) :]] = False
     return np.flatnonzero(is_first), np.flatnonzero(~is_first)
-
-
-def labels_of(source: Source, position: int) -> np.ndarray | None:
-    """The labels of all rows, integers (n,), where they are known without reading rows; else None.
-
-    position: of the labels among the arrays of a row. A source in files has them as its attribute `labels`.
-    """
-    if isinstance(source, ArraySource):
-        labels = source.arrays[position] if position < len(source.arrays) else None
-    else:
-        labels = getattr(source, "labels", None)
-    is_known = isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "iub"
-    return labels if is_known and labels is not None and len(labels) == len(source) else None
-
-
-def unaugmented(source: Source) -> Source:
-    """The rows without what a task's augment() changes in them."""
-    while (inner := getattr(source, "source", None)) is not None:
-        source = inner
-    return source
 
 
 def subset(source: Source, rows: np.ndarray) -> Source:

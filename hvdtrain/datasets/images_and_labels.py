@@ -20,6 +20,7 @@ class ImagesAndLabels(RowChecks):
     classes: 0 where labels are numbers to predict.
     """
 
+    arrays = 2
     of_float64 = "are float64, and become float32"
 
     def __init__(self, classes: int) -> None:

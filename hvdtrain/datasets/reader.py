@@ -10,11 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.rows import Rows, read_rows
-from hvdtrain.datasets.streams import stream_of
 from hvdtrain.datasets.worker import WorkerProcess
-from hvdtrain.interfaces.reading import Dataset, Part, Source
+from hvdtrain.interfaces.reading import Dataset, Draw, Part, Rows, Source
 from hvdtrain.system import resources
 
 AHEAD = 2
@@ -42,10 +39,10 @@ class Reader:
         check: Callable[[Part, np.ndarray, Rows], Rows] | None = None,
     ) -> None:
         self._sources = dataset.parts
-        self._in_order = {part for part, source in self._sources.items() if stream_of(source)}
+        self._in_order = {part for part, source in self._sources.items() if source.is_stream}
         """Parts that the rank reads itself, when a step asks for them."""
         others = {part: source for part, source in self._sources.items() if part not in self._in_order}
-        self._in_processes = {part for part in others if getattr(others[part], "background", "") == "processes"}
+        self._in_processes = {part for part in others if others[part].background == "processes"}
         self.workers = _auto(others.values()) if workers == "auto" else workers
         self.reads_ahead = "train" in others and (not self._in_processes or loader_spec is not None)
         """Whether it has workers, if it is given any."""
@@ -105,7 +102,7 @@ class Reader:
         if self._processes and part in self._in_processes:
             batch = self._read_in_process(part, rows, draw)
         else:
-            batch = read_rows(self._sources[part], rows, draw)
+            batch = self._sources[part].read(rows, draw)
         return self._check(part, rows, batch) if self._check else batch
 
     def _read_in_process(self, part: Part, rows: np.ndarray, draw: Draw) -> Rows:
@@ -118,6 +115,6 @@ class Reader:
 
 def _auto(sources: Iterable[Source]) -> int:
     """Workers for these sources: none for arrays in memory, else one for each core of the rank but one, at least 1."""
-    if all(getattr(source, "in_memory", True) for source in sources):
+    if all(source.in_memory for source in sources):
         return 0
     return min(max(resources.cores_of_rank() - 1, 1), MAX_AUTO)

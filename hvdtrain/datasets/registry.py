@@ -12,7 +12,7 @@ import numpy as np
 
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED, digits, find_file, load_published, synthetic
-from hvdtrain.datasets.division import Division, labels_of
+from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.in_memory import read_idx, read_npz
 from hvdtrain.datasets.formats.npy_files import NPY_FILES, load_npy
 from hvdtrain.datasets.formats.reading import IMAGE_SUFFIXES, READABLE, ImageSize, Malformed, wrap_errors
@@ -59,7 +59,7 @@ def load_dataset(
     """
     name, chosen = name or data, Columns(label, tuple(columns), target, scale, weight or None)
     loaded = _load(name, data, image_shape, image_size, skip_bad_rows, chosen)
-    labels = labels_of(loaded.train, 1)
+    labels = loaded.train.labels(1)
     division = Division.by(Config(split=str(split), seed=seed))
     train, test, validated = division.of(name, loaded.train, loaded.test, labels, validation=loaded.validation)
     table: dict[str, Any] = {}

@@ -6,21 +6,15 @@ import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
+from hvdtrain.interfaces.reading import Draw
+
 OF_ROWS, OF_GLOBAL_GENERATORS = 3, 4
 """Second words of the seeds of rows; the order of an epoch has 1, the steps of learners have 2."""
-
-
-class Draw(NamedTuple):
-    """What the random numbers of a row depend on, besides its number."""
-
-    seed: int
-    epoch: int
-    """Number of completed epochs."""
 
 
 FIRST = Draw(0, 0)

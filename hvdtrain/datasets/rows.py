@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import Arrays, DataChanged, Malformed, one_line
-from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.validation import names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import MissingPackage, UserError
-from hvdtrain.interfaces.reading import Source
+from hvdtrain.interfaces.reading import Draw, RowError, Rows, Source
 
 MAX_ITEM_BYTES = np.dtype(np.float64).itemsize
 MAX_FIRST = 1000
@@ -24,19 +23,6 @@ MAX_FIRST = 1000
 NOT_PIXELS = ("P", "PA", "CMYK")
 """Pillow's modes whose numbers are those of a palette, or of colors of ink."""
 FIX_OR_SKIP = "correct it, or use --on-bad-row skip"
-
-
-class RowError(UserError):
-    """A row that cannot be read, or is unlike the others."""
-
-
-class Rows(NamedTuple):
-    """Rows of a source, and which of them are bad."""
-
-    arrays: tuple[np.ndarray, ...]
-    """As `interfaces.Source` has them; a bad row is a copy of a good one."""
-    bad: Mapping[int, RowError] = {}
-    """What is wrong with each bad row, by its position in the arrays."""
 
 
 Forms = tuple[tuple[tuple[int, ...], np.dtype], ...]
@@ -83,13 +69,10 @@ def wrong_count(arrays: Sequence[np.ndarray], rows: int) -> str:
     return f"arrays of shape {' and '.join(str(array.shape) for array in arrays)} for {rows} row(s)"
 
 
-class ArraySource:
-    """Rows of arrays in memory (see `interfaces.Source`); the arrays are writable, contiguous and equally long."""
+class ArraySource(Source):
+    """Rows of arrays in memory, which are writable, contiguous and equally long."""
 
     in_memory = True
-    advice: tuple[str, ...] = ()
-    weights: np.ndarray | None = None
-    """Of the rows, float64 (n,); None where all have the same."""
 
     def __init__(self, *arrays: np.ndarray) -> None:
         self.arrays = arrays
@@ -104,8 +87,12 @@ class ArraySource:
         made.arrays = arrays
         return made
 
-    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(array.take(rows, axis=0) for array in self.arrays)  # faster than array[rows]
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        return Rows(tuple(array.take(rows, axis=0) for array in self.arrays))  # faster than array[rows]
+
+    def labels(self, position: int) -> np.ndarray | None:
+        labels = self.arrays[position] if position < len(self.arrays) else None
+        return labels if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iub" else None
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -117,15 +104,16 @@ class ArraySource:
         return digest.hexdigest()
 
 
-class NoRows:
+class NoRows(Source):
     """The test rows of a script that evaluates nothing."""
 
     fingerprint = "no rows"
+    in_memory = True
 
     def __len__(self) -> int:
         return 0
 
-    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         raise IndexError("there are no rows")
 
 
@@ -140,29 +128,6 @@ def replace_bad(arrays: Arrays, bad: Collection[int], spare: Callable[[], Arrays
         array[list(bad)] = value
 
 
-class RowReader(abc.ABC):
-    """A `Source` that says which rows are bad, and whose rows may have random numbers."""
-
-    in_memory = False
-    """Whether reading takes no time worth mentioning."""
-    background = "threads"
-    """How rows are best read ahead: `threads`, where reading leaves Python to others most of the time; `processes`."""
-    advice: tuple[str, ...] = ()
-    """What may be a mistake in the data."""
-    weights: np.ndarray | None = None
-    """Of the rows, float64 (n,); None where all have the same."""
-
-    @abc.abstractmethod
-    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
-        """These rows, int64 (n,). draw: what their random numbers depend on; None where it does not matter.
-
-        Raises RowError for the first bad row, unless they are skipped; DataChanged.
-        """
-
-    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        return self.read(rows).arrays
-
-
 class RowChecks:
     """What rows must be like: arrays of numbers, as tasks have them.
 
@@ -170,6 +135,8 @@ class RowChecks:
     that makes rows is wrong, and not one row.
     """
 
+    arrays = 0
+    """Of a row, after which rows in memory may have their weights; 0 where any number of arrays is a row."""
     of_float64 = "are float64, which most models do not take: .astype(np.float32) makes them float32"
 
     def in_memory(self, where: str, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
@@ -196,7 +163,7 @@ class RowChecks:
         return f"is {describe_forms(forms)}, the first row is {describe_forms(first)}"
 
 
-class CheckedRows(RowReader):
+class CheckedRows(Source):
     """Rows that are read from files or made by the user's code, and checked one by one.
 
     name: of the data in messages, with its part. length: number of rows. skip: whether bad rows are replaced instead of
@@ -206,6 +173,9 @@ class CheckedRows(RowReader):
 
     other_shape = "give all rows the same shapes and types, or use --on-bad-row skip"
     """The remedy for a row that has another shape than the first."""
+    is_code = False
+    """Whether the user's code makes the rows, who needs the type of an error and its traceback."""
+    known_labels: np.ndarray | None = None
 
     def __init__(self, name: str, length: int, skip: bool, checks: RowChecks) -> None:
         self.name, self.skip, self.checks = name, skip, checks
@@ -214,9 +184,8 @@ class CheckedRows(RowReader):
     def __len__(self) -> int:
         return self._length
 
-    @property
-    @abc.abstractmethod
-    def fingerprint(self) -> str: ...
+    def labels(self, position: int) -> np.ndarray | None:
+        return self.known_labels
 
     @abc.abstractmethod
     def read_row(self, row: int) -> Any:
@@ -278,7 +247,10 @@ class CheckedRows(RowReader):
         except UserError as error:
             raise RowError(error.reason, error.remedy) from None
         except Exception as error:
-            raise self.row_error(row, error) from (error if self.is_of_user(error) else None)
+            shows_cause = self.is_code and not isinstance(error, Malformed)
+            kind = f"{type(error).__name__}: " if shows_cause and str(error) else ""
+            reason = str(error) if isinstance(error, Malformed) else f"cannot be read ({kind}{one_line(error)})"
+            raise RowError(f"{self._place(row)}: {reason}", FIX_OR_SKIP) from (error if shows_cause else None)
 
     def _like_first(self, row: int, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         if (forms := _forms_of_row(arrays)) != self.forms:
@@ -288,23 +260,9 @@ class CheckedRows(RowReader):
     def _place(self, row: int) -> str:
         return f"{self.where(row)} (row {row})"
 
-    def is_of_user(self, error: Exception) -> bool:
-        """Whether the user's code raised it, who needs its type and its traceback."""
-        return False
-
-    def row_error(self, row: int, error: Exception) -> RowError:
-        kind = f"{type(error).__name__}: " if self.is_of_user(error) and str(error) else ""
-        reason = str(error) if isinstance(error, Malformed) else f"cannot be read ({kind}{one_line(error)})"
-        return RowError(f"{self._place(row)}: {reason}", FIX_OR_SKIP)
-
 
 def _forms_of_row(arrays: tuple[np.ndarray, ...]) -> Forms:
     return tuple((array.shape, array.dtype) for array in arrays)
-
-
-def read_rows(source: Source, rows: np.ndarray, draw: Draw | None = None) -> Rows:
-    """These rows of any source; see `RowReader.read`."""
-    return source.read(rows, draw) if isinstance(source, RowReader) else Rows(source[rows])
 
 
 class LoadedSources(NamedTuple):

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.datasets.formats.reading import DataChanged, Malformed
+from hvdtrain.datasets.formats.reading import DataChanged
 from hvdtrain.datasets.row_random import FIRST, Draw, seeded_rows
 from hvdtrain.datasets.rows import CheckedRows, RowChecks, Rows, describe_forms, forms_of
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.reading import Source
 
 FINGERPRINT_ROWS = 16
 """Rows at the beginning by which a stream is recognized, and by which ranks compare theirs."""
@@ -56,21 +55,16 @@ class StreamRows(CheckedRows):
     number of rows is not known, or the rows differ when they are read again.
     """
 
+    is_code = is_stream = True
+    kept = KEPT
+
     def __init__(self, name: str, rows: Any, skip: bool, checks: RowChecks) -> None:
         dataset = rows.dataset if isinstance(rows, Stream) else rows
         super().__init__(name, _count(name, rows), skip, checks)
         self._dataset, self._epoch, self._next = dataset, -1, 0
         self._iterator: Iterator[Any] = iter(())
         self._recent: OrderedDict[int, Any] = OrderedDict()
-        self._kept = KEPT
         self._seed: Callable[[int], None] = lambda row: None
-
-    def keep(self, rows: int) -> None:
-        """Keep so many rows, which may be asked for again: those of a global batch."""
-        self._kept = max(rows, KEPT)
-
-    def is_of_user(self, error: Exception) -> bool:
-        return not isinstance(error, Malformed)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -125,7 +119,7 @@ class StreamRows(CheckedRows):
             item = error
         self._recent[self._next] = item
         self._next += 1
-        if len(self._recent) > self._kept:
+        if len(self._recent) > self.kept:
             self._recent.popitem(last=False)
 
     def _begin(self, epoch: int) -> None:
@@ -140,13 +134,6 @@ class StreamRows(CheckedRows):
             reason = f"{self.name}: {type(dataset).__name__} can be iterated over only once"
             raise UserError(reason, "give hvdtrain.Stream(function, rows=N) with a function that makes it")
         self._iterator, self._epoch = iterator, epoch
-
-
-def stream_of(source: Source | None) -> StreamRows | None:
-    """The stream that a source reads, also through `augment()`; None where it reads none."""
-    while source is not None and not isinstance(source, StreamRows):
-        source = getattr(source, "source", None)
-    return source
 
 
 def _count(name: str, rows: Any) -> int:

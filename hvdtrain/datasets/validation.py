@@ -141,15 +141,14 @@ def suspicious(dataset: Dataset) -> list[str]:
 
 def advice(dataset: Dataset) -> list[str]:
     """What the sources themselves found to be probably wrong, each in one sentence with its remedy."""
-    return list(dict.fromkeys(text for source in dataset.parts.values() for text in getattr(source, "advice", ())))
+    return list(dict.fromkeys(text for source in dataset.parts.values() for text in source.advice))
 
 
 def _sample(source: Source) -> tuple[np.ndarray, np.ndarray | None]:
     """Images of evenly spread rows, and labels: theirs if they are in memory, else those that occur, if known."""
-    in_memory = getattr(source, "in_memory", False)
-    rows = np.linspace(0, len(source) - 1, MAX_SAMPLED if in_memory else MAX_READ).astype(np.int64)
+    rows = np.linspace(0, len(source) - 1, MAX_SAMPLED if source.in_memory else MAX_READ).astype(np.int64)
     images, labels = source[np.unique(rows)]
-    return images, labels if in_memory else getattr(source, "labels", None)
+    return images, labels if source.in_memory else source.labels(1)
 
 
 def _many_channels(shape: tuple[int, ...]) -> str:

@@ -12,9 +12,7 @@ import numpy as np
 from hvdtrain.config.forms import BALANCED, MAX_WEIGHT, parse_class_weights
 from hvdtrain.config.options import Config
 from hvdtrain.datasets import sharding
-from hvdtrain.datasets.division import labels_of, unaugmented
 from hvdtrain.datasets.rows import as_array
-from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset, Part, Source
 from hvdtrain.system.text import did_you_mean, printable
@@ -42,7 +40,7 @@ class Weighted:
     def attach(self, where: str, source: Source) -> Source:
         """The source of these rows with their weights. where: names them. Raises UserError for wrong weights."""
         weighted = copy.copy(source)  # the user may give the same source without weights as well
-        weighted.weights = valid_weights(where, self.weights, len(source))  # type: ignore[attr-defined]
+        weighted.weights = valid_weights(where, self.weights, len(source))
         return weighted
 
 
@@ -60,12 +58,6 @@ def valid_weights(where: str, weights: Any, rows: int) -> np.ndarray:
     return array
 
 
-def weights_of(source: Source) -> np.ndarray | None:
-    """The weights that its rows have, float64 (n,); None where they have none."""
-    weights: np.ndarray | None = getattr(unaugmented(source), "weights", None)
-    return weights
-
-
 class Weighting:
     """The weights of a run's rows (`Weighted`, --weight-column, --class-weights), and the order of an epoch (--sample).
 
@@ -81,19 +73,19 @@ class Weighting:
     @property
     def is_given(self) -> bool:
         """Whether rows do not count the same."""
-        return self._by_class or any(weights_of(source) is not None for source in self._dataset.parts.values())
+        return self._by_class or any(source.weights is not None for source in self._dataset.parts.values())
 
     def order(self, epoch: int) -> np.ndarray:
         """The rows of an epoch in the order of training, int64 (n,): that of the stream, where the data is one."""
         rows, seed = len(self._dataset.train), self._config.seed
         if self._config.sample == BALANCED:
             return sharding.balanced_order(seed, epoch, self._labels)
-        return np.arange(rows) if stream_of(self._dataset.train) else sharding.order(seed, epoch, rows)
+        return np.arange(rows) if self._dataset.train.is_stream else sharding.order(seed, epoch, rows)
 
     @functools.cached_property
     def of_training(self) -> np.ndarray | None:
         """The weights of all training rows, float64 (n,); None where all are the same."""
-        weights = weights_of(self._dataset.train)
+        weights = self._dataset.train.weights
         if self._config.class_weights:
             values, by_value = self._classes
             by_class = by_value[np.searchsorted(values, self._labels)]
@@ -105,7 +97,7 @@ class Weighting:
 
         arrays: the rows, as the source has them. Rows of a class that was not trained have weight 1.
         """
-        weights = weights_of(self._dataset.parts[part])
+        weights = self._dataset.parts[part].weights
         if not self._by_class:
             return None if weights is None else weights[rows]
         values, by_value = self._classes
@@ -134,7 +126,7 @@ class Weighting:
 
     def count_classes(self, classes: int) -> np.ndarray | None:
         """The training rows of each class, int64 (classes,); None where they are not known, or there are no classes."""
-        labels = labels_of(unaugmented(self._dataset.train), self._labels_at) if classes else None
+        labels = self._dataset.train.unaugmented.labels(self._labels_at) if classes else None
         if labels is None or labels.min() < 0 or labels.max() >= classes:
             return None
         return np.bincount(labels, minlength=classes)
@@ -142,12 +134,12 @@ class Weighting:
     @functools.cached_property
     def _labels(self) -> np.ndarray:
         """The classes of all training rows, integers (n,); rows are read where only that tells."""
-        source, name = unaugmented(self._dataset.train), self._dataset.name
-        if stream_of(source):
+        source, name = self._dataset.train.unaugmented, self._dataset.name
+        if source.is_stream:
             raise self._error(
                 f"{name} is a stream, whose classes are not known in advance", "give arrays, or an object"
             )
-        labels = labels_of(source, self._labels_at)
+        labels = source.labels(self._labels_at)
         if labels is None and len(source[np.zeros(1, np.int64)]) > self._labels_at:
             pieces = np.split(np.arange(len(source)), range(PIECE, len(source), PIECE))
             labels = np.concatenate([source[rows][self._labels_at] for rows in pieces])

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import one_line
-from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.rows import Rows, read_rows
 from hvdtrain.errors import HvdtrainError, TrainingError
+from hvdtrain.interfaces.reading import Draw, Rows
 from hvdtrain.system import start_folder
 from hvdtrain.system.processes import describe_status, end_with_parent
 from hvdtrain.system.user_frames import user_lines
@@ -128,7 +127,7 @@ def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
 def _read(source: Any, rows: np.ndarray, draw: Draw) -> Rows | Exception:
     """The rows, or what reading them raised; no arrays for no rows."""
     try:
-        return read_rows(source, rows, draw) if len(rows) else Rows(())
+        return source.read(rows, draw) if len(rows) else Rows(())
     except Exception as error:
         return error
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from hvdtrain.errors import UserError
 
 PIXEL_MAX = 255
 """Networks get uint8 pixels divided by this; each framework's `network.scale_pixels` does it."""
@@ -19,25 +22,75 @@ Part = Literal["train", "validation", "test"]
 EvaluatedPart = Literal["validation", "test"]
 
 
-class Source(Protocol):
-    """Rows of training or test data, read by their numbers."""
+class Draw(NamedTuple):
+    """What the random numbers of a row depend on, besides its number."""
+
+    seed: int
+    epoch: int
+    """Number of completed epochs."""
+
+
+class RowError(UserError):
+    """A row that cannot be read, or is unlike the others."""
+
+
+class Rows(NamedTuple):
+    """Rows of a source, and which of them are bad."""
+
+    arrays: tuple[np.ndarray, ...]
+    """Those of `Source.read`; a bad row is a copy of a good one."""
+    bad: Mapping[int, RowError] = {}
+    """What is wrong with each bad row, by its position in the arrays."""
+
+
+class Source(abc.ABC):
+    """Rows of a part of the data, read by their numbers."""
+
+    in_memory = False
+    """Whether reading takes no time worth mentioning."""
+    background = "threads"
+    """How rows are best read ahead: `threads`, where reading leaves Python to others most of the time; `processes`."""
+    is_stream = False
+    """Whether rows have no numbers of their own: reading an earlier one begins anew (`datasets.streams`)."""
+    kept = 0
+    """Latest rows that a stream can give again without that."""
+    advice: tuple[str, ...] = ()
+    """What may be a mistake in the data."""
+    weights: np.ndarray | None = None
+    """Of the rows, float64 (n,); None where all have the same."""
 
     @property
+    @abc.abstractmethod
     def fingerprint(self) -> str:
         """Text that changes with the content, by which a resumed run recognizes its data."""
-        ...
 
+    @abc.abstractmethod
     def __len__(self) -> int:
         """Number of rows, at least 1."""
-        ...
 
-    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The arrays of these rows, each of shape (n, ...), in the order of `rows`: int64 (n,).
+    @abc.abstractmethod
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        """These rows, int64 (n,), as arrays of shape (n, ...), in this order.
 
         For images: (n, channels, height, width), uint8 or float32 in [0, 1], and labels, int64 (n,), from 0 to below
-        the number of classes.
+        the number of classes. draw: what their random numbers depend on; None where it does not matter. Raises RowError
+        for the first bad row, unless they are skipped; DataChanged.
         """
-        ...
+
+    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        return self.read(rows).arrays
+
+    @property
+    def unaugmented(self) -> Source:
+        """The rows without what a task's augment() changes in them."""
+        return self
+
+    def labels(self, position: int) -> np.ndarray | None:
+        """The classes of all rows, integers (n,), where they are known without reading rows; else None.
+
+        position: among the arrays of a row.
+        """
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +133,7 @@ class Dataset:
         """SHA-256 of the sources' fingerprints, and of the weights of their rows, in hexadecimal digits."""
         sources = (self.train, self.test, *([self.validation] if self.validation else []))
         digest = hashlib.sha256(" ".join(source.fingerprint for source in sources).encode())
-        for weights in (getattr(source, "weights", None) for source in sources):
+        for weights in (source.weights for source in sources):
             digest.update(b"" if weights is None else weights.tobytes())
         return digest.hexdigest()
 

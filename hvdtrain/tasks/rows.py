@@ -10,31 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.datasets.row_random import FIRST, Draw, row_generators
+from hvdtrain.datasets.row_random import FIRST, row_generators
 from hvdtrain.datasets.rows import (
     MAX_FIRST,
     ArraySource,
     Forms,
-    RowError,
-    RowReader,
-    Rows,
     as_array,
     describe_forms,
     forms_of,
-    read_rows,
     replace_bad,
     wrong_count,
     wrong_types,
 )
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.reading import Dataset, Part, Source
+from hvdtrain.interfaces.reading import Dataset, Draw, Part, RowError, Rows, Source
 
 PROBED = 4
 """Rows on which the method is tried out."""
 Arrays = tuple[np.ndarray, ...]
 
 
-class AugmentedRows(RowReader):
+class AugmentedRows(Source):
     """The rows of a source, changed by random numbers of their own (see `row_random`).
 
     task: its name. augment: called with arrays, a row each for n rows, and n generators; raises UserError if it fails.
@@ -43,23 +39,27 @@ class AugmentedRows(RowReader):
     """
 
     def __init__(self, task: str, source: Source, augment: Callable[[Arrays, list[np.random.Generator]], Any]) -> None:
-        self.source, self._task, self._augment = source, task, augment
-        self.in_memory = getattr(source, "in_memory", False)
+        self._source, self._task, self._augment = source, task, augment
+        self.in_memory, self.is_stream = source.in_memory, source.is_stream
+        self.advice, self.weights = source.advice, source.weights
         # Python code holds the interpreter's lock, and need not be safe in threads.
-        self.background = "processes" if self.in_memory else getattr(source, "background", "processes")
-        self.advice: tuple[str, ...] = getattr(source, "advice", ())
+        self.background = "processes" if self.in_memory else source.background
         self.form = self._try_out()
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self._source)
 
     @property
     def fingerprint(self) -> str:
-        return self.source.fingerprint
+        return self._source.fingerprint
+
+    @property
+    def unaugmented(self) -> Source:
+        return self._source
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         draw = draw or FIRST
-        original = read_rows(self.source, rows, draw)
+        original = self._source.read(rows, draw)
         arrays = self._apply(original.arrays, rows, draw)
         if forms_of(arrays) != self.form:
             problem = f"returned {describe_forms(forms_of(arrays))}, but {describe_forms(self.form)} for the first rows"
@@ -82,7 +82,7 @@ class AugmentedRows(RowReader):
         """The form of all rows, from the first ones that can be read; checks what their values depend on."""
         for first in range(0, min(len(self), MAX_FIRST), PROBED):
             rows = np.arange(first, min(first + PROBED, len(self)))
-            first_rows = read_rows(self.source, rows, FIRST)
+            first_rows = self._source.read(rows, FIRST)
             if len(first_rows.bad) < len(rows):
                 break
         rows = np.delete(rows, list(first_rows.bad))

@@ -14,7 +14,6 @@ from hvdtrain.config.options import Config
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.python_objects import load_parts
 from hvdtrain.datasets.rows import NoRows
-from hvdtrain.datasets.streams import stream_of
 from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.interfaces.reading import Dataset, Part
 from hvdtrain.networks.description import ShapedNetwork, Weights
@@ -113,7 +112,7 @@ class Target:
     def tried_rows(self, dataset: Dataset, part: Part, count: int) -> tuple[np.ndarray, ...]:
         """So many rows of a part of the data, of which a few are read: those of a class may follow each other."""
         source = dataset.parts[part]
-        last = min(TRIED_ROWS, len(source)) if stream_of(source) else len(source)
+        last = min(TRIED_ROWS, len(source)) if source.is_stream else len(source)
         rows = source[np.linspace(0, last - 1, min(TRIED_ROWS, last)).astype(np.int64)]
         return tuple(array[np.arange(count) % len(array)] for array in rows)
 

@@ -13,7 +13,6 @@ from hvdtrain.collectives import audits
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.rows import RowError, Rows
-from hvdtrain.datasets.streams import stream_of
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Audit, Batch, Part
@@ -39,8 +38,8 @@ class Batches:
 
     def prepare(self) -> None:
         """Before the first step: wait until all processes can read the rows."""
-        if stream := stream_of(self._run.dataset.train):
-            stream.keep(self._run.global_batch)
+        rows = self._run.dataset.train.unaugmented
+        rows.kept = max(rows.kept, self._run.global_batch)
         self.reader.wait_until_loaded()
 
     def of_epoch(self, at: Position, steps: int) -> Iterator[Batch]:

@@ -149,13 +149,15 @@ class ImageFolder(CheckedRows):
     the first image, and without anything also its size.
     """
 
+    known_labels: np.ndarray
+
     def __init__(self, name: str, part: Path, found: Sequence[ClassFolder], skip: bool, resized: ImageSize) -> None:
         counts = [len(one.paths) for one in found]
         super().__init__(name, sum(counts), skip, ImagesAndLabels(len(found)))
         self._part, self._resized, self._in_color = os.fsencode(part), resized, False
         # Arrays, as a million names and numbers take a tenth of the memory of a list.
         self._paths, self._sizes, self._mtimes_ns = map(np.concatenate, zip(*(one[:3] for one in found), strict=True))
-        self.labels = np.repeat(np.arange(len(found), dtype=np.min_scalar_type(len(found))), counts)
+        self.known_labels = np.repeat(np.arange(len(found), dtype=np.min_scalar_type(len(found))), counts)
         if ignored := sum(one.ignored for one in found):
             self.advice = (
                 f"{name}: {ignored} file(s) are ignored, whose names end with none of {', '.join(IMAGE_SUFFIXES)}",
@@ -174,7 +176,7 @@ class ImageFolder(CheckedRows):
 
     def check_classes(self) -> None:
         """Raise UserError for a class of which no image can be read, where those that cannot are skipped."""
-        ends = np.cumsum(np.bincount(self.labels)).tolist() if self.skip else ()
+        ends = np.cumsum(np.bincount(self.known_labels)).tolist() if self.skip else ()
         for first, end in itertools.pairwise((0, *ends)):
             for row in range(first, min(end, first + MAX_FIRST)):
                 try:
@@ -204,7 +206,7 @@ class ImageFolder(CheckedRows):
             image = decode(file, channels, tuple(size))
         if self._in_color and len(image) == 1:
             image = np.repeat(image, 3, axis=0)
-        return image, int(self.labels[row])
+        return image, int(self.known_labels[row])
 
 
 class ClassFolder(NamedTuple):

@@ -83,19 +83,21 @@ class NpyFile:
 class NpyRows(CheckedRows):
     """Images in a file, and their labels in memory."""
 
+    known_labels: np.ndarray
+
     def __init__(self, name: str, images: NpyFile, labels: np.ndarray, classes: int, skip: bool) -> None:
         super().__init__(name, len(labels), skip, ImagesAndLabels(classes))
-        self._images, self.labels = images, labels
+        self._images, self.known_labels = images, labels
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        return f"{self._images.fingerprint} {fingerprint_of_labels(self.labels)}"
+        return f"{self._images.fingerprint} {fingerprint_of_labels(self.known_labels)}"
 
     def where(self, row: int) -> str:
         return str(self._images.path)
 
     def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        return self._images[np.array([row])][0], int(self.labels[row])
+        return self._images[np.array([row])][0], int(self.known_labels[row])
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         """These rows at once; one by one where something is wrong with them."""
@@ -104,7 +106,7 @@ class NpyRows(CheckedRows):
         except (UserError, Malformed, OSError):
             return super().read(rows, draw)
         assert forms_of((images,)) == self.forms[:1]  # by the file's header
-        return Rows((images, self.labels[rows].astype(np.int64)))
+        return Rows((images, self.known_labels[rows].astype(np.int64)))
 
 
 def load_npy(name: str, folder: Path, skip: bool) -> LoadedSources:

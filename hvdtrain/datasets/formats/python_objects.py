@@ -14,15 +14,12 @@ from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.reading import Malformed, one_line
 from hvdtrain.datasets.formats.tables import LABEL_NAMES, NO_COLUMNS, Columns, check_no_columns
 from hvdtrain.datasets.images_and_labels import ImagesAndLabels
-from hvdtrain.datasets.row_random import Draw, seeded_rows
+from hvdtrain.datasets.row_random import seeded_rows
 from hvdtrain.datasets.rows import (
     ArraySource,
     CheckedRows,
     LoadedSources,
-    NoRows,
     RowChecks,
-    RowReader,
-    Rows,
     as_array,
     describe_forms,
     forms_of,
@@ -33,7 +30,7 @@ from hvdtrain.datasets.streams import StreamRows, is_stream
 from hvdtrain.datasets.validation import MAX_CLASSES, compact_labels, names_or_numbers
 from hvdtrain.datasets.weights import Weighted
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.reading import Dataset, Source
+from hvdtrain.interfaces.reading import Dataset, Draw, Rows, Source
 from hvdtrain.system.python_files import load_object
 
 FINGERPRINT_ROWS = 16
@@ -51,13 +48,12 @@ class PythonRows(CheckedRows):
     be safe in threads. An object says otherwise by its attribute `background = "threads"`.
     """
 
+    is_code = True
+
     def __init__(self, name: str, rows: Any, skip: bool, checks: RowChecks) -> None:
         super().__init__(name, _length(name, rows), skip, checks)
         self._rows = rows
         self.background = str(getattr(rows, "background", "processes"))
-
-    def is_of_user(self, error: Exception) -> bool:
-        return not isinstance(error, Malformed)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -89,7 +85,7 @@ class MapStyle(PythonRows):
         return self._rows[row]
 
     @functools.cached_property
-    def labels(self) -> np.ndarray | None:
+    def known_labels(self) -> np.ndarray | None:  # type: ignore[override]
         """The attribute `targets`, as torchvision's data sets have it, if it has an integer for each row."""
         try:
             labels = as_array(getattr(self._rows, "targets", None))
@@ -115,8 +111,7 @@ class BatchedRows(PythonRows):
             return super().read(rows, draw)
 
     def _read(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        batch = self._rows[rows]
-        arrays = tuple(map(as_array, batch if isinstance(batch, tuple | list) else (batch,)))
+        arrays = _arrays_of(self._rows[rows])
         if wrong := wrong_count(arrays, len(rows)):
             raise Malformed(f"has {wrong}")
         return arrays
@@ -143,16 +138,14 @@ def rows_of_loader(name: str, rows: Any) -> Any:
     """
     if not (hasattr(rows, "dataset") and hasattr(rows, "batch_size") and hasattr(rows, "collate_fn")):
         return rows
-    collate, sampler = getattr(rows.collate_fn, "__name__", "its collate_fn"), type(rows.sampler).__name__
-    if collate not in ("default_collate", "default_convert"):
-        reason = f"{name}: a DataLoader with {collate}, which hvdtrain does not call, as it makes the batches itself"
-        raise UserError(reason, "let the data set return rows of one shape, and give loader.dataset")
     batches = type(getattr(rows, "batch_sampler", None)).__name__
-    sampler = sampler if batches in ("BatchSampler", "NoneType") else batches
-    if sampler not in DEFAULT_SAMPLERS:
-        reason = f"{name}: a DataLoader with {sampler}, which decides the rows of an epoch"
-        remedy = "of which each row is taken once in an epoch, or with --sample balanced as many rows of each class"
-        raise UserError(reason, f"give loader.dataset, {remedy}")
+    collate = getattr(rows.collate_fn, "__name__", "its collate_fn")
+    sampler = type(rows.sampler).__name__ if batches in ("BatchSampler", "NoneType") else batches
+    for part, usual in ((collate, ("default_collate", "default_convert")), (sampler, DEFAULT_SAMPLERS)):
+        if part not in usual:
+            reason = f"{name}: a DataLoader with {part}, which hvdtrain does not call, as it makes the batches itself"
+            remedy = "give loader.dataset, whose rows have one shape, with --sample balanced for equal classes"
+            raise UserError(reason, remedy)
     return rows.dataset
 
 
@@ -179,18 +172,15 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
         *data, classes = data
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise UserError(f"{name}: is of type {type(data).__name__}", PAIR)
-    weighted = [Weighted.of(part, arrays=2) for part in data]
-    rows = [part.rows if part else given for part, given in zip(weighted, data, strict=True)]
-    parts = [_as_pairs(name, rows_of_loader(name, part), columns) for part in rows]
+    parts = [_as_pairs(name, part, columns) for part in data]
     names = _class_names(name, parts[0], classes)
-    sources: dict[str, Source | None] = {}
     titles = ("train", "validation", "test") if len(parts) == 3 else ("train", "test")
-    for title, part, of_rows in zip(titles, parts, weighted, strict=True):
-        given = Weighted(part, of_rows.weights) if of_rows else part
-        sources[title] = (
-            None if part is None else as_source(f"{name}: {title}", given, skip, ImagesAndLabels(len(names)))
-        )
-    return LoadedSources(cast(Source, sources["train"]), sources["test"], names, validation=sources.get("validation"))
+    sources = {
+        title: as_source(f"{name}: {title}", part, skip, ImagesAndLabels(len(names)))
+        for title, part in zip(titles, parts, strict=True)
+        if part is not None or title == "train"
+    }
+    return LoadedSources(sources["train"], sources.get("test"), names, validation=sources.get("validation"))
 
 
 def is_rows(data: Any) -> bool:
@@ -227,6 +217,9 @@ class Pairs:
 
 def _as_pairs(name: str, rows: Any, columns: Columns) -> Any:
     """A data set with named columns, as Hugging Face's, as pairs; other rows as they are. Raises UserError."""
+    if isinstance(rows, Weighted):
+        return Weighted(_as_pairs(name, rows.rows, columns), rows.weights)
+    rows = rows_of_loader(name, rows)
     names = getattr(rows, "column_names", None)
     if not isinstance(names, list | tuple):
         if rows is not None:
@@ -241,46 +234,42 @@ def _as_pairs(name: str, rows: Any, columns: Columns) -> Any:
 
 
 def _takes_row_numbers(part: Any) -> bool:
-    """Whether an object is a `Source`: it has a fingerprint, and returns arrays for an array of row numbers."""
+    """Whether an object is a source: it has a fingerprint, and returns arrays for an array of row numbers."""
     if not hasattr(part, "fingerprint"):
         return False
     try:
-        batch = part[np.zeros(1, np.int64)]
-        arrays = tuple(map(as_array, batch if isinstance(batch, tuple | list) else (batch,)))
+        return all(array.ndim for array in _arrays_of(part[np.zeros(1, np.int64)]))
     except Exception:  # of the user's code, which does not take an array
         return False
-    return all(array.ndim for array in arrays)
+
+
+def _arrays_of(batch: Any) -> tuple[np.ndarray, ...]:
+    return tuple(map(as_array, batch if isinstance(batch, tuple | list) else (batch,)))
 
 
 def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
     """The names of the classes, or their numbers; none where labels are numbers to predict."""
-    known = getattr(train, "classes", None) if given is None else given
+    known = given
     if known is None:
-        labels = _labels(train)
+        known = getattr(train.rows if isinstance(train, Weighted) else train, "classes", None)
+    if known is None:
+        source = as_source(f"{name}: train", train)
+        is_labeled = isinstance(source, ArraySource) and len(source.arrays) > 1
+        labels = cast(ArraySource, source).arrays[1] if is_labeled else source.labels(1)
+        if labels is None and not source.is_stream:
+            with contextlib.suppress(Exception):  # of the user's code
+                labels = source[np.zeros(1, np.int64)][1]
         if labels is not None and labels.dtype.kind == "f":
             return ()
-        known = None if labels is None else int(compact_labels(name, labels, labels.size, None).max()) + 1
+        if labels is not None and len(labels) == len(source):
+            known = int(compact_labels(name, labels, len(source), None).max()) + 1
     if known is None or (isinstance(known, int) and not 0 < known <= MAX_CLASSES):
         problem = f"has {known} classes" if known is not None else "the number of classes is not known"
-        raise UserError(f"{name}: {problem}", f"return (train, test, classes), with at most {MAX_CLASSES:,}")
+        remedy = f"return (train, test, classes), with at most {MAX_CLASSES:,}, or give integers as attribute targets"
+        raise UserError(f"{name}: {problem}", remedy)
     if isinstance(known, int):
         return tuple(map(str, range(known)))
     return names_or_numbers(name, tuple(map(str, known)), np.zeros(1, np.int64))
-
-
-def _labels(train: Any) -> np.ndarray | None:
-    """All labels, of arrays and of an attribute `targets`; or a few that are floats; else None."""
-    targets = getattr(train, "targets", None)
-    with contextlib.suppress(Exception):  # of lists in lists, and of the user's code
-        train = train.arrays if isinstance(train, ArraySource) else train
-        if targets is None and isinstance(train, tuple | list) and not is_rows(train):
-            targets = train[1]
-        if targets is None and not is_stream(train):
-            row = train[0]
-            first = as_array((tuple(row.values()) if isinstance(row, Mapping) else row)[1])
-            return first if first.dtype.kind == "f" and first.size == 1 else None
-        return None if targets is None else as_array(targets)
-    return None
 
 
 def _length(name: str, rows: Any) -> int:
@@ -319,14 +308,14 @@ def as_source(where: str, rows: Any, skip: bool = False, checks: RowChecks = ANY
     one; or an iterable data set; or Weighted rows. skip: whether rows that cannot be read are replaced (--on-bad-row).
     Raises UserError if it is none of these.
     """
-    if weighted := Weighted.of(rows):
+    if weighted := Weighted.of(rows, checks.arrays):
         return weighted.attach(where, as_source(where, weighted.rows, skip, checks))
-    if isinstance(rows, ArraySource | RowReader | NoRows):  # from load_dataset
-        return cast(Source, rows)
+    if isinstance(rows, Source):  # from load_dataset
+        return rows
     if (inner := rows_of_loader(where, rows)) is not rows:
         source = as_source(where, inner, skip, checks)
         if rows.batch_size not in (None, 1):
-            source.advice += (f"{where}: the DataLoader's batch_size {rows.batch_size} is not used: --batch-size is",)  # type: ignore[attr-defined]
+            source.advice += (f"{where}: the DataLoader's batch_size {rows.batch_size} is not used: --batch-size is",)
         return source
     if is_rows(rows) or not (isinstance(rows, tuple | list | Mapping | str) or hasattr(rows, "__array__")):
         by_number = BatchedRows if _takes_row_numbers(rows) else MapStyle

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdtrain.datasets.division import Division, Subset, labels_of, split_rows
+from hvdtrain.datasets.division import Division, Subset, split_rows
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.errors import UserError
@@ -53,9 +53,9 @@ def test_a_subset_of_a_source_in_files_has_its_labels(tmp_path):
         np.save(tmp_path / f"{part}-labels.npy", np.repeat([0, 1], [30, 10]))
     dataset = load_dataset(str(tmp_path), split="0.8/0.2")
     assert isinstance(dataset.validation, Subset) and dataset.evaluated == "validation"
-    assert np.bincount(labels_of(dataset.validation, 1)).tolist() == [6, 2]
-    assert dataset.validation[np.arange(8)][1].tolist() == labels_of(dataset.validation, 1).tolist()
-    assert np.bincount(labels_of(dataset.train, 1)).tolist() == [24, 8]
+    assert np.bincount(dataset.validation.labels(1)).tolist() == [6, 2]
+    assert dataset.validation[np.arange(8)][1].tolist() == dataset.validation.labels(1).tolist()
+    assert np.bincount(dataset.train.labels(1)).tolist() == [24, 8]
     whole = load_dataset(str(tmp_path))
     assert whole.evaluated == "test" and whole.fingerprint != dataset.fingerprint
 

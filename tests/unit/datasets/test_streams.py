@@ -9,7 +9,7 @@ from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.row_random import Draw, row_generators
 from hvdtrain.datasets.rows import RowChecks, RowError
-from hvdtrain.datasets.streams import KEPT, Stream, StreamRows, stream_of
+from hvdtrain.datasets.streams import KEPT, Stream, StreamRows
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.user import make_task
 
@@ -75,7 +75,7 @@ def test_random_numbers_depend_on_seed_epoch_and_row_alone(step):
 
 def test_so_many_rows_are_kept_as_a_global_batch_has():
     rows = source()
-    rows.keep(50)
+    rows.kept = 50
     read(rows, [60])
     begun = rows._dataset.begun
     read(rows, [11])
@@ -139,7 +139,7 @@ def test_a_task_augments_a_stream_which_the_rank_reads_itself():
             return rows[0] + 1000, rows[1]
 
     dataset = make_task("t", Task).dataset
-    assert stream_of(dataset.train) and not stream_of(dataset.test)
+    assert dataset.train.is_stream and not dataset.test.is_stream
     with Reader(dataset, 4) as reader:
         batches = list(reader.batches("train", [np.array([0, 1]), np.array([4, 5])]))
         assert not reader.reads_ahead

@@ -18,7 +18,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.images_and_labels import ImagesAndLabels
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.row_random import Draw, row_generators
-from hvdtrain.datasets.rows import CheckedRows, RowError, read_rows
+from hvdtrain.datasets.rows import CheckedRows, RowError
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.rows import AugmentedRows
@@ -129,7 +129,7 @@ def items(item):
         (DataLoader(tensors(), collate_fn=list), "a DataLoader with list, which hvdtrain does not call"),
         (
             DataLoader(tensors(), sampler=WeightedRandomSampler([1] * 12, 8)),
-            "with WeightedRandomSampler, which decides",
+            "with WeightedRandomSampler, which hvdtrain does not call",
         ),
         (Rows(None, 0), "the training rows: Rows has no rows that have numbers"),
         (Wrong(), "(row 0): has arrays of shape (12, 4) and (12,) for 1 row(s)"),
@@ -153,7 +153,7 @@ def test_a_row_of_another_shape_is_named_or_skipped():
         rows[np.array([5])]
     with pytest.raises(RowError, match=r"\(row 3\): is float32 \(4,\) and int64 \(\), the first row is float32 \(1,\)"):
         made(Padded(), (X[:, :1], Y)).dataset.train[np.array([0, 3])]
-    found = read_rows(made(Rows(odd), skip=True).dataset.train, np.array([5, 8, 9]))
+    found = made(Rows(odd), skip=True).dataset.train.read(np.array([5, 8, 9]))
     assert list(found.bad) == [0, 2] and np.array_equal(found.arrays[0], X[[8, 8, 8]])
 
 
@@ -169,18 +169,18 @@ def test_global_generators_are_seeded_for_each_row_and_are_as_before_afterwards(
     torch.manual_seed(1), np.random.seed(1), random.seed(1)
     expected = drawn()
     torch.manual_seed(1), np.random.seed(1), random.seed(1)
-    first, second = (read_rows(rows, one, Draw(7, 2)).arrays[0] for one in batches)
+    first, second = (rows.read(one, Draw(7, 2)).arrays[0] for one in batches)
     assert drawn() == expected
     assert np.array_equal(first, second[::-1]) and len(np.unique(first)) == 6
     for draw in (Draw(7, 3), Draw(8, 2)):
-        assert not np.isin(read_rows(rows, batches[0], draw).arrays[0], first).any()
+        assert not np.isin(rows.read(batches[0], draw).arrays[0], first).any()
 
 
 def test_rows_that_are_read_in_threads_are_not_seeded():
     made_rows = Rows(lambda row: np.array(drawn()))
     made_rows.background = "threads"
     rows = made(made_rows).dataset.train
-    one, other = (read_rows(rows, np.array([3]), Draw(7, 2)).arrays[0] for _ in range(2))
+    one, other = (rows.read(np.array([3]), Draw(7, 2)).arrays[0] for _ in range(2))
     assert not np.isin(one, other).any()
 
 
@@ -348,9 +348,9 @@ def brighter(rows, generators):
 
 def test_bad_rows_are_skipped_and_not_augmented():
     rows = AugmentedRows("task", Broken({0, 1, 2, 3, 5}), brighter)
-    found = read_rows(rows, np.array([3, 4]), Draw(0, 0))
+    found = rows.read(np.array([3, 4]), Draw(0, 0))
     assert list(found.bad) == [0] and found.arrays[0].min() == 1
-    found = read_rows(rows, np.array([3, 5]), Draw(0, 0))
+    found = rows.read(np.array([3, 5]), Draw(0, 0))
     assert list(found.bad) == [0, 1] and found.arrays[0].min() == 1 and found.arrays[1].tolist() == [4, 4]
     assert [(one.shape, one.dtype) for one in found.arrays] == [((2, 1, 2, 2), np.float64), ((2,), np.int64)]
 
