@@ -134,11 +134,10 @@ def load_path(
     kind = _format(name, path)
     if kind != "table":
         check_no_columns(name, columns)
-    if kind in ("classes", "images"):
-        from hvdtrain.datasets.formats import image_files
+    if kind == "images":
+        from hvdtrain.datasets.formats.image_files import load_image_folder
 
-        load = image_files.load_class_folders if kind == "classes" else image_files.load_image_folder
-        return load(name, path, skip, resized)
+        return load_image_folder(name, path, skip, resized)
     if resized:
         raise UserError(f"--image-size: {name} holds arrays, which are not resized", "leave it out")
     if kind == "table":
@@ -151,7 +150,7 @@ def load_path(
 
 
 def _format(name: str, path: Path) -> str:
-    """What a path holds: `images`, `classes`, `table`, `npy`, `idx` or `npz`."""
+    """What a path holds: `images`, `table`, `npy`, `idx` or `npz`."""
     if path.is_file():
         return _format_of_file(name, path)
     with wrap_errors(path, READABLE):
@@ -171,7 +170,7 @@ def _format(name: str, path: Path) -> str:
     if len(tables := _tables(path)) == 1 or [file.stem for file in tables] == ["train", "test"]:
         return "table"
     if any(map(_holds_images, path.iterdir())):
-        return "classes"
+        return "images"
     shown = sorted(file for file in names if not file.startswith("."))
     listed = printable(", ".join(shown[:MAX_LISTED])) + ", ..." * (len(shown) > MAX_LISTED)
     raise UserError(f"{name}: holds no data of a known format ({listed or 'it is empty'})", f"give {FORMATS}")

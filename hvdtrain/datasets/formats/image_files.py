@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import itertools
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -48,8 +47,6 @@ REMEDY = f"give one image of {', '.join((*FORMATS, HEIF))}"
 ImageFile = str | os.PathLike[str] | BinaryIO
 MOVE = "move the folder elsewhere"
 TEST_FOLDERS = ("test", "val")
-MAX_SUFFIXES = 3
-"""Of files that are no images, in a message."""
 
 
 def read_image(path: ImageFile, shape: Sequence[int | None] = (), invert: bool = False) -> np.ndarray:
@@ -150,11 +147,13 @@ class ImageFolder(CheckedRows):
     """
 
     known_labels: np.ndarray
+    in_color = False
+    """Whether gray images get three channels."""
 
     def __init__(self, name: str, part: Path, found: Sequence[ClassFolder], skip: bool, resized: ImageSize) -> None:
         counts = [len(one.paths) for one in found]
         super().__init__(name, sum(counts), skip, ImagesAndLabels(len(found)))
-        self._part, self._resized, self._in_color = os.fsencode(part), resized, False
+        self._part, self._resized = os.fsencode(part), resized
         # Arrays, as a million names and numbers take a tenth of the memory of a list.
         self._paths, self._sizes, self._mtimes_ns = map(np.concatenate, zip(*(one[:3] for one in found), strict=True))
         self.known_labels = np.repeat(np.arange(len(found), dtype=np.min_scalar_type(len(found))), counts)
@@ -167,12 +166,6 @@ class ImageFolder(CheckedRows):
         self.other_shape = f"give --image-size {colors}" if resized else f"give --image-size {size}, or {colors}"
         self.other_shape += ", which all images then get"
         _ignore_warnings()
-
-    def take_colors_of_first(self, *others: ImageFolder) -> None:
-        """Give gray images three channels, also in other parts, if the first image of these rows is in color."""
-        is_color = self.forms[0][0][0] == 3
-        for part in (self, *others):
-            part._in_color = is_color
 
     def check_classes(self) -> None:
         """Raise UserError for a class of which no image can be read, where those that cannot are skipped."""
@@ -204,7 +197,7 @@ class ImageFolder(CheckedRows):
         with open(path, "rb") as file:
             check_unchanged(path, os.fstat(file.fileno()), int(self._sizes[row]), int(self._mtimes_ns[row]))
             image = decode(file, channels, tuple(size))
-        if self._in_color and len(image) == 1:
+        if self.in_color and len(image) == 1:
             image = np.repeat(image, 3, axis=0)
         return image, int(self.known_labels[row])
 
@@ -223,53 +216,33 @@ class ClassFolder(NamedTuple):
 
 
 def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
-    """train/CLASS/*.png and test/CLASS/*.png, or val instead of test; labels number the sorted names of the classes.
+    """train/CLASS/*.png and test/CLASS/*.png, or val instead of test; or CLASS/*.png, in one part.
 
-    name: of the data in messages. skip, resized: see `CheckedRows`, `ImageFolder`. Raises UserError if the parts do not
-    have the same classes, or a class of train has no image.
+    Labels number the sorted names of the classes. name: of the data in messages. skip, resized: see `CheckedRows`,
+    `ImageFolder`. Raises UserError if the parts do not have the same classes, or a class to train has no image.
     """
-    test = next((folder / part for part in TEST_FOLDERS if (folder / part).is_dir()), None)
-    if test is None:
-        return load_class_folders(name, folder / "train", skip, resized)
-    train = folder / "train"
-    classes, tested = _class_names(train), _class_names(test)
+    train = folder / "train" if (folder / "train").is_dir() else folder
+    tests = [folder / part for part in TEST_FOLDERS if train != folder and (folder / part).is_dir()][:1]
+    classes = _class_names(train)
     if not classes:
-        raise UserError(f"{train}: has no folders", "give it a folder of images for each class")
-    for names, others, has, lacks in ((tested, classes, test, train), (classes, tested, train, test)):
-        if missing := sorted(set(names) - set(others)):
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise UserError(
-                f"{printable(str(lacks / missing[0]))}: no such folder{more}, but {has.name} has this class",
-                "give both parts the same classes; a folder of test may be empty",
-            )
-    trained, tested_on = ([_scan(part, name) for name in classes] for part in (train, test))
-    for label, found in zip(classes, trained, strict=True):
-        if not len(found.paths):
-            raise UserError(f"{printable(str(train / label))}: holds no image", "remove it, or add images")
-    if not any(len(found.paths) for found in tested_on):
-        raise UserError(f"{test}: holds no image", "put images to test with there")
-    train_rows = ImageFolder(f"{name}: train", train, trained, skip, resized)
-    train_rows.check_classes()
-    test_rows = ImageFolder(f"{name}: {test.name}", test, tested_on, skip, resized)
-    train_rows.take_colors_of_first(test_rows)
-    return LoadedSources(train_rows, test_rows, tuple(map(printable, classes)))
-
-
-def load_class_folders(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
-    """CLASS/*.png, in one part; see `load_image_folder`. Folders without images are ignored."""
-    scanned = {label: _scan(folder, label) for label in _class_names(folder)}
-    classes = [label for label, found in scanned.items() if len(found.paths)]
-    if not classes:
-        raise UserError(f"{folder}: has no folders of images", "give it a folder of images for each class")
-    rows = ImageFolder(name, folder, [scanned[label] for label in classes], skip, resized)
-    rows.check_classes()
-    if empty := [label for label in scanned if label not in classes]:
-        if len(classes) == 1:
-            reason = f"{folder}: only {printable(classes[0])} holds images, and {printable(', '.join(empty))} none"
-            raise UserError(reason, "add images, or remove the folders without")
-        rows.advice += (f"{name}: {len(empty)} folder(s) without images are ignored: {printable(', '.join(empty))}",)
-    rows.take_colors_of_first()
-    return LoadedSources(rows, None, tuple(map(printable, classes)))
+        raise UserError(f"{train}: has no folders of images", "give it a folder of images for each class")
+    parts = []
+    for part in (train, *tests):
+        names = _class_names(part)
+        for label in sorted({*names} ^ {*classes}):
+            has, lacks = (part, train) if label in names else (train, part)
+            reason = f"{printable(str(lacks / label))}: no such folder, but {has.name} has this class"
+            raise UserError(reason, "give both parts the same classes; a folder of test may be empty")
+        found = [_scan(part, label) for label in classes]
+        empty = [label for label, images in zip(classes, found, strict=True) if not len(images.paths)]
+        if empty and (part == train or len(empty) == len(classes)):
+            raise UserError(f"{printable(str(part / empty[0]))}: holds no image", "remove it, or add images")
+        parts.append(ImageFolder(f"{name}: {part.name}" if tests else name, part, found, skip, resized))
+    parts[0].check_classes()
+    is_color = parts[0].forms[0][0][0] == 3
+    for rows in parts:
+        rows.in_color = is_color
+    return LoadedSources(parts[0], parts[1] if tests else None, tuple(map(printable, classes)))
 
 
 def _class_names(folder: Path) -> list[str]:
@@ -282,9 +255,9 @@ def _scan(part: Path, label: str) -> ClassFolder:
 
     Raises UserError if it holds a folder, or files of which none is an image; MissingPackage for HEIF files.
     """
-    path, images, ignored = os.fsencode(part / label), [], collections.Counter[str]()
-    known = tuple(map(str.encode, IMAGE_SUFFIXES))
-    with wrap_errors(part / label, READABLE), os.scandir(path) as entries:
+    folder, images, ignored = printable(str(part / label)), [], 0
+    known, heif = (tuple(map(str.encode, suffixes)) for suffixes in (IMAGE_SUFFIXES, HEIF_SUFFIXES))
+    with wrap_errors(folder, READABLE), os.scandir(os.fsencode(part / label)) as entries:
         for entry in entries:
             if entry.name.startswith(b"."):
                 continue
@@ -292,31 +265,19 @@ def _scan(part: Path, label: str) -> ClassFolder:
                 reason = f"{printable(os.fsdecode(entry.path))}: a folder in the folder of a class"
                 raise UserError(reason, "put all images directly into the latter")
             if not entry.name.lower().endswith(known):
-                ignored[os.path.splitext(os.fsdecode(entry.name))[1].lower() or "without suffix"] += 1
+                ignored += 1
                 continue
             try:
                 status = entry.stat()
                 images.append((entry.name, status.st_size, status.st_mtime_ns))
             except OSError:  # a link to a file that does not exist: the row cannot be read
                 images.append((entry.name, -1, 0))
+    if ignored and not images:
+        reason = f"{folder}: none of its {ignored} file(s) is read as an image"
+        raise UserError(reason, f"save them as {', '.join(IMAGE_SUFFIXES)}, or {MOVE}")
     images.sort()
-    _check_suffixes(part / label, (name for name, _, _ in images), ignored)
+    if first := next((name for name, *_ in images if name.lower().endswith(heif)), b""):
+        _prepare_heif(f"{folder}/{printable(os.fsdecode(first))}")
     paths = np.array([os.fsencode(label) + b"/" + name for name, _, _ in images] or np.zeros(0, "S1"))
     sizes, mtimes_ns = (np.array([image[position] for image in images], np.int64) for position in (1, 2))
-    return ClassFolder(paths, sizes, mtimes_ns, ignored.total())
-
-
-def _check_suffixes(folder: Path, images: Iterable[bytes], ignored: collections.Counter[str]) -> None:
-    """Raise UserError for a class whose files are all ignored, MissingPackage for HEIF files that cannot be read here.
-
-    images: names. ignored: the number of other files by suffix.
-    """
-    heif, first = tuple(map(str.encode, HEIF_SUFFIXES)), b""
-    for first in images:
-        if first.lower().endswith(heif):
-            _prepare_heif(printable(str(folder / os.fsdecode(first))))
-            break
-    if ignored and not first:
-        suffixes = printable(", ".join(sorted(ignored)[:MAX_SUFFIXES]))
-        reason = f"{printable(str(folder))}: none of its {ignored.total()} file(s) is read as an image ({suffixes})"
-        raise UserError(reason, f"save them as {', '.join(IMAGE_SUFFIXES)}, or {MOVE}")
+    return ClassFolder(paths, sizes, mtimes_ns, ignored)
