@@ -74,7 +74,7 @@ def main(argv: list[str]) -> None:
     read, skipped = _read(options.files, lambda file: _rows(file, network.input_shape, options.invert, recipe))
     chosen = options.framework
     framework = recorded_framework(saved.framework, path) if chosen == "recorded" else chosen
-    label = recipe.label if recipe else TableColumn("")
+    label = recipe.label if recipe else TableColumn("", "number")
     names = [name for of_file, _ in read for name in of_file]
     rows = outputs(saved, network, np.concatenate([images for _, images in read]), framework) if read else ()
     for name, row in zip(names, rows, strict=True):

@@ -87,7 +87,7 @@ def test_classes_and_what_predict_refuses(folder):
         ("other.csv", NEW.replace("100,5", "large"), "other.csv: column size holds string, and no numbers"),
         ("days.csv", NEW.replace("2020-02-01", "soon"), "days.csv: column sold holds string, and no dates"),
         ("none.csv", "sold;city;size\n", "none.csv: has no rows below its header"),
-        ("large.csv", NEW.replace("100,5", "inf"), "large.csv: row 0 has an infinite value; correct it"),
+        ("large.csv", NEW.replace("100,5", "inf"), "large.csv: row 0 has no finite value in column"),
         ("photo.png", "", "photo.png: cannot be read as a table"),
     ):
         (folder / name).write_text(content)

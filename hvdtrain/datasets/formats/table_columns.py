@@ -8,11 +8,9 @@ rows do, and they get `fill`.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,12 +40,11 @@ WEEK, YEAR, DAY = 7.0, 365.2425, 1.0
 """Periods of dates, in days."""
 
 
-@dataclass(frozen=True)
-class TableColumn:
+class TableColumn(msgspec.Struct, frozen=True, omit_defaults=True):
     """A column of a table, and how it becomes numbers."""
 
     name: str
-    kind: Kind = "number"
+    kind: Kind
     categories: tuple[str, ...] = ()
     """The empty text is the one of rows without a value, if training rows lack it."""
     fill: float = 0.0
@@ -87,11 +84,10 @@ class TableColumn:
         if self.kind == "category":
             return self
         mean, deviation = _statistics(values[~np.isnan(values)])
-        return dataclasses.replace(self, shift=mean, scale=deviation or 1.0)
+        return msgspec.structs.replace(self, shift=mean, scale=deviation or 1.0)
 
 
-@dataclass(frozen=True)
-class TableRecipe:
+class TableRecipe(msgspec.Struct, frozen=True):
     """How rows of a table become the inputs of a network, in this order, and what its output stands for."""
 
     inputs: tuple[TableColumn, ...]
@@ -99,7 +95,7 @@ class TableRecipe:
 
     def record(self) -> dict[str, Any]:
         """As JSON values, without those that are the default; `recorded_recipe` is the inverse."""
-        return {"inputs": [_record(column) for column in self.inputs], "label": _record(self.label)}
+        return msgspec.json.decode(msgspec.json.encode(self))  # lists, as in a record that was read
 
     @property
     def is_plain(self) -> bool:
@@ -135,10 +131,7 @@ class TableRecipe:
     def encode(self, table: TableFile) -> np.ndarray:
         """The inputs of all rows, float32 (n, numbers). Raises UserError for a table without these columns."""
         table.require(*(column.name for column in self.inputs))
-        matrix = self.matrix([values_of(table, column.name, column.kind) for column in self.inputs])
-        for row in np.flatnonzero(~np.isfinite(matrix).all(1)):
-            raise UserError(f"{table.path}: row {row} has an infinite value", "correct it, or leave it empty")
-        return matrix
+        return self.matrix([values_of(table, column.name, column.kind) for column in self.inputs])
 
     def matrix(self, columns: Sequence[Values]) -> np.ndarray:
         """The inputs, float32 (n, numbers), of the values of each column."""
@@ -162,12 +155,6 @@ def recorded_recipe(path: Path, record: Mapping[str, Any]) -> TableRecipe | None
         raise UserError(reason, "give another checkpoint") from None
 
 
-def _record(column: TableColumn) -> dict[str, Any]:
-    default = vars(TableColumn(column.name)) | {"name": "", "kind": ""}
-    changed = {name: value for name, value in vars(column).items() if value != default[name]}
-    return msgspec.json.decode(msgspec.json.encode(changed))  # lists, as in a record that was read
-
-
 def kind_of(kind: pyarrow.DataType) -> Kind | None:
     """What a column of this type holds; None for what does not become numbers."""
     import pyarrow.types as types
@@ -180,7 +167,7 @@ def kind_of(kind: pyarrow.DataType) -> Kind | None:
 
 
 def values_of(table: TableFile, name: str, kind: Kind) -> Values:
-    """The values of a column. Raises UserError for one that holds something else."""
+    """The values of a column. Raises UserError for one that holds something else, or numbers beyond float32."""
     import pyarrow
     import pyarrow.compute as compute
 
@@ -189,7 +176,11 @@ def values_of(table: TableFile, name: str, kind: Kind) -> Values:
         if kind == "category":
             return pyarrow.chunked_array([compute.fill_null(compute.cast(column, "string"), "")]).combine_chunks()
         if kind == "number":
-            return _floats(compute.cast(column, "double", safe=False))  # of large integers, rounded
+            numbers = _floats(compute.cast(column, "double", safe=False))  # of large integers, rounded
+            for row in np.flatnonzero(np.abs(numbers) > np.finfo(np.float32).max):
+                reason = f"{table.path}: row {row} has no finite value in column {printable(name)}"
+                raise UserError(reason, "correct it, or leave it empty")
+            return numbers
         if kind_of(column.type) == "number":  # which a cast would take for microseconds
             raise pyarrow.ArrowTypeError("numbers have no unit of time")
         ticks = pyarrow.time64("us") if pyarrow.types.is_time(column.type) else pyarrow.timestamp("us")

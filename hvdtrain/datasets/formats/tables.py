@@ -131,19 +131,14 @@ class _Part:
         self.notes: list[str] = []
         values = {name: values_of(table, name, kind) for name, kind in kinds.items()}
         gaps = {name: lacking(column) for name, column in values.items()}
-        wrong = {name: _infinite(column) for name, column in values.items() if isinstance(column, np.ndarray)}
         if weight is not None:
             table.require(weight)
             gaps[weight] = lacking(values_of(table, weight, "number"))
-        wrong[label] = np.array([not _has_value(cell) for cell in table.column(label).to_pylist()])
-        is_bad = np.any([*wrong.values(), *(gaps.values() if skip else ())], axis=0)
-        if is_bad.any() and not skip:
-            row = int(np.flatnonzero(is_bad)[0])
-            column = next(name for name in (*kinds, label) if name in wrong and wrong[name][row])
-            raise UserError(
-                f"{table.path}: row {row} has no finite value in column {printable(column)}",
-                "correct it, leave the column out by --columns, or use --on-bad-row skip",
-            )
+        no_label = np.array([not _has_value(cell) for cell in table.column(label).to_pylist()])
+        if no_label.any() and not skip:
+            reason = f"{table.path}: row {np.argmax(no_label)} has no finite value in column {printable(label)}"
+            raise UserError(reason, "correct it, or use --on-bad-row skip")
+        is_bad = np.any([no_label, *(gaps.values() if skip else ())], axis=0)
         self.rows = np.flatnonzero(~is_bad)
         """The numbers of those that are used."""
         if not len(self.rows):
@@ -293,12 +288,6 @@ def _classes(parts: list[_Part], label: str, values: list[np.ndarray]) -> tuple[
             raise UserError(reason, "correct it, or add training rows with it; --target regression for numbers")
     numbers = [np.array([number_of[cell] for cell in cells], np.int64) for cells in values]
     return numbers, tuple(map(printable, map(str, number_of)))
-
-
-def _infinite(values: np.ndarray) -> np.ndarray:
-    """Which values are infinite as float32, bool (n,)."""
-    with np.errstate(over="ignore"):
-        return np.isinf(values.astype(np.float32))
 
 
 def _has_value(cell: Any) -> bool:
