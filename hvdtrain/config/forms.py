@@ -31,7 +31,7 @@ def _numbers(kind: Any, given: Sequence[str], fields: Sequence[str]) -> dict[str
         try:
             values[field] = from_text(text, types(kind)[field])
         except ValueError:
-            raise ValueError(f"{text!r:.80} is no value of {field.upper()}") from None
+            raise ValueError(f"{text!r:.80} is not a value of {field.upper()}") from None
         if problem := facts(kind)[field].problem(values[field]):
             raise ValueError(f"{field.upper()} {problem}")
     return values
@@ -162,7 +162,7 @@ def parse_class_weights(text: str) -> dict[str, float]:
         try:
             weights[name] = from_text(number, float)
         except ValueError:
-            raise ValueError(f"the weight of {name:.80}, {number!r:.80}, is no number") from None
+            raise ValueError(f"the weight of {name:.80}, {number!r:.80}, is not a number") from None
         if not 0 <= weights[name] <= MAX_WEIGHT:
             raise ValueError(f"the weight of {name:.80} is not from 0 to {MAX_WEIGHT:g}")
     if len(weights) < len(given):

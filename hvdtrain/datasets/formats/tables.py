@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -75,18 +74,20 @@ def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -
     """
     first = TableFile(paths[0])
     label = _label(first, chosen)
-    kinds = _inputs(first, chosen, label)
-    read_as = {**kinds, label: kind_of(first.column(label).type)}
-    texts = [name for name, kind in read_as.items() if kind == "category"]
-    tables = (first, *(TableFile(path, texts) for path in paths[1:]))
-    parts = [_Part(table, label, kinds, skip, chosen.weight) for table in tables]
+    inputs = _inputs(first, chosen, label)
+    kinds = {**inputs, label: _kind_of_label(first, label)} | ({chosen.weight: "number"} if chosen.weight else {})
+    texts = [name for name, kind in kinds.items() if kind == "category"]
+    parts = [_Part(table, label, kinds, skip) for table in (first, *(TableFile(path, texts) for path in paths[1:]))]
     labels, classes = _labels(parts, label, chosen.target)
     starts = [0, len(parts[0].rows)]
     sources = []
     for part, start, numbered in zip(parts, starts, labels, strict=False):
         sources.append(source := ArraySource(start + np.arange(len(part.rows)), numbered))
-        source.advice, source.weights = part.advice(not chosen.inputs), part.weights()
-    encoder = _Encoder(parts, TableColumn(label, "category" if classes else "number"), chosen)
+        source.advice = part.advice(not chosen.inputs)
+        if chosen.weight:
+            where = f"{part.table.path}: column {printable(chosen.weight)}"
+            source.weights = valid_weights(where, part.values[chosen.weight], len(part.rows))
+    encoder = _Encoder(parts, inputs, TableColumn(label, "category" if classes else "number"), chosen)
     return LoadedSources(sources[0], sources[1] if len(sources) == 2 else None, classes, encoder.encode)
 
 
@@ -118,49 +119,40 @@ def _inputs(table: TableFile, chosen: Columns, label: str) -> dict[str, Kind]:
     others = [f"{name}: {table.column(name).type}" for name in kinds if not kinds[name]]
     reason = f"no column besides {label} holds numbers, dates or texts ({shown(others) or 'there is no other'})"
     if chosen.inputs:
-        reason = f"--columns names what is no number, date or text ({shown(others)})"
+        reason = f"--columns names columns of other types than numbers, dates and texts ({shown(others)})"
     raise UserError(f"{table.path}: {reason}", "read images that a table has in a function of FILE.py:NAME")
+
+
+def _kind_of_label(table: TableFile, label: str) -> Kind:
+    kind = table.column(label).type
+    if (known := kind_of(kind)) not in ("number", "category"):
+        raise UserError(f"{table.path}: the labels in column {label} are {kind}", "give texts or numbers")
+    return "category" if str(kind) == "bool" else known
 
 
 class _Part:
     """A table, and the rows of it that are used. Raises UserError where a value is missing that must be there."""
 
-    def __init__(self, table: TableFile, label: str, kinds: Mapping[str, Kind], skip: bool, weight: str | None) -> None:
-        table.require(label, *kinds)
-        self.table, self.kinds, self._label, self._weight = table, kinds, label, weight
+    def __init__(self, table: TableFile, label: str, kinds: Mapping[str, Kind], skip: bool) -> None:
+        table.require(*kinds)
+        self.table, self.kinds = table, kinds
         self.notes: list[str] = []
         values = {name: values_of(table, name, kind) for name, kind in kinds.items()}
         gaps = {name: lacking(column) for name, column in values.items()}
-        if weight is not None:
-            table.require(weight)
-            gaps[weight] = lacking(values_of(table, weight, "number"))
-        no_label = np.array([not _has_value(cell) for cell in table.column(label).to_pylist()])
-        if no_label.any() and not skip:
-            reason = f"{table.path}: row {np.argmax(no_label)} has no finite value in column {printable(label)}"
+        if gaps[label].any() and not skip:
+            reason = f"{table.path}: row {np.argmax(gaps[label])} has no value in column {printable(label)}"
             raise UserError(reason, "correct it, or use --on-bad-row skip")
-        is_bad = np.any([no_label, *(gaps.values() if skip else ())], axis=0)
-        self.rows = np.flatnonzero(~is_bad)
+        self.rows = np.flatnonzero(~np.any([*gaps.values()] if skip else [gaps[label]], axis=0))
         """The numbers of those that are used."""
         if not len(self.rows):
             raise UserError(f"{table.path}: each row lacks a value", "leave such columns out by --columns")
         self.values = {name: column.take(self.rows) for name, column in values.items()}
         self._filled = [name for name, kind in kinds.items() if kind != "category" and gaps[name][self.rows].any()]
 
-    def labels(self) -> np.ndarray:
-        """The cells of the label, of any type."""
-        return np.array(self.table.column(self._label).to_pylist(), object)[self.rows]
-
-    def weights(self) -> np.ndarray | None:
-        """Those of the rows, float64 (n,), if a column has them."""
-        if self._weight is None:
-            return None
-        weights = values_of(self.table, self._weight, "number")[self.rows]
-        return valid_weights(f"{self.table.path}: column {printable(self._weight)}", weights, len(weights))
-
     def advice(self, is_default: bool) -> tuple[str, ...]:
         """What a user may not expect of the columns and rows that are used."""
         where, sentences = self.table.path, [*self.notes]
-        ignored = [name for name in self.table.names if name not in (*self.kinds, self._label, self._weight)]
+        ignored = [name for name in self.table.names if name not in self.kinds]
         if ignored and is_default:
             sentences.append(f"{where}: ignores {shown(ignored)}, no numbers or index; --columns chooses others")
         if len(self.rows) < len(self.table):
@@ -177,8 +169,8 @@ class _Part:
 class _Encoder:
     """Makes numbers of the rows of all parts. label: it, before it is scaled."""
 
-    def __init__(self, parts: Sequence[_Part], label: TableColumn, chosen: Columns) -> None:
-        self._label, self._chosen, self._kinds = label, chosen, parts[0].kinds
+    def __init__(self, parts: Sequence[_Part], kinds: Mapping[str, Kind], label: TableColumn, chosen: Columns) -> None:
+        self._label, self._chosen, self._kinds = label, chosen, kinds
         self._values = {name: _joined([part.values[name] for part in parts]) for name in self._kinds}
 
     def encode(self, sources: Sequence[Source | None], scales: bool) -> tuple[list[Any], dict[str, Any]]:
@@ -237,23 +229,18 @@ def _labels(parts: list[_Part], label: str, target: Target) -> tuple[list[np.nda
 
     Labels to predict as numbers are float64, and there are no classes then.
     """
-    values = [part.labels() for part in parts]
-    kinds = [kind_of(part.table.column(label).type) for part in parts]
-    for part, kind in zip(parts, kinds, strict=True):
-        if kind not in ("number", "category"):
-            given = part.table.column(label).type
-            raise UserError(f"{part.table.path}: the labels in column {label} are {given}", "give texts or numbers")
-    types = {type(cell) for cells in values for cell in cells}
-    if "category" not in kinds and (target == "regression" or bool not in types):
-        numbers = [cells.astype(np.float64) for cells in values]
-        if target == "regression" or (target == "auto" and _are_numbers(parts[0], label, numbers)):
-            return numbers, ()
-        if types != {int} and not any((part % 1).any() for part in numbers):
-            values = [part.astype(np.int64).astype(object) for part in numbers]
-    elif target == "regression":
-        reason = f"--target regression: the labels in column {printable(label)} are no numbers"
+    values = [part.values[label] for part in parts]
+    if parts[0].kinds[label] == "number":
+        if target == "regression" or (target == "auto" and _are_numbers(parts[0], label, values)):
+            return values, ()
+        if not any((numbers % 1).any() for numbers in values):
+            values = [numbers.astype(np.int64) for numbers in values]
+        return _classes(parts, label, values)
+    if target == "regression":
+        reason = f"--target regression: the labels in column {printable(label)} are not numbers"
         raise UserError(reason, "give --label a column of numbers")
-    elif target == "auto" and are_names(len(set(values[0])), len(values[0])):
+    values = [np.array(texts.to_pylist(), object) for texts in values]
+    if target == "auto" and are_names(len(set(values[0])), len(values[0])):
         reason = f"{parts[0].table.path}: over half of the rows have a text of their own in column {printable(label)}"
         remedy = "give --label another column, write numbers as 1234.5, or take it with --target classes"
         raise UserError(f"{reason}, such as {printable(values[0][0])}", remedy)
@@ -277,18 +264,14 @@ def _are_numbers(part: _Part, label: str, numbers: list[np.ndarray]) -> bool:
 
 
 def _classes(parts: list[_Part], label: str, values: list[np.ndarray]) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    number_of = {value: number for number, value in enumerate(sorted(set(values[0])))}
-    if len(number_of) > MAX_CLASSES:
-        reason = f"{parts[0].table.path}: column {printable(label)} has {len(number_of):,} different labels"
+    known = np.unique(values[0])
+    if len(known) > MAX_CLASSES:
+        reason = f"{parts[0].table.path}: column {printable(label)} has {len(known):,} different labels"
         raise UserError(reason, f"there may be {MAX_CLASSES:,} classes: give another column, or --target regression")
-    for part, cells in zip(parts, values, strict=True):
-        if new := [place for place, cell in enumerate(cells) if cell not in number_of]:
-            row, text = part.rows[new[0]], printable(str(cells[new[0]]))
+    numbers = [np.minimum(np.searchsorted(known, cells), len(known) - 1) for cells in values]
+    for part, cells, found in zip(parts, values, numbers, strict=True):
+        for place in np.flatnonzero(known[found] != cells):
+            row, text = part.rows[place], printable(str(cells[place]))
             reason = f"{part.table.path}: the label of row {row}, {text}, is not among those of training"
             raise UserError(reason, "correct it, or add training rows with it; --target regression for numbers")
-    numbers = [np.array([number_of[cell] for cell in cells], np.int64) for cells in values]
-    return numbers, tuple(map(printable, map(str, number_of)))
-
-
-def _has_value(cell: Any) -> bool:
-    return cell not in (None, "") and not (isinstance(cell, float) and not math.isfinite(cell))
+    return numbers, tuple(printable(str(value)) for value in known)
