@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.datasets.formats.in_memory import CIFAR_ARCHIVE, cifar_members, parse_cifar10, read_idx
+from hvdtrain.datasets.formats.in_memory import CIFAR_ARCHIVE, read_cifar10, read_idx
 from hvdtrain.datasets.formats.reading import Arrays, check_sha256, wrap_errors
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
@@ -81,7 +81,7 @@ def load_published(name: str) -> Arrays:
     path = paths[CIFAR_ARCHIVE]
     with wrap_errors(path, _remedy(path)), open(path, "rb") as archive:
         check_sha256(archive, CIFAR_ARCHIVE, sums[CIFAR_ARCHIVE])
-        return parse_cifar10(cifar_members(archive))
+        return read_cifar10(archive)
 
 
 def _locate(name: str) -> dict[str, Path]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import struct
-import tarfile
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from hypothesis import example, given
@@ -20,9 +18,7 @@ from support.row_data import arrays
 
 from fuzz.inputs import BOUNDARIES, NPY_HEADERS, mutated, npy
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
-from hvdtrain.datasets.formats import in_memory
 from hvdtrain.datasets.formats.image_files import read_image
-from hvdtrain.datasets.formats.reading import wrap_errors
 from hvdtrain.datasets.registry import load_dataset, load_path
 from hvdtrain.datasets.rows import LoadedSources
 from hvdtrain.errors import UserError
@@ -86,30 +82,6 @@ ARRAYS = {"images": np.arange(24, dtype=np.uint8).reshape(2, 3, 4), "labels": np
 )
 def test_npz(content: bytes) -> None:
     load({"train.npz": content, "test.npz": npz_file(np.savez, **ARRAYS)})
-
-
-def tar_file() -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for name in in_memory.CIFAR_FILES:
-            member = tarfile.TarInfo(f"{in_memory.CIFAR_FOLDER}/{name}")
-            member.size = 2 * in_memory.CIFAR_RECORD_BYTES
-            archive.addfile(member, io.BytesIO(bytes(member.size)))
-    return file.getvalue()
-
-
-TAR = tar_file()
-
-
-@FUZZ
-@given(mutated((TAR,), (b"ustar", b"x", b"7777777777", b"\x80" + b"\xff" * 11)).map(lambda tar: gzip.compress(tar, 1)))
-def test_cifar_archive(content: bytes) -> None:
-    records, in_memory.CIFAR_RECORDS = in_memory.CIFAR_RECORDS, 2  # the published files are too large for many examples
-    try:
-        with rejects_cleanly(), wrap_errors(Path(in_memory.CIFAR_ARCHIVE), "put the published file in its place"):
-            in_memory.parse_cifar10(in_memory.cifar_members(io.BytesIO(content)))
-    finally:
-        in_memory.CIFAR_RECORDS = records
 
 
 def image_file(kind: str, mode: str) -> bytes:

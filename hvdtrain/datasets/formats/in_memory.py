@@ -6,11 +6,12 @@ http://yann.lecun.com/exdb/mnist/ and https://www.cs.toronto.edu/~kriz/cifar.htm
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import struct
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,10 +26,10 @@ from hvdtrain.datasets.formats.reading import (
     wrap_errors,
 )
 
-CIFAR_ARCHIVE, CIFAR_FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
-CIFAR_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
-CIFAR_RECORDS = 10_000
-"""Records in each of the six files."""
+CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
+CIFAR_FILES = tuple(
+    f"cifar-10-batches-bin/{name}.bin" for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+)
 CIFAR_RECORD_BYTES = 1 + 3 * 32 * 32
 """A record is the label, then the red, green and blue pixels."""
 
@@ -72,31 +73,17 @@ def read_npz(path: Path, names: Iterable[str], missing: bool = False) -> Arrays:
             return tuple(np.asarray(arrays[name]) for name in names if name in arrays.files or not missing)
 
 
-def parse_cifar10(files: Iterable[tuple[str, bytes]]) -> Arrays:
-    """CIFAR-10 from the names and contents of CIFAR_FILES, in any order.
+def read_cifar10(archive: BinaryIO) -> Arrays:
+    """CIFAR-10 in its archive, whose checksum is known to be right; nothing is extracted to the disk.
 
-    Images are (n, 3, 32, 32), uint8; labels (n,), int64. Raises Malformed, naming the file at fault.
+    Images are (n, 3, 32, 32), uint8; labels (n,), int64.
     """
-    contents, size = dict(files), CIFAR_RECORDS * CIFAR_RECORD_BYTES
-    if missing := sorted(set(CIFAR_FILES) - contents.keys()):
-        raise Malformed(f"lacks {', '.join(missing)}")
-    for name, content in contents.items():
-        if len(content) != size:
-            raise Malformed(f"{name} holds {len(content)} bytes, expected {size}")
-        if (largest := max(content[::CIFAR_RECORD_BYTES])) > 9:
-            raise Malformed(f"{name} holds labels up to {largest}, the largest valid one is 9")
-    records = np.frombuffer(b"".join(contents[name] for name in CIFAR_FILES), np.uint8).reshape(-1, CIFAR_RECORD_BYTES)
-    images, labels = records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)
-    train, test = slice(-CIFAR_RECORDS), slice(-CIFAR_RECORDS, None)
-    return images[train], labels[train], images[test], labels[test]
-
-
-def cifar_members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of CIFAR_FILES in the archive, by their exact names; nothing is extracted to the disk."""
-    with tarfile.open(fileobj=file, mode="r:gz") as archive:
-        for member in archive:
-            folder, _, name = member.name.rpartition("/")
-            content = archive.extractfile(member) if member.isfile() else None
-            if content and folder == CIFAR_FOLDER and name in CIFAR_FILES:
-                # One byte more shows that a file is too long.
-                yield name, content.read(CIFAR_RECORDS * CIFAR_RECORD_BYTES + 1)
+    contents: dict[str, bytes] = {}
+    with tarfile.open(fileobj=archive, mode="r:gz") as tar:
+        for member in tar:
+            if member.name in CIFAR_FILES and (file := tar.extractfile(member)):
+                contents[member.name] = file.read()
+    parts = (b"".join(contents[name] for name in names) for names in (CIFAR_FILES[:5], CIFAR_FILES[5:]))
+    arrays = (np.frombuffer(part, np.uint8).reshape(-1, CIFAR_RECORD_BYTES) for part in parts)
+    pairs = ((rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].astype(np.int64)) for rows in arrays)
+    return tuple(itertools.chain.from_iterable(pairs))

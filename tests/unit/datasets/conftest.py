@@ -6,7 +6,6 @@ from support.mirror import Mirror
 
 from hvdtrain.datasets import downloads
 from hvdtrain.datasets.built_in import PUBLISHED, Published
-from hvdtrain.datasets.formats import in_memory
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +34,6 @@ def mnist(monkeypatch, tmp_path):
 @pytest.fixture
 def cifar_folder(monkeypatch, tmp_path):
     """$HVDTRAIN_DATA/cifar10, empty, for files of two records."""
-    monkeypatch.setattr(in_memory, "CIFAR_RECORDS", 2)
     monkeypatch.setenv("HVDTRAIN_DATA", str(tmp_path / "data"))
     (tmp_path / "data" / "cifar10").mkdir(parents=True)
     return tmp_path / "data" / "cifar10"
