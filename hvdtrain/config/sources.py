@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hvdtrain.config import job_options
 from hvdtrain.config import option as values
 from hvdtrain.config.option import as_json, key, option
@@ -129,20 +131,9 @@ def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:
             raise UserError(reason, "give another --output", option=name)
 
 
-def from_record(record: dict[str, Any]) -> Config:
-    """A Config from its JSON form. Raises TypeError for names or values that are unknown to this version.
-
-    Raises UserError for values that cannot work.
-    """
-    if not isinstance(record, dict):
-        raise TypeError(f"the options are {record!r:.80}")
-    options = {}
-    for name, value in record.items():
-        try:
-            options[name] = values.convert(value, values.types(Config)[name])
-        except (KeyError, ValueError):
-            raise TypeError(f"{name} is {value!r:.80}") from None
-    return Config(**options)
+def from_record(record: Any) -> Config:
+    """A Config from its JSON form. Raises ValueError for other values, UserError for values that cannot work."""
+    return msgspec.convert(record, Config)
 
 
 def to_record(options: Options) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""The methods by which a task says what it is; names that only look like one of them are errors, not ignored."""
+"""The methods by which a task says what it is; those of other programs that mean the same are errors, not ignored."""
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 REQUIRED = ("data", "model")
@@ -11,8 +10,6 @@ OPTIONAL = ("losses", "metrics", "augment", "optimizer", "schedule")
 """Methods that a task may have, or set to None."""
 ARGUMENTS = ("optimizer", "schedule")
 """Of these, names under which tasks also keep an argument, such as the text that --arg optimizer=adam gives."""
-LIKENESS = 0.82
-"""A name that is as similar to a method's as this (`difflib`) is misspelt; `classes` and `argument` are not."""
 
 _LOSSES = "losses(outputs, *targets), the loss of each row"
 _METRICS = "metrics(outputs, *targets), a dict of a value for each row"
@@ -47,18 +44,8 @@ def mistake(task: Any) -> tuple[str, str] | None:
     for name in OPTIONAL:
         if name not in (*missing, *ARGUMENTS) and not callable(value := getattr(task, name)):
             return f"{name} is {type(value).__name__}, not a method", "make it a method, or give it another name"
-    for stranger in dir(task):
-        instead = next(filter(None, (_instead(name, stranger) for name in ("", *missing))), "")
-        if instead and callable(getattr(task, stranger, None)):
-            return f"{stranger} is no method of a task, and nothing calls it", f"use {instead}; or call it _{stranger}"
+    strangers = {stranger: instead for name in ("", *missing) for stranger, instead in ELSEWHERE[name].items()}
+    for name in dir(task):
+        if (instead := strangers.get(name.lower())) and callable(getattr(task, name, None)):
+            return f"{name} is not a method of a task, and nothing calls it", f"use {instead}; or call it _{name}"
     return None
-
-
-def _instead(missing: str, name: str) -> str:
-    """What a task has in place of this name, where it stands for the missing method; else empty."""
-    if name.startswith("_") or name in (*REQUIRED, *OPTIONAL):
-        return ""
-    if known := ELSEWHERE[missing].get(name.lower()):
-        return known
-    is_close = missing and difflib.SequenceMatcher(None, missing, name.lower()).ratio() >= LIKENESS
-    return f"the name {missing}" if is_close else ""

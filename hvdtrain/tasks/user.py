@@ -251,23 +251,15 @@ def _truth_value(key: str, value: Any, parameter: inspect.Parameter | None) -> A
 
     parameter: None for one of those that `**options` takes. Raises UserError for another value of a bool.
     """
-    kinds = _kinds(parameter) if parameter else set()
+    default, annotation = (parameter.default, parameter.annotation) if parameter else (None, "")
+    # Such as `bool | None`, a text or not, and `Optional[bool]`.
+    kinds = set(re.findall(r"\b(?:str|int|float|bool)\b", str(annotation))) | {type(default).__name__} & {"str", "bool"}
     word = value.lower() if isinstance(value, str) else value
     if "str" in kinds:
         return value
-    allowed = (*TRUTH_VALUES, 0, 1, None) if "None" in kinds else (*TRUTH_VALUES, 0, 1)
-    if "bool" in kinds and kinds <= {"bool", "None"} and word not in allowed:
+    if kinds == {"bool"} and word not in (*TRUTH_VALUES, 0, 1, None):
         raise UserError(f"--arg {key}={value}: {key} is true or false", f"give --arg {key}=true or {key}=false")
     return TRUTH_VALUES.get(word, value)
-
-
-def _kinds(parameter: inspect.Parameter) -> set[str]:
-    """The types of an argument that its annotation, such as `bool | None` or `Optional[bool]`, and its default name."""
-    annotation = parameter.annotation
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    words = set(re.findall(r"\w+", text)) if annotation is not parameter.empty else set()
-    names = words - {"typing", "Optional", "Union"} | ({"None"} if "Optional" in words else set())
-    return names | ({type(parameter.default).__name__} & {"str", "bool"})
 
 
 def _load_data(name: str, task: Any, inputs: int, skip: bool, division: Division) -> Dataset:
