@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,6 +184,9 @@ class CommandLine:
             given = training_parser(program).parse(argv)
         except UserError:
             if not {"-h", "--help"} & set(argv):
+                for before, word in itertools.pairwise(argv):
+                    if is_reference(word) and not before.startswith("-"):
+                        raise UserError(f"{word}: the task comes first", f"give {program} {word} OPTIONS") from None
                 raise
             given = {"help": ALL if ALL in argv else MOST_USED}  # of a command line that is to be corrected
         paths = given.get("config", ())

@@ -77,19 +77,17 @@ def _load(
     name: str, data: str, image_shape: Shape | None, image_size: ImageSize, skip: bool, chosen: Columns
 ) -> LoadedSources:
     """The data as its format has it; see `load_dataset`."""
+    path = Path(os.path.expanduser(data))
+    if data and data not in NAMES and not is_reference(data) and os.path.exists(path):
+        return load_path(name, path, skip, image_size, chosen)
+    if image_size:
+        raise UserError(f"--image-size: {name} is not resized", "leave it out")
     if is_reference(data):
         from hvdtrain.datasets.formats.python_objects import load_python
 
-        if image_size:
-            raise UserError(f"--image-size: {name} makes the images", "resize them there")
         return load_python(name, data, skip, chosen)
-    if os.path.exists(path := Path(os.path.expanduser(data))) and data and data not in NAMES:
-        return load_path(name, path, skip, image_size, chosen)
-    loaded = _built_in(name, data, image_shape)
     check_no_columns(name, chosen)
-    if image_size:
-        raise UserError(f"--image-size: {name} is not resized", "leave it out")
-    return loaded
+    return _built_in(name, data, image_shape)
 
 
 def _as_images(source: Source) -> Source:
@@ -132,16 +130,15 @@ def load_path(
     UserError if the path has none of the formats, or several, or a file is damaged.
     """
     kind = _format(name, path)
-    if kind != "table":
-        check_no_columns(name, columns)
+    if resized and kind != "images":
+        raise UserError(f"--image-size: {name} holds no image files, and is not resized", "leave it out")
+    if kind == "table":
+        return load_tables(name, _tables(path), columns, skip)
+    check_no_columns(name, columns)
     if kind == "images":
         from hvdtrain.datasets.formats.image_files import load_image_folder
 
         return load_image_folder(name, path, skip, resized)
-    if resized:
-        raise UserError(f"--image-size: {name} holds arrays, which are not resized", "leave it out")
-    if kind == "table":
-        return load_tables(name, _tables(path), columns, skip)
     if kind == "npy":
         return load_npy(name, path, skip)
     if kind == "idx":

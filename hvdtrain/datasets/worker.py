@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pkgutil
@@ -16,7 +17,7 @@ import numpy as np
 
 from hvdtrain.datasets.formats.reading import one_line
 from hvdtrain.errors import HvdtrainError, TrainingError
-from hvdtrain.interfaces.reading import Draw, Rows
+from hvdtrain.interfaces.reading import Draw, Rows, Source
 from hvdtrain.system import start_folder
 from hvdtrain.system.processes import describe_status, end_with_parent
 from hvdtrain.system.user_frames import user_lines
@@ -103,33 +104,24 @@ def main() -> None:
     end_with_parent()
     if os.getppid() != what["parent"]:  # it ended before the line above
         return
-    connection = Connection(what["fd"])
-    sources, problem = _load(what)
-    while True:
-        try:
-            part, rows, draw = connection.recv()
-            answer = problem or _read(sources[part], rows, draw)
-            connection.send(_as_error(answer) if isinstance(answer, Exception) else (answer, None))
-        except (EOFError, OSError):  # the rank ended
-            return
-
-
-def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
-    """The sources, or why there are none."""
+    connection, problem = Connection(what["fd"]), None
     try:
         arguments = {"loader": LOAD_DATASET, **what["loader_spec"]}
-        dataset = pkgutil.resolve_name(arguments.pop("loader"))(**arguments)
+        sources = pkgutil.resolve_name(arguments.pop("loader"))(**arguments).parts
     except Exception as error:
-        return {}, error
-    return dataset.parts, None
+        problem = _as_error(error)
+    with contextlib.suppress(EOFError, OSError):  # the rank ended
+        while True:
+            part, rows, draw = connection.recv()
+            connection.send(problem or _read(sources[part], rows, draw))
 
 
-def _read(source: Any, rows: np.ndarray, draw: Draw) -> Rows | Exception:
-    """The rows, or what reading them raised; no arrays for no rows."""
+def _read(source: Source, rows: np.ndarray, draw: Draw) -> tuple[Rows | HvdtrainError, WorkerTraceback | None]:
+    """The rows, no arrays for no rows; or what reading them raised, and its cause."""
     try:
-        return source.read(rows, draw) if len(rows) else Rows(())
+        return source.read(rows, draw) if len(rows) else Rows(()), None
     except Exception as error:
-        return error
+        return _as_error(error)
 
 
 def _as_error(error: Exception) -> tuple[HvdtrainError, WorkerTraceback | None]:

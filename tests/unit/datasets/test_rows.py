@@ -200,7 +200,7 @@ def test_images_are_resized_and_gray_ones_get_colors(tmp_path):
             assert (images[1:, 0] == images[1:, 1]).all()
     one, other = (load_dataset(str(folder), image_size=(1, side, side)).fingerprint for side in (2, 3))
     assert one != other
-    rejected(write_npy(tmp_path / "npy"), "holds arrays, which are not resized", image_size=(None, 5, 4))
+    rejected(write_npy(tmp_path / "npy"), "holds no image files, and is not resized", image_size=(None, 5, 4))
     rejected("digits", "--image-size", image_size=(None, 5, 4))
 
 
