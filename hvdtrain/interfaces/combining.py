@@ -63,24 +63,19 @@ class Combiner(Protocol):
     @property
     def mean(self) -> Mean | None:
         """What it averages gradients by, whose state belongs to checkpoints."""
-        ...
 
     @property
     def sums_statistics(self) -> bool:
         """Whether running statistics are combined as well; each part of a batch then begins with the same ones."""
-        ...
 
     def begin(self, step: Batch, statistics: Sequence[np.ndarray]) -> None:
         """Begin a step, with the running statistics of its beginning."""
-        ...
 
     def add(self, gradients: Gradients) -> None:
         """Take the next part of the batch: the batch itself, or the next one of its `shards`."""
-        ...
 
     def combine(self) -> Combined:
         """The step over all ranks; call it on every rank."""
-        ...
 
 
 class Packing(Protocol):
@@ -88,15 +83,12 @@ class Packing(Protocol):
 
     def size(self, count: int) -> int:
         """Bytes of so many values."""
-        ...
 
     def pack(self, values: np.ndarray) -> np.ndarray:
         """The bytes, uint8 (size(n),), of float32 values (n,)."""
-        ...
 
     def unpack(self, packed: np.ndarray, count: int) -> np.ndarray:
         """The values, float32 (count,), that `pack` has written, as they were rounded."""
-        ...
 
 
 class Mean(Protocol):
@@ -105,7 +97,6 @@ class Mean(Protocol):
     @property
     def method(self) -> Method:
         """The method."""
-        ...
 
     def average(self, values: np.ndarray, shapes: Shapes) -> None:
         """Replace `values`, (n,), by their mean over all ranks: the same bits on each. A collective.
@@ -113,12 +104,9 @@ class Mean(Protocol):
         values: of a type of floating-point numbers, sent as float32 if they are compressed. shapes: of the arrays in
         it, always the same. Where a value is not finite on a rank, the mean has values that are not finite.
         """
-        ...
 
     def arrays(self) -> Weights:
         """The state on which the next mean depends, by name; empty where there is none."""
-        ...
 
     def load(self, arrays: Weights) -> None:
         """Set what `arrays` returned; from the state of another method, restore what applies."""
-        ...

@@ -22,37 +22,30 @@ class Group(Protocol):
     @property
     def rank(self) -> int:
         """This process's number in the group."""
-        ...
 
     @property
     def size(self) -> int:
         """Number of processes."""
-        ...
 
     @property
     def ranks(self) -> Sequence[int]:
         """The processes' ranks by position in the group, as the launcher numbers them."""
-        ...
 
     @property
     def place(self) -> int:
         """This process's rank, as the launcher numbers it."""
-        ...
 
     @property
     def survives(self) -> bool:
         """Whether training continues with other members where some are lost, or join; the others' stay the same."""
-        ...
 
     @property
     def membership(self) -> Membership | None:
         """The present members, of a group that survives."""
-        ...
 
     @property
     def known_membership(self) -> int:
         """The number of the newest membership that this process knows; always 0 where members stay the same."""
-        ...
 
     agreed_membership: int
     """The newest that all know, by the last sum of a step."""
@@ -60,12 +53,10 @@ class Group(Protocol):
     @property
     def local_rank(self) -> int:
         """Rank among the processes on this host."""
-        ...
 
     @property
     def controller(self) -> str:
         """What connects Horovod's processes, `Gloo` or `MPI`; empty for groups without Horovod."""
-        ...
 
     @property
     def communicate_s(self) -> float | None:
@@ -74,30 +65,24 @@ class Group(Protocol):
 
         Transfer, and waiting for other ranks. 0 in one process; None where it cannot be told. Any thread may read it.
         """
-        ...
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Element-wise sum over all ranks of a float64 vector of shape (n,), which it may overwrite."""
-        ...
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, ordered by rank, on every rank."""
-        ...
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value, on every rank."""
-        ...
 
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
         """Replace `values` by those of rank `root`: uint8 (n,), contiguous, the same n on every rank.
 
         For arrays, which `collectives.arrays` cuts into messages; `broadcast` is for small values.
         """
-        ...
 
     def close(self) -> None:
         """Leave the job in order."""
-        ...
 
 
 class AllreduceGroup(Group, Protocol):
@@ -105,11 +90,9 @@ class AllreduceGroup(Group, Protocol):
 
     def allreduce(self, values: np.ndarray) -> None:
         """Sum `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n on every rank."""
-        ...
 
     def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
         """`allreduce` of float32 values, which ranks send to each other as bytes: the same bits on every rank."""
-        ...
 
 
 class Strategy:
