@@ -81,8 +81,8 @@ def keep_the_module() -> Any:
     import torch._dynamo as kept
 
     model()
-    names = "optimize" in dir(kept), "optimize" in vars(kept)
-    return names, kept is sys.modules["torch._dynamo"] is torch._dynamo, type(kept).__name__
+    found = "optimize" in dir(kept), kept.optimize is torch._dynamo.optimize
+    return found, sys.modules["torch._dynamo"] is torch._dynamo, type(torch._dynamo).__name__
 
 
 def set_an_attribute() -> Any:
