@@ -44,9 +44,10 @@ def with_kind(state: OptimizerState, optimizer: Any) -> OptimizerState:
     return state._replace(arrays={**state.arrays, KIND: np.frombuffer(type(optimizer).__name__.encode(), np.uint8)})
 
 
-def is_of_kind(state: OptimizerState, optimizer: Any) -> bool:
-    """Whether it is the state of an optimizer of the same class."""
-    return KIND in state.arrays and state.arrays[KIND].tobytes() == type(optimizer).__name__.encode()
+def is_of_kind(state: OptimizerState, own: OptimizerState) -> bool:
+    """Whether it is the state of an optimizer of the same class with the same arrays, such as momentum."""
+    saved, arrays = state.arrays, own.arrays
+    return saved.keys() == arrays.keys() and saved[KIND].tobytes() == arrays[KIND].tobytes()
 
 
 def numbers_of(owner: Any) -> dict[str, float]:

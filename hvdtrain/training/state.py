@@ -19,7 +19,7 @@ from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
-from hvdtrain.interfaces.learner import IS_DELTA, MEAN, RANK_ERROR, Checkpoint, Learner, Position
+from hvdtrain.interfaces.learner import AVERAGE, IS_DELTA, MEAN, RANK_ERROR, Checkpoint, Learner, Position
 from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
@@ -188,7 +188,7 @@ def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Chec
     """Load the optimizer's state, if the checkpoint has that of this optimizer, with what this rank has by itself."""
     local = ({}, *saved.other_ranks)[learner.group.rank] if saved.other_ranks else {}
     state = saved.optimizer._replace(arrays=saved.optimizer.arrays | local)
-    of_mean, state = state.under(MEAN), state.without(MEAN)
+    of_mean, state = state.under(MEAN), state.without(MEAN).without(AVERAGE)
     if saved.framework != config.framework:  # in whose order of elements the mean's state is
         state, of_mean = state._replace(extra={}), {}
         log.info("weights and optimizer state come from %s", saved.framework)

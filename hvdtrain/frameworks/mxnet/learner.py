@@ -258,7 +258,7 @@ class MXNetLearner(MXNetSteps):
         return float(self._trainer.learning_rate) if self._own_task else None
 
     def accepts_state(self, state: OptimizerState) -> bool:
-        return (not self._own_task or is_of_kind(state, self._trainer.optimizer)) and super().accepts_state(state)
+        return (not self._own_task or is_of_kind(state, self.optimizer_state())) and super().accepts_state(state)
 
     def _update(self, update: Callable[[], None]) -> None:
         if not self._own_task:

@@ -267,7 +267,7 @@ class TensorFlowLearner(Engine):
         return self._own.settings() if self._own else {}
 
     def accepts_state(self, state: OptimizerState) -> bool:
-        return (not self._own or is_of_kind(state, self._own.keras)) and super().accepts_state(state)
+        return (not self._own or is_of_kind(state, self.optimizer_state())) and super().accepts_state(state)
 
     def optimizer_state(self) -> OptimizerState:
         if self._own:

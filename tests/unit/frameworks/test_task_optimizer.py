@@ -1,9 +1,12 @@
 """The optimizer that a task in MXNet or TensorFlow brings; torch/test_task_optimizer.py has those of PyTorch."""
 
+import functools
+
 import numpy as np
 import pytest
 from numpy.testing import assert_equal
-from support.learners import learner, task
+from support.in_process import train_here
+from support.learners import TASKS, learner, task
 
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Batch
@@ -11,14 +14,14 @@ from hvdtrain.interfaces.reading import Batch
 FRAMEWORKS = ("mxnet", "tensorflow")
 
 
-def sgd(framework):
+def sgd(framework, momentum=0.5):
     if framework == "mxnet":
         import mxnet as mx
 
-        return mx.optimizer.SGD(learning_rate=0.1, momentum=0.5)
+        return mx.optimizer.SGD(learning_rate=0.1, momentum=momentum)
     import tensorflow as tf
 
-    return tf.keras.optimizers.SGD(0.1, 0.5)
+    return tf.keras.optimizers.SGD(0.1, momentum)
 
 
 def adam(framework):
@@ -72,7 +75,16 @@ def test_an_optimizer_of_a_task_makes_the_updates(framework):
         steps(one, plain, range(3))
     for name, value in expected.weights().items():
         np.testing.assert_allclose(trained.weights()[name], value, 1e-4, 1e-6)
-    assert not learner(framework, own(framework, adam)).accepts_state(trained.optimizer_state())
+    for other in (adam, functools.partial(sgd, momentum=0.0)):
+        assert not learner(framework, own(framework, other)).accepts_state(trained.optimizer_state())
+
+
+@pytest.mark.parametrize("framework", ["mxnet", pytest.param("tensorflow", marks=pytest.mark.matrix)])
+def test_a_run_with_averages_of_weights_resumes_its_optimizer(framework, tmp_path):
+    options = ("--model", f"{TASKS}/of_{framework}.py:Scheduled", "--batch-size", "64", "--ema", "0.9")
+    train_here(tmp_path, framework, *options, "--name", "run", "--epochs", "1")
+    train_here(tmp_path, framework, "--resume", "runs/run", "--epochs", "2")
+    assert "optimizer state" not in (tmp_path / "runs" / "run" / "logs" / "rank-0.log").read_text()
 
 
 def test_a_schedule_of_keras_needs_no_config():
