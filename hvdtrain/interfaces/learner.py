@@ -65,8 +65,8 @@ class Evaluated(NamedTuple):
     """By name; `accuracy` of a classifier is the number of rows whose class was predicted."""
     predicted: np.ndarray | None = None
     """Classes, int64 (n,), of a classifier with the default loss, or numbers, float32 (n,), of a network as data."""
-    losses: np.ndarray | None = None
-    """Of each row, (n,); None where the learner does not give them."""
+    losses: Callable[[], np.ndarray] | None = None
+    """Copies those of each row, (n,), to the host; None where the learner does not give them."""
 
 
 class Learner(abc.ABC):

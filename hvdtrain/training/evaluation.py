@@ -153,8 +153,8 @@ class Sums:
             self._values.setdefault(recorded, []).append(evaluated.metrics[name])
             if recorded != name:
                 _say_renamed(name, recorded)
-        if weights is not None and evaluated.losses is not None:
-            self._weighted.append([total(weights.tolist()), total((weights * evaluated.losses).tolist())])
+        if weights is not None and evaluated.losses:
+            self._weighted.append([total(weights.tolist()), total((weights * evaluated.losses()).tolist())])
         if evaluated.predicted is not None and evaluated.predicted.dtype.kind == "f":
             self._errors.append(error_sums(evaluated.predicted, arrays[1]))
         elif evaluated.predicted is not None and self._by_class.size:

@@ -103,11 +103,12 @@ def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
 def evaluate(network: ShapedNetwork, logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
     """The evaluation of a network's outputs on any device."""
     losses = row_losses(mx.nd, network, logits, load_labels(labels, logits.context))
+    loss = float(losses.sum().asscalar())
     if network.is_regression:
-        return Evaluated(float(losses.sum().asscalar()), {}, logits.astype("float32").asnumpy()[:, 0], losses.asnumpy())
+        return Evaluated(loss, {}, logits.astype("float32").asnumpy()[:, 0], losses.asnumpy)
     predicted = logits.argmax(axis=1).asnumpy().astype(np.int64)
     right = float(np.count_nonzero(labels == predicted))
-    return Evaluated(float(losses.sum().asscalar()), {"accuracy": right}, predicted, losses.asnumpy())
+    return Evaluated(loss, {"accuracy": right}, predicted, losses.asnumpy)
 
 
 class MXNetNetworkObjective(MXNetObjective):
@@ -311,7 +312,7 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
         losses, metrics = self._losses_of(outputs, targets), self._metrics_of(outputs, targets)
         sums = {name: total(value[:rows]) for name, value in metrics.items()}
         predicted = None if self._task.has("losses") else outputs[:rows].argmax(axis=1).asnumpy().astype(np.int64)
-        return Evaluated(total(losses[:rows]), sums, predicted, losses[:rows].asnumpy())
+        return Evaluated(total(losses[:rows]), sums, predicted, losses[:rows].asnumpy)
 
     def _by_row(self, method: str, values: Any, outputs: Any, targets: Any) -> mx.nd.NDArray:
         return super()._by_row(method, values, outputs, targets).astype(np.float32, copy=False)

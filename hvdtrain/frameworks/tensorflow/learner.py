@@ -238,7 +238,7 @@ class TensorFlowLearner(Engine):
         evaluated = self._evaluate(tf.constant(len(arrays[0])), *map(tf.constant, rows))
         losses, (loss, metrics), predicted = evaluated
         sums = {name: float(value) for name, value in metrics.items()}
-        return Evaluated(float(loss), sums, None if predicted is None else predicted.numpy(), losses.numpy())
+        return Evaluated(float(loss), sums, None if predicted is None else predicted.numpy(), losses.numpy)
 
     def try_evaluation(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         tf.config.run_functions_eagerly(True)

@@ -9,10 +9,8 @@ import os
 import shlex
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import torch
 from torch import nn
@@ -27,8 +25,6 @@ THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 """Processes that compile kernels. With one, Inductor starts no pool of processes that would outlive the compilation."""
 OPTIONS = {"cpp_cache_precompile_headers": False}
 """Inductor keeps precompiled headers, 150 MB, among the temporary files, wherever its cache is."""
-WAIT_S, POLL_S = 300.0, 0.1
-"""How long a process waits for another one that compiles, and how often it looks."""
 
 
 def compile_forward(network: nn.Module, rows: int, warm_up: Callable[[], None]) -> None:
@@ -83,18 +79,9 @@ def _only_one_compiles(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "hvdtrain.lock", "a") as file:
-        if not _locked(file, fcntl.LOCK_EX):
-            deadline = time.monotonic() + WAIT_S
-            while not _locked(file, fcntl.LOCK_SH) and time.monotonic() < deadline:
-                time.sleep(POLL_S)
+        with contextlib.suppress(OSError):  # a file system without locks: all compile
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                fcntl.flock(file, fcntl.LOCK_SH)
         yield
-
-
-def _locked(file: IO[str], kind: int) -> bool:
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: all compile
-        return True
-    return True

@@ -286,7 +286,7 @@ def evaluate(
     loss, *sums = (float(values.sum()) for values in by_row)
     predicted = objective.predicted(outputs)
     classes = None if predicted is None else predicted[: len(arrays[0])].cpu().numpy()
-    return Evaluated(loss, dict(zip(metrics, sums, strict=True)), classes, by_row[0].cpu().numpy())
+    return Evaluated(loss, dict(zip(metrics, sums, strict=True)), classes, lambda: by_row[0].cpu().numpy())
 
 
 OBJECTIVES: dict[str, Callable[[Any, Config, torch.memory_format], TorchObjective]] = {

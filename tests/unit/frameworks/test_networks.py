@@ -28,6 +28,7 @@ def test_numbers_of_parameters():
     assert {name: shaped(name).size for name in NETWORKS} == SIZES
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", [*NETWORKS, *mixed_networks.NETWORKS])
 def test_logits_equal_a_numpy_reference(name):
     network = shaped(name if name in NETWORKS else mixed_networks.NETWORKS[name])
