@@ -1,15 +1,9 @@
-"""The supervisor's port: agents prove there that they know the job's token; strangers cost little, and are closed.
-
-A stranger is a connection without a proof. Strangers are limited in number and in time, and a process without a free
-file descriptor gives up strangers first, so that idle or half-open connections keep no rank out.
-"""
+"""The supervisor's port: agents prove there that they know the job's token."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import secrets
 import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -17,16 +11,14 @@ from typing import Any
 from hvdtrain.jobs import protocol
 from hvdtrain.jobs.background import start_task
 from hvdtrain.jobs.job import Job, has_other_hosts
-from hvdtrain.jobs.protocol import Greeting
-from hvdtrain.system.credentials import proof
+from hvdtrain.system.handshake import Callers
 from hvdtrain.system.network import address_of, interfaces
 
 MAX_STRANGERS = 128
-"""Strangers at a time, beyond one for each rank: of more, the oldest are closed."""
+"""Connections without a proof at a time, beyond one for each rank."""
 PROOF_S = 10.0
-"""How long a stranger may take for its proof; an agent waits less than this for each answer, and tries again."""
-PAUSE_S = 0.1
-"""How long no connection is accepted after one for which there was no file descriptor."""
+"""How long they may take for it; an agent waits less than this for each answer, and tries again."""
+LOOK_S = 1.0
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
@@ -53,78 +45,32 @@ class AgentServer:
 
     def __init__(self, address: str, token: str, ranks: int, serve: Serve) -> None:
         """Call it in the event loop."""
-        self._token, self._max_strangers, self._serve = token, ranks + MAX_STRANGERS, serve
-        self._loop = asyncio.get_running_loop()
-        self._strangers: dict[asyncio.Task[None], None] = {}
-        """In the order in which they came."""
-        self._agents: set[asyncio.Task[None]] = set()
+        self._serve, self._loop = serve, asyncio.get_running_loop()
         # The agents of all hosts connect at about the same time.
-        self._socket = socket.create_server((address, 0), backlog=socket.SOMAXCONN)
-        self._socket.setblocking(False)
-        self.port = int(self._socket.getsockname()[1])
-        self._listen()
+        listener = socket.create_server((address, 0), backlog=socket.SOMAXCONN)
+        self.port = int(listener.getsockname()[1])
+        self._callers = Callers(listener, token, protocol.PURPOSE, ranks + MAX_STRANGERS, PROOF_S)
+        self._loop.add_reader(self._callers.fileno(), self._admit)
+        self._look()
 
     def close(self) -> None:
         """Accept no more; agents stay connected."""
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-        for stranger in self._strangers:
-            stranger.cancel()
+        self._timer.cancel()
+        self._loop.remove_reader(self._callers.fileno())
+        self._callers.close()
 
-    def _listen(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._loop.add_reader(self._socket, self._accept)
+    def _look(self) -> None:
+        """Strangers whose time is over are closed also where nothing else happens."""
+        self._admit()
+        self._timer = self._loop.call_later(LOOK_S, self._look)
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._socket.accept()
-        except (BlockingIOError, ConnectionAbortedError):  # it has left again
-            return
-        except OSError:  # no file descriptor or no memory for it
-            self._close_oldest()
-            self._loop.remove_reader(self._socket)
-            self._loop.call_later(PAUSE_S, self._listen)
-            return
-        task = start_task(self._on_connection(connection))
-        self._strangers[task] = None
-        task.add_done_callback(self._on_end)
-        if len(self._strangers) > self._max_strangers:
-            self._close_oldest()
+    def _admit(self) -> None:
+        for connection in self._callers.take():
+            start_task(self._on_agent(connection))
 
-    def _close_oldest(self) -> None:
-        oldest = next(iter(self._strangers), None)
-        if oldest:
-            self._strangers.pop(oldest)
-            oldest.cancel()
-
-    async def _on_connection(self, connection: socket.socket) -> None:
+    async def _on_agent(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection, limit=protocol.LINE_BYTES)
-        is_agent = False
         try:
-            with contextlib.suppress(ValueError, OSError, asyncio.TimeoutError):
-                is_agent = await asyncio.wait_for(authenticate(reader, writer, self._token), PROOF_S)
-            if is_agent:
-                task = asyncio.current_task()
-                assert task
-                self._strangers.pop(task, None)
-                self._agents.add(task)
-                await self._serve(reader, writer)
+            await self._serve(reader, writer)
         finally:
             writer.close()
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        self._strangers.pop(task, None)
-        self._agents.discard(task)
-
-
-async def authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> bool:
-    """The other side of `protocol.authenticate`; False for a caller that does not know the token.
-
-    Raises ValueError or OSError for a caller that sends no messages.
-    """
-    first, challenge = protocol.decode(await reader.readline()), secrets.token_hex(16)
-    if not isinstance(first, Greeting):
-        return False
-    writer.write(protocol.encode(Greeting(challenge, proof(token, first.challenge, "supervisor"))))
-    answer = protocol.decode(await reader.readline())
-    return isinstance(answer, Greeting) and protocol.is_proof(answer.proof, token, challenge, "rank")

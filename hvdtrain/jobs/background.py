@@ -13,11 +13,15 @@ from hvdtrain.system.processes import TICK_S, RunningTime
 FILES_S = 20.0
 """How long a server of files may take for an answer."""
 Result = TypeVar("Result")
+TASKS: set[asyncio.Task[None]] = set()
+"""Those that run: event loops have only weak references to them."""
 
 
 def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """Start a task. An error that ends it goes to the exception handler of the event loop."""
     task = asyncio.get_running_loop().create_task(coroutine)
+    TASKS.add(task)
+    task.add_done_callback(TASKS.discard)
     task.add_done_callback(lambda ended: ended.cancelled() or ended.result())
     return task
 

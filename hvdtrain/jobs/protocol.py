@@ -11,10 +11,8 @@ host that is lost leaves data without an acknowledgment by TCP (`keep_alive`).
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
-import secrets
 import socket
 import struct
 import time
@@ -26,12 +24,14 @@ import msgspec
 from hvdtrain.errors import UserError
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.agent_pipe import Report
-from hvdtrain.system.credentials import proof
+from hvdtrain.system.handshake import introduce
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.network import NOTICE_S, notice_lost_hosts
 from hvdtrain.system.processes import RunningLimit
 from hvdtrain.system.run_end import Failure
 
+PURPOSE = "launcher"
+"""Of the connections, in the proofs of both sides."""
 LINE_BYTES = 1 << 20
 ANSWER_TIMEOUT_S = 5.0
 REFUSED_S = 2.0
@@ -44,13 +44,6 @@ SURVIVING_NOTICE_S = 5
 
 class Message(msgspec.Struct, tag=True, tag_field="message"):
     """Base of all messages."""
-
-
-class Greeting(Message):
-    """A challenge to the other side, and the proof that answers its own."""
-
-    challenge: str = ""
-    proof: str = ""
 
 
 class Hello(Message):
@@ -244,43 +237,34 @@ def connect(token: str, timeout_s: float, first: str = "") -> Channel:
             for address in sorted(addresses.split(","), key=lambda address: address != first):
                 try:
                     connection = socket.create_connection((address, int(port)), ANSWER_TIMEOUT_S)
-                    return authenticate(connection, token)
-                except (OSError, ValueError, Closed) as error:
+                    return open_channel(connection, token)
+                except OSError as error:
                     errors[address] = error
             refused = all(isinstance(error, ConnectionRefusedError) for error in errors.values())
             if refused and limit.passed_s > REFUSED_S:
                 break
             time.sleep(0.2)
-    tried = "; ".join(f"{address}:{port}: {error or 'it does not know this job'}" for address, error in errors.items())
+    tried = "; ".join(f"{address}:{port}: {error}" for address, error in errors.items())
     raise UserError(
         f"the launcher cannot be reached ({tried})",
         "open its host's firewall for TCP from here, or name the interface between the hosts with --interface",
     )
 
 
-def authenticate(connection: socket.socket, token: str) -> Channel:
+def open_channel(connection: socket.socket, token: str) -> Channel:
     """A channel over a new connection, after both sides have proven that they know the token.
 
-    Raises Closed or OSError where the other side does not; the connection is closed then.
+    Raises OSError where the other side does not; the connection is closed then.
     """
     try:
-        channel, challenge = Channel(connection), secrets.token_hex(16)
-        channel.send(Greeting(challenge))
-        answer = channel.receive()
-        if not isinstance(answer, Greeting) or not is_proof(answer.proof, token, challenge, "supervisor"):
-            raise Closed
-        channel.send(Greeting(proof=proof(token, answer.challenge, "rank")))
+        introduce(connection, token, PURPOSE)
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         notice_lost_hosts(connection)  # also so that no firewall forgets one on which nothing is sent for long
-        return channel
+        return Channel(connection)
     except BaseException:
         connection.close()
         raise
-
-
-def is_proof(given: str, token: str, challenge: str, side: str) -> bool:
-    return hmac.compare_digest(given.encode(errors="surrogateescape"), proof(token, challenge, side).encode())
 
 
 STREAMS = ("stdout", "stderr")

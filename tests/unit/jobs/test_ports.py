@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import pickle
 import socket
 import subprocess
@@ -28,8 +27,8 @@ from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs import agent_server, gloo, protocol
 from hvdtrain.jobs.agent_server import AgentServer
 from hvdtrain.jobs.gloo import Store
-from hvdtrain.jobs.protocol import Greeting, OutputOf
-from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.jobs.protocol import OutputOf
+from hvdtrain.system import agent_pipe, handshake, rank_info
 from hvdtrain.system.credentials import proof
 from hvdtrain.system.network import free_port
 
@@ -39,7 +38,7 @@ EACH_KIND = pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
 
 def agent(port: int) -> str:
     """Connect as an agent does; what the server then sends."""
-    channel = protocol.authenticate(socket.create_connection(("127.0.0.1", port), 60), PASSWORD)
+    channel = protocol.open_channel(socket.create_connection(("127.0.0.1", port), 60), PASSWORD)
     return channel.receive().key
 
 
@@ -106,10 +105,9 @@ def test_an_agent_gets_in_when_file_descriptors_are_free_again(monkeypatch):
     serving(check)
 
 
-def test_an_agent_rejects_a_supervisor_without_the_token(monkeypatch):
-    """Each side must prove that it knows the token, and one side's proof is not valid for the other."""
-    assert proof("a", "challenge", "rank") != proof("a", "challenge", "supervisor")
-    assert proof("a", "challenge", "rank") != proof("b", "challenge", "rank")
+@contextlib.contextmanager
+def impostor():
+    """The address of a server that answers each challenge with a proof of another token."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -117,12 +115,21 @@ def test_an_agent_rejects_a_supervisor_without_the_token(monkeypatch):
                 while True:
                     caller, _ = server.accept()
                     with caller:
-                        challenge = json.loads(caller.makefile().readline())["challenge"]
-                        wrong = proof("another token", challenge, "supervisor")
-                        caller.sendall(protocol.encode(Greeting("x", wrong)))
+                        caller.sendall(b"x" * handshake.CHALLENGE_BYTES)
+                        theirs = handshake.receive(caller, handshake.CHALLENGE_BYTES + handshake.PROOF_BYTES)
+                        challenge = theirs[: handshake.CHALLENGE_BYTES].hex()
+                        caller.sendall(proof("another token", challenge, f"listener {protocol.PURPOSE}").encode())
 
         threading.Thread(target=answer, daemon=True).start()
-        monkeypatch.setenv(agent_pipe.SUPERVISOR, f"127.0.0.1:{server.getsockname()[1]}")
+        yield server.getsockname()
+
+
+def test_an_agent_rejects_a_supervisor_without_the_token(monkeypatch):
+    """Each side must prove that it knows the token, and one side's proof is not valid for the other."""
+    assert proof("a", "challenge", "caller") != proof("a", "challenge", "listener")
+    assert proof("a", "challenge", "caller") != proof("b", "challenge", "caller")
+    with impostor() as address:
+        monkeypatch.setenv(agent_pipe.SUPERVISOR, f"127.0.0.1:{address[1]}")
         with pytest.raises(UserError, match="cannot be reached"):
             protocol.connect("the token", 0.3)
 
@@ -262,24 +269,15 @@ def test_a_man_in_the_middle_does_not_learn_the_token(ring):
 
 
 def test_an_impostor_as_rank_0_is_rejected():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer():
-            caller, _ = server.accept()
-            caller.sendall(b'"00"\n')
-            caller.makefile().readline()
-            caller.sendall(json.dumps({"proof": "0" * 64, "addresses": [], "word": ""}).encode() + b"\n")
-
-        threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(TrainingError, match="does not know this job's token"):
-            RingGroup(rank_info.RankInfo("test", 1, 2, 1), server.getsockname(), PASSWORD, start_timeout_s=5)
+    with impostor() as address, pytest.raises(TrainingError, match="does not know this job's token"):
+        RingGroup(rank_info.RankInfo("test", 1, 2, 1), address, PASSWORD, start_timeout_s=5)
 
 
 @pytest.mark.guarantee("strangers")
 @pytest.mark.parametrize("sent", [[b""], [*SENT.values()]], ids=["idle", "of all kinds"])
 def test_strangers_do_not_delay_the_ranks(monkeypatch, ring, sent):
     """More than are kept, at the rendezvous before rank 1 connects; none is closed for its silence."""
-    monkeypatch.setattr(ring_rendezvous, "HELLO_TIMEOUT_S", 60)
+    monkeypatch.setattr(ring_rendezvous, "PROOF_S", 60)
     address = ("127.0.0.1", free_port())
     ring.start(0, address)
     with socket.socket() as first:
