@@ -155,18 +155,11 @@ def _check_size(size: int) -> None:
     launched = rank_info.detect()
     if launched.size == size:
         return
-    if launched.launcher in ("torchrun", "TF_CONFIG"):
-        raise UserError(
-            f"{launched.launcher} started {launched.size} processes, but Horovod cannot see them",
-            "start --strategy horovod by horovodrun or mpirun, or choose another strategy (--strategy help)",
-        )
-    by_gloo = "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ or launched.launcher == "horovodrun"
-    missing = "Gloo" if by_gloo else "MPI"
-    seen = "each process sees only itself" if size == 1 else f"Horovod sees {size}"
     raise UserError(
-        f"{launched.launcher} started {launched.size} processes, but {seen}: Horovod was built without {missing}, or "
-        "HOROVOD_CONTROLLER selects another controller",
-        f"unset {launched.source} if it is that of another job; make setup builds Horovod with both",
+        f"{launched.launcher} started {launched.size} processes, but Horovod sees {size}: it was not built for that "
+        "launcher, or HOROVOD_CONTROLLER selects another controller",
+        "start --strategy horovod by hvdtrain launch, horovodrun or mpirun, or choose another strategy (--strategy "
+        f"help); unset {launched.source} if it is that of another job",
     )
 
 

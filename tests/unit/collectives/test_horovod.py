@@ -94,8 +94,8 @@ def test_a_given_number_of_groups_is_used():
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "sees only itself: Horovod was built without MPI"),  # as MPICH sets them
-        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "torchrun started 2 processes, but Horovod cannot see"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "sees 1: it was not built for that launcher"),  # as MPICH sets them
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "torchrun started 2 processes, but Horovod sees 1"),
     ],
 )
 def test_a_launcher_that_horovod_does_not_detect(variables, message, monkeypatch):
