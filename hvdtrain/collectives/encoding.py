@@ -2,7 +2,7 @@
 
 A message is the length of the JSON text (8 bytes, little-endian), the text, and the bytes of all arrays in their order.
 In the text, numbers, strings, booleans and None stand for themselves; everything else is a list that begins with
-its kind: ["tuple", 1, 2], ["dict", ["key", 1]], ["path", "runs"], ["array", "<f4", 2, 3], ["Position", ...fields].
+its kind: ["tuple", 1, 2], ["dict", ["tuple", "key", 1]], ["path", "runs"], ["array", "<f4", 2, 3], ["Position", ...].
 Reading a message creates values of these kinds only, so nothing that a sender chooses is executed.
 """
 
@@ -29,7 +29,9 @@ ARRAYS = {dtype.str: dtype for dtype in map(np.dtype, ("?", "u1", "i1", "<i2", "
 """Types of array elements, by their text in messages."""
 RECORDS = {record.__name__: record for record in (Checkpoint, OptimizerState, Position)}
 """Dataclasses and NamedTuples that ranks send; their fields are sent in their order."""
-SEQUENCES = {"list": list, "tuple": tuple}
+CONTAINERS = {"list": list, "tuple": tuple, "dict": dict}
+MAKERS: dict[str, Any] = {"path": Path, "start path": from_start, **RECORDS}
+"""What makes a value of its parts."""
 
 
 def encode(value: Any) -> bytes:
@@ -44,10 +46,8 @@ def _described(value: Any, arrays: list[np.ndarray]) -> Any:
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
-    if kind in (list, tuple):
-        return [kind.__name__, *(_described(part, arrays) for part in value)]
-    if kind is dict:
-        return ["dict", *([_described(key, arrays), _described(part, arrays)] for key, part in value.items())]
+    if kind in (list, tuple, dict):
+        return [kind.__name__, *(_described(part, arrays) for part in (value.items() if kind is dict else value))]
     if isinstance(value, Path):
         return ["start path" if isinstance(value, StartPath) else "path", f"{value}"]
     if RECORDS.get(kind.__name__) is kind:
@@ -92,18 +92,12 @@ class _Reader:
         if not isinstance(described, list | dict):
             return described
         kind, *parts = described
-        if kind in SEQUENCES:
-            return SEQUENCES[kind](map(self.value, parts))
-        if kind == "dict":
-            return {self.value(key): self.value(part) for key, part in parts}
-        if kind in ("path", "start path"):
-            (path,) = parts
-            return Path(path) if kind == "path" else from_start(path)
+        if kind in CONTAINERS:
+            return CONTAINERS[kind](map(self.value, parts))
         if kind in ("array", "scalar"):
             array = self._array(*parts)
             return array if kind == "array" else array[()]
-        record: Any = RECORDS[kind]
-        return record(*map(self.value, parts))
+        return MAKERS[kind](*map(self.value, parts))
 
     def _array(self, dtype: str, *shape: int) -> np.ndarray:
         if not all(type(length) is int and length >= 0 for length in shape):

@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -81,11 +81,6 @@ class RanksChange(NamedTuple):
     """Why ranks were lost, by rank."""
     joined: tuple[int, ...]
     """Ranks that were not there before, or are replaced."""
-
-    def then(self, later: RanksChange) -> RanksChange:
-        """This change and the one after it, as one."""
-        joined = tuple(rank for rank in later.membership.ranks if rank in {*self.joined, *later.joined})
-        return RanksChange(later.membership, {**self.lost, **later.lost}, joined)
 
 
 class MembershipReader:
@@ -259,7 +254,8 @@ class SurvivingGroup:
 
         threading.Thread(target=ask, name="joining", daemon=True).start()
         self._say(READY)
-        self._memberships.take_lost(self._renew(None).number)
+        self.renew(None)
+        self.change_since(self.ranks)
 
     def _say(self, stage: str) -> bool:
         return agent_pipe.send(Reached(stage, self._tried.number if self._tried else 0))
@@ -269,15 +265,15 @@ class SurvivingGroup:
         self._has_state.set()
         self._say(TRAINS)
 
-    def renew(self, change: RanksChanged) -> RanksChange:
-        """Connect the members of the next membership. change: why."""
-        before = set(self.ranks)
-        membership = self._renew(change)
-        lost = self._memberships.take_lost(membership.number)
-        joined = tuple(rank for rank in membership.ranks if rank not in before or rank in lost)
-        return RanksChange(membership, lost, joined)
+    def change_since(self, before: Collection[int]) -> RanksChange:
+        """What has changed since the last call. before: the ranks of the group then."""
+        assert self.membership
+        lost = self._memberships.take_lost(self.membership.number)
+        joined = tuple(rank for rank in self.membership.ranks if rank not in before or rank in lost)
+        return RanksChange(self.membership, lost, joined)
 
-    def _renew(self, change: RanksChanged | None) -> Membership:
+    def renew(self, change: RanksChanged | None) -> None:
+        """Connect the members of the next membership. change: why; None for the first one."""
         self._leave(with_others=isinstance(change, RanksJoin))
         while True:
             membership = self._tried = self._next(change)
@@ -291,7 +287,7 @@ class SurvivingGroup:
                 continue
             self.membership, self._inner, self.agreed_membership = membership, inner, membership.number
             self._abort()  # where ranks were lost while it connected
-            return membership
+            return
 
     def _connected(self, membership: Membership) -> Connected:
         """Its members. Raises RanksChanged if one was lost meanwhile, TrainingError if they take too long."""

@@ -84,13 +84,12 @@ def together(
 
     change: one that has come before.
     """
-    changes: RanksChange | None = None
+    before = group.ranks
     while True:
-        if change:
-            renewed = group.renew(change)
-            changes = changes.then(renewed) if changes else renewed
         try:
-            return work(), changes
+            if change:
+                group.renew(change)
+            return work(), group.change_since(before) if change else None
         except RanksChanged as another:
             change = another
 
