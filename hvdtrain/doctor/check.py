@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -49,17 +50,6 @@ def fail(text: str, remedy: str) -> Finding:
 AGAIN = "run it again when this machine is quiet"
 
 
-def doubted(finding: Finding, busy: str) -> Finding:
-    """The finding; a warning for a failure that a busy machine may explain. busy: says so; empty if it is quiet."""
-    if not busy or finding.status != "fail":
-        return finding
-    return warn(f"{finding.text}; {busy}", f"{AGAIN}; if it fails then: {finding.remedy}")
-
-
-Row = dict[str, Any]
-"""A finding as JSON values, with `check` and `topic`."""
-
-
 @dataclass
 class ExaminedRank:
     """The process that a check runs in."""
@@ -67,21 +57,12 @@ class ExaminedRank:
     rank_info: RankInfo
     ranks: int
     """Ranks on this host: the job's, or as many as are planned."""
+    late = ""
+    """Why the failures that a check finds may be those of a busy machine; empty where nothing took too long."""
 
     @property
     def in_job(self) -> bool:
         return self.rank_info.size > 1
-
-    def check_deadline(self) -> None:
-        """Raise DeadlineReached if nothing may be started any more."""
-
-
-class DeadlineReached(Exception):
-    """No subprocess is started any more."""
-
-
-class TooBusy(Exception):
-    """A subprocess took too long, on a machine that other programs keep busy."""
 
 
 Function = Callable[[Any], Iterator[Finding]]
@@ -90,8 +71,6 @@ Function = Callable[[Any], Iterator[Finding]]
 
 @dataclass(frozen=True)
 class Check:
-    """A check; call it with the context to get its findings."""
-
     name: str
     topic: Topic
     where: Where
@@ -116,23 +95,27 @@ def check(topic: Topic, where: Where, measures: bool = False) -> Callable[[Funct
     return make
 
 
-def run_check(check: Check, context: ExaminedRank) -> list[Finding]:
+Row = dict[str, Any]
+"""A finding as JSON values, with `check` and `topic`."""
+
+
+def run_check(check: Check, context: ExaminedRank) -> list[Row]:
     """The findings of a check. A check that crashes gives a warning, so that the others still run."""
-    alone, findings = f"python -m hvdtrain doctor --only {check.name}", []
+    own = copy.copy(context)
     try:
-        context.check_deadline()
-        for finding in check(context):
-            findings.append(finding)
-        return findings
-    except DeadlineReached:
-        return [warn("skipped, because the time limit was reached", f"run it alone: {alone}")]
-    except TooBusy as error:
-        return [*findings, warn(str(error), f"{AGAIN}: {alone}")]
+        findings = list(check(own))
     except Exception as error:
         reason = " ".join(str(error).split()) or "no reason given"
         text = f"the check itself crashed ({type(error).__name__}: {reason})"
-        return [warn(text, "please report this, with the output of --json")]
+        findings = [warn(text, "please report this, with the output of --json")]
+    return rows_of(check, findings, own.late)
 
 
-def rows_of(check: Check, findings: Iterable[Finding]) -> list[Row]:
-    return [{"check": check.name, "topic": check.topic, **finding._asdict()} for finding in findings]
+def rows_of(check: Check, findings: Iterable[Finding], late: str = "") -> list[Row]:
+    """late: see `ExaminedRank`; then a failure is a warning."""
+    rows = []
+    for status, text, remedy in findings:
+        if late and status == "fail":
+            status, text, remedy = warn(f"{text}; {late}", f"{AGAIN}; if it fails then: {remedy}")
+        rows.append({"check": check.name, "topic": check.topic, "status": status, "text": text, "remedy": remedy})
+    return rows

@@ -7,14 +7,14 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.check import DeadlineReached, ExaminedRank, TooBusy
+from hvdtrain.doctor.check import ExaminedRank
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.resources import within_quota
@@ -35,7 +35,7 @@ def load_average() -> float:
 
 @dataclass
 class CheckContext(ExaminedRank):
-    """Where the doctor runs and what for, with results that are too slow to compute twice."""
+    """Where the doctor runs and what for, with results that are too slow to compute twice. Each check has a copy."""
 
     deadline: float
     """time.monotonic() after which no subprocess is started or waited for any more."""
@@ -44,14 +44,13 @@ class CheckContext(ExaminedRank):
     runs: Path = Path("runs")
     load: float = field(default_factory=load_average)
     """Before the checks."""
-    in_step: bool = False
-    """Whether the ranks of a job make the checks together, so that none may leave one."""
-    late: str = ""
-    """Then: why a subprocess of this rank may have failed on a busy machine only."""
     host: str = field(default_factory=host_name)
     job: ConnectedJob = field(init=False)
     """The connection to the job's other ranks, for checks that all ranks make together."""
-    _answers: dict[str, Any] = field(default_factory=dict)
+    is_ended: threading.Event = field(default_factory=threading.Event)
+    """Set where a signal ends the doctor: no subprocess is started any more."""
+    _answers: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    """With what made each of them late."""
     _asking: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
     """Locks of those answers, since checks run side by side."""
     _cores: threading.Semaphore = field(
@@ -63,54 +62,32 @@ class CheckContext(ExaminedRank):
         """The values of all ranks of the job, in their order; all ranks must call it. Raises HvdtrainError."""
         return self.job.gather(value)
 
-    def check_deadline(self) -> None:
-        if time.monotonic() > self.deadline:
-            raise DeadlineReached
-
-    def limit(self, limit_s: float) -> float:
-        """Seconds a subprocess may take: `limit_s`, or less if the deadline is near."""
-        return max(min(limit_s, self.deadline - time.monotonic()), 0.1)
-
     def busy(self) -> str:
         """A sentence if other programs keep this machine busy; the doctor itself uses no more than all cores."""
         cores = os.cpu_count() or 1
-        now = load_average() - cores
-        load = self.load if self.load > cores else now
+        load = self.load if self.load > cores else load_average() - cores
         return f"this machine is busy: {load:.1f} processes for {cores} core(s)" if load > cores else ""
 
-    def in_time(self, what: str, completed: Completed) -> Completed:
-        """What has ended. Raises TooBusy, or in step notes it, if it failed late on a busy machine."""
-        if completed.failed_late and (busy := self.busy()):
-            self.late = f"{what} failed after {completed.seconds:.0f} s ({completed.reason()}); {busy}"
-            if not self.in_step:
-                raise TooBusy(self.late)
-        return completed
-
-    @contextlib.contextmanager
-    def _core(self) -> Iterator[None]:
-        with self._cores:
-            self.check_deadline()
-            yield
+    def note(self, completed: Completed) -> None:
+        """Note if it failed because the time of all checks was over, or late on a busy machine."""
+        is_over = "the time limit of all checks was reached" * (time.monotonic() > self.deadline)
+        if completed.failed_late:
+            self.late = self.late or is_over or self.busy()
 
     def run(self, command: list[str], limit_s: float, **environment: str) -> Completed:
-        """Run a program once a core is free, for `limit_s` and a few seconds at most.
-
-        Raises DeadlineReached, TooBusy.
-        """
-        with self._core():
-            completed = subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
-        return self.in_time(os.path.basename(command[0]), completed)
+        """Run a program once a core is free, for `limit_s` and a few seconds at most."""
+        with self._cores:
+            limit_s = min(limit_s, self.deadline - time.monotonic())
+            if limit_s <= 0 or self.is_ended.is_set():
+                completed = Completed(None, "", "", 0)
+            else:
+                completed = subprocesses.run(command, limit_s, {**os.environ, **environment})
+        self.note(completed)
+        return completed
 
     def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:
-        """Run a part of `hvdtrain.doctor.probe` in a separate process; its merged messages, and how it ended.
-
-        Raises DeadlineReached, TooBusy.
-        """
-        with self._core():
-            limit_s = self.limit(limit_s)
-            command = subprocesses.probe_command(part, *arguments, limit_s=limit_s)
-            completed = subprocesses.run(command, limit_s + 1, dict(os.environ))
-        self.in_time(" ".join(("the probe of", part, *arguments)), completed)
+        """Run a part of `hvdtrain.doctor.probe` in a separate process; its merged messages, and how it ended."""
+        completed = self.run(subprocesses.probe_command(part, *arguments, limit_s=limit_s), limit_s + 1)
         return subprocesses.merged_messages(completed.out), completed
 
     def framework(self, name: str) -> dict[str, Any]:
@@ -132,13 +109,10 @@ class CheckContext(ExaminedRank):
         return {name: answer.result() for name, answer in zip(reversed(names), answers, strict=True)}
 
     def once(self, key: str, ask: Callable[[], Any]) -> Any:
-        """The result of `ask`, called only the first time for this key; other threads wait for it. Raises TooBusy."""
+        """The result of `ask`, called only the first time for this key; other threads wait for it."""
         with self._asking[key]:
             if key not in self._answers:
-                try:
-                    self._answers[key] = ask()
-                except TooBusy as error:
-                    self._answers[key] = error
-        if isinstance(answer := self._answers[key], TooBusy):
-            raise answer
+                self._answers[key] = ask(), self.late
+            answer, late = self._answers[key]
+        self.late = self.late or late
         return answer

@@ -5,6 +5,7 @@ A new check goes into a file of `checks/`; a new file, into `MODULES`.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.doctor import quick
-from hvdtrain.doctor.check import STATUSES, Check, Row, doubted, rows_of, run_check
+from hvdtrain.doctor.check import STATUSES, Check, Row, rows_of, run_check
 from hvdtrain.doctor.checks import gpu, horovod, job, machine, software, variables
 from hvdtrain.doctor.connected_job import RENDEZVOUS_S, ConnectedJob
 from hvdtrain.doctor.context import BUDGET_S, CheckContext
@@ -70,17 +71,17 @@ def _local_rows(context: CheckContext, checks: list[Check]) -> list[Row]:
     if not context.in_job:
         wheres.add("alone")
     local = [check for check in checks if check.where in wheres]
-    findings = {check: run_check(check, context) for check in local if check in QUICK}
+    rows = {check: run_check(check, context) for check in local if check in QUICK}
     beside = [check for check in local if check not in QUICK and not check.measures]
     with ThreadPoolExecutor(max(len(beside), 1)) as threads:
         try:
-            findings.update(zip(beside, threads.map(lambda check: run_check(check, context), beside), strict=True))
+            rows.update(zip(beside, threads.map(lambda check: run_check(check, context), beside), strict=True))
         except BaseException:  # a signal: the threads would wait for what they started, and start more
-            context.deadline = 0.0
+            context.is_ended.set()
             end_descendants(STARTED)
             raise
-    findings.update({check: run_check(check, context) for check in local if check.measures})
-    return [row for check in local for row in rows_of(check, findings[check])]
+    rows.update({check: run_check(check, context) for check in local if check.measures})
+    return [row for check in local for row in rows[check]]
 
 
 def _report(context: CheckContext, rows: list[Row]) -> dict[str, Any]:
@@ -103,8 +104,7 @@ def _examine_job(context: CheckContext, checks: list[Check]) -> list[dict[str, A
             except HvdtrainError as error:
                 connection.disconnect(error)
         busy = context.busy() if time.monotonic() - began >= RENDEZVOUS_S else ""
-        meeting = rows_of(job.check_meeting, (doubted(finding, busy) for finding in connection.findings))
-        return [_report(context, [*meeting, *rows])]
+        return [_report(context, [*rows_of(job.check_meeting, connection.findings, busy), *rows])]
     finally:
         connection.close()
 
@@ -112,13 +112,12 @@ def _examine_job(context: CheckContext, checks: list[Check]) -> list[dict[str, A
 def _job_rows(context: CheckContext, checks: list[Check]) -> list[Row]:
     """Findings of the checks that all connected ranks make together; all ranks must call it."""
     rows: list[Row] = []
-    context.in_step = True
     for check in checks:
         if check.where == "job" and check != job.check_meeting and context.job.connected:
+            own = copy.copy(context)
             try:
-                findings = list(check(context))
-                late = "; ".join(filter(None, context.gather(context.late)))
-                rows += rows_of(check, (doubted(finding, late) for finding in findings))
+                findings = list(check(own))
+                rows += rows_of(check, findings, "; ".join(filter(None, context.gather(own.late))))
             except Exception as error:  # the ranks are no longer in step: nothing more can be gathered
                 context.job.disconnect(error)
     return rows

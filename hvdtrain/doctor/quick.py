@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hvdtrain.doctor.check import Check, ExaminedRank, Finding, Row, check, fail, ok, rows_of, run_check, warn
+from hvdtrain.doctor.check import Check, ExaminedRank, Finding, Row, check, fail, ok, run_check, warn
 from hvdtrain.doctor.checks import variables
 from hvdtrain.system import rank_info, stacks
 from hvdtrain.system.arithmetic import openmp_threads
@@ -113,14 +113,9 @@ def check_shm(context: ExaminedRank) -> Iterator[Finding]:
     text = f"{SHM} has {format_bytes(free)} free of {format_bytes(size)}"
     full = "; delete files in it" if free < size // 2 else ""
     remedy = f"docker run --shm-size=1g, or mount -o remount,size=1g {SHM}{full}"
-    if room.f_flag & os.ST_RDONLY:
-        yield fail(
-            f"{SHM} is mounted read-only", f"mount -o remount,rw {SHM}, or start the container without --read-only"
-        )
-    elif not os.access(SHM, os.W_OK):
-        yield fail(f"{SHM} is not writable", f"chmod 1777 {SHM}")
-    elif room.f_files and not room.f_favail:
-        yield fail(f"{SHM} can hold no more files, though it has {format_bytes(free)} free", f"delete files in {SHM}")
+    if not os.access(SHM, os.W_OK):
+        remedy = f"mount -o remount,rw,mode=1777 {SHM}, or start the container without --read-only"
+        yield fail(f"{SHM} is not writable", remedy)
     elif free < SHM_MIN:
         yield fail(f"{text}, too small for MPI and NCCL", remedy)
     elif free < SHM_PER_RANK * context.ranks:
@@ -243,4 +238,4 @@ QUICK = (*(found for found in list(vars().values()) if isinstance(found, Check))
 
 def examine() -> list[Row]:
     rank = ExaminedRank(rank_info.detect(), rank_info.local_size())
-    return [row for check in QUICK for row in rows_of(check, run_check(check, rank))]
+    return [row for check in QUICK for row in run_check(check, rank)]

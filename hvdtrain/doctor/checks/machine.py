@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.doctor.check import AGAIN, Finding, check, doubted, fail, ok, warn
+from hvdtrain.doctor.check import AGAIN, Finding, check, fail, ok, warn
 from hvdtrain.doctor.context import CheckContext
 from hvdtrain.doctor.quick import has_module
 from hvdtrain.doctor.subprocesses import Completed
@@ -122,7 +122,7 @@ def check_ssh(context: CheckContext) -> Iterator[Finding]:
         return
     for host, problem in answers.items():
         if problem:
-            found = fail(f"{host}: {problem.reason}", problem.remedy)
-            yield doubted(found, context.busy()) if isinstance(problem, NoAnswer) else found
+            context.late = context.late or (context.busy() if isinstance(problem, NoAnswer) else "")
+            yield fail(f"{host}: {problem.reason}", problem.remedy)
         else:
             yield ok(f"{host}: ssh works, with the same versions and files there")
