@@ -1,40 +1,42 @@
 """The ranks of a job, connected for the doctor.
 
 They connect over hvdtrain's own ring, which depends on neither Horovod nor MPI. Ranks learn where rank 0 listens from
-the launcher's variables, from the store of `horovodrun --gloo`, or, under mpirun, from MPI in a helper process.
+the launcher's variables, from the store of `horovodrun --gloo`, or, under mpirun, from MPI in a subprocess.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
 import secrets
 import socket
-import subprocess
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.check import Finding, fail, ok, warn
+from hvdtrain.doctor.checks.software import first_loadable
+from hvdtrain.doctor.checks.variables import uses_gloo
+from hvdtrain.doctor.context import CheckContext
+from hvdtrain.doctor.subprocesses import RANK_LIMIT_S
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.system import credentials, rank_info, stacks
 from hvdtrain.system.network import free_port
-from hvdtrain.system.processes import end_with_parent
 
 if TYPE_CHECKING:  # NumPy may be what is broken
     import numpy as np
 
     from hvdtrain.collectives.ring import RingGroup
 
-MAX_ANSWER_BYTES = 1 << 16
-RENDEZVOUS_S = subprocesses.RANK_LIMIT_S
+RENDEZVOUS_S = RANK_LIMIT_S
 """Time within which the ranks must connect."""
-LEAVING_S = 20
-"""Time within which a rank must leave MPI, for which it waits for the others: mpirun fails if one is killed."""
+MPI_S = 90
+"""Time within which a rank must have entered and left MPI: it waits for others, and mpirun fails if one is killed."""
 Rendezvous = tuple[str, int, str]
 """Host and port where rank 0 listens, and the token that only this job's ranks know."""
+NO_FRAMEWORK, NO_GLOO = "no framework", "no Gloo"
 DAEMON = "OMPI_MCA_orte_hnp_uri"
 """Variable in which Open MPI passes the address of mpirun's daemon to the ranks."""
 
@@ -45,22 +47,28 @@ class ConnectedJob:
     timeout_s: seconds after which a silent neighbor counts as lost.
     hosts: each rank's host; only this one's if the ranks could not connect.
     findings: what there is to report about connecting.
+    over_mpi: what the probe `mpi` reported, and `reason` if it failed; None where the ranks do not connect by MPI.
     """
 
-    def __init__(self, rank: rank_info.RankInfo, host: str, timeout_s: float) -> None:
-        self._rank = rank
+    def __init__(self, context: CheckContext, timeout_s: float) -> None:
+        self._context, self._rank = copy.copy(context), context.rank_info
         self._ring: RingGroup | None = None
-        self.hosts, self.local_ranks = [host], rank_info.local_size()
+        self.hosts, self.local_ranks = [context.host], rank_info.local_size()
         self.findings: list[Finding] = []
-        self.mpi_helper: MpiHelper | None = None
+        self.over_mpi: dict[str, Any] | None = None
         try:
-            self._connect(host, timeout_s)
+            self._connect(context.host, timeout_s)
         except Exception as error:  # whatever it is, rank 0 must still report its own findings
             self.disconnect(error)
 
     @property
     def connected(self) -> bool:
         return self._ring is not None
+
+    @property
+    def late(self) -> str:
+        """Why connecting may have failed on a busy machine only."""
+        return self._context.late
 
     def _connect(self, host: str, timeout_s: float) -> None:
         address, port, token = self._rendezvous()
@@ -92,14 +100,18 @@ class ConnectedJob:
         return host, port, token
 
     def _from_mpi(self) -> Rendezvous:
-        self.mpi_helper = MpiHelper()
-        values = self.mpi_helper.read_until("rendezvous")
+        # The address by which Open MPI's own daemons reach the host of mpirun.
+        daemon = re.search(r"tcp://([0-9.]+)", os.environ.get(DAEMON, ""))
+        offer = json.dumps(_offer(daemon.group(1) if daemon else ""))
+        name = horovod_framework(self._context)
+        values, completed = self._context.probe("mpi", offer, name, limit_s=MPI_S)
+        self.over_mpi = values if "end" in values else {**values, "reason": completed.reason()}
         if (size := values.get("mpi_size", self._rank.size)) != self._rank.size:
             launcher = f"{self._rank.launcher} (mpi4py)"
             self.findings.append(wrong_size(launcher, self._rank.size, size, gloo=False))
             raise OSError(f"MPI sees {size} of {self._rank.size} processes")
         if "rendezvous" not in values:
-            raise OSError(f"mpi4py cannot initialize MPI: {self.mpi_helper.ended().reason()}")
+            raise OSError(f"mpi4py cannot initialize MPI: {completed.reason()}")
         host, port, token = json.loads(values["rendezvous"])
         return host, port, token
 
@@ -122,8 +134,6 @@ class ConnectedJob:
         self.findings.append(fail(text, f"{remedy}; {usual}" if remedy else usual))
 
     def close(self) -> None:
-        if self.mpi_helper:
-            self.mpi_helper.close()
         if self._ring:
             with suppress(HvdtrainError, OSError):
                 self._ring.close()
@@ -172,7 +182,7 @@ def _from_gloo_store(rank: int) -> Rendezvous:
     while True:
         try:
             with opener.open(url, timeout=10) as answer:
-                address, port, token = json.loads(answer.read(MAX_ANSWER_BYTES))
+                address, port, token = json.loads(answer.read())
                 return address, port, token
         except urllib.error.HTTPError as error:
             if error.code != 404 or time.monotonic() > deadline:
@@ -180,54 +190,11 @@ def _from_gloo_store(rank: int) -> Rendezvous:
             time.sleep(0.05)
 
 
-class MpiHelper:
-    """A subprocess of this rank that initializes MPI, under mpirun (see `probe.mpi`).
+def horovod_framework(context: CheckContext) -> str:
+    """The framework through which a job tries Horovod: one rank of each host says the first for which it loads.
 
-    A separate process, because MPI may crash or hang; only one, because Open MPI lets each rank initialize MPI once.
+    NO_FRAMEWORK if there is none, NO_GLOO if Horovod would crash and mpirun end the job with it; empty on other ranks.
     """
-
-    def __init__(self) -> None:
-        # The address by which Open MPI's own daemons reach the host of mpirun.
-        daemon = re.search(r"tcp://([0-9.]+)", os.environ.get(DAEMON, ""))
-        rendezvous = json.dumps(_offer(daemon.group(1) if daemon else ""))
-        self._printed = ""
-        self._process = subprocess.Popen(
-            subprocesses.probe_command("mpi", rendezvous, limit_s=RENDEZVOUS_S),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            preexec_fn=end_with_parent,
-        )
-
-    def read_until(self, key: str) -> dict[str, Any]:
-        """The values of its messages, up to the one with this key, or all if it ends without one."""
-        assert self._process.stdout
-        values = subprocesses.merged_messages(self._printed)
-        while key not in values and (line := self._process.stdout.readline()):
-            self._printed += line
-            values = subprocesses.merged_messages(self._printed)
-        return values
-
-    def run_collective(self, framework: str) -> dict[str, Any]:
-        """The values of its messages after Horovod's allreduce through a framework; empty for none."""
-        assert self._process.stdin
-        with suppress(OSError, ValueError):  # it has ended, or was asked before
-            self._process.stdin.write(f"{framework}\n")
-            self._process.stdin.close()
-        return self.read_until("end")
-
-    def ended(self) -> subprocesses.Completed:
-        """How it ended."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(2)
-        return subprocesses.Completed(self._process.poll(), self._printed, "", RENDEZVOUS_S)
-
-    def close(self) -> None:
-        with suppress(OSError, ValueError):
-            self._process.stdin.close()  # type: ignore[union-attr]
-        try:
-            self._process.wait(LEAVING_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+    if os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo" and not uses_gloo():
+        return NO_GLOO
+    return "" if context.rank_info.local_rank else first_loadable(context) or NO_FRAMEWORK

@@ -91,7 +91,7 @@ def _report(context: CheckContext, rows: list[Row]) -> dict[str, Any]:
 def _examine_job(context: CheckContext, checks: list[Check]) -> list[dict[str, Any]]:
     """Reports of all ranks; of this one only, if the ranks cannot connect."""
     began = time.monotonic()
-    context.job = connection = ConnectedJob(context.rank_info, context.host, timeout_s=BUDGET_S + 60)
+    context.job = connection = ConnectedJob(context, timeout_s=BUDGET_S + 60)
     try:
         context.ranks, leads = connection.local_ranks, context.rank_info.rank == 0
         rows = _local_rows(context, checks)

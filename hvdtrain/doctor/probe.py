@@ -23,13 +23,12 @@ from statistics import median
 from typing import Any
 
 from hvdtrain.doctor.subprocesses import send
+from hvdtrain.system.stacks import DISTRIBUTIONS
 
 SMALL_BYTES = 8
 REPEATS = {SMALL_BYTES: 20, 1 << 20: 5}
 """Of allreduces, by size in bytes: also a slow link transfers the large ones in time."""
 WARM_UPS = 2
-COLLECTIVE_S = 60
-"""Time limit of `collective` in a job that MPI connects."""
 
 
 def framework(name: str) -> None:
@@ -166,17 +165,15 @@ def _to_tensor(name: str, module: Any) -> Callable[[Any], Any]:
     return module.nd.array if name == "mxnet" else module.convert_to_tensor
 
 
-def mpi(rendezvous: str) -> None:
-    """Connect the job's ranks over MPI: broadcast rank 0's `rendezvous`, then wait for a framework's name on standard
-    input and run `collective` in this process, as Open MPI lets each rank initialize MPI only once."""
+def mpi(rendezvous: str, name: str) -> None:
+    """Connect the job's ranks over MPI: broadcast rank 0's `rendezvous`, then run `collective` through the framework
+    whose `name` is the only one given. In this process, as Open MPI lets each rank initialize MPI only once."""
     world = importlib.import_module("mpi4py.MPI").COMM_WORLD
     send(mpi_size=world.Get_size())
     send(rendezvous=world.bcast(rendezvous))
-    signal.alarm(0)  # the other checks take their time
-    name = sys.stdin.readline().strip()
-    signal.alarm(COLLECTIVE_S)
-    if name:
-        collective(name)
+    names = set(filter(None, world.allgather(name)))
+    if len(names) == 1 and names <= DISTRIBUTIONS.keys():
+        collective(names.pop())
     send(end=True)
 
 

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hvdtrain.doctor.check import Finding, check, fail, ok, warn
 from hvdtrain.doctor.checks.horovod import measured, other_size
 from hvdtrain.doctor.checks.machine import existing_folder
-from hvdtrain.doctor.checks.software import FRAMEWORKS, loads
 from hvdtrain.doctor.checks.variables import uses_gloo, with_controller
-from hvdtrain.doctor.connected_job import wrong_size
+from hvdtrain.doctor.connected_job import NO_FRAMEWORK, NO_GLOO, horovod_framework, wrong_size
 from hvdtrain.doctor.context import CheckContext
-from hvdtrain.doctor.quick import has_module
 from hvdtrain.system import credentials, rank_info, stacks
 from hvdtrain.system.text import format_ranks
 
@@ -174,32 +172,20 @@ def check_horovod_size(context: CheckContext) -> Iterator[Finding]:
     if launcher in ("torchrun", rank_info.TF_CONFIG):
         yield ok(f"{launcher} is for strategies without Horovod, which was not tried")
         return
-    frameworks = [name for name in FRAMEWORKS if has_module("horovod") and has_module(f"horovod.{name}")]
-    no_gloo = os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo" and not uses_gloo()
-    gathered = context.gather((frameworks, no_gloo))
-    if any(no_gloo for _, no_gloo in gathered):
-        return  # the check `variables` reports it; Horovod would crash, and mpirun end the job with it
-    everywhere = [name for name in FRAMEWORKS if all(name in of_rank for of_rank, _ in gathered)]
-    name = next((name for name in everywhere if _loads_everywhere(context, name)), "")
-    if not name:
+    names = set(filter(None, context.gather(horovod_framework(context))))
+    if NO_GLOO in names:
+        return  # the check `variables` reports it
+    if len(names) > 1 or NO_FRAMEWORK in names:
         yield warn("Horovod was not tried: it loads for no framework on all ranks", stacks.repair_command())
         return
-    yield _judge(context, context.gather(_run_collective(context, name)))
-
-
-def _loads_everywhere(context: CheckContext, name: str) -> bool:
-    """Whether Horovod loads for a framework on every host, where one rank tries it; all ranks must call this."""
-    return all(context.gather(context.rank_info.local_rank > 0 or loads(context, name)))
+    yield _judge(context, context.gather(_run_collective(context, names.pop())))
 
 
 def _run_collective(context: CheckContext, name: str) -> dict[str, Any]:
-    """What this rank's part of the allreduce reports, in the MPI helper if there is one; `reason`: why it failed."""
-    if helper := context.job.mpi_helper:
-        values = helper.run_collective(name)
-        if "end" in values:
-            return values
-        context.note(ended := helper.ended())
-        return {**values, "reason": ended.reason()}
+    """What this rank's part of the allreduce reports; `reason`: why it failed."""
+    if context.job.over_mpi is not None:
+        context.late = context.late or context.job.late
+        return context.job.over_mpi
     values, completed = context.probe("collective", name, limit_s=45)
     return values if completed.status == 0 else {**values, "reason": completed.reason()}
 

@@ -31,13 +31,10 @@ LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 """Environment variable by which TensorFlow uses tf-keras, with the interface of Keras 2, as tf.keras."""
 
 
-def loads(context: CheckContext, name: str) -> bool:
-    return has_module("horovod") and has_module(name) and "built" in context.framework(name)
-
-
 def first_loadable(context: CheckContext) -> str:
     """The first framework for which Horovod loads, without trying the others; empty if there is none."""
-    return next((name for name in FRAMEWORKS if loads(context, name)), "")
+    installed = [name for name in FRAMEWORKS if has_module("horovod") and has_module(name)]
+    return next((name for name in installed if "built" in context.framework(name)), "")
 
 
 def built(context: CheckContext) -> dict[str, Any]:
