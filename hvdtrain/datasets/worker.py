@@ -20,7 +20,7 @@ from hvdtrain.errors import HvdtrainError, TrainingError
 from hvdtrain.interfaces.reading import Draw, Rows, Source
 from hvdtrain.system import start_folder
 from hvdtrain.system.processes import describe_status, end_with_parent
-from hvdtrain.system.user_frames import user_lines
+from hvdtrain.system.python_files import user_lines
 
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']\n"
@@ -36,7 +36,7 @@ class WorkerTraceback(Exception):
     """The traceback of an exception in a worker, which is its text: the cause of the error that the rank gets."""
 
     user_lines: tuple[str, ...] = ()
-    """See `system.user_frames.user_lines`."""
+    """See `system.python_files.user_lines`."""
 
     def __str__(self) -> str:
         return f"in a process that reads data\n{self.args[0]}"

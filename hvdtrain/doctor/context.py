@@ -11,16 +11,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.check import ExaminedRank
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.resources import within_quota
-
-if TYPE_CHECKING:
-    from hvdtrain.doctor.connected_job import ConnectedJob
 
 BUDGET_S = 150
 """Time limit for all checks, without the exchange of findings. The slowest case is a job whose probes all hang."""
@@ -45,8 +42,8 @@ class CheckContext(ExaminedRank):
     load: float = field(default_factory=load_average)
     """Before the checks."""
     host: str = field(default_factory=host_name)
-    job: ConnectedJob = field(init=False)
-    """The connection to the job's other ranks, for checks that all ranks make together."""
+    job: Any = None
+    """The `ConnectedJob` with the other ranks, for checks that all ranks make together."""
     is_ended: threading.Event = field(default_factory=threading.Event)
     """Set where a signal ends the doctor: no subprocess is started any more."""
     _answers: dict[str, tuple[Any, str]] = field(default_factory=dict)
@@ -60,7 +57,7 @@ class CheckContext(ExaminedRank):
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks of the job, in their order; all ranks must call it. Raises HvdtrainError."""
-        return self.job.gather(value)
+        return list(self.job.gather(value))
 
     def busy(self) -> str:
         """A sentence if other programs keep this machine busy; the doctor itself uses no more than all cores."""

@@ -117,7 +117,7 @@ class Agent:
             try:
                 self._run_program(environment)
             except UserError as error:
-                self._send(protocol.CannotStart(Failure.of_exception(error).record()))
+                self._send(protocol.CannotStart(Failure.of_exception(error)))
             channel.close()
         return 0  # another status would only make the launcher end the job in its own way
 

@@ -105,9 +105,9 @@ class Ended(Message):
 
 
 class CannotStart(Message):
-    """The program could not be started: the record of the failure."""
+    """The program could not be started."""
 
-    failure: dict[str, Any]
+    failure: Failure
 
 
 class End(Message):
@@ -133,10 +133,8 @@ def decode(line: bytes) -> Message:
 
 def parse(message: Mapping[str, Any]) -> Report:
     """What a message of `agent_pipe` says. Raises ValueError for one of another form."""
-    (kind, values), *more = message.items() or [("", {})]
+    (kind, values), *_ = message.items() or [("", {})]
     try:
-        if kind == Failure.__name__ and not more:
-            return Failure.from_record(values)
         return cast("Report", msgspec.convert(values, agent_pipe.KINDS[kind]))
     except (KeyError, msgspec.ValidationError):
         raise ValueError("not a message of a rank") from None

@@ -34,8 +34,7 @@ from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
 from hvdtrain.system.files import write_atomically
 from hvdtrain.system.processes import STOP_SIGNALS
-from hvdtrain.system.run_end import Failure, RunEnd, newest_checkpoint
-from hvdtrain.system.run_steps import last_step
+from hvdtrain.system.run_end import Failure, RunEnd, last_step, newest_checkpoint
 
 ON_END_LIMIT_S = 60.0
 

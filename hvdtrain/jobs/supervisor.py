@@ -216,7 +216,7 @@ class Supervisor:
     def _on_message(self, rank: RankConnection, message: Message) -> None:
         match message:
             case CannotStart() if self._ranks.is_current(rank):
-                failure = Failure.from_record(message.failure)
+                failure = message.failure
                 if self._ranks.ledger.number:  # it may start on another host
                     self._ranks.lose(rank.number, failure)
                 else:

@@ -66,7 +66,7 @@ class Excluded(NotRunning):
 
 
 Report = Failure | OpenedRun | Reached | NotRunning
-KINDS = {kind.__name__: kind for kind in (OpenedRun, Reached, NotRunning, Excluded)}
+KINDS = {kind.__name__: kind for kind in (Failure, OpenedRun, Reached, NotRunning, Excluded)}
 
 
 def new_pipe() -> tuple[int, int, str]:
@@ -85,16 +85,12 @@ def send(said: Report) -> bool:
     """Whether somebody took it: then it is the launcher that prints a failure."""
     try:
         writing = descriptor(VARIABLE)
-        message = json.dumps({type(said).__name__: _shortened(said)}).encode() + b"\n"
+        values = {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in asdict(said).items()}
+        message = json.dumps({type(said).__name__: values}).encode() + b"\n"
         os.set_blocking(writing, False)
         return os.write(writing, message) == len(message)
     except (ValueError, OSError):
         return False
-
-
-def _shortened(said: Report) -> dict[str, Any]:
-    values = said.record() if isinstance(said, Failure) else asdict(said)
-    return {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in values.items()}
 
 
 def descriptor(variable: str) -> int:

@@ -29,8 +29,6 @@ RUNS = Path("runs")
 """The folder of all runs, unless --runs says another."""
 MAX_BYTES = 1 << 28
 """The largest JSON file that is read, in bytes; those of the largest built-in network have less than 1 MB."""
-MAX_FILES = 10_000
-"""Over which weights or optimizer state are divided."""
 CHUNK_BYTES = 1 << 24
 """Bytes of a file with arrays that are read at a time to verify it."""
 
@@ -223,17 +221,17 @@ class Manifest:
 
     def files_of(self, stem: str) -> tuple[str, ...]:
         """The files with the arrays of WEIGHTS or OPTIMIZER, in order. Raises Damaged if it does not list them."""
-        named = [name for name in self.sha256 if name.startswith(f"{stem}-")]
-        return self._listed(stem, array_files(stem, min(len(named), MAX_FILES) or 1), len(named))
+        count = sum(name.startswith(f"{stem}-") for name in self.sha256)
+        return self._listed(stem, array_files(stem, count or 1))
 
     @property
     def rank_files(self) -> tuple[str, ...]:
         """The files with what ranks 1, 2, ... have by themselves; none where they have nothing."""
-        named = [name for name in self.sha256 if name.startswith("rank-")]
-        return self._listed("ranks", tuple(map(rank_file, range(1, min(len(named), MAX_FILES) + 1))), len(named))
+        count = sum(name.startswith("rank-") for name in self.sha256)
+        return self._listed("ranks", tuple(map(rank_file, range(1, count + 1))))
 
-    def _listed(self, what: str, names: tuple[str, ...], count: int) -> tuple[str, ...]:
-        if count > MAX_FILES or not self.sha256.keys() >= set(names):
+    def _listed(self, what: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not self.sha256.keys() >= set(names):
             raise Damaged(self.path, f"{MANIFEST} does not list all files of the {what}")
         return names
 

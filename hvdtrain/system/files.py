@@ -196,15 +196,12 @@ def decoded(path: Path, content: bytes, kind: type[Result]) -> Result:
 
 
 def from_json(content: bytes, kind: Any) -> Any:
-    """The record of a schema that a JSON text has, in which NaN and infinities, which earlier versions wrote, are null.
-
-    Raises ValueError or RecursionError if it is none.
-    """
+    """The record of a schema that a JSON text has. Raises ValueError or RecursionError if it is none."""
     import msgspec  # here, as the doctor works where packages are missing
 
     try:
         return msgspec.json.decode(content, type=kind)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # by json, as names of files may not be UTF-8; NaN and infinities are null
         return converted(json.loads(content, parse_float=_finite, parse_constant=_finite), kind)
 
 

@@ -11,24 +11,29 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, Stopped
-from hvdtrain.system import credentials, rank_info, start_folder
+from hvdtrain.system import credentials, start_folder
 from hvdtrain.system.checkpoint_folder import Entry, newest_whole
-from hvdtrain.system.files import Damaged, converted, read_record, write_atomically
-from hvdtrain.system.processes import describe_status
+from hvdtrain.system.files import (
+    Damaged,
+    changed_at_ns,
+    decoded,
+    file_system_time,
+    last_bytes,
+    read_record,
+    write_atomically,
+)
+from hvdtrain.system.processes import describe_status, end_with_parent
+from hvdtrain.system.python_files import user_lines
 from hvdtrain.system.rank_info import host_name
-from hvdtrain.system.run_steps import last_step, time_of_files
 from hvdtrain.system.text import printable
-from hvdtrain.system.user_frames import user_lines
 
 FILE = "end.json"
 Status = Literal["finished", "stopped", "pruned", "failed", "hung", "restarting"]
@@ -38,9 +43,12 @@ RUN_ID = re.compile(r"[0-9a-f]{16}")
 LAST_LINES = 8
 """Lines of a rank's output that the message about its failure shows."""
 REASON_CHARACTERS = 4000
+END_BYTES = 1 << 16
+"""Of a file, in which its newest record is looked for."""
 OF_RANKS = re.compile(
-    r"(HOROVOD|OMPI|PMIX|PMI|PRTE)_\w+|MASTER_(ADDR|PORT)|MPI_LOCAL\w+|LOCAL_WORLD_SIZE"
-    r"|HVDTRAIN_(TOKEN|TOKEN_FILE|AGENT_PIPE|MEMBERSHIP|SUPERVISOR|VARIABLES_FILE|LAUNCHER|JOB|RUN_NAME|RESUME)"
+    r"(HOROVOD|OMPI|PMIX|PMI|PRTE)_\w+|MASTER_(ADDR|PORT)|MPI_LOCAL\w+|(LOCAL_)?(RANK|WORLD_SIZE)"
+    r"|SLURM_(PROCID|STEP_NUM_TASKS|LOCALID)|HVDTRAIN_(RANK|SIZE|LOCAL_RANK|TOKEN|TOKEN_FILE|AGENT_PIPE|MEMBERSHIP"
+    r"|SUPERVISOR|VARIABLES_FILE|LAUNCHER|JOB|RUN_NAME|RESUME)"
 )
 """Variables by which a program knows that it is a rank, and the job's own secrets: the command is not a rank."""
 
@@ -136,22 +144,6 @@ class Failure:
         """The lines of the traceback, each after an end of line; empty where there are none."""
         return "".join(f"\n  {printable(line)}" for line in self.traceback)
 
-    def record(self) -> dict[str, Any]:
-        """As JSON, for other processes: with a reason that says by itself which rank failed, and how."""
-        named = self.stands_alone or self.rank is not None
-        said = asdict(replace(self, reason=self.text, stands_alone=named))
-        return {name: value for name, value in said.items() if name not in NOT_RECORDED}
-
-    @classmethod
-    def from_record(cls, values: object) -> Failure:
-        """The failure of a record. Raises ValueError for what is none; fields of later versions are left out."""
-        known = values if isinstance(values, dict) else {"reason": values}
-        return converted({name: value for name, value in known.items() if name not in NOT_RECORDED}, cls)
-
-
-NOT_RECORDED = ("status", "last_lines")
-"""What others than the launcher need not know: `status` is that of the run in its record."""
-
 
 @dataclass(frozen=True)
 class RunEnd:
@@ -200,10 +192,8 @@ class RunEnd:
         return replace(self, failure=replace(failure, stands_alone=failure.stands_alone or size == 1))
 
     def record(self) -> dict[str, Any]:
-        """As JSON: status, exit_status and time, and the fields of the failure."""
-        failure = (self.failure or Failure(stands_alone=True)).record()
-        named = {"reason": self.reason, "rank": self.rank, "host": self.host}
-        return {"status": self.status, "exit_status": self.exit_status, **failure, **named, "time": self.time}
+        """As JSON, with what users look for in it next to the whole failure."""
+        return {**asdict(self), "reason": self.reason, "rank": self.rank, "host": self.host}
 
     def write(self, folder: Path, replace: bool = True) -> None:
         """Write it to a run's folder. Does nothing where the folder does not accept it.
@@ -219,11 +209,9 @@ class RunEnd:
     def read(cls, folder: Path) -> RunEnd | None:
         """The one in a run's folder; None where there is none, or what is there was not written by `write`."""
         try:
-            values = read_record(folder / FILE, dict[str, Any])
-            end, failure = converted(values, cls), Failure.from_record({"stands_alone": True, **values})
-        except (Damaged, ValueError):
+            return read_record(folder / FILE, cls)
+        except Damaged:
             return None
-        return replace(end, failure=failure if failure.reason else None)
 
     @staticmethod
     def remove(folder: Path) -> None:
@@ -261,6 +249,45 @@ def recorded_hang(folder: Path, since: float) -> RunEnd | None:
     return end if end and end.status == "hung" and is_new else None
 
 
+@dataclass(frozen=True)
+class Stepped:
+    """What heartbeats and records of metrics have."""
+
+    step: int
+
+
+def last_step(folder: Path | None, since: float = 0.0) -> int | None:
+    """The last step that a rank has reported since then (seconds since the epoch); None where none has.
+
+    Heartbeats are written twice a second, in which many steps may follow; the records of rank 0 may know of more.
+    """
+    # For names too long to be a path os.path.isdir is False, while pathlib raises.
+    if not folder or not os.path.isdir(folder):
+        return None
+    steps = []
+    with contextlib.suppress(OSError):
+        began = time_of_files(folder, since) if since else 0.0
+        for path in (*folder.glob("heartbeats/rank-*.json"), folder / "metrics.jsonl"):
+            steps += _steps(path) if changed_at_ns(path) >= began * 1e9 else []
+    return max((step for step in steps if step >= 0), default=None)
+
+
+def _steps(path: Path) -> list[int]:
+    """The step of a heartbeat, or of the newest record of a run's metrics."""
+    for line in reversed(last_bytes(path, END_BYTES).splitlines()):
+        with contextlib.suppress(Damaged):  # a part of a line, or no record
+            return [decoded(path, line, Stepped).step]
+    return []
+
+
+def time_of_files(folder: Path, at: float) -> float:
+    """A time of this host's clock by the file system's, which may differ: files are compared with each other only.
+
+    Raises OSError if no file can be created in the folder.
+    """
+    return file_system_time(folder) - (time.time() - at)
+
+
 def progress(folder: Path | None, since: float) -> str:
     """How far a job that has failed came, and how to resume it; empty where that is unknown.
 
@@ -281,14 +308,15 @@ def run_on_end(command: str, end: RunEnd, folder: Path | None, limit_s: float) -
     What it is told is in its environment only, so that no text from a run becomes a part of the command. folder: the
     run's; None where it is not known, as for programs that are not hvdtrain's.
     """
-    environment = {**_inherited(os.environ), **on_end_variables(end, folder)}
+    inherited = {name: value for name, value in os.environ.items() if not OF_RANKS.fullmatch(name)}
     try:
         process = subprocess.Popen(
-            [*_limit(limit_s), "/bin/sh", "-c", command],
+            ["/bin/sh", "-c", command],
             cwd=start_folder.START or None,
-            env=environment,
+            env={**inherited, **on_end_variables(end, folder)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,
+            preexec_fn=end_with_parent,
         )
     except (OSError, ValueError) as error:
         return f"--on-end cannot be started ({error})"
@@ -302,12 +330,6 @@ def run_on_end(command: str, end: RunEnd, folder: Path | None, limit_s: float) -
     return f"the command of --on-end {describe_status(status)}" if status else ""
 
 
-def _limit(limit_s: float) -> list[str]:
-    """The beginning of a command line that ends the command where this process was killed before it could."""
-    timeout = shutil.which("timeout")
-    return [timeout, "--signal=KILL", f"{limit_s + 5:g}"] if timeout else []
-
-
 def on_end_variables(end: RunEnd, folder: Path | None) -> dict[str, str]:
     """What the command of --on-end is told; a variable that does not apply is empty."""
     reason = printable(credentials.removed(end.reason))[:REASON_CHARACTERS]
@@ -318,13 +340,4 @@ def on_end_variables(end: RunEnd, folder: Path | None) -> dict[str, str]:
         "HVDTRAIN_RUN": str(folder.absolute()) if folder else "",
         "HVDTRAIN_RUN_ID": run_id(folder) if folder else "",
         "HVDTRAIN_RANK": "" if end.rank is None else str(end.rank),
-    }
-
-
-def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    names_of_ranks = {name for names in rank_info.VARIABLES.values() for name in names}
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in names_of_ranks and not OF_RANKS.fullmatch(name)
     }

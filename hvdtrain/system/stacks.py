@@ -27,8 +27,6 @@ DISTRIBUTIONS = {
 }
 """The packages that contain each framework; the first is the one that hvdtrain's extra installs."""
 TITLES: dict[str, str] = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
-SYSTEM_TORCH = "hvdtrain-system-torch"
-"""Folder in which set-up links the machine's own PyTorch and what it requires, with USE_SYSTEM_TORCH=1."""
 
 
 def installed_version(name: str) -> str:
@@ -41,14 +39,6 @@ def installed_version(name: str) -> str:
 def public_version(name: str) -> str:
     """The version without the suffix that names a build, such as +cpu."""
     return installed_version(name).partition("+")[0]
-
-
-def is_system_s(name: str) -> bool:
-    """Whether a distribution is the machine's own, which set-up uses as it is."""
-    try:
-        return Path(str(metadata.distribution(name).locate_file(""))).name == SYSTEM_TORCH
-    except metadata.PackageNotFoundError:
-        return False
 
 
 def framework_distribution(framework: str) -> str:

@@ -21,7 +21,6 @@ from hvdtrain.system.stacks import (
     TITLES,
     framework_version,
     installed_version,
-    is_system_s,
     public_version,
 )
 
@@ -62,7 +61,7 @@ def check_stack(context: CheckContext) -> Iterator[Finding]:
 def _contents(context: CheckContext, frameworks: tuple[str, ...]) -> Iterator[str]:
     yield f"Python {platform.python_version()}"
     for name in frameworks:
-        yield f"{TITLES[name]} {framework_version(name)}" + " of the machine" * is_system_s(name)
+        yield f"{TITLES[name]} {framework_version(name)}"
     if version := installed_version("numpy"):
         yield f"NumPy {version}"
     if version := public_version("horovod"):

@@ -26,11 +26,10 @@ from hvdtrain.jobs.job import Job, reduced
 from hvdtrain.jobs.run import Restarts
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.record import auto_resumed_folder
-from hvdtrain.system import agent_pipe, rank_info, run_steps
+from hvdtrain.system import agent_pipe, rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.rank_info import RESUME, RUN_NAME
-from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.system.run_steps import last_step
+from hvdtrain.system.run_end import Failure, RunEnd, last_step
 from hvdtrain.training.process import as_launched
 
 
@@ -304,7 +303,7 @@ def test_hosts_are_checked_beside_the_event_loop(monkeypatch, asked):
 def test_the_last_step_is_that_of_this_attempt_by_any_clock(monkeypatch, tmp_path):
     """The clock of a shared folder may differ from this host's by minutes."""
     now, skew_s = time.time(), 600
-    monkeypatch.setattr(run_steps, "file_system_time", lambda _: now + skew_s)
+    monkeypatch.setattr(run_end, "file_system_time", lambda _: now + skew_s)
     (tmp_path / "heartbeats").mkdir()
     for rank, (step, age_s) in enumerate([(70, 200), (40, 20), (41, 10)]):
         path = tmp_path / "heartbeats" / f"rank-{rank}.json"

@@ -6,9 +6,8 @@ import sys
 import pytest
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.python_files import is_reference, load_object
+from hvdtrain.system.python_files import MAX_CHARACTERS, is_reference, load_object, user_lines
 from hvdtrain.system.run_end import Failure
-from hvdtrain.system.user_frames import MAX_CHARACTERS, user_lines
 
 FILE = """import json
 def outer(value):

@@ -103,7 +103,7 @@ def test_the_table_shows_trials_of_others_and_why_they_failed(tmp_path, monkeypa
         (trials[2], "stopped", "asked to stop"),
     ):
         (tmp_path / trial.name).mkdir()
-        (tmp_path / trial.name / "end.json").write_text(json.dumps({"status": status, "reason": reason}))
+        (tmp_path / trial.name / "end.json").write_text(json.dumps({"status": status, "failure": {"reason": reason}}))
     SweepStudy(SweepOptions(output=tmp_path), COMMAND, {"lr": [0.1, 0.2, 0.3]}).add(trials, trials)
     table = ("sweep", "--table", "--output")
     printed = command(tmp_path, *table, ".")[1]
