@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 
 import numpy as np
 
@@ -123,10 +122,6 @@ def lines(*runs):
 
 def number(row, name):
     return float(row[name])
-
-
-def images(page):
-    return len(re.findall('<img src="data:image/svg', page))
 
 
 def sample(tmp_path):

@@ -1,206 +1,203 @@
-"""The charts of a report, as SVG, and those of lines: scaling and learning curves."""
+"""The charts of a report: lanes, which its page has as HTML, and lines, which the live page's chart.js draws in it."""
 
 from __future__ import annotations
 
-import base64
-import textwrap
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hvdtrain.config.score import ACCURACY, LOSS
-from hvdtrain.errors import MissingPackage
-from hvdtrain.runs import plots
 from hvdtrain.runs.history import Curve, History
 from hvdtrain.runs.metrics import TRAIN_LOSS
-from hvdtrain.runs.run import RecordedRun, unit_of
-from hvdtrain.system.text import count_of, printable
-from hvdtrain.views.report.lanes import (
-    WIDTH_IN,
-    draw_ranks,
-    draw_score,
-    draw_shares,
-    draw_speed,
-    ends,
-    has_ranks,
-    wrapped,
-)
-from hvdtrain.views.report.rows import ReportRow
+from hvdtrain.runs.plots import MIN_ACCURACY_SPAN, widened
+from hvdtrain.runs.run import unit_of
+from hvdtrain.runs.step_times import StepSeconds
+from hvdtrain.system.text import printable
+from hvdtrain.views.report.rows import ReportRow, ValueRange
+from hvdtrain.views.table import figure_form
+from hvdtrain.views.web.listing import shortened
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-MAX_ROWS = len(plots.COLORS) * len(plots.LINES)
+MAX_ROWS = 24
 """Rows whose curves are drawn: as many as there are different lines."""
 MAX_LINES = 60
 """Runs whose curves are drawn, of each row the first ones."""
 MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
-"""Of a curve, and of all: the page stays small."""
-MAX_PANELS = 8
+"""Of a curve, and of all of a chart: the page stays small."""
+MAX_CURVES = 8
+MAX_RANKS = 8
+"""Of a run: with more, those that take longest and shortest for their own rows."""
+MAX_LANES = 40
 
 
-class Chart(NamedTuple):
+class Bar(NamedTuple):
+    kind: str
+    """Its class in the page, which decides its color."""
+    start: float
+    """Of the lane, as `width`."""
+    width: float
+
+
+class Lane(NamedTuple):
+    label: str
+    bars: Sequence[Bar] = ()
+    """None for a heading above other lanes."""
+    text: str = ""
+
+
+class LaneChart(NamedTuple):
     title: str
-    alt: str
-    uri: str
-    """The SVG as a data: URI, so that its ids cannot collide with those of another chart."""
-    width: int
-    height: int
-    """Natural size in CSS pixels."""
+    lanes: list[Lane]
+    has_parts: bool = False
+    """Whether bars are parts of a step, whose colors need a legend."""
 
 
-class _ChartKind(NamedTuple):
-    """A chart that a report has if any of its rows has what it shows."""
+def lane_charts(rows: list[ReportRow]) -> list[LaneChart]:
+    """Those for which any row has figures: speed, scores, and the parts of a step, of rows and of ranks."""
+    scores = dict.fromkeys(row.scored_by for row in rows if row.scored_by)
+    shares = [Lane(row.label, *_parts(row.shares)) for row in rows if row.shares]
+    charts = [
+        LaneChart(f"{unit_of(row.run for row in rows)}/s (median, minimum to maximum)", _speed_lanes(rows)),
+        *(_score_chart([row for row in rows if row.scored_by == name], name) for name in scores),
+        LaneChart("Shares of a step, %", shares, has_parts=True),
+        LaneChart("Shares of the time of each rank, %", _rank_lanes(rows), has_parts=True),
+    ]
+    return [chart for chart in charts if chart.lanes]
 
-    title: str
-    draw: Callable[[list[ReportRow]], Figure]
-    """Its docstring says what it shows, for the alternative text."""
-    has: Callable[[ReportRow], object]
-    """Whether a row has it."""
+
+def _speed_lanes(rows: Iterable[ReportRow]) -> list[Lane]:
+    speeds = [(row.label, row.images_per_s) for row in rows if row.images_per_s]
+    most = max((speed.high for _, speed in speeds), default=0.0)
+    lanes = []
+    for label, speed in speeds:
+        bars = [_bar("value", ValueRange(0.0, speed.median), 0.0, most), _bar("whisker", speed, 0.0, most)]
+        lanes.append(Lane(label, bars, f"{speed.median:,.0f}"))
+    return lanes
 
 
-def draw(rows: list[ReportRow]) -> tuple[list[Chart], list[str]]:
-    """The charts, and the titles of those that are omitted, with the reason."""
-    charts, omitted = [], []
-    for kind in _kinds(rows):
-        shown = [row for row in rows if kind.has(row)]
-        if not shown:
-            omitted.append(f"{kind.title}: no row has what it shows.")
+def _score_chart(rows: Sequence[ReportRow], name: str) -> LaneChart:
+    scores = [(row.label, row.score, row.chance) for row in rows if row.score]
+    ranges = [known for _, *both in scores for known in both if known]
+    low, high = min(one.low for one in ranges), max(one.high for one in ranges)
+    if name == ACCURACY:
+        low, high = widened(low, high)
+    lanes = []
+    for label, score, chance in scores:
+        bars = [_bar("chance", chance, low, high)] if chance else []
+        point = ValueRange(score.median, score.median)
+        bars += [_bar("whisker", score, low, high), _bar("point", point, low, high)]
+        lanes.append(Lane(label, bars, f"{score.median:{figure_form(score.median)}}"))
+    parts = " or ".join(sorted({row.part for row in rows}))
+    about = "; pale: 95 % interval of chance" if any(chance for *_, chance in scores) else ""
+    ends = f"{low:{figure_form(low)}} to {high:{figure_form(high)}}"
+    return LaneChart(f"{parts} {printable(name)}, {ends} (median, minimum to maximum{about})", lanes)
+
+
+def _bar(kind: str, known: ValueRange, low: float, high: float) -> Bar:
+    """The bar of a range in a lane from `low` to `high`."""
+    span = high - low or 1.0
+    return Bar(kind, (known.low - low) / span, (known.high - known.low) / span)
+
+
+def _parts(shares: StepSeconds) -> tuple[list[Bar], str]:
+    """Bars of the parts of a step next to each other, and their percentages."""
+    bars, start = [], 0.0
+    for kind, share in shares._asdict().items():
+        bars.append(Bar(kind, start, share or 0.0))
+        start += share or 0.0
+    return bars, " / ".join("?" if share is None else f"{100 * share:.0f}" for share in shares)
+
+
+def _rank_lanes(rows: list[ReportRow]) -> list[Lane]:
+    """The ranks of the runs in which they differ most."""
+    runs = [run for row in rows for run in row.runs if len(run.history.ranks) > 1]
+    lanes: list[Lane] = []
+    for run in sorted(runs, key=lambda run: -_difference(run.history.ranks)):
+        ranks = _outermost(run.history.ranks)
+        if lanes and len(lanes) + len(ranks) >= MAX_LANES:
+            break
+        left_out = len(run.history.ranks) - len(ranks)
+        lanes.append(Lane(run.name + (f", without {left_out} ranks between these" if left_out else "")))
+        known = [(rank, run.history.ranks[rank].shares) for rank in ranks]
+        lanes += [Lane(f"rank {rank}", *_parts(shares)) for rank, shares in known if shares]
+    return lanes
+
+
+def _difference(ranks: Mapping[int, StepSeconds]) -> float:
+    """How much the ranks differ in the time for their own rows, as a share of the longest time."""
+    longest, local = max(time.total for time in ranks.values()), [time.local for time in ranks.values()]
+    return (max(local) - min(local)) / longest if longest else 0.0
+
+
+def _outermost(ranks: Mapping[int, StepSeconds]) -> list[int]:
+    """The ranks in their order; of many, those that take longest and shortest for their own rows."""
+    numbers = sorted(ranks, key=lambda rank: ranks[rank].local)
+    if len(numbers) > MAX_RANKS:
+        numbers = [*numbers[: MAX_RANKS // 2], *numbers[-MAX_RANKS // 2 :]]
+    return sorted(numbers)
+
+
+def line_charts(rows: list[ReportRow]) -> list[dict[str, Any]]:
+    """Groups of charts with one legend, as JSON: scaling, a group for each base, and learning curves."""
+    curves = _learning_curves(rows[:MAX_ROWS])
+    left_out = f" ({MAX_ROWS} of {len(rows)} rows)" if len(rows) > MAX_ROWS else ""
+    return [*_scaling(rows), *([{"title": f"Learning curves{left_out}", "charts": curves}] if curves else [])]
+
+
+def _learning_curves(rows: list[ReportRow]) -> list[dict[str, Any]]:
+    """Losses, then metrics, then what scripts logged, with a line for each run in the style of its row."""
+    runs = [(slot, row.label, run) for slot, row in enumerate(rows) for run in row.runs[: MAX_LINES // len(rows)]]
+    most = max(min(MAX_POINTS, MAX_ALL_POINTS // len(runs)), 2)
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for slot, label, run in runs:
+        for name, curve in _curves(run.history).items():
+            x, _, y = curve.thinned(most)
+            line = _line(label, slot, zip(x, y, strict=True))
+            lines.setdefault(printable(name), []).append(line)
+    charts = []
+    for name, shown in list(lines.items())[:MAX_CURVES]:
+        least = MIN_ACCURACY_SPAN if name in (f"validation {ACCURACY}", f"test {ACCURACY}") else 0
+        charts.append({"title": name, "unit": "epoch", "least": least, "lines": shown})
+    return charts
+
+
+def _curves(history: History) -> dict[str, Curve]:
+    part = history.part
+    metrics = {f"{part} {name}": curve for name, curve in history.metrics.items()}
+    named = {TRAIN_LOSS: history.train_loss, f"{part} {LOSS}": history.evaluated_loss, **metrics, **history.logged}
+    return {name: curve for name, curve in named.items() if curve}
+
+
+Points = Iterable[tuple[float, float]]
+
+
+def _line(name: str, slot: int, points: Points) -> dict[str, Any]:
+    """As chart.js has it; slot: of its style."""
+    x, y = zip(*points, strict=True)
+    return {"name": name, "slot": slot, "x": shortened(x), "y": shortened(y)}
+
+
+def _scaling(rows: list[ReportRow]) -> list[dict[str, Any]]:
+    """Rows per second over the number of replicas, a group for each base, with the line of ideal scaling."""
+    series: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    bases: dict[str, ReportRow] = {}
+    for row in rows:
+        if not row.scaling or not row.images_per_s or row.run.replicas < 2:
             continue
-        try:
-            with plots.drawing(salt=kind.title):
-                charts.append(_chart(kind, kind.draw(shown), shown))
-        except MissingPackage as error:
-            return [], [f"{error}."]
-    return charts, omitted
-
-
-def _kinds(rows: list[ReportRow]) -> list[_ChartKind]:
-    """All charts; that of scores for each metric that is one."""
-    scores = list(dict.fromkeys(row.scored_by for row in rows if row.scored_by)) or [ACCURACY]
+        base = bases.setdefault(row.scaling.base.label, row.scaling.base)
+        devices = f", {row.run.config.devices} devices per rank" if row.run.config.devices > 1 else ""
+        note = f", {row.note}" if row.note != base.note else ""
+        name = f"{row.strategy}, {row.scaling.kind}{devices}{note}"
+        point = row.run.replicas, row.images_per_s.median
+        series.setdefault(base.label, {}).setdefault(name, []).append(point)
     return [
-        _ChartKind("Speed", draw_speed, lambda row: row.images_per_s),
-        _ChartKind("Scaling", _draw_scaling, lambda row: row.scaling and row.run.replicas > 1),
-        *map(_of_score, scores),
-        _ChartKind("Learning curves", draw_curves, lambda row: any(_has_curve(run.history) for run in row.runs)),
-        _ChartKind("Shares of a step", draw_shares, lambda row: row.shares),
-        _ChartKind("Time of each rank", draw_ranks, has_ranks),
+        {"title": f"Scaling from {label}", "charts": [_scaling_chart(base, series[label])]}
+        for label, base in bases.items()
     ]
 
 
-def _of_score(name: str) -> _ChartKind:
-    shown = printable(name)
-    title = "Test loss" if name == LOSS else shown[:1].upper() + shown[1:]
-    return _ChartKind(title, draw_score, lambda row: row.score and row.scored_by == name)
-
-
-def _chart(kind: _ChartKind, figure: Figure, rows: list[ReportRow]) -> Chart:
-    uri = f"data:image/svg+xml;base64,{base64.b64encode(plots.encode(figure, 'svg')).decode()}"
-    width, height = (round(96 * inches) for inches in figure.get_size_inches())
-    names = "; ".join(row.label for row in rows)
-    about = " ".join((kind.draw.__doc__ or "").split()).rstrip(".")
-    alt = f"{about}, for {count_of(len(rows), 'row')}: {names}. The tables have the figures."
-    return Chart(kind.title, alt, uri, width, height)
-
-
-def _has_curve(history: History) -> bool:
-    return bool(history.train_loss or history.evaluated_loss or history.metrics or history.logged)
-
-
-def _curve(name: str, history: History) -> Curve | None:
-    losses = {TRAIN_LOSS: history.train_loss, f"{history.part} {LOSS}": history.evaluated_loss}
-    metric = history.metrics.get(name.removeprefix(f"{history.part} "))
-    return losses.get(name) or metric or history.logged.get(name)
-
-
-def _panels(runs: Iterable[RecordedRun]) -> list[str]:
-    """The names of the figures that any of the runs recorded: losses, then metrics, then those that scripts logged."""
-    histories = [run.history for run in runs]
-    losses = dict.fromkeys(f"{history.part} {LOSS}" for history in histories)
-    metrics = dict.fromkeys(f"{history.part} {name}" for history in histories for name in history.metrics)
-    logged = dict.fromkeys(name for history in histories for name in history.logged)
-    names = [TRAIN_LOSS, *losses, *metrics, *logged]
-    return [name for name in names if any(_curve(name, history) for history in histories)][:MAX_PANELS]
-
-
-def draw_curves(rows: list[ReportRow]) -> Figure:
-    """Lines: train loss, test loss and metrics over epochs, a line for each run in the color of its row."""
-    from matplotlib.lines import Line2D
-
-    handles, lines = [], []
-    for number, row in enumerate(rows[:MAX_ROWS]):
-        color, style = plots.COLORS[number % len(plots.COLORS)], plots.LINES[number // len(plots.COLORS)]
-        lines += [(run, color, style) for run in row.runs[: MAX_LINES // len(rows[:MAX_ROWS])]]
-        handles.append(Line2D([], [], color=color, linestyle=style, linewidth=1.3, label=wrapped(row.label, 50)))
-    panels = _panels(run for run, _, _ in lines)
-    legend = sum(str(handle.get_label()).count("\n") + 1 for handle in handles)
-    figure = plots.new_figure(WIDTH_IN, 1.9 * len(panels) + 0.19 * legend + 0.5)
-    axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
-    for axis, name in zip(axes, panels, strict=True):
-        is_accuracy = name in (f"validation {ACCURACY}", f"test {ACCURACY}")
-        _draw_panel(axis, lines, name)
-        if is_accuracy:
-            axis.set_ylim(*plots.widened_limits(axis.get_ylim(), axis.dataLim.intervaly))
-        axis.set_ylabel(printable(name))
-    axes[-1].set_xlabel("epoch" + (f" ({MAX_ROWS} of {len(rows)} rows)" if len(rows) > MAX_ROWS else ""))
-    figure.legend(handles=handles, loc="outside lower left", fontsize=8, frameon=False)
-    return figure
-
-
-def _draw_panel(axis: Axes, lines: list[tuple[RecordedRun, str, str]], name: str) -> None:
-    most = max(min(MAX_POINTS, MAX_ALL_POINTS // len(lines)), 2)
-    for run, color, style in lines:
-        curve = _curve(name, run.history)
-        if not curve:
-            continue
-        x, _, y = curve.thinned(most)
-        alpha = 0.9 if len(lines) < 10 else 0.5
-        marker = "o" if len(x) < 2 else ""
-        axis.plot(x, y, style, color=color, linewidth=1.3, alpha=alpha, marker=marker, markersize=4)
-
-
-def _draw_scaling(rows: list[ReportRow]) -> Figure:
-    """Lines: rows per second over the number of replicas, with whiskers and the ideal line, in a panel per base."""
-    panels: dict[str, dict[str, list[ReportRow]]] = {}
-    bases: dict[str, ReportRow] = {}
-    for row in rows:
-        assert row.scaling
-        base, run = row.scaling.base, row.run
-        devices = f", {run.config.devices} devices per rank" if run.config.devices > 1 else ""
-        series = f"{row.strategy}, {row.scaling.kind}{devices}" + (f", {row.note}" if row.note != base.note else "")
-        panels.setdefault(base.label, {}).setdefault(series, []).append(row)
-        bases[base.label] = base
-    heights = [2.6 + 0.2 * len(lines) for lines in panels.values()]
-    figure = plots.new_figure(WIDTH_IN, sum(heights))
-    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axis, (label, lines) in zip(axes, panels.items(), strict=True):
-        _draw_base(axis, bases[label], lines)
-    return figure
-
-
-def _draw_base(axis: Axes, base: ReportRow, lines: dict[str, list[ReportRow]]) -> None:
-    """Whiskers from the minimum to the maximum of repetitions, side by side where lines have the same replicas."""
+def _scaling_chart(base: ReportRow, series: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
     assert base.images_per_s
-    single = base.images_per_s.median
-    most = max(row.run.replicas for rows in lines.values() for row in rows)
-    axis.plot([1, most], [single, most * single], ":", color="black", label="ideal: replicas times the base")
-    for number, (name, rows) in enumerate(lines.items()):
-        points = sorted((row.run.replicas, row.images_per_s) for row in rows if row.images_per_s)
-        x, spreads = zip((1, base.images_per_s), *points, strict=True)
-        beside = 0.012 * most * (number - (len(lines) - 1) / 2)
-        axis.errorbar(
-            *([place + beside * (place > 1) for place in x], [value.median for value in spreads]),
-            yerr=ends(spreads),
-            fmt=plots.LINES[(number + number // 6) % len(plots.LINES)],
-            marker=plots.MARKERS[number % 6],
-            color=plots.COLORS[number % 6],
-            markersize=5,
-            elinewidth=1,
-            capsize=2,
-            label=textwrap.shorten(name, 46, placeholder=" …"),
-        )
-    axis.set_title("\n".join(textwrap.wrap(f"base: {base.label}", 46)), fontsize=9, loc="left")
-    axis.set(xlabel="replicas (whiskers: minimum to maximum)", ylabel=f"{unit_of([base.run])}/s", ylim=(0, None))
-    axis.set_xticks(sorted({1, *(row.run.replicas for rows in lines.values() for row in rows)}))
-    axis.yaxis.set_major_formatter("{x:,.0f}")
-    axis.legend(loc="upper left", bbox_to_anchor=(0, -0.3), fontsize=8, frameon=False)
+    one = base.images_per_s.median
+    most = max(replicas for points in series.values() for replicas, _ in points)
+    lines = [_line("ideal: replicas times the base", 0, [(1.0, one), (most, most * one)])]
+    lines += [_line(name, slot, [(1.0, one), *sorted(points)]) for slot, (name, points) in enumerate(series.items(), 1)]
+    return {"title": f"{unit_of([base.run])}/s", "unit": "replicas", "lines": lines}

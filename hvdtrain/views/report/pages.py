@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
@@ -11,8 +14,8 @@ from hvdtrain.config.option import key
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.system.files import require_writable
-from hvdtrain.system.text import printable
-from hvdtrain.views.report.charts import draw
+from hvdtrain.system.text import printable, to_json
+from hvdtrain.views.report.charts import lane_charts, line_charts
 from hvdtrain.views.report.content import NOTE, RunsReport
 from hvdtrain.views.report.rows import ReportRow
 from hvdtrain.views.table import escape, to_csv
@@ -20,8 +23,11 @@ from hvdtrain.views.table import escape, to_csv
 FILES = ("report.md", "report.csv", "report.html")
 
 
-def _resource(name: str) -> str:
-    return resources.files("hvdtrain.views.report").joinpath(name).read_text(encoding="utf-8")
+WEB = "hvdtrain.views.web"
+
+
+def _resource(name: str, package: str = "hvdtrain.views.report") -> str:
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def definitions() -> list[list[str]]:
@@ -113,18 +119,27 @@ def _record(row: ReportRow) -> dict[str, Any]:
 
 
 def html_page(report: RunsReport) -> str:
-    """The page. Raises MissingPackage without Jinja."""
+    """The page, with the style and the charts of the live one. Raises MissingPackage without Jinja."""
     with needed_by("report.html", "report"):
         import jinja2
 
-    charts, omitted = draw(report.rows)
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    script = _script()
     return environment.from_string(_resource("page.html.jinja")).render(
         report=report,
         note=NOTE,
-        charts=charts,
-        omitted=omitted,
+        lanes=lane_charts(report.rows),
+        charts=to_json(line_charts(report.rows)).replace("<", r"\u003c"),
+        style=_resource("static/style.css", WEB),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         definitions=definitions(),
     )
+
+
+def _script() -> str:
+    """One script without imports, of the modules of the live page that draw charts."""
+    modules = "\n".join(_resource(f"static/{name}.js", WEB) for name in ("dom", "format", "chart", "report"))
+    return re.sub("^(import .*\n|export )", "", modules, flags=re.MULTILINE)

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -176,13 +177,13 @@ class CurveStore:
             thinned = {name: curve.thinned(MAX_POINTS) for name, curve in {**reader.logged(), **named}.items() if curve}
             found = Changes.of(reader)
         curves = {
-            name: {"epochs": _short(curve.epochs), "steps": curve.steps, "values": _short(curve.values)}
+            name: {"epochs": shortened(curve.epochs), "steps": curve.steps, "values": shortened(curve.values)}
             for name, curve in thinned.items()
         }
         last = [change._asdict() for change in found.changes[-MAX_CHANGES:]]
         return {"curves": curves, "changes": {"summary": found.summary, "last": last}}
 
 
-def _short(values: list[float]) -> list[float]:
+def shortened(values: Iterable[float]) -> list[float]:
     """Values with the digits that a chart shows, as they are sent as text."""
     return [float(f"{value:.6g}") for value in values]

@@ -22,7 +22,7 @@ from hvdtrain.system.stacks import REQUIRED
 
 EXTRAS = {
     "plots": ["matplotlib"],
-    "report": ["jinja2", "matplotlib"],
+    "report": ["jinja2"],
     "web": ["flask", "waitress"],
     "completion": ["shtab"],
     "tensorboard": ["tensorboardX"],

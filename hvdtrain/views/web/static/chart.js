@@ -71,6 +71,7 @@ export class Chart {
     const ticks = onX.ticks(Math.max(2, Math.floor(width / 80)));
     for (const value of ticks) {
       const x = onX(value), anchor = x > width - 24 ? "end" : "middle";
+      if (x < 12 + 7 * this.unit.length) continue;  // the unit is there
       made.push(makeSvg("text", {x: Math.min(x, width), y: height - 5, class: "tick", "text-anchor": anchor}, tick(value)));
     }
     made.push(makeSvg("text", {x: 4, y: height - 5, class: "tick"}, this.unit));

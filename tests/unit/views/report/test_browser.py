@@ -10,13 +10,15 @@ STYLE_OF_DOCS = Path(__file__).parents[4] / "docs" / "style" / "tables.css"
 
 WIDTHS = (375, 1280)
 MEASURE = """(async () => {
-  await Promise.all([...document.images].map(image => image.decode()));
+  await new Promise(requestAnimationFrame);
   const root = document.documentElement, all = [...document.body.querySelectorAll("*")];
-  const texts = all.filter(one => [...one.childNodes].some(node => node.nodeType == 3 && node.data.trim()));
+  const hasText = one => [...one.childNodes].some(node => node.nodeType == 3 && node.data.trim());
+  const texts = all.filter(one => !one.matches("script, noscript") && hasText(one));
   const top = choice => document.querySelector(choice).getBoundingClientRect().top;
   const ordered = [".findings p", "td[data-heading^='images/s']", "#charts", "#machine", "#definitions"];
   return {
-    pictures: [...document.images].map(image => [image.naturalWidth, image.naturalHeight]),
+    charts: [...document.querySelectorAll("svg.chart")].map(
+      one => [one.clientWidth, one.clientHeight, one.querySelectorAll("path.line").length]),
     page: root.scrollWidth, window: root.clientWidth,
     wide: all.filter(one => one.getBoundingClientRect().right > root.clientWidth + 1).map(one => one.tagName),
     font: Math.min(...texts.map(one => parseFloat(getComputedStyle(one).fontSize))),
@@ -43,7 +45,7 @@ def shown(tmp_path_factory, browser):
     folder = tmp_path_factory.mktemp("report")
     page = write(folder, sample(folder / "runs")) / "report.html"
     browser.open(page.as_uri())
-    browser.wait("document.readyState === 'complete' && document.images.length === 6")
+    browser.wait("document.querySelectorAll('svg.chart').length === 6")
     yield browser
     assert browser.errors == []
     browser.leave()
@@ -68,7 +70,7 @@ def test_page_is_readable_on_a_phone_and_a_desktop_computer(shown, width, is_dar
     shown.resize(width)
     shown.darken(is_dark)
     found = shown.run(MEASURE)
-    assert all(natural_width > 300 and height > 150 for natural_width, height in found["pictures"])
+    assert all(width > 200 and height > 150 and lines > 1 for width, height, lines in found["charts"])
     assert found["window"] in (width, width - 15)  # a scroll bar
     assert found["page"] <= found["window"] and not found["wide"]
     assert found["font"] >= 12 and not found["broken"]
@@ -80,6 +82,7 @@ def test_page_is_readable_on_a_phone_and_a_desktop_computer(shown, width, is_dar
 def wide_report(folder):
     """With a table that is wider than a small window."""
     given = {"lr": 0.123456789, "momentum": 0.123456789, "weight_decay": 0.123456789, "clip_norm": 123456789.0}
+    given["epsilon"] = 0.123456789
     for name, options in (("a", {}), ("b", given)):
         make_run(folder / "runs" / name, **options, metrics=[{"kind": "test", "step": 1, "epoch": 1, "loss": 1.0}])
     return write(folder, folder / "runs") / "report.html"
@@ -104,7 +107,7 @@ def test_a_wide_table_scrolls_by_itself_under_a_shadow(browser, tmp_path, make, 
     browser.resize(width)
     browser.open(make(tmp_path).as_uri())
     browser.wait("document.readyState === 'complete'")
-    box = "document.querySelector('.table')"
+    box = "document.querySelector('.scrolls, .table')"
     assert browser.run(f"{box}.scrollWidth - {box}.clientWidth") > 0
     assert browser.run("document.documentElement.scrollWidth") <= width
     style = browser.run(f"[getComputedStyle({box}).backgroundImage, getComputedStyle({box}).backgroundAttachment]")
