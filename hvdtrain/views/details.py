@@ -316,7 +316,7 @@ def difference_lines(names: Sequence[str], found: Sequence[DifferingValue], widt
     width: of the terminal, in which long values are wrapped; None for a file: a line for each row.
     """
     columns = [Column("kind", 1, left=True)]
-    columns += [Column(name, left=True, least=MIN_WIDTH, overflow="wrap") for name in ("value", *names)]
+    columns += [Column(name, left=True, least=MIN_WIDTH, wraps=True) for name in ("value", *names)]
     rows: list[list[Cell]] = [
         [one.kind, one.name, *(Text(text, "" if text == one.texts[0] else "cyan") for text in one.texts)]
         for one in found

@@ -190,7 +190,7 @@ def run_lines(views: Sequence[RunView], width: int | None) -> list[Text]:
     parent = column("parent", 15, lambda view: view.values["parent"], 15)
     table = Table.of_columns(
         [
-            (Column("name", left=True, least=LEAST_NAME, overflow="wrap"), [view.name for view in views]),
+            (Column("name", left=True, least=LEAST_NAME, wraps=True), [view.name for view in views]),
             column("when", 8, lambda view: view.values["started"][:begun], MINUTE),
             column("state", 1, state_text, 10),
             column("framework", 9, lambda view: view.values["framework"], 9),

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -43,12 +43,12 @@ class Column(NamedTuple):
     """Whether its cells are on the left."""
     least: int = 0
     """How far it may be narrowed; 0 if it keeps its width."""
-    overflow: Literal["end", "wrap"] = "end"
-    """What becomes of longer cells: their end is cut, or they are wrapped."""
+    wraps: bool = False
+    """Whether longer cells are wrapped; else their end is cut."""
 
 
 def text_column(heading: str, priority: int = 0) -> Column:
-    return Column(heading, priority, left=True, least=MIN_TEXT, overflow="wrap")
+    return Column(heading, priority, left=True, least=MIN_TEXT, wraps=True)
 
 
 class Section(NamedTuple):
@@ -102,33 +102,30 @@ class Table:
         width: of the terminal; None where lines may have any length.
         """
         sections = [self._marked(section) for section in self.sections]
-        shown, widths = self._fitted([row for rows in sections for row in rows], width)
-        total = _total(widths)
-        heads = self._grid(shown, widths, "bottom")
-        heads.add_row(*(Text(self.columns[number].heading, "bold") for number in shown))
-        parts: list[RenderableType] = [heads, *([Text("─" * total)] if self.ruled else [])]
+        widths = self._fitted([row for rows in sections for row in rows], width)
+        heads = self._grid(widths, "bottom")
+        heads.add_row(*(Text(self.columns[number].heading, "bold") for number in widths))
+        parts: list[RenderableType] = [heads, *([Text("─" * _total(widths))] if self.ruled else [])]
         for section, rows in zip(self.sections, sections, strict=True):
             if section.title:
                 parts += [Text()] * (section is not self.sections[0])
                 parts.append(Text(section.title, "bold" if self.ruled else "bold underline"))
-            grid = self._grid(shown, widths, "top")
+            grid = self._grid(widths, "top")
             for number, row in enumerate(rows):
-                grid.add_row(*(row[place] for place in shown), style="bold" if number == section.best else None)
+                grid.add_row(*(row[place] for place in widths), style="bold" if number == section.best else None)
             parts.append(grid)
-        return rendered(Group(*parts), max(total, MIN_TEXT) if width is None else width)
+        return rendered(Group(*parts), max(_total(widths), MIN_TEXT) if width is None else width)
 
-    def _grid(
-        self, shown: Sequence[int], widths: Sequence[int], vertical: Literal["top", "bottom"]
-    ) -> rich_table.Table:
+    def _grid(self, widths: Mapping[int, int], vertical: Literal["top", "bottom"]) -> rich_table.Table:
         grid = rich_table.Table.grid(padding=(0, GAP, 0, 0))
-        for number, width in zip(shown, widths, strict=True):
+        for number, width in widths.items():
             column = self.columns[number]
             grid.add_column(
                 width=width,
                 justify="left" if column.left else "right",
                 vertical=vertical,
-                no_wrap=not self.ruled and column.overflow != "wrap",
-                overflow="fold" if column.overflow == "wrap" else "ellipsis",
+                no_wrap=not self.ruled and not column.wraps,
+                overflow="fold" if column.wraps else "ellipsis",
             )
         return grid
 
@@ -139,42 +136,37 @@ class Table:
             rows[section.best][self.best_column] = Text(f"{BEST} ").append_text(figure)
         return rows
 
-    def _fitted(self, rows: Sequence[Sequence[Text]], width: int | None) -> tuple[list[int], list[int]]:
+    def _fitted(self, rows: Sequence[Sequence[Text]], width: int | None) -> dict[int, int]:
         """The columns that are shown, by number, and the width of each.
 
-        What is left after the least widths goes first to columns that need little of it. Where the least widths are too
-        much already, columns that are wrapped become narrower.
+        Columns are left out until the least widths of the others fit; then the widest ones become narrower.
         """
         limits = [self._limits(column, [row[at].cell_len for row in rows]) for at, column in enumerate(self.columns)]
-        numbers = range(len(self.columns))
         if width is None:
-            return list(numbers), [need for _, need in limits]
-        shown = [number for number in numbers if any(row[number].plain for row in rows)] or [0]
+            return {number: need for number, (_, need) in enumerate(limits)}
+        shown = [number for number in range(len(limits)) if any(row[number].plain for row in rows)] or [0]
         for number in sorted(shown, key=lambda number: -self.columns[number].priority):
-            if self.columns[number].priority and _total([limits[other][0] for other in shown]) > width:
+            if self.columns[number].priority and _total({one: limits[one][0] for one in shown}) > width:
                 shown.remove(number)
-        widths = {number: limits[number][0] for number in shown}
-        wrapped = [number for number in shown if self.columns[number].overflow == "wrap"]
-        for _ in range(_total(widths.values()) - width if wrapped else 0):
-            widths[max(wrapped, key=widths.__getitem__)] -= 1
-        for number in sorted(shown, key=lambda number: limits[number][1]):
-            left = width - _total(widths.values())
-            widths[number] += max(min(limits[number][1] - widths[number], left), 0)
-        return shown, [max(min(fitted, width), 1) for fitted in widths.values()]
+        widths = {number: min(limits[number][1], width) for number in shown}
+        while _total(widths) > width:
+            narrowed = [number for number in shown if widths[number] > limits[number][0]]
+            narrowed = narrowed or [number for number in shown if self.columns[number].wraps and widths[number] > 1]
+            if not narrowed:
+                break
+            widths[max(narrowed, key=widths.__getitem__)] -= 1
+        return widths
 
     def _limits(self, column: Column, lengths: Sequence[int]) -> tuple[int, int]:
         """The least width of a column, and the width that it needs. lengths: of its cells."""
-        whole = not self.ruled or column.overflow == "wrap"
-        words = [column.heading] if whole else column.heading.split()
+        words = column.heading.split() if self.ruled and not column.wraps else [column.heading]
         heading = max(map(cell_len, words), default=0)
         need = max([*lengths, heading])
-        if not column.least:
-            return need, need
-        return min(need, column.least if column.overflow == "wrap" else max(column.least, heading)), need
+        return min(need, max(column.least, 0 if column.wraps else heading)) if column.least else need, need
 
 
-def _total(widths: Collection[int]) -> int:
-    return sum(widths) + GAP * (len(widths) - 1)
+def _total(widths: Mapping[int, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)
 
 
 def rendered(part: RenderableType, width: int) -> list[Text]:
@@ -228,17 +220,12 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-UPPER, LOWER = 0x1B, 0xE4
-"""The dots in the upper and in the lower half of a Braille character, as the lowest 8 bits of its number."""
-ASCII = {0x2800 + dots: " '.:"[bool(dots & UPPER) + 2 * bool(dots & LOWER)] for dots in range(256)}
-ASCII |= dict(zip(map(ord, "●━─…—"), "*#-.-", strict=True))
-"""What is printed where the encoding has no characters beyond ASCII."""
-
-
 class Output:
     """Standard output, as lines are printed to it."""
 
     def __init__(self) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # of an encoding without the characters of charts
         colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
         self.console = Console(file=sys.stdout, markup=False, emoji=False, highlight=False, color_system=colors)
 
@@ -253,17 +240,9 @@ class Output:
 
     def print(self, lines: Iterable[Text]) -> None:
         """Print lines as they are: they fit already."""
-        for line in self.encodable(lines):
+        for line in lines:
             line.rstrip()
             self.console.print(line, soft_wrap=True)
-
-    def encodable(self, lines: Iterable[Text]) -> list[Text]:
-        """The lines, in ASCII where the encoding has no characters beyond, or it is not known that it has."""
-        shown = [line.copy() for line in lines]
-        if not (self.console.encoding or "").lower().startswith("utf"):
-            for line in shown:
-                line.plain = line.plain.translate(ASCII)
-        return shown
 
     def text(self, lines: Iterable[Text]) -> str:
         with self.console.capture() as capture:

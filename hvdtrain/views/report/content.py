@@ -71,7 +71,7 @@ class RunsReport:
         """These figures of all rows; of the main ones, the greatest speed of a group is marked."""
         texts = ["strategy", *([NOTE] if self.noted else [])]
         columns = [text_column(text) for text in texts]
-        columns += [Column(one.heading, one.priority, least=LEAST, overflow="wrap") for one in shown]
+        columns += [Column(one.heading, one.priority, least=LEAST, wraps=True) for one in shown]
         sections = []
         for group in self.groups:
             rows = [[*self.names(row), *(column.of(row) for column in shown)] for row in group.rows]

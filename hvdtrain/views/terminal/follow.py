@@ -107,7 +107,7 @@ def _on_screen(views: Iterator[RunView], output: Output) -> RunView:
     read_at, view = time.monotonic(), first
 
     def drawn() -> Text:
-        return Text("\n").join(output.encodable(screen_lines(shown, console.width, console.height)))
+        return Text("\n").join(screen_lines(shown, console.width, console.height))
 
     with Live(get_renderable=drawn, console=console, screen=True, auto_refresh=False, redirect_stderr=False) as live:
         for view in views:
