@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hvdtrain.config.score import ACCURACY, LOSS
@@ -23,9 +23,6 @@ MAX_LINES = 60
 MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
 """Of a curve, and of all of a chart: the page stays small."""
 MAX_CURVES = 8
-MAX_RANKS = 8
-"""Of a run: with more, those that take longest and shortest for their own rows."""
-MAX_LANES = 40
 
 
 class Bar(NamedTuple):
@@ -38,9 +35,8 @@ class Bar(NamedTuple):
 
 class Lane(NamedTuple):
     label: str
-    bars: Sequence[Bar] = ()
-    """None for a heading above other lanes."""
-    text: str = ""
+    bars: Sequence[Bar]
+    text: str
 
 
 class LaneChart(NamedTuple):
@@ -51,14 +47,13 @@ class LaneChart(NamedTuple):
 
 
 def lane_charts(rows: list[ReportRow]) -> list[LaneChart]:
-    """Those for which any row has figures: speed, scores, and the parts of a step, of rows and of ranks."""
+    """Those for which any row has figures: speed, scores, and the parts of a step."""
     scores = dict.fromkeys(row.scored_by for row in rows if row.scored_by)
     shares = [Lane(row.label, *_parts(row.shares)) for row in rows if row.shares]
     charts = [
         LaneChart(f"{unit_of(row.run for row in rows)}/s (median, minimum to maximum)", _speed_lanes(rows)),
         *(_score_chart([row for row in rows if row.scored_by == name], name) for name in scores),
         LaneChart("Shares of a step, %", shares, has_parts=True),
-        LaneChart("Shares of the time of each rank, %", _rank_lanes(rows), has_parts=True),
     ]
     return [chart for chart in charts if chart.lanes]
 
@@ -104,35 +99,6 @@ def _parts(shares: StepSeconds) -> tuple[list[Bar], str]:
         bars.append(Bar(kind, start, share or 0.0))
         start += share or 0.0
     return bars, " / ".join("?" if share is None else f"{100 * share:.0f}" for share in shares)
-
-
-def _rank_lanes(rows: list[ReportRow]) -> list[Lane]:
-    """The ranks of the runs in which they differ most."""
-    runs = [run for row in rows for run in row.runs if len(run.history.ranks) > 1]
-    lanes: list[Lane] = []
-    for run in sorted(runs, key=lambda run: -_difference(run.history.ranks)):
-        ranks = _outermost(run.history.ranks)
-        if lanes and len(lanes) + len(ranks) >= MAX_LANES:
-            break
-        left_out = len(run.history.ranks) - len(ranks)
-        lanes.append(Lane(run.name + (f", without {left_out} ranks between these" if left_out else "")))
-        known = [(rank, run.history.ranks[rank].shares) for rank in ranks]
-        lanes += [Lane(f"rank {rank}", *_parts(shares)) for rank, shares in known if shares]
-    return lanes
-
-
-def _difference(ranks: Mapping[int, StepSeconds]) -> float:
-    """How much the ranks differ in the time for their own rows, as a share of the longest time."""
-    longest, local = max(time.total for time in ranks.values()), [time.local for time in ranks.values()]
-    return (max(local) - min(local)) / longest if longest else 0.0
-
-
-def _outermost(ranks: Mapping[int, StepSeconds]) -> list[int]:
-    """The ranks in their order; of many, those that take longest and shortest for their own rows."""
-    numbers = sorted(ranks, key=lambda rank: ranks[rank].local)
-    if len(numbers) > MAX_RANKS:
-        numbers = [*numbers[: MAX_RANKS // 2], *numbers[-MAX_RANKS // 2 :]]
-    return sorted(numbers)
 
 
 def line_charts(rows: list[ReportRow]) -> list[dict[str, Any]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from hvdtrain.config.option import ARGUMENT, key
 from hvdtrain.config.score import ACCURACY
@@ -35,13 +33,13 @@ class RunsReport:
         self.rows = make_rows(runs)
         self.groups = group_rows(self.rows)
         self.options = differing_options(self.rows)
-        columns = [FigureColumn(key(name), functools.partial(_option, name), priority=1) for name in self.options]
-        self.main, self.more = main_columns(self.rows, columns), more_columns(self.rows, columns)
-        self.legend = f"* {MOST.format(unit_of(runs))} of its table"
+        self.unit = unit_of(runs)
+        self.legend = f"* {MOST.format(self.unit)} of its table"
         self.findings = [*bit_sentences(runs), *findings(self.groups)]
         self.unfinished, self.classes = unfinished, class_lines(runs)
         self._runs = runs
         self.noted = any(self._note(row) for row in self.rows)
+        self._scores = {(row.part, row.scored_by) for row in self.rows if row.scored_by} or {("test", ACCURACY)}
 
     def summary(self) -> str:
         times = sorted(run.config.started for run in self._runs if run.config.started)
@@ -67,17 +65,69 @@ class RunsReport:
         names = Counter(run.name for run in self._runs)
         return [(row.label, [_named(run, names) for run in row.runs]) for row in self.rows]
 
-    def table(self, shown: Sequence[FigureColumn]) -> Table:
-        """These figures of all rows; of the main ones, the greatest speed of a group is marked."""
-        texts = ["strategy", *([NOTE] if self.noted else [])]
-        columns = [text_column(text) for text in texts]
-        columns += [Column(one.heading, one.priority, least=LEAST, wraps=True) for one in shown]
+    def main(self, row: ReportRow) -> dict[str, str]:
+        """The figures of a row in the first table, by heading."""
+        return {
+            **self._chosen(row),
+            self._speed_heading: _speed(row),
+            "scaling efficiency": _efficiency(row),
+            **self._scored(row),
+            "max difference": _difference(row),
+            "hash of weights": _hash(row),
+        }
+
+    def more(self, row: ReportRow) -> dict[str, str]:
+        """Those of the second table."""
+        return {
+            **self._chosen(row),
+            f"{self.unit}/s per core": _median(row.images_per_core_s, ",.0f"),
+            "GFLOP/s per core": _median(row.gflops_per_core, ",.1f"),
+            "epoch, s": _median(row.epoch_s, ".2f"),
+            "step: computing / communication / waiting for rows": _step(row),
+            "peak memory, MB": f"{row.peak_rss_mb.high:,.0f}" if row.peak_rss_mb else NONE,
+            **{f"{part} {printable(name)}": _metric(row.metrics.get(name)) for part, name in self._other_metrics()},
+        }
+
+    def _chosen(self, row: ReportRow) -> dict[str, str]:
+        """The size, and the options in which rows differ."""
+        options = {key(name): row.run.settings.get(name) or NONE for name in self.options}
+        return {"ranks × devices": row.size, **options}
+
+    @property
+    def _speed_heading(self) -> str:
+        return f"{self.unit}/s (minimum to maximum, runs)"
+
+    def _scored(self, row: ReportRow) -> dict[str, str]:
+        """The score, with its name if rows have several."""
+        if len(self._scores) > 1:
+            text = f"{row.part} {row.scored_by} {_score(row)}" if row.score else NONE
+            return {"score (minimum to maximum; 95 % interval of accuracies)": text}
+        ((part, name),) = self._scores
+        interval = "; 95 % interval" if name == ACCURACY else ""
+        return {f"{part} {name} (minimum to maximum{interval})": _score(row)}
+
+    def _other_metrics(self) -> list[tuple[str, str]]:
+        """The metrics that are not the score of all rows."""
+        known = dict.fromkeys((row.part, name) for row in self.rows for name in row.metrics)
+        return [one for one in known if any((row.part, row.scored_by) != one for row in self.rows)]
+
+    def table(self, figures: Callable[[ReportRow], dict[str, str]]) -> Table:
+        """These figures of all rows; of the main ones, the greatest speed of a group is marked.
+
+        In a narrow terminal the last ones are left out first, but never the size and the speed.
+        """
+        names = ["strategy", *([NOTE] if self.noted else [])]
+        headings = list(figures(self.rows[0]))
+        best = headings.index(self._speed_heading) if self._speed_heading in headings else None
+        columns = [text_column(name) for name in names]
+        for number, heading in enumerate(headings):
+            priority = 0 if best is None or not number else 1 if number < best else number - best
+            columns.append(Column(heading, priority, least=LEAST, wraps=True))
         sections = []
         for group in self.groups:
-            rows = [[*self.names(row), *(column.of(row) for column in shown)] for row in group.rows]
-            best = group.rows.index(group.fastest) if group.fastest else None
-            sections.append(Section(rows, group.title, best))
-        return Table(columns, sections, len(texts) + self.speed_at if shown is self.main else None)
+            rows = [[*self.names(row), *figures(row).values()] for row in group.rows]
+            sections.append(Section(rows, group.title, group.rows.index(group.fastest) if group.fastest else None))
+        return Table(columns, sections, None if best is None else len(names) + best)
 
     def names(self, row: ReportRow) -> list[str]:
         """What names a row in a table: its strategy, and where rows differ in settings without a column, its own."""
@@ -85,11 +135,6 @@ class RunsReport:
 
     def _note(self, row: ReportRow) -> str:
         return note_of((name, value) for name, value in row.notes.items() if name not in self.options)
-
-    @property
-    def speed_at(self) -> int:
-        """The place of the speed among the main columns."""
-        return 1 + len(self.options)
 
 
 def differing_options(rows: Sequence[ReportRow]) -> list[str]:
@@ -132,13 +177,6 @@ def class_lines(runs: Iterable[RecordedRun]) -> list[str]:
     ]
 
 
-class FigureColumn(NamedTuple):
-    heading: str
-    of: Callable[[ReportRow], str]
-    priority: int = 0
-    """In narrow terminals the columns of the highest number are left out first."""
-
-
 def _speed(row: ReportRow) -> str:
     value = row.images_per_s
     if value is None:
@@ -161,18 +199,6 @@ def _score(row: ReportRow) -> str:
     details = [value.text(figure_form(value.median))] if value.low != value.high else []
     details += [f"95 %: {row.chance.text('.3f')}"] if row.chance else []
     return f"{value.median:{figure_form(value.median)}}" + (f" ({'; '.join(details)})" if details else "")
-
-
-def _score_column(rows: Sequence[ReportRow]) -> FigureColumn:
-    names = {(row.part, row.scored_by) for row in rows if row.scored_by} or {("test", ACCURACY)}
-    if len(names) > 1:
-        heading = "score (minimum to maximum; 95 % interval of accuracies)"
-        return FigureColumn(
-            heading, lambda row: f"{row.part} {row.scored_by} {_score(row)}" if row.score else NONE, priority=2
-        )
-    ((part, name),) = names
-    interval = "; 95 % interval" if name == ACCURACY else ""
-    return FigureColumn(f"{part} {name} (minimum to maximum{interval})", _score, priority=2)
 
 
 def _difference(row: ReportRow) -> str:
@@ -200,45 +226,5 @@ def _hash(row: ReportRow) -> str:
     return f"{len(hashes)} hashes" if len(hashes) > 1 else hashes[0] if hashes else NONE
 
 
-SIZE = FigureColumn("ranks × devices", lambda row: row.size)
-
-
-def _option(name: str, row: ReportRow) -> str:
-    return row.run.settings.get(name) or NONE
-
-
-def main_columns(rows: Sequence[ReportRow], options: Iterable[FigureColumn]) -> tuple[FigureColumn, ...]:
-    """options: of the options in which rows differ."""
-    return (
-        *(SIZE, *options),
-        FigureColumn(f"{unit_of(row.run for row in rows)}/s (minimum to maximum, runs)", _speed),
-        FigureColumn("scaling efficiency", _efficiency, priority=1),
-        _score_column(rows),
-        FigureColumn("max difference", _difference, priority=3),
-        FigureColumn("hash of weights", _hash, priority=4),
-    )
-
-
-def more_columns(rows: Sequence[ReportRow], options: Iterable[FigureColumn]) -> tuple[FigureColumn, ...]:
-    unit = unit_of(row.run for row in rows)
-    return (
-        *(SIZE, *options),
-        FigureColumn(f"{unit}/s per core", lambda row: _median(row.images_per_core_s, ",.0f")),
-        FigureColumn("GFLOP/s per core", lambda row: _median(row.gflops_per_core, ",.1f")),
-        FigureColumn("epoch, s", lambda row: _median(row.epoch_s, ".2f")),
-        FigureColumn("step: computing / communication / waiting for rows", _step),
-        FigureColumn("peak memory, MB", lambda row: f"{row.peak_rss_mb.high:,.0f}" if row.peak_rss_mb else NONE),
-        *(FigureColumn(title, functools.partial(_metric, name)) for title, name in _other_metrics(rows)),
-    )
-
-
-def _other_metrics(rows: Sequence[ReportRow]) -> list[tuple[str, str]]:
-    """Titles and names of the metrics that are not the score of all rows."""
-    known = dict.fromkeys((row.part, name) for row in rows for name in row.metrics)
-    shown = [one for one in known if any((row.part, row.scored_by) != one for row in rows)]
-    return [(f"{part} {printable(name)}", name) for part, name in shown]
-
-
-def _metric(name: str, row: ReportRow) -> str:
-    value = row.metrics.get(name)
+def _metric(value: Spread | None) -> str:
     return _median(value, figure_form(value.median) if value else "")

@@ -13,6 +13,7 @@ from typing import Any
 from hvdtrain.config.option import key
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.errors import UserError, needed_by
+from hvdtrain.runs.step_times import StepSeconds
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable, to_json
 from hvdtrain.views.report.charts import lane_charts, line_charts
@@ -75,39 +76,23 @@ def csv_page(report: RunsReport) -> str:
     return to_csv(records)
 
 
+ENDS = ("median", "low", "high")
+SPREADS = ("images_per_s", "images_per_core_s", "gflops_per_core", "step_s", "epoch_s", "peak_rss_mb", "score")
+"""Figures that have a median, and a least and a greatest value of the runs."""
+
+
 def _record(row: ReportRow) -> dict[str, Any]:
-    run, speed, compared = row.run, row.images_per_s, row.scaling
-    shares = row.shares or (None, None, None)
+    run, compared = row.run, row.scaling
+    spreads = {name: getattr(row, name) for name in SPREADS}
     return {
-        "framework": row.framework,
-        "strategy": run.options["strategy"],
-        "controller": run.config.controller or None,
-        "ranks": run.config.ranks,
-        "devices": run.config.devices,
-        "replicas": run.replicas,
-        "settings": row.note,
-        "global_batch": run.result.global_batch,
-        "runs": len(row.runs),
-        "images_per_s_median": speed and speed.median,
-        "images_per_s_least": speed and speed.low,
-        "images_per_s_greatest": speed and speed.high,
-        "images_per_core_s": row.images_per_core_s and row.images_per_core_s.median,
-        "gflops_per_core": row.gflops_per_core and row.gflops_per_core.median,
-        "step_s": row.step_s and row.step_s.median,
-        "epoch_s": row.epoch_s and row.epoch_s.median,
-        "compute_share": shares[0],
-        "communicate_share": shares[1],
-        "data_share": shares[2],
-        "scaling": compared and compared.kind,
-        "scaling_base": compared and compared.base.label,
-        "speedup": compared and compared.speedup,
-        "efficiency": compared and compared.efficiency,
-        "peak_rss_mb": row.peak_rss_mb and row.peak_rss_mb.high,
-        "score": row.scored_by,
-        "score_median": row.score and row.score.median,
-        "score_least": row.score and row.score.low,
-        "score_greatest": row.score and row.score.high,
-        "test_rows": run.test_rows,
+        "framework": row.framework, "strategy": run.options["strategy"], "controller": run.config.controller or None,
+        "ranks": run.config.ranks, "devices": run.config.devices, "replicas": run.replicas, "settings": row.note,
+        "global_batch": run.result.global_batch, "runs": len(row.runs),
+        **{f"{name}_{end}": value and getattr(value, end) for name, value in spreads.items() for end in ENDS},
+        **{f"{part}_share": share for part, share in zip(StepSeconds._fields, row.shares or (None,) * 3, strict=True)},
+        "scaling": compared and compared.kind, "scaling_base": compared and compared.base.label,
+        "speedup": compared and compared.speedup, "efficiency": compared and compared.efficiency,
+        "score": row.scored_by, "test_rows": run.test_rows,
         "accuracy_interval_low": row.chance and row.chance.low,
         "accuracy_interval_high": row.chance and row.chance.high,
         "max_parameter_difference": row.difference and row.difference.largest,
@@ -115,7 +100,7 @@ def _record(row: ReportRow) -> dict[str, Any]:
         "parameters": " ".join(dict.fromkeys(run.result.parameters for run in row.runs)),
         "started": " ".join(run.config.started for run in row.runs),
         "folders": " ".join(printable(str(run.folder)) for run in row.runs),
-    }
+    }  # fmt: skip
 
 
 def html_page(report: RunsReport) -> str:

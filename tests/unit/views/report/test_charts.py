@@ -52,24 +52,14 @@ def test_scores_have_the_interval_of_chance_and_whiskers(tmp_path):
     assert "95 % interval of chance" in chart.title
 
 
-def test_ranks_of_the_run_with_a_straggler_come_first(tmp_path):
-    make_run(tmp_path / "even", ranks=2, strategy="ring", metrics=learning(ranks=2))
-    make_run(tmp_path / "one slow", ranks=4, strategy="ring", metrics=learning(ranks=4, slow=2))
-    make_run(tmp_path / "unknown", ranks=2, strategy="ddp", metrics=learning(ranks=2, communicate=False))
-    make_run(tmp_path / "alone", metrics=learning())
-    made = lanes(tmp_path, "Shares of the time of each rank").lanes
-    assert [lane.label for lane in made if not lane.bars] == ["one slow", "unknown", "even"]
-    assert [lane.label for lane in made if lane.bars] == [f"rank {n}" for n in (0, 1, 2, 3, 0, 1, 0, 1)]
-    computing = [lane.bars[0].width for lane in made[1:5]]
-    assert computing == pytest.approx([1 / 2.15, 1 / 2.15, 2 / 2.15, 1 / 2.15])
-    assert made[3].bars[1].width == min(lane.bars[1].width for lane in made[1:5])
-    assert made[6].text == "96 / ? / 4"
-
-
-def test_of_many_ranks_the_extremes_are_drawn(tmp_path):
-    for number in range(9):
-        make_run(tmp_path / str(number), ranks=64, seed=number, strategy="ring", metrics=learning(ranks=64, slow=50))
-    made = lanes(tmp_path, "Shares of the time of each rank").lanes
-    assert charts.MAX_LANES - 9 < len(made) <= charts.MAX_LANES
-    assert [lane.label for lane in made].count("rank 50") == 4
-    assert made[0].label == "0, without 56 ranks between these"
+def test_shares_of_a_step_say_what_is_not_known(tmp_path):
+    make_run(tmp_path / "known", strategy="ring", ranks=2, metrics=learning(ranks=2, slow=1))
+    make_run(tmp_path / "unknown", strategy="ddp", ranks=2, metrics=learning(ranks=2, communicate=False))
+    unknown, known = lanes(tmp_path, "Shares of a step").lanes
+    assert unknown.text == "96 / ? / 4"
+    assert [(bar.kind, bar.width) for bar in known.bars] == [
+        ("compute", pytest.approx(3 / 4.3)),
+        ("communicate", pytest.approx(1.2 / 4.3)),
+        ("data", pytest.approx(0.1 / 4.3)),
+    ]
+    assert known.bars[2].start == pytest.approx(4.2 / 4.3)
