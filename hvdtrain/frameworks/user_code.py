@@ -6,7 +6,6 @@ The errors, and the checks that need no tensors, are the same for all frameworks
 from __future__ import annotations
 
 import abc
-import functools
 from bdb import BdbQuit
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -316,7 +315,7 @@ class UserLearner(Engine):
         for name, values in metrics.items():
             self._check_by_row(f"evaluate(), {name}", values, rows)
         sums = {str(name): self._total(values) for name, values in metrics.items()}
-        return Evaluated(self._total(losses), sums, losses=functools.partial(self._array, losses))
+        return Evaluated(self._total(losses), sums, losses=lambda: self._array(losses))
 
     def _check_by_row(self, what: str, values: Any, rows: int) -> None:
         """Raise UserError unless these are a tensor with a value for each row."""

@@ -103,12 +103,11 @@ def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
 def evaluate(network: ShapedNetwork, logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
     """The evaluation of a network's outputs on any device."""
     losses = row_losses(mx.nd, network, logits, load_labels(labels, logits.context))
-    loss = float(losses.sum().asscalar())
     if network.is_regression:
-        return Evaluated(loss, {}, logits.astype("float32").asnumpy()[:, 0], losses.asnumpy)
+        return Evaluated(float(losses.sum().asscalar()), {}, logits.astype("float32").asnumpy()[:, 0], losses.asnumpy)
     predicted = logits.argmax(axis=1).asnumpy().astype(np.int64)
     right = float(np.count_nonzero(labels == predicted))
-    return Evaluated(loss, {"accuracy": right}, predicted, losses.asnumpy)
+    return Evaluated(float(losses.sum().asscalar()), {"accuracy": right}, predicted, losses.asnumpy)
 
 
 class MXNetNetworkObjective(MXNetObjective):
