@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from io import BufferedReader
 from typing import Any, NamedTuple
 
 from hvdtrain.system.processes import end_with_parent, signal_name
@@ -20,6 +20,8 @@ GRACE_S = 4.0
 """How long a launcher gets to end its ranks."""
 NO_PROGRAM = 127
 """Exit status of a program that could not be started, as in a shell."""
+OUTPUT_BYTES = 64 << 20
+"""How much a program may print: Horovod and NCCL may log a lot."""
 ERROR_WORDS = ("error", "failed", "not enough", "root")
 STARTED = "HVDTRAIN_DOCTOR"
 """Environment variable of all that the doctor has started."""
@@ -88,7 +90,7 @@ def probe_command(part: str, *arguments: str, limit_s: float) -> list[str]:
 def run(command: list[str], limit_s: float, environment: dict[str, str]) -> Completed:
     """Run a program to its end, or end it after `limit_s`; raises nothing."""
     # Files in memory, not pipes: a grandchild that survives would hold a pipe open, and /tmp may be full.
-    with os.fdopen(os.memfd_create("output"), "rb") as out, os.fdopen(os.memfd_create("errors"), "rb") as err:
+    with os.fdopen(output_file(), "rb") as out, os.fdopen(output_file(), "rb") as err:
         try:
             process = subprocess.Popen(
                 command,
@@ -108,12 +110,20 @@ def run(command: list[str], limit_s: float, environment: dict[str, str]) -> Comp
         except subprocess.TimeoutExpired:
             end(process)
         seconds = time.monotonic() - began
-        return Completed(status, _content(out), _content(err), limit_s, seconds)
+        return Completed(status, content(out.fileno()), content(err.fileno()), limit_s, seconds)
 
 
-def _content(file: BufferedReader) -> str:
-    file.seek(0)
-    return file.read().decode(errors="replace")
+def output_file() -> int:
+    """A file in memory for a program's output: to write more than OUTPUT_BYTES to it is an error for the program."""
+    file = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, OUTPUT_BYTES)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    return file
+
+
+def content(file: int) -> str:
+    """What a program has written to its `output_file` so far; both have one position in it."""
+    return os.pread(file, os.lseek(file, 0, os.SEEK_CUR), 0).decode(errors="replace")
 
 
 def end(process: subprocess.Popen[Any]) -> None:

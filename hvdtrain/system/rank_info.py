@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,12 +94,26 @@ def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
                 f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} must be integers with 0 <= rank < size",
                 f"unset them, or start with {launcher}",
             )
+        if launcher == "srun" and info.size > 1 and _in_shell(environment):
+            raise UserError(
+                f"srun --pty started this shell as one of {size} tasks, none of which is this program",
+                f"start it by srun itself, or here by: python -m hvdtrain launch local -n {size} -- ...",
+            )
         return info
     if environment.get(TF_CONFIG):
         tasks = cluster(environment)
         # TF_CONFIG has no local rank: each worker of a host is given its own visible GPUs.
         return RankInfo(TF_CONFIG, tasks.rank, len(tasks.addresses), 0)
     return RankInfo("none", 0, 1, 0)
+
+
+def _in_shell(environment: Mapping[str, str]) -> bool:
+    """Whether this program runs in a shell that reads a terminal of srun --pty."""
+    with suppress(OSError, KeyError, ValueError):
+        task = int(environment["SLURM_TASK_PID"])
+        _, *words, _ = Path(f"/proc/{task}/cmdline").read_bytes().split(b"\0")
+        return "SLURM_PTY_PORT" in environment and task != os.getpid() and all(word[:1] == b"-" for word in words)
+    return False
 
 
 def local_size(environment: Mapping[str, str] = os.environ) -> int:
@@ -172,6 +186,7 @@ def host_name(environment: Mapping[str, str] = os.environ) -> str:
 
 TRAINING_TASKS = ("chief", "worker")
 """Tasks that train, in the order of their ranks: TensorFlow's strategies also count the chief first."""
+MAX_TASKS = 1 << 16
 TASKS_REMEDY = (
     'write {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, or unset it: the tasks '
     "of hvdtrain are chief and worker only, as it evaluates after each epoch, and has no servers"
@@ -193,14 +208,23 @@ def cluster(environment: Mapping[str, str] = os.environ) -> TrainingTasks:
     """
     try:
         config = json.loads(environment[TF_CONFIG])
-        tasks, kind, index = config["cluster"], config["task"]["type"], int(config["task"]["index"])
-        if kind not in TRAINING_TASKS or tasks.get("ps"):
-            raise ValueError("only the tasks chief and worker train")
-        chiefs, workers = ([_address(task) for task in tasks.get(name, [])] for name in TRAINING_TASKS)
-        if len(chiefs) > 1 or not 0 <= index < len(chiefs if kind == "chief" else workers):
-            raise ValueError(f"more than one chief, or task.index is not the index of a {kind}")
-        return TrainingTasks((*chiefs, *workers), index + len(chiefs) * (kind == "worker"))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        tasks, kind, index = config["cluster"], config["task"]["type"], config["task"]["index"]
+        if not isinstance(tasks, dict) or not all(isinstance(tasks.get(name, []), list) for name in TRAINING_TASKS):
+            raise ValueError("cluster does not list tasks")
+        if kind not in TRAINING_TASKS and isinstance(kind, str) and kind:
+            raise ValueError(f"this process is the task {kind!r}, which does not train")
+        if tasks.get("ps"):
+            raise ValueError("it names parameter servers, which no strategy uses")
+        listed = {name: [_address(worker) for worker in tasks.get(name, [])] for name in TRAINING_TASKS}
+        if len(listed["chief"]) > 1 or sum(map(len, listed.values())) > MAX_TASKS:
+            raise ValueError(f"more than one chief, or more than {MAX_TASKS} tasks")
+        position = int(index) if re.fullmatch(r"[0-9]{1,9}", str(index)) else -1
+        if not 0 <= position < len(listed[kind]):
+            raise ValueError(f"task.index is not the index of a {kind}")
+        return TrainingTasks(
+            (*listed["chief"], *listed["worker"]), position + len(listed["chief"]) * (kind == "worker")
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = f"TF_CONFIG is not what MultiWorkerMirroredStrategy expects ({error})"
         raise UserError(reason, TASKS_REMEDY) from None
 
@@ -212,36 +236,56 @@ def _address(task: Any) -> tuple[str, int]:
     return host, int(port)
 
 
+MAX_HOSTS = 1 << 16
+MAX_NAME = 253
+"""Characters of a host name in DNS (RFC 1035)."""
 SLURM_REMEDY = "start with srun or sbatch, and leave SLURM_* variables unchanged"
-RANGES = re.compile(r"\[([0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)\]")
-"""Of a node list, such as [01-02,07]."""
 
 
 def slurm_hosts(nodes: str) -> list[str]:
     """The hosts of Slurm's node list: node01, node02, node07 and other for `node[01-02,07],other`.
 
-    Raises UserError if the list is not as Slurm writes it.
+    Raises UserError if the list is not as Slurm writes it, or is one of too many hosts.
     """
-    names = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
-    hosts = [host for name in names for host in _expanded(name)]
-    if ",".join(names) != nodes or not hosts or not all(map(HOST_NAME.fullmatch, hosts)):
-        raise UserError(f"the node list {nodes!r:.80} is not as Slurm writes it, such as node[01-04,07]", SLURM_REMEDY)
+    names = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
+    try:
+        if ",".join(names) != nodes or not names or "[]" in nodes:
+            raise ValueError("is not as Slurm writes it, such as node[01-04,07]")
+        hosts = _limited(host for name in names for host in _expanded(name))
+        if not all(map(HOST_NAME.fullmatch, hosts)):
+            raise ValueError("holds what is not the name of a host")
+    except ValueError as problem:
+        raise UserError(f"the node list {nodes!r:.80} {problem}", SLURM_REMEDY) from None
     return hosts
+
+
+def _limited(names: Iterable[str]) -> list[str]:
+    """All names. Raises ValueError if there are too many: a short list may expand to more than fit into memory."""
+    limited = list(itertools.islice(names, MAX_HOSTS + 1))
+    if len(limited) > MAX_HOSTS:
+        raise ValueError(f"names more than {MAX_HOSTS} hosts")
+    return limited
 
 
 def _expanded(name: str) -> list[str]:
     """The hosts of one name that may hold ranges."""
-    parts = RANGES.split(name)  # every other one is the inside of brackets
-    choices = [_numbers(part) if place % 2 else [part] for place, part in enumerate(parts)]
-    return ["".join(chosen) for chosen in itertools.product(*choices)]
+    hosts = [""]
+    for plain, ranges in re.findall(r"([^\[]*)(?:\[([^\]]*)\])?", name):
+        if len(hosts[0]) + len(plain) > MAX_NAME:  # checked before the names are multiplied
+            raise ValueError("holds a name that is too long for a host")
+        parts = ranges.split(",") if ranges else []
+        choices = _limited(number for part in parts for number in _numbers(part)) or [""]
+        hosts = _limited(f"{host}{plain}{choice}" for host in hosts for choice in choices)
+    return hosts
 
 
-def _numbers(ranges: str) -> list[str]:
-    """01, 02 and 07 for 01-02,07."""
-    numbers = []
-    for first, _, last in (part.partition("-") for part in ranges.split(",")):
-        numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1)]
-    return numbers
+def _numbers(part: str) -> list[str]:
+    """`07`, or `01` to `04` for 01-04, with as many digits."""
+    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if not match or not first <= last < first + MAX_HOSTS:
+        raise ValueError(f"is not as Slurm writes it: {part!r} is no range such as 01-04")
+    return [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
 
 
 def slurm_tasks_per_node(text: str) -> list[int]:
@@ -249,7 +293,7 @@ def slurm_tasks_per_node(text: str) -> list[int]:
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,5})\))?", part)
-        if not match:
+        counts += [int(match[1])] * int(match[2] or 1) if match else []
+        if not match or len(counts) > MAX_HOSTS:
             raise UserError(f"tasks per node {text!r:.80} are not as Slurm writes them, such as 2(x3),1", SLURM_REMEDY)
-        counts += [int(match[1])] * int(match[2] or 1)
     return counts

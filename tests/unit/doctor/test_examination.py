@@ -78,6 +78,12 @@ def test_probe_ends_itself_at_its_time_limit():
     assert subprocesses.run(["/no/such/program"], 1, {}).status == 127
 
 
+def test_a_program_that_prints_without_end_fails():
+    completed = subprocesses.run(["yes"], 60, dict(os.environ))
+    assert completed.status == 1 and len(completed.out) == subprocesses.OUTPUT_BYTES
+    assert subprocesses.run(["echo", "a"], 60, dict(os.environ)).out == "a\n"
+
+
 HANGS_S = 300
 
 

@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from support.jobs import wait_for
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info, resources
@@ -28,6 +30,36 @@ from hvdtrain.system.resources import Core
 )
 def test_rank_from_a_launcher_s_variables(variables, expected):
     assert tuple(rank_info.detect(variables)) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "in_shell"),
+    [
+        (["-i"], {"SLURM_PTY_PORT": "1"}, True),
+        ([], {"SLURM_PTY_PORT": "1"}, True),
+        (["-c", "sleep 60; :"], {"SLURM_PTY_PORT": "1"}, False),  # it starts the program, on each rank
+        ([], {}, False),
+        ([], {"SLURM_PTY_PORT": "1", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ([], {"SLURM_PTY_PORT": "1", "HVDTRAIN_RANK": "1", "HVDTRAIN_SIZE": "2"}, False),  # of a job in that shell
+        (None, {"SLURM_PTY_PORT": "1"}, False),  # srun --pty -n 2 python ...
+    ],
+)
+def test_a_program_in_a_shell_of_srun_is_no_rank(words, variables, in_shell):
+    shell = subprocess.Popen(["sh", *(words or [])], stdin=subprocess.PIPE)
+    task = str(os.getpid() if words is None else shell.pid)
+    wait_for(Path(f"/proc/{shell.pid}/cmdline").read_bytes, 10)
+    given = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_TASK_PID": task, **variables}
+    try:
+        if in_shell:
+            with pytest.raises(
+                UserError, match="srun --pty started this shell as one of 2 tasks, none of which is this"
+            ):
+                rank_info.detect(given)
+        else:
+            assert rank_info.detect(given).size == int(given["SLURM_STEP_NUM_TASKS"])
+    finally:
+        shell.kill()
+        shell.communicate()
 
 
 def test_rendezvous_address_of_rank_0():
@@ -55,13 +87,15 @@ def test_ranks_of_tf_config_are_those_of_tensorflow():
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        (tf_config("evaluator", worker=["a:1"]), "only the tasks chief and worker train"),
-        (tf_config("worker", worker=["a:1"], ps=["b:1"]), "only the tasks chief and worker train"),
+        (tf_config("evaluator", worker=["a:1"]), "task 'evaluator', which does not train"),
+        (tf_config("ps", worker=["a:1"], ps=["b:1"]), "task 'ps', which does not train"),
+        (tf_config("worker", worker=["a:1"], ps=["b:1"]), "names parameter servers"),
         (tf_config("chief", worker=["a:1"]), "task.index is not the index of a chief"),
         (tf_config("chief", chief=["a:1", "b:1"]), "more than one chief"),
         (tf_config("worker", 2, worker=["a:1", "b:1"]), "task.index is not the index of a worker"),
         (tf_config("worker", worker=["a"]), "a task is not host:port"),
         (tf_config("worker", worker=[1]), "a task is not host:port"),
+        (tf_config("worker", worker={"a:1": 0}), "cluster does not list tasks"),
         ({"TF_CONFIG": "{}"}, "TF_CONFIG.*expects"),
         ({"TF_CONFIG": "[]"}, "TF_CONFIG.*expects"),
         ({"HOROVOD_RANK": "x", "HOROVOD_SIZE": "2"}, "HOROVOD_RANK"),
@@ -96,14 +130,16 @@ def test_hosts_of_a_node_list(nodes, hosts):
 
 
 @pytest.mark.parametrize(
-    "nodes",
+    ("nodes", "message"),
     [
-        *("", ",", "a,", "a[", "a[]", "a[1-]", "a[3-1]", "a[x]", "a]b"),
-        *("-oProxyCommand=x", "a,-b", "a b", "n[1-2]/x"),  # ssh would read them as options
+        *((nodes, "as Slurm writes it") for nodes in ("", ",", "a,", "a[", "a[]", "a[1-]", "a[3-1]", "a[x]", "a]b")),
+        ("a[1-999999999]", "as Slurm writes it"),
+        # These would reach ssh, which would read them as options.
+        *((nodes, "not the name of a host") for nodes in ("-oProxyCommand=x", "a,-b", "a b", "n[1-2]/x")),
     ],
 )
-def test_invalid_node_list(nodes):
-    with pytest.raises(UserError, match="as Slurm writes it"):
+def test_invalid_node_list(nodes, message):
+    with pytest.raises(UserError, match=message):
         rank_info.slurm_hosts(nodes)
 
 
