@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from hvdtrain.config.option import facts
+from hvdtrain.config.options import AUTO_RESUME, Config
 from hvdtrain.system.checkpoint_folder import SavedArithmetic
 from hvdtrain.system.files import Damaged, read_record
 from hvdtrain.system.text import printable
@@ -20,6 +23,9 @@ MAX_COUNT = 1 << 53
 Count = Annotated[int, msgspec.Meta(ge=0, lt=MAX_COUNT)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Content = TypeVar("Content")
+CONFIG = re.compile(r"config(-\d{1,6})?\.json")
+SAME_STEPS = {"max_steps", *(name for name, about in facts(Config).items() if about.only_distributes)} - {"framework"}
+"""Options that may differ in a run that trains the same steps."""
 
 
 class FileRecord(msgspec.Struct):
@@ -177,3 +183,20 @@ def texts(values: Mapping[str, object] | None) -> dict[str, str]:
     """All values that are text or numbers, as text."""
     known = (values or {}).items()
     return {printable(name): as_text(value) for name, value in known if isinstance(value, str | int | float)}
+
+
+def sessions(folder: Path) -> list[RunConfig]:
+    """The config.json of each session of a run, in their order; without those that are damaged."""
+    records = [read(path, RunConfig) for path in folder.glob("config*.json") if CONFIG.fullmatch(path.name)]
+    return sorted((one for one in records if one.options and one.began), key=lambda record: record.began)
+
+
+def deciding_options(record: RunConfig) -> dict[str, Any]:
+    """The options that decide the bits, as JSON values."""
+    return {name: value for name, value in record.options.items() if name not in SAME_STEPS}
+
+
+def resumed_from(known: list[RunConfig]) -> str:
+    """The run or checkpoint that the first session continued; empty if it began with initial weights."""
+    path = known[0].text("resume")
+    return "" if Path(path) == AUTO_RESUME else path

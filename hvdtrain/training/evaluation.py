@@ -22,10 +22,10 @@ from hvdtrain.runs.console import log
 from hvdtrain.runs.metrics import EVALUATION_NAMES
 from hvdtrain.system.phases import EVALUATION, EVALUATION_DATA, phases
 from hvdtrain.tasks.target import MAX_CONFUSED
-from hvdtrain.training.averages import averaged
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.ranks import total
 from hvdtrain.training.run import RunContext
+from hvdtrain.training.state import averaged
 
 BATCH = 256
 """Images of one evaluation step on one rank."""

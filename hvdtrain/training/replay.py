@@ -19,8 +19,7 @@ from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import console, metrics
 from hvdtrain.runs.console import log
 from hvdtrain.runs.history import HistoryReader
-from hvdtrain.runs.records import RunConfig, texts
-from hvdtrain.runs.sessions import deciding_options, resumed_from, sessions
+from hvdtrain.runs.records import RunConfig, deciding_options, resumed_from, sessions, texts
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import to_json

@@ -21,11 +21,10 @@ from hvdtrain.system.arithmetic import threads_by_variables
 from hvdtrain.system.checkpoint_folder import BEST, Entry
 from hvdtrain.system.phases import RESULT, phases
 from hvdtrain.system.text import printable
-from hvdtrain.training.averages import restoring
 from hvdtrain.training.evaluation import Evaluation
 from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.run import RunContext
-from hvdtrain.training.state import broadcast_checkpoint, must_write
+from hvdtrain.training.state import broadcast_checkpoint, must_write, restoring
 from hvdtrain.training.timing import wait_share
 
 MAX_NAMED = 5

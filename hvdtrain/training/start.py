@@ -23,11 +23,10 @@ from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 from hvdtrain.training import consistency
-from hvdtrain.training.averages import restoring
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.run import RunContext
-from hvdtrain.training.state import Start, resume
+from hvdtrain.training.state import Start, restoring, resume
 from hvdtrain.training.survival import Standing, agree, join_others, together
 from hvdtrain.training.trial import try_out
 from hvdtrain.training.watchdog import MIN_LIMIT_S

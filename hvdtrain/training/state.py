@@ -1,6 +1,7 @@
 """The state of a run: where it starts, or resumes.
 
-Also what a run may change when it resumes, and the position as it counts from then on.
+Also what a run may change when it resumes, the position as it counts from then on, and a learner that has another state
+for a while: the moving average of its weights (`--ema`), or what a trial leaves.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
-from hvdtrain.interfaces.learner import AVERAGE, IS_DELTA, MEAN, RANK_ERROR, Checkpoint, Learner, Position
+from hvdtrain.interfaces.learner import (
+    AVERAGE,
+    IS_DELTA,
+    MEAN,
+    RANK_ERROR,
+    Checkpoint,
+    Learner,
+    OptimizerState,
+    Position,
+)
 from hvdtrain.interfaces.reading import Dataset
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights
@@ -267,6 +277,43 @@ def _for_ranks(saved: Checkpoint, learner: Learner) -> Checkpoint:
         mean = np.mean(errors, axis=0, dtype=np.float64).astype(np.float32)
         optimizer = optimizer._replace(arrays=optimizer.arrays | {RANK_ERROR: mean})
     return dataclasses.replace(saved, optimizer=optimizer, other_ranks=others if ranks == size else ())
+
+
+@contextlib.contextmanager
+def restoring(learner: Learner, with_optimizer: bool = False) -> Iterator[Weights]:
+    """After a `with` block, let the learner have its weights and their averages again, and its optimizer's state.
+
+    The block gets the weights.
+    """
+    weights, averages = _copied(learner.weights()), learner.averages()
+    state = learner.optimizer_state() if with_optimizer else OptimizerState({})
+    state = state._replace(arrays=_copied(state.arrays))
+    try:
+        yield weights
+    finally:
+        learner.load(weights)
+        learner.load_averages(averages)
+        if with_optimizer:
+            learner.load_optimizer_state(state)
+
+
+@contextlib.contextmanager
+def averaged(learner: Learner) -> Iterator[None]:
+    """Let the learner have the averages of its weights, if there are some, in a `with` block; then the weights again.
+
+    Running statistics stay those of training.
+    """
+    averages = learner.averages()
+    if not averages:
+        yield
+        return
+    with restoring(learner) as weights:
+        learner.load(weights | averages)
+        yield
+
+
+def _copied(arrays: Weights) -> Weights:
+    return {name: array.copy() for name, array in arrays.items()}
 
 
 @contextlib.contextmanager

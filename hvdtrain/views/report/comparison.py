@@ -16,9 +16,8 @@ from hvdtrain.config.sources import FACTS
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
-from hvdtrain.runs.records import texts
+from hvdtrain.runs.records import SAME_STEPS, deciding_options, resumed_from, sessions, texts
 from hvdtrain.runs.run import LAYERS, RecordedRun
-from hvdtrain.runs.sessions import SAME_STEPS, deciding_options, resumed_from, sessions
 from hvdtrain.system.text import to_json
 from hvdtrain.views.report.rows import ReportRow, Scaling, WeightDifference, named_layers
 

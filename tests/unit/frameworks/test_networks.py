@@ -18,7 +18,7 @@ from hvdtrain.networks.description import STATISTICS, Network
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Flatten
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.tasks.target import NetworkTarget
-from hvdtrain.training.averages import averaged
+from hvdtrain.training.state import averaged
 
 SIZES = {"lenet": 129_068, "cifar_lenet": 62_006, "mlp": 203_530, "resnet20": 272_186}
 """Numbers of parameters."""

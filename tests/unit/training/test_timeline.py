@@ -9,8 +9,9 @@ from support.rank_threads import on_all_ranks
 from support.timeline_steps import LENGTHS, step
 from support.traces import Trace
 
-from hvdtrain.runs import timeline
-from hvdtrain.runs.timeline import (
+from hvdtrain.system.phases import BACKWARD, FIT, GRADIENTS
+from hvdtrain.training import tracing
+from hvdtrain.training.tracing import (
     ClockLine,
     ClockReading,
     Offset,
@@ -21,7 +22,6 @@ from hvdtrain.runs.timeline import (
     summary,
     trace,
 )
-from hvdtrain.system.phases import BACKWARD, FIT, GRADIENTS
 
 
 def job(*by_rank, steps=10):
@@ -108,8 +108,8 @@ def rounds(clock_of, delays, skews):
 def test_offset_is_within_its_error(seed, difference):
     """Whatever the delays are, also when those of one direction are always longer."""
     own = random.Random(seed)
-    delays = [(own.randint(1, 200_000), own.randint(100_000, 500_000)) for _ in range(timeline.ROUNDS)]
-    skews = [(own.randint(0, 1_000_000), own.randint(0, 1_000_000)) for _ in range(timeline.ROUNDS)]
+    delays = [(own.randint(1, 200_000), own.randint(100_000, 500_000)) for _ in range(tracing.ROUNDS)]
+    skews = [(own.randint(0, 1_000_000), own.randint(0, 1_000_000)) for _ in range(tracing.ROUNDS)]
     first, second = rounds(lambda rank, time: time + rank * difference, delays, skews)
     found = offset(first, second)
     assert abs(found.ns - difference) <= found.error_ns
@@ -129,9 +129,9 @@ def test_drift_between_two_readings_is_corrected():
 def test_ranks_find_the_difference_of_their_clocks(monkeypatch):
     """As on two hosts: rank 1's clock is 5 s ahead."""
     differences = threading.local()
-    real = timeline.now
-    monkeypatch.setattr(timeline, "now", lambda: real() + differences.ns)
-    monkeypatch.setattr(timeline, "_clock", lambda: str(differences.ns))
+    real = tracing.now
+    monkeypatch.setattr(tracing, "now", lambda: real() + differences.ns)
+    monkeypatch.setattr(tracing, "_clock", lambda: str(differences.ns))
 
     def read(group):
         differences.ns = group.rank * 5_000_000_000
