@@ -43,7 +43,7 @@ from hvdtrain.system import processes
 from hvdtrain.system.processes import adopt_orphans
 
 STOP_S, START_S, MISSING_S = 5.0, 6.0, 1.0
-BOUND_S = 40.0
+BOUND_S = 60.0
 """No job takes longer: several hangs that are noticed one after the other, and a request to stop."""
 SUSPENDED_S = 15.0
 """So long a job is suspended of which all ranks are stopped."""
