@@ -29,7 +29,6 @@ from hvdtrain.training.batches import Batches
 from hvdtrain.training.run import RunContext
 
 FILE = "STOP"
-WRITING_RESULT = "all steps are done, and the result is being written"
 
 
 class RankStep(NamedTuple):
@@ -196,8 +195,6 @@ class IntervalCollector:
         """If a rank was asked to stop: save, and raise Stopped on all ranks."""
         if self._stopping_rank is not None:
             self._stop.stop(self._stopping_rank, at.step, save)
-        if self._run.is_over(at):
-            self._stop.finishing()
 
 
 def _held(name: str, value: Any) -> Any:
@@ -267,7 +264,6 @@ class StopRequest:
         self._file, self._group = folder / FILE, group
         self._received: dict[int, float] = {}
         """When each signal arrived first, in the order of arrival; monotonic, in s."""
-        self._next = "stopping after this step"
         self._handlers: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> StopRequest:
@@ -292,11 +288,8 @@ class StopRequest:
                 os._exit(INTERRUPTED)
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif now == first and self._group.rank == 0:
-            if number == signal.SIGINT:
-                self._say(f"{self._next}; press Ctrl-C again to end at once")
-            elif self._next == WRITING_RESULT:
-                self._say(WRITING_RESULT)
+        elif now == first and self._group.rank == 0 and number == signal.SIGINT:
+            self._say("stopping with a checkpoint or the result; press Ctrl-C again to end at once")
 
     def _say(self, text: str) -> None:
         """Print a line; `print` may not be used in a signal handler, which may interrupt another `print`."""
@@ -309,16 +302,11 @@ class StopRequest:
             return signal.Signals(number).name
         return f"{self._file}" if os.path.exists(self._file) else ""
 
-    def finishing(self) -> None:
-        """The last step is done: a request to stop no longer has an effect, as the result is written next."""
-        self._next = WRITING_RESULT
-
     def stop(self, rank: int, step: int, save: Callable[[], None]) -> NoReturn:
         """Save the state after this step, and raise Stopped, on all ranks. rank: who was asked to, by position.
 
         Until the process ends, signals that ask for the same are ignored.
         """
-        self._next = "the checkpoint is being written"
         for number in set(self._handlers) - {signal.SIGINT}:
             signal.signal(number, signal.SIG_IGN)
             del self._handlers[number]

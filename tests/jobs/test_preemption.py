@@ -25,8 +25,7 @@ def test_signals_before_the_first_step_and_after_the_last_one(tmp_path):
     assert (status, output.count("\n")) == (-signal.SIGINT, 1), output
     assert output.startswith("starting rank 0 of 1: importing ")
     program = ["python", str(PROGRAMS), "terminated_at_the_end", NUMPY]
-    output = succeed([*program, *SINGLE, "--max-steps", "2", "--name", "late"], tmp_path)
-    assert "all steps are done, and the result is being written\n" in output
+    succeed([*program, *SINGLE, "--max-steps", "2", "--name", "late"], tmp_path)
     assert (tmp_path / "runs" / "late" / "result.json").exists()
 
 

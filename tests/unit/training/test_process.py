@@ -192,7 +192,7 @@ def test_signal_that_the_parent_ignores_asks_for_nothing(stopping, tmp_path, num
 def test_second_ctrl_c_ends_at_once(stopping):
     send(stopping, signal.SIGINT, apart_s=0)
     first = stopping.stderr.readline()
-    assert first == "hvdtrain: rank 0: stopping after this step; press Ctrl-C again to end at once\n"
+    assert first == "hvdtrain: rank 0: stopping with a checkpoint or the result; press Ctrl-C again to end at once\n"
     time.sleep(0.6)
     assert stopping.poll() is None
     send(stopping, signal.SIGINT, apart_s=0)
