@@ -11,7 +11,6 @@ import re
 import socket
 import stat
 from pathlib import Path
-from typing import NamedTuple
 
 from flask import Flask, Request, Response, abort, request
 
@@ -96,43 +95,35 @@ def read_token(path: Path) -> str:
     return content
 
 
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """From `HOST:PORT` or `[IPv6 ADDRESS]:PORT`. Raises UserError if it is neither."""
-        match = FORM.fullmatch(text)
-        if not match or int(match[3]) > 65535 or not (match[1] or match[2]):
-            raise UserError(f"--serve {printable(text)}: no address to serve the page at", REMEDY)
-        return cls(match[1] or match[2], int(match[3]))
-
-    def listen(self) -> socket.socket:
-        """A socket that is bound to it. Raises UserError if the port is taken, or the host is none of this machine."""
-        reason, remedy = "no host of that name", REMEDY
-        try:
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            return socket.create_server(found[0][4], family=found[0][0])
-        except (OSError, UnicodeError) as error:
-            if isinstance(error, OSError) and not isinstance(error, socket.gaierror):
-                reason = os.strerror(error.errno or 0)
-                remedy = "choose another port, or 0 for a free one; an address must be one of this machine's"
-        raise UserError(f"--serve {printable(str(self))}: {reason}", remedy)
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+def listen(text: str) -> socket.socket:
+    """A socket at `HOST:PORT` or `[IPv6 ADDRESS]:PORT`. Raises UserError if it is neither, or cannot be used."""
+    match = FORM.fullmatch(text)
+    if not match or int(match[3]) > 65535 or not (match[1] or match[2]):
+        raise UserError(f"--serve {printable(text)}: no address to serve the page at", REMEDY)
+    try:
+        found = socket.getaddrinfo(match[1] or match[2], match[3], type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return socket.create_server(found[0][4], family=found[0][0])
+    except (OSError, UnicodeError) as error:
+        reason = str(error.strerror).partition(" (")[0] if isinstance(error, OSError) else "no name of a host"
+        remedy = "give an address of this machine, and a port that is free, or 0"
+        raise UserError(f"--serve {printable(text)}: {reason}", remedy) from None
 
 
-def bound_address(bound: socket.socket) -> Address:
-    """The address by which a bound socket is reached: that of this machine's name for one that listens everywhere."""
+def url_of(bound: socket.socket) -> str:
+    """How a bound socket is reached: by this machine's name, if it listens everywhere."""
     host, port = bound.getsockname()[:2]
-    return Address(socket.gethostname() if ipaddress.ip_address(host.partition("%")[0]).is_unspecified else host, port)
+    if _address_of(bound).is_unspecified:
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 def is_loopback(bound: socket.socket) -> bool:
     """Whether only this machine reaches a bound socket."""
-    return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+    return _address_of(bound).is_loopback
+
+
+def _address_of(bound: socket.socket) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0])
 
 
 def names_loopback(host: str) -> bool:

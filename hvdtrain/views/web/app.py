@@ -27,8 +27,8 @@ from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import format_ranks, to_json
 from hvdtrain.views import details
 from hvdtrain.views.details import LOGS, STACKS, RankFiles, joined_messages, last_messages
-from hvdtrain.views.web.access import TOKEN_BYTES, Access, Address, bound_address, is_loopback, read_token
-from hvdtrain.views.web.listing import CurveStore, ListedRun, Listing, leads_out
+from hvdtrain.views.web.access import TOKEN_BYTES, Access, is_loopback, listen, read_token, url_of
+from hvdtrain.views.web.listing import ListedRun, Listing, leads_out, read_curves
 
 THREADS = 6
 """A browser has at most six connections."""
@@ -58,14 +58,12 @@ def serve(paths: list[Path], address: str, token_file: Path | None, say: Callabl
     for path in paths:
         find_runs(path)
     token = read_token(token_file) if token_file else ""
-    bound = Address.parse(address).listen()
-    with bound:
+    with listen(address) as bound:
         if not token and not is_loopback(bound):
             token = secrets.token_urlsafe(TOKEN_BYTES)
-        url = bound_address(bound)
         logging.getLogger("waitress").setLevel(logging.ERROR)  # its warnings are of a queue, which does no harm
         server = create_server(
-            make_app(paths, Access(token, url.port)),
+            make_app(paths, Access(token, bound.getsockname()[1])),
             sockets=[bound],
             threads=THREADS,
             ident=None,
@@ -78,7 +76,7 @@ def serve(paths: list[Path], address: str, token_file: Path | None, say: Callabl
         gc.set_threshold(COLLECT_AFTER)
         before = signal.signal(signal.SIGTERM, _exit)
         try:
-            say(f"serving runs at http://{url}/" + (f"?token={token}" if token else ""))
+            say(f"serving runs at {url_of(bound)}" + (f"?token={token}" if token else ""))
             server.run()  # ends at KeyboardInterrupt and SystemExit
         except (KeyboardInterrupt, SystemExit):  # before it ran
             pass
@@ -129,13 +127,13 @@ def make_app(paths: list[Path], access: Access) -> Flask:
     app.url_map.merge_slashes = False
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 0
     access.protect(app)
-    listing, store = Listing(paths), CurveStore()
+    listing = Listing(paths)
     routes: dict[str, Callable[[], Response]] = {
         "/": lambda: app.send_static_file("index.html"),
         "/api/runs": lambda: _answer(listing.values()),
         "/api/run": lambda: _answer(_one_run(_asked(listing))),
         "/api/options": lambda: _answer(_options(_asked(listing))),
-        "/api/curves": lambda: _answer(store.curves(_asked(listing).folder)),
+        "/api/curves": lambda: _answer(read_curves(_asked(listing).folder)),
         "/api/log": lambda: _answer(_lines(_asked(listing), LOGS)),
         "/api/stacks": lambda: _answer(_lines(_asked(listing), STACKS)),
     }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -87,15 +87,11 @@ class Listing:
             }
 
     def run(self, name: str) -> ListedRun | None:
-        """The run of that name, read just now; also by the name of its folder, where only one has it. None for none."""
+        """The run of that name, read just now; None if there is none."""
         with self._lock:
             self._read()
-            run = self._runs.get(name) or self._only_run(name)
+            run = self._runs.get(name)
             return None if run is None or run.is_left_out else run
-
-    def _only_run(self, name: str) -> ListedRun | None:
-        runs = [run for full, run in self._runs.items() if full.rpartition("/")[2] == name]
-        return runs[0] if len(runs) == 1 else None
 
     def _read(self) -> None:
         began = time.monotonic()
@@ -157,31 +153,31 @@ MAX_CHANGES = 100
 """Changes of ranks that are shown: the newest."""
 
 
-class CurveStore:
-    """The records of the runs that were asked for last. All methods may be called by several threads."""
+LOCK = threading.Lock()
 
-    def __init__(self) -> None:
-        self._readers: OrderedDict[Path, HistoryReader] = OrderedDict()
-        self._lock = threading.Lock()
 
-    def curves(self, folder: Path) -> dict[str, Any]:
-        with self._lock:
-            reader = self._readers.pop(folder, None) or HistoryReader(folder / NAME)
-            if reader.read().error:  # what was read before is gone
-                reader = HistoryReader(folder / NAME)
-            self._readers[folder] = reader
-            if len(self._readers) > MAX_READERS:
-                self._readers.popitem(last=False)
-            metrics = {name: curve for name, curve in reader.evaluated().items() if name != "loss"}
-            named = {**{name: reader.curve(name) for name in CURVES}, **metrics}
-            thinned = {name: curve.thinned(MAX_POINTS) for name, curve in {**reader.logged(), **named}.items() if curve}
-            found = Changes.of(reader)
-        curves = {
-            name: {"epochs": shortened(curve.epochs), "steps": curve.steps, "values": shortened(curve.values)}
-            for name, curve in thinned.items()
-        }
-        last = [change._asdict() for change in found.changes[-MAX_CHANGES:]]
-        return {"curves": curves, "changes": {"summary": found.summary, "last": last}}
+@functools.lru_cache(MAX_READERS)
+def _reader(folder: Path) -> HistoryReader:
+    """The reader of a run's records, kept with what it has read."""
+    return HistoryReader(folder / NAME)
+
+
+def read_curves(folder: Path) -> dict[str, Any]:
+    """The curves and the changes of ranks of a run. It may be called by several threads."""
+    with LOCK:
+        reader = _reader(folder)
+        if reader.read().error:  # what was read before is gone
+            reader = HistoryReader(folder / NAME)
+        metrics = {name: curve for name, curve in reader.evaluated().items() if name != "loss"}
+        named = {**{name: reader.curve(name) for name in CURVES}, **metrics}
+        thinned = {name: curve.thinned(MAX_POINTS) for name, curve in {**reader.logged(), **named}.items() if curve}
+        found = Changes.of(reader)
+    curves = {
+        name: {"epochs": shortened(curve.epochs), "steps": curve.steps, "values": shortened(curve.values)}
+        for name, curve in thinned.items()
+    }
+    last = [change._asdict() for change in found.changes[-MAX_CHANGES:]]
+    return {"curves": curves, "changes": {"summary": found.summary, "last": last}}
 
 
 def shortened(values: Iterable[float]) -> list[float]:
