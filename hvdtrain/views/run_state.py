@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import time
@@ -52,9 +51,7 @@ class RunState(NamedTuple):
         return self.name in ("finished", "stopped", "pruned", "failed", "hung")
 
 
-def find_state(
-    run: RecordedRun, ranks: list[RankView], size: int, step_s: float = 0.0, changes: Changes | None = None
-) -> RunState:
+def find_state(run: RecordedRun, ranks: list[RankView], size: int, step_s: float, changes: Changes) -> RunState:
     """The state of a run, from its end record, its heartbeats and its lock.
 
     size: its number of ranks; step_s: seconds that a step takes; changes: of its ranks.
@@ -66,9 +63,9 @@ def find_state(
         status = "failed" if is_old and _lock_age(run.folder) > STARTING_S else end.status
         return RunState(status, shown(end.reason), end.rank)
     if living:
-        members = [*changes.members.hosts] if changes and changes.members else range(size)
+        members = [*changes.members.hosts] if changes.members else range(size)
         state = _state_of_living(ranks, members, max(WAITING_S, STEPS * step_s))
-        return _without_lost(state, changes, size) if changes and changes.lost else state
+        return _without_lost(state, changes, size)
     if not end and run.result != RunResult():
         return RunState("finished")  # its end could not be recorded
     if ranks:
@@ -79,18 +76,9 @@ def find_state(
         return RunState("failed", f"no heartbeat of any rank since {since}: they were killed, or their hosts are down")
     if _lock_age(run.folder) < STARTING_S:
         return RunState("starting")
-    if problem := _unreadable(run.folder):
-        return RunState("waiting", f"its folder cannot be read ({problem})")
+    if not all(os.access(run.folder / name, os.R_OK) for name in ("", *TRACES) if os.path.lexists(run.folder / name)):
+        return RunState("waiting", "its files cannot be read")
     return RunState("failed", "it ended before its first step")
-
-
-def _unreadable(folder: Path) -> str:
-    """Why the files of a run cannot be read; empty where they can."""
-    try:
-        hidden = [name for name in TRACES if name in os.listdir(folder) and not os.access(folder / name, os.R_OK)]
-    except OSError as error:
-        return str(error.strerror)
-    return f"{hidden[0]}: {os.strerror(errno.EACCES)}" if hidden else ""
 
 
 def _newest(ranks: list[RankView]) -> float:
@@ -247,28 +235,32 @@ def _steps(beat: Heartbeat) -> StepSeconds:
     return StepSeconds(beat.compute_s, beat.communicate_s, beat.data_s)
 
 
-def with_remarks(views: Sequence[RankView]) -> list[RankView]:
-    """The ranks that train together, with what is wrong with each."""
+def with_remarks(views: Sequence[RankView], changes: Changes, size: int) -> list[RankView]:
+    """The ranks with what is wrong with each: those that train together, and those that were lost or join next.
+
+    size: the number of ranks at the start; 0 if it is not known. Ranks beyond them are of an earlier, larger attempt.
+    """
+    members = (
+        changes.members.hosts if changes.members else {view.rank for view in views if view.rank < size or not size}
+    )
+    lost = changes.lost if changes.members else {}
+    others = [_other(view, lost.get(view.rank)) for view in views if view.rank not in members]
+    together = [view for view in views if view.rank in members]
+    remarks = _slow(together)
+    for number, view in enumerate(together):
+        silent = f"no heartbeat for {view.age_s:.0f} s" if view.is_silent else ""
+        together[number] = replace(view, remark=silent or remarks.get(number, ""))
+    return sorted([*together, *filter(None, others)], key=lambda view: view.rank)
+
+
+def _slow(views: Sequence[RankView]) -> dict[int, str]:
+    """The remark on each slow rank, by its place."""
     known = [view.shares.of(WINDOW_S) for view in views if view.shares]
     # With --shards, ranks may have different numbers of rows; and a rank that joined later has trained fewer so far.
     rates = [view.images_per_s or 0.0 for view in views]
     work = rates if all(rates) else [view.beat.rows or 0 for view in views]
     slow = slow_ranks([known], work=work) if len(known) == len(views) else []
-    remarks = {views[rank.rank].rank: rank.remark for rank in slow}
-    shown = []
-    for view in views:
-        silent = f"no heartbeat for {view.age_s:.0f} s" if view.is_silent else ""
-        shown.append(replace(view, remark=silent or remarks.get(view.rank, "")))
-    return shown
-
-
-def members_and_others(views: Sequence[RankView], changes: Changes) -> list[RankView]:
-    """Those that train together, with remarks; and those that were lost or join next, in the order of their numbers."""
-    members = changes.members
-    assert members
-    others = [_other(view, changes.lost.get(view.rank)) for view in views if view.rank not in members.hosts]
-    known = with_remarks([view for view in views if view.rank in members.hosts])
-    return sorted([*known, *filter(None, others)], key=lambda view: view.rank)
+    return {one.rank: one.remark for one in slow}
 
 
 def _other(view: RankView, lost: RankEvent | None) -> RankView | None:

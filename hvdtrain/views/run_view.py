@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,7 @@ from hvdtrain.runs.search import find_runs
 from hvdtrain.system.checkpoint_folder import RUNS, meant, run_of
 from hvdtrain.system.files import changed_at_ns
 from hvdtrain.system.text import finite_number, printable
-from hvdtrain.views.run_state import (
-    RankView,
-    RankWatch,
-    RunState,
-    find_state,
-    members_and_others,
-    read_beats,
-    with_remarks,
-)
+from hvdtrain.views.run_state import RankView, RankWatch, RunState, find_state, read_beats, with_remarks
 
 POLL_S = 0.5
 SECOND_LOOK_S = 0.7
@@ -155,11 +147,8 @@ class RunFollower:
         size, train = run.config.ranks, run.train
         beats = {} if run.end and run.end.status == "finished" else read_beats(self.folder)
         ranks = self._watch.look(beats) if beats else []
-        changes = self._changes(run, size) if _have_changed(ranks, size) else Changes()
-        if changes.members:
-            ranks = members_and_others(ranks, changes)
-        else:
-            ranks = with_remarks([view for view in ranks if view.rank < size or not size])  # not of a larger attempt
+        changes = self._changes(run) if ranks else Changes()
+        ranks = with_remarks(ranks, changes, size)
         per_rank = size if run.config.text("batch_scope") == "per-rank" else 1
         batch, speed = run.config.count("batch_size") * per_rank, train.images_per_s
         state = find_state(run, ranks, max(size, 1), batch / speed if speed else 0.0, changes)
@@ -170,18 +159,10 @@ class RunFollower:
         now = len(changes.members.hosts) if changes.members else size
         return RunView(run, state, tuple(ranks), step, size, batch, now if now != size else None)
 
-    def _changes(self, run: RecordedRun, size: int) -> Changes:
+    def _changes(self, run: RecordedRun) -> Changes:
         """What happened to the ranks of the job that trains now; nothing of an earlier one."""
         changes = Changes.of(self._happened.read())
         return Changes() if changes.members and changes.members.time < run.config.began else changes
-
-
-def _have_changed(ranks: Sequence[RankView], size: int) -> bool:
-    """Whether ranks that run may be others than those with which the job began."""
-    silent = [view for view in ranks if view.is_silent]
-    has_new = len({view.beat.step == 0 for view in ranks}) > 1
-    is_other = bool(silent) or has_new or [view.rank for view in ranks] != list(range(size))
-    return is_other and len(silent) < len(ranks)
 
 
 def read_runs(folders: Iterable[Path]) -> list[RunView]:

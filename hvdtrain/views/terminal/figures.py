@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hvdtrain.config.score import LOSS
-from hvdtrain.runs.metrics import MAX_NAME, metrics_of
+from hvdtrain.runs.metrics import MAX_NAME, TRAIN_LOSS, metrics_of
 from hvdtrain.runs.records import shown
 from hvdtrain.system.text import format_bytes
 from hvdtrain.views.run_view import RunView
@@ -23,16 +23,20 @@ def decimal(value: float | None) -> str:
     return "" if value is None else f"{value:{figure_form(value)}}"
 
 
-def tested(view: RunView) -> dict[str, str]:
-    """The figures of the newest evaluation by name, that of the score first."""
-    figures = {name: decimal(value) for name, value in [*view.metrics.items(), (view.loss_name, view.evaluated_loss)]}
-    first = view.loss_name if view.score and view.score.name == LOSS else ""
-    return {name: figures[name] for name in sorted(figures, key=lambda name: name != first) if figures[name]}
-
-
-def logged(view: RunView) -> dict[str, str]:
-    """The figures that a script has logged at the newest logging step, by name."""
-    return {shown(name, MAX_NAME): short(value) for name, value in metrics_of(view.run.train.logged, ()).items()}
+def newest(view: RunView) -> dict[str, str]:
+    """The newest figures of a run by name; of an evaluation, that of the score is the first."""
+    is_loss = bool(view.score and view.score.name == LOSS)
+    loss, metrics = {view.loss_name: view.evaluated_loss}, view.metrics
+    tested = {**loss, **metrics} if is_loss else {**metrics, **loss}
+    logged = metrics_of(view.run.train.logged, ())
+    figures = {
+        TRAIN_LOSS: decimal(view.loss),
+        **{name: decimal(value) for name, value in tested.items()},
+        "epoch": short(view.values["epoch"]),
+        "lr": short(view.values["lr"]),
+        **{f"logged {shown(name, MAX_NAME)}": short(value) for name, value in logged.items()},
+    }
+    return {name: text for name, text in figures.items() if text}
 
 
 def short(value: float | None) -> str:
@@ -62,9 +66,15 @@ def steps(view: RunView) -> str:
     return str(view.step) if view.last_step is None else f"{view.step}/{view.last_step}"
 
 
-def total_speed(view: RunView) -> float | None:
+def total_speed(view: RunView) -> str:
     """Rows per second of all ranks: now, where their heartbeats tell, else of the newest logging step."""
     now = [rank.images_per_s for rank in view.ranks if rank.is_member]
     measured = [value for value in now if value is not None]
     live = bool(now) and len(measured) == len(now) and view.state.name in ("training", "waiting")
-    return sum(measured) if live else view.images_per_s
+    text = speed(sum(measured) if live else view.images_per_s)
+    return f"{text} {view.run.unit}/s" if text else ""
+
+
+def left(view: RunView) -> str:
+    text = duration(view.left_s)
+    return f"{text} left" if text else ""

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from hvdtrain.errors import UserError
 from hvdtrain.runs.history import HistoryReader
-from hvdtrain.runs.metrics import NAME, TRAIN_LOSS
+from hvdtrain.runs.metrics import NAME
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 from hvdtrain.views.run_view import RunFollower, RunView
@@ -133,16 +133,6 @@ def _in_lines(views: Iterator[RunView], output: Output) -> RunView:
 
 def summary(view: RunView) -> str:
     """A run in one line: its state, how far it is, and what is wrong."""
-    epoch, left = figures.short(view.values["epoch"]), figures.duration(view.left_s)
-    speed = figures.speed(figures.total_speed(view))
-    parts = [
-        view.state.name,
-        f"step {figures.steps(view)}",
-        epoch and f"epoch {epoch}",
-        "" if view.loss is None else f"{TRAIN_LOSS} {figures.decimal(view.loss)}",
-        *(f"{name} {value}" for name, value in list(figures.tested(view).items())[:1]),
-        speed and f"{speed} {view.run.unit}/s",
-        left and f"{left} left",
-        view.state.reason,
-    ]  # fmt: skip
-    return "  ".join(part for part in parts if part)
+    newest = [f"{name} {text}" for name, text in figures.newest(view).items()]
+    progress = [f"step {figures.steps(view)}", *newest, figures.total_speed(view), figures.left(view)]
+    return "  ".join(filter(None, [view.state.name, *progress, view.state.reason]))

@@ -117,21 +117,15 @@ def _ranks_of(view: RunView) -> str:
 
 def progress_lines(view: RunView, width: int) -> list[Text]:
     """A bar of the steps, the time that is left, and the newest figures."""
-    left = figures.duration(view.left_s)
-    line = Text(f"step {figures.steps(view)}" + (f"  {left} left" if left else ""))
+    line = Text("  ".join(filter(None, [f"step {figures.steps(view)}", figures.left(view)])))
     if view.last_step:
         share = min(view.step / view.last_step, 1.0)
         line = Text(f"  {share:4.0%}  ").append_text(line)
         room = max(min(width - cell_len(line.plain) - 2, 60), 5)
         full = round(room * share)
         line = Text.assemble(("━" * full, "green"), ("─" * (room - full), "dim"), line)
-    known = {
-        TRAIN_LOSS: figures.decimal(view.loss), **figures.tested(view),
-        "epoch": figures.short(view.values["epoch"]), "lr": figures.short(view.values["lr"]),
-        **{f"logged {name}": value for name, value in figures.logged(view).items()},
-    }  # fmt: skip
-    speed = figures.speed(figures.total_speed(view))
-    texts = [f"{speed} {view.run.unit}/s"] * bool(speed) + [f"{name} {value}" for name, value in known.items() if value]
+    texts = [f"{name} {text}" for name, text in figures.newest(view).items()]
+    texts = [*filter(None, [figures.total_speed(view)]), *texts]
     return [Text("  ").append_text(line), *([Text(_joined(texts, width))] if texts else [])]
 
 
