@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -124,15 +125,13 @@ class References:
                 self._references.setdefault(_training(run), []).append(run)
 
     def difference(self, row: ReportRow) -> WeightDifference | None:
-        """The largest difference over the row's runs; None if no run of a single process is comparable."""
-        pairs = [(run, reference) for run in row.runs if (reference := self._reference(run))]
-        if not pairs:
-            return None
-        others = [(run, reference) for run, reference in pairs if run is not reference]
-        if not others:
-            return WeightDifference(None, pairs[0][1])
-        differences = [WeightDifference(self._largest(run, reference), reference) for run, reference in others]
-        return max(differences, key=lambda difference: difference.largest or 0.0)
+        """The largest difference over the row's runs; None if no other run of a single process is comparable."""
+        differences = []
+        for run in row.runs:
+            reference = self._reference(run)
+            if reference and reference is not run:
+                differences.append(WeightDifference(self._largest(run, reference), reference))
+        return max(differences, key=lambda difference: difference.largest, default=None)
 
     def _reference(self, run: RecordedRun) -> RecordedRun | None:
         """The run of a single process to compare with, preferably of the same framework."""
@@ -147,10 +146,9 @@ class References:
     def _last_checkpoint(self, run: RecordedRun) -> Checkpoint | None:
         """The checkpoint of a run's last step; None if it is missing, damaged or not finite."""
         if run.folder not in self._checkpoints:
-            try:
+            saved = None
+            with contextlib.suppress(UserError, OSError):
                 saved = checkpoints.newest(run.folder)[1]
-            except (UserError, OSError):
-                saved = None
             usable = saved and saved.position.step == run.result.steps and _is_finite(saved)
             self._checkpoints[run.folder] = saved if usable else None
         return self._checkpoints[run.folder]

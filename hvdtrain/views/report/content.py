@@ -205,8 +205,6 @@ def _difference(row: ReportRow) -> str:
     if row.difference is None:
         return NONE
     largest, reference = row.difference
-    if largest is None:
-        return "reference"
     framework = reference.options["framework"]
     return f"{largest:.2g}" + (f" (from {framework})" if framework != row.framework else "")
 

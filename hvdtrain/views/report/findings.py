@@ -1,6 +1,6 @@
 """What came out, in sentences: speed against one process, agreement with it, scores, and ranks that others wait for.
 
-A difference within the ranges of repetitions is never called one.
+A difference within the ranges of repetitions is said to be chance.
 """
 
 from __future__ import annotations
@@ -40,15 +40,12 @@ def _speed(group: RowGroup) -> str:
     name, times = f"{group.title}: {_name(best)}", f"{scaling.speedup:.{2 if scaling.speedup < 10 else 1}f}"
     speeds, base_speeds = best.images_per_s, scaling.base.images_per_s
     assert speeds and base_speeds
-    if speeds.number == 1 or base_speeds.number == 1:
-        return f"{name} is {times} times as fast as {base} {UNREPEATED}"
-    ratios = ValueRange(speeds.low / base_speeds.high, speeds.high / base_speeds.low)
-    spread = f"({ratios.text('.2f')} over {count_of(speeds.number, 'run')})"
-    if ratios.low <= 1 <= ratios.high:
-        return f"{name} cannot be told apart from {base}, with {times} times its speed {spread}"
-    if scaling.speedup < 1:
-        return f"{name}, the nearest to {base}, has {times} times its speed {spread}"
-    return f"{name} is {times} times as fast as {base} {spread}"
+    about = UNREPEATED
+    if speeds.number > 1 and base_speeds.number > 1:
+        ratios = ValueRange(speeds.low / base_speeds.high, speeds.high / base_speeds.low)
+        chance = ", so it may be chance" if ratios.low <= 1 <= ratios.high else ""
+        about = f"({ratios.text('.2f')} over {count_of(speeds.number, 'run')}{chance})"
+    return f"{name} is {times} times as fast as {base} {about}"
 
 
 def _without_base(group: RowGroup) -> str:
@@ -72,7 +69,7 @@ def _name(row: ReportRow) -> str:
 
 
 def _agreement(rows: list[ReportRow]) -> str:
-    compared = [(row.difference.largest, row) for row in rows if row.difference and row.difference.largest is not None]
+    compared = [(row.difference.largest, row) for row in rows if row.difference]
     if not compared:
         return ""
     largest, row = max(compared, key=lambda pair: pair[0])

@@ -144,8 +144,8 @@ class Scaling(NamedTuple):
 class WeightDifference(NamedTuple):
     """How far a row's parameters are from those of a single process."""
 
-    largest: float | None
-    """max |difference| over all parameters and repetitions; None for the run that others are compared with."""
+    largest: float
+    """max |difference| over all parameters and repetitions."""
     reference: RecordedRun
 
 

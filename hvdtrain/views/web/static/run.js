@@ -53,8 +53,7 @@ export class RunPage {
     showProgress(run);
     showFacts(run, end);
     this.ranks.show(ranks, logs, stacks, run.rank, isOver(run.state), run.unit);
-    byId("messages-section").hidden = !messages.length;
-    if (!hasSelection(byId("messages"))) showMessages(messages);
+    showMessages(messages);
   }
 
   // Options do not change while a run goes on; the accuracies of classes are there at its end.
@@ -116,28 +115,27 @@ function makePair(name, text) {
 
 const makePairs = (pairs, kind) => make("dl", {class: `facts ${kind}`}, ...pairs.map(([name, text]) => makePair(name, text)));
 
-let drawnChanges = "";
-
 // The newest first. changes: {summary, last}, see the server.
 function showChanges({summary, last}) {
   byId("changes-section").hidden = !summary && !last.length;
   setText(byId("changes-note"), summary);
-  const key = JSON.stringify(last);
-  if ((key === drawnChanges && byId("changes").firstChild) || hasSelection(byId("changes"))) return;
-  drawnChanges = key;
-  byId("changes").replaceChildren(...[...last].reverse().map(({kind, time, text}) => make("li", {class: `change ${kind}`},
-    make("span", {class: "quiet"}, time ? moment(time) : ""), make("span", {class: "text"}, isolated(text)))));
+  showList("changes", last, ({kind, time, text}) => make("li", {class: `change ${kind}`},
+    make("span", {class: "quiet"}, time ? moment(time) : ""), make("span", {class: "text"}, isolated(text))));
 }
 
-let drawnMessages = "";
-
-// The newest first.
 function showMessages(messages) {
-  const key = JSON.stringify(messages);
-  if (key === drawnMessages && byId("messages").firstChild) return;
-  drawnMessages = key;
-  byId("messages").replaceChildren(...[...messages].reverse().map(({time, ranks, level, text}) => make("li", {class: level},
+  byId("messages-section").hidden = !messages.length;
+  showList("messages", messages, ({time, ranks, level, text}) => make("li", {class: level},
     make("span", {class: "quiet"}, time.slice(11)), make("span", {class: "quiet"}, `rank${/[-,]/.test(ranks) ? "s" : ""} ${ranks}`),
-    make("span", {class: "level"}, level === "INFO" ? "" : level), make("span", {class: "text"}, isolated(text)))));
+    make("span", {class: "level"}, level === "INFO" ? "" : level), make("span", {class: "text"}, isolated(text))));
 }
 
+const drawn = new Map();
+
+// The newest first; what is the same, or what the user selects text in, stays.
+function showList(id, items, makeItem) {
+  const key = JSON.stringify(items), node = byId(id);
+  if ((key === drawn.get(id) && node.firstChild) || hasSelection(node)) return;
+  drawn.set(id, key);
+  node.replaceChildren(...items.map(makeItem).reverse());
+}
