@@ -181,8 +181,6 @@ def _shapes(saved: Checkpoint) -> dict[str, tuple[int, ...]]:
     return {name: value.shape for name, value in saved.weights.items()}
 
 
-MAX_SENTENCES = 4
-"""Groups with different hashes that have a sentence."""
 MAX_NAMES = 4
 """Runs that a sentence names."""
 
@@ -238,8 +236,6 @@ def bit_sentences(runs: Iterable[RecordedRun]) -> list[str]:
     """What is to be said of the groups; nothing without any."""
     groups = bit_groups(runs)
     differ = [_difference(group) for group in groups if len(group.hashes) > 1]
-    if more := len(differ[MAX_SENTENCES:]):
-        differ[MAX_SENTENCES:] = [f"Weights: {more} more groups of runs have different hashes."]
     same = [group for group in groups if len(group.hashes) == 1]
     count = sum(len(group.runs) for group in same)
     if len(same) == 1:

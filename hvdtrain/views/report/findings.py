@@ -16,16 +16,12 @@ from hvdtrain.system.text import count_of, printable
 from hvdtrain.views.report.rows import MOST, ReportRow, RowGroup, ValueRange
 from hvdtrain.views.table import figure_form
 
-MAX_GROUPS = 4
-"""Groups whose speed the sentences have; the tables have all."""
 UNREPEATED = "(too few runs to know the spread)"
 
 
 def findings(groups: list[RowGroup]) -> list[str]:
     rows = [row for group in groups for row in group.rows]
     speeds = [f"{speed}." for group in groups if (speed := _speed(group))]
-    if more := len(speeds[MAX_GROUPS:]):
-        speeds[MAX_GROUPS:] = [f"The tables have the speed of {count_of(more, 'more group')} of rows."]
     sentences = [*speeds, _agreement(rows), _scores(rows), _stragglers(rows), _changes(rows)]
     return [sentence for sentence in sentences if sentence]
 
