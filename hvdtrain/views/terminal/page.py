@@ -102,12 +102,15 @@ def _clock(seconds: float | None) -> str:
 
 
 def _checkpoints(entries: Sequence[Entry], screen: Shown, width: int | None) -> list[Text]:
+    """The newest ones and the best one: what was measured at the step of each."""
     if not entries:
         return []
     best = next(iter(best_first(entries)), None)
-    newest = entries[-LAST_CHECKPOINTS:]
-    chosen = [*([best] if best and best not in newest else []), *newest]
-    rows = [_checkpoint(entry, entry == best, screen) for entry in chosen]
+    rows = []
+    for entry in [one for one in entries if one == best or one in entries[-LAST_CHECKPOINTS:]]:
+        known = screen.hashes.get(entry.step)
+        score, parameters = figures.decimal(screen.scores.get(entry.step)), known.parameters if known else ""
+        rows.append([shown(entry.path.name), str(entry.step), score, parameters, "the best" * (entry == best)])
     columns = (
         Column("checkpoint", left=True, least=14),
         Column("step", 2),
@@ -115,21 +118,7 @@ def _checkpoints(entries: Sequence[Entry], screen: Shown, width: int | None) -> 
         Column("hash", 4),
         Column("note", 3, left=True, least=10),
     )
-    lines = Table(columns, [Section(rows)], ruled=False).lines(width)
-    older = len(entries) - len(chosen)
-    return [*lines[:1], *([Text(f"{older} older ones", "dim")] if older else []), *lines[1:]]
-
-
-def _checkpoint(entry: Entry, is_best: bool, screen: Shown) -> list[str]:
-    """The cells of one checkpoint: what was measured at its step, and what it is."""
-    known, score = screen.hashes.get(entry.step), screen.scores.get(entry.step)
-    return [
-        shown(entry.path.name),
-        str(entry.step),
-        figures.decimal(score),
-        known.parameters if known else "",
-        "the best" * is_best,
-    ]
+    return Table(columns, [Section(rows)], ruled=False).lines(width)
 
 
 def _findings(records: Sequence[FindingRecord], width: int | None) -> list[Text]:
