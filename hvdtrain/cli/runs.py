@@ -30,8 +30,8 @@ def main(argv: list[str]) -> None:
     views = read_runs(find_runs(options.folder))
     if closed := closed_folders(options.folder):
         print(f"hvdtrain: left out, as you may not list them: {', '.join(closed)}", file=sys.stderr)
-    names = [*metric_names(views), *option_names(views)]
-    filters = [Filter.parse(condition, names) for condition in options.filter]
+    names = metric_names(views), option_names(views)
+    filters = [Filter.parse(condition, *names) for condition in options.filter]
     ordered = [view for view in sort_runs(views, options.sort) if all(one.accepts(view) for one in filters)]
     if options.json:
         print(json.dumps([view.values for view in ordered], indent=1, allow_nan=False))

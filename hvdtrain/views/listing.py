@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections import Counter
@@ -24,9 +23,12 @@ from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import Cell, CellsOf, Column, Table
 from hvdtrain.views.terminal.figures import decimal, duration, short, speed, steps
 
-COLUMNS = (
+TEXTS = (
     *("name", "folder", "id", "started", "state", "reason", "framework", "strategy", "model", "data"),
     *("scored_by", "best_checkpoint", "evaluated", "parent"),
+)
+COLUMNS = (
+    *TEXTS,
     *("rank", "ranks", "ranks_now", "step", "last_step", "epoch", "loss", "accuracy", "validation_loss", "test_loss"),
     *("lr", "score", "images_per_s", "left_s"),
 )
@@ -47,39 +49,49 @@ MAX_COLUMNS = 6
 
 
 class Filter(NamedTuple):
-    """A condition that a listed run meets: a column, a comparison and a value."""
+    """A condition that a listed run meets. value: of a column of numbers, a number, or None for an unknown one."""
 
     column: str
     operator: str
-    text: str
+    value: str | float | None
 
     @classmethod
-    def parse(cls, given: str, others: Collection[str] = ()) -> Filter:
-        """From the command line. others: names of further columns. Raises UserError if it is none."""
+    def parse(cls, given: str, metrics: Collection[str] = (), options: Collection[str] = ()) -> Filter:
+        """From the command line. metrics, options: names of further columns. Raises UserError if it is none."""
         match = FILTER.fullmatch(given)
-        if not match or not (match[3].strip() or match[2] in ("=", "!=")):
+        operator, text = (match[2], match[3].strip()) if match else ("", "")
+        if not match or not (text or operator in ("=", "!=")):
             raise UserError(f"--filter {printable(given)}: no comparison", REMEDY)
-        return cls(column_of(match[1].strip(), others, "--filter"), match[2], match[3].strip().lower())
+        column, number = column_of(match[1].strip(), [*metrics, *options], "--filter"), _number(text)
+        is_text = column in TEXTS or (column in options and (number is None or operator == "~"))
+        if is_text or not text:
+            return cls(column, operator, text.lower() or None)
+        if operator == "~" or number is None:
+            raise UserError(f"--filter {printable(given)}: {column} is a number", REMEDY)
+        return cls(column, operator, number)
 
     def accepts(self, view: RunView) -> bool:
         """Whether a run meets it. An unknown value equals only an empty one."""
         actual = value_of(view, self.column)
-        if self.operator == "~":
-            return self.text in str("" if actual is None else actual).lower()
-        known, wanted = _comparable(actual), _comparable(self.text)
+        if self.column in TEXTS or isinstance(self.value, str):
+            actual = ("" if actual is None else str(actual)).lower() or None
+        elif isinstance(actual, str):
+            actual = _number(actual) if self.value is not None else actual
         if self.operator in ("=", "!="):
             # A strategy is also called without what its ranks are connected by: `horovod` for `horovod over Gloo`.
-            short_name = str(known).partition(" over ")[0] if self.column == "strategy" else known
-            return (wanted in (known, short_name)) == (self.operator == "=")
-        return type(known) is type(wanted) and ORDERED[self.operator](known, wanted)
+            short_name = actual.partition(" over ")[0] if actual and self.column == "strategy" else actual
+            return (self.value in (actual, short_name)) == (self.operator == "=")
+        if actual is None:
+            return False
+        return self.value in actual if self.operator == "~" else ORDERED[self.operator](actual, self.value)
 
 
-def _comparable(value: object) -> str | float | None:
-    """A number, also of its text; else a text in small letters; None for an empty one."""
-    with contextlib.suppress(ValueError):
-        if math.isfinite(number := float(str(value))):
-            return number
-    return None if value in (None, "") else str(value).lower()
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def value_of(view: RunView, column: str) -> Any:
