@@ -26,8 +26,6 @@ from hvdtrain.system import credentials, rank_info, stacks
 from hvdtrain.system.network import free_port
 
 if TYPE_CHECKING:  # NumPy may be what is broken
-    import numpy as np
-
     from hvdtrain.collectives.ring import RingGroup
 
 RENDEZVOUS_S = RANK_LIMIT_S
@@ -45,6 +43,7 @@ class ConnectedJob:
     """This rank's connection to the other ranks of its job.
 
     timeout_s: seconds after which a silent neighbor counts as lost.
+    ring: None if the ranks could not connect, or are connected no more.
     hosts: each rank's host; only this one's if the ranks could not connect.
     findings: what there is to report about connecting.
     over_mpi: what the probe `mpi` reported, and `reason` if it failed; None where the ranks do not connect by MPI.
@@ -52,7 +51,7 @@ class ConnectedJob:
 
     def __init__(self, context: CheckContext, timeout_s: float) -> None:
         self._context, self._rank = copy.copy(context), context.rank_info
-        self._ring: RingGroup | None = None
+        self.ring: RingGroup | None = None
         self.hosts, self.local_ranks = [context.host], rank_info.local_size()
         self.findings: list[Finding] = []
         self.over_mpi: dict[str, Any] | None = None
@@ -60,10 +59,6 @@ class ConnectedJob:
             self._connect(context.host, timeout_s)
         except Exception as error:  # whatever it is, rank 0 must still report its own findings
             self.disconnect(error)
-
-    @property
-    def connected(self) -> bool:
-        return self._ring is not None
 
     @property
     def late(self) -> str:
@@ -75,8 +70,8 @@ class ConnectedJob:
         from hvdtrain.collectives.ring import RingGroup
 
         began = time.monotonic()
-        self._ring = RingGroup(self._rank, (address, port), token, start_timeout_s=RENDEZVOUS_S, timeout_s=timeout_s)
-        self.hosts = self._ring.gather(host)
+        self.ring = RingGroup(self._rank, (address, port), token, start_timeout_s=RENDEZVOUS_S, timeout_s=timeout_s)
+        self.hosts = self.ring.gather(host)
         self.local_ranks = self.hosts.count(host)
         ranks = f"{self._rank.size} ranks on {len(set(self.hosts))} host(s), started by {self._rank.launcher}"
         seconds = time.monotonic() - began
@@ -115,28 +110,18 @@ class ConnectedJob:
         host, port, token = json.loads(values["rendezvous"])
         return host, port, token
 
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in their order; all ranks must call it. Raises HvdtrainError."""
-        assert self._ring
-        return self._ring.gather(value)
-
-    def allreduce(self, values: np.ndarray) -> None:
-        """Sum `values`, float32 (n,), over all ranks, in place; all ranks must call it. Raises HvdtrainError."""
-        assert self._ring
-        self._ring.allreduce(values)
-
     def disconnect(self, error: Exception) -> None:
         """Close the connections, so that the neighbors notice, and report why."""
-        self._ring = None
+        self.ring = None
         reason, remedy = (error.reason, error.remedy) if isinstance(error, HvdtrainError) else (str(error), "")
         text = f"the ranks cannot exchange their findings, so these are rank 0's only ({reason})"
         usual = "allow TCP between the ranks in the hosts' firewalls, and see the checks interfaces and host-name"
         self.findings.append(fail(text, f"{remedy}; {usual}" if remedy else usual))
 
     def close(self) -> None:
-        if self._ring:
+        if self.ring:
             with suppress(HvdtrainError, OSError):
-                self._ring.close()
+                self.ring.close()
 
 
 def wrong_size(launcher: str, expected: int, size: int, gloo: bool) -> Finding:

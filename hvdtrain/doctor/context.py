@@ -57,7 +57,7 @@ class CheckContext(ExaminedRank):
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks of the job, in their order; all ranks must call it. Raises HvdtrainError."""
-        return list(self.job.gather(value))
+        return list(self.job.ring.gather(value))
 
     def busy(self) -> str:
         """A sentence if other programs keep this machine busy; the doctor itself uses no more than all cores."""
@@ -65,21 +65,17 @@ class CheckContext(ExaminedRank):
         load = self.load if self.load > cores else load_average() - cores
         return f"this machine is busy: {load:.1f} processes for {cores} core(s)" if load > cores else ""
 
-    def note(self, completed: Completed) -> None:
-        """Note if it failed because the time of all checks was over, or late on a busy machine."""
-        is_over = "the time limit of all checks was reached" * (time.monotonic() > self.deadline)
-        if completed.failed_late:
-            self.late = self.late or is_over or self.busy()
-
     def run(self, command: list[str], limit_s: float, **environment: str) -> Completed:
-        """Run a program once a core is free, for `limit_s` and a few seconds at most."""
+        """Run a program once a core is free, for `limit_s` and a few seconds at most; notes in `late` why it failed."""
         with self._cores:
             limit_s = min(limit_s, self.deadline - time.monotonic())
             if limit_s <= 0 or self.is_ended.is_set():
                 completed = Completed(None, "", "", 0)
             else:
                 completed = subprocesses.run(command, limit_s, {**os.environ, **environment})
-        self.note(completed)
+        if completed.failed_late:
+            is_over = "the time limit of all checks was reached" * (time.monotonic() > self.deadline)
+            self.late = self.late or is_over or self.busy()
         return completed
 
     def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:

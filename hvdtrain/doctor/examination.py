@@ -97,10 +97,10 @@ def _examine_job(context: CheckContext, checks: list[Check]) -> list[dict[str, A
         rows = _local_rows(context, checks)
         of_job = _job_rows(context, checks)
         rows += of_job if leads else []  # all ranks have the same findings on the job
-        if connection.connected:
+        if connection.ring:
             meeting = rows_of(job.check_meeting, connection.findings) if leads else []
             try:
-                return connection.gather(_report(context, [*meeting, *rows]))
+                return context.gather(_report(context, [*meeting, *rows]))
             except HvdtrainError as error:
                 connection.disconnect(error)
         busy = context.busy() if time.monotonic() - began >= RENDEZVOUS_S else ""
@@ -113,7 +113,7 @@ def _job_rows(context: CheckContext, checks: list[Check]) -> list[Row]:
     """Findings of the checks that all connected ranks make together; all ranks must call it."""
     rows: list[Row] = []
     for check in checks:
-        if check.where == "job" and check != job.check_meeting and context.job.connected:
+        if check.where == "job" and check != job.check_meeting and context.job.ring:
             own = copy.copy(context)
             try:
                 findings = list(check(own))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,8 +49,7 @@ def test_what_takes_too_long_is_a_warning_on_a_busy_machine(context):
 
 def test_in_a_job_all_ranks_stay_in_step(context):
     """A rank that is late on its busy machine says so in the exchange after the check."""
-    here = type("Job", (), {"connected": True, "gather": lambda _, value: [value, ""]})
-    context.job = here()
+    context.job = SimpleNamespace(ring=SimpleNamespace(gather=lambda value: [value, ""]))
     _, row = examination._job_rows(context, [check_made_up])
     assert row["status"] == ("warn" if context.load > 2 else "fail") and row["text"].startswith("no end within 0 s")
     assert (BUSY in row["text"]) == (context.load > 2)

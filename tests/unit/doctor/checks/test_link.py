@@ -48,7 +48,7 @@ class Context:
     """A rank of a job in which each allreduce takes some seconds of a clock that only this advances."""
 
     def __init__(self, monkeypatch, seconds):
-        self.job = self.rank_info = self
+        self.job = self.ring = self.rank_info = self
         self.size, self.local_ranks, self.sent, self._now = 2, 1, [], 0.0
         self._seconds = seconds
         monkeypatch.setattr(link.time, "perf_counter", lambda: self._now)
