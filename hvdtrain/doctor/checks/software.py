@@ -80,7 +80,7 @@ def check_packages(context: CheckContext) -> Iterator[Finding]:
     if completed.status == 0:
         yield ok(f"{', '.join(stacks.REQUIRED)} can be imported")
     else:
-        name = completed.out.split()[-1]
+        name = [stacks.REQUIRED[0], *completed.out.split()][-1]
         yield fail(f"{name} cannot be used ({completed.reason()})", stacks.package_remedy(name))
 
 
