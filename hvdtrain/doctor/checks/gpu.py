@@ -156,10 +156,8 @@ def runs_on(code: list[str], capability: int) -> bool:
 
 def _parse(architecture: str) -> tuple[str, int]:
     """`sm` and 80 of `sm_80`; the kind ends with `a` for code that runs on that GPU alone."""
-    kind, _, number = architecture.partition("_")
-    digits = re.match(r"\d+", number)
-    suffix = "a" if number.endswith("a") else ""
-    return kind + suffix, int(digits.group()) if digits else 0
+    match = re.match(r"([a-z]+)_(\d+)(a?)", architecture)
+    return (match[1] + match[3], int(match[2])) if match else ("", 0)
 
 
 def _for_cuda(name: str, version: str) -> str:
