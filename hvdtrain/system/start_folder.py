@@ -8,9 +8,8 @@ from pathlib import Path, PosixPath
 START = ""
 """Known from the import of the package on, which scripts do before they leave it; empty in a notebook."""
 with contextlib.suppress(OSError):
-    if hasattr(sys.modules["__main__"], "__file__") or sys.argv[:1] == [
-        "-m"
-    ]:  # of which Python imports the package first
+    # With -m, Python imports the package first.
+    if hasattr(sys.modules["__main__"], "__file__") or sys.argv[:1] == ["-m"]:
         START = os.getcwd()
         script = sys.argv[0] if sys.argv else ""
         if not os.path.exists(script) and os.path.exists(os.path.join(os.environ.get("PWD", ""), script)):
