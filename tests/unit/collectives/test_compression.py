@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.rank_threads import on_all_ranks
 
 from hvdtrain.collectives.compression import Traffic, make_mean, traffic
-from hvdtrain.collectives.packing import BLOCK, BFloat16, Int8
+from hvdtrain.collectives.mean import BLOCK, BFloat16, Int8
 from hvdtrain.config.forms import Method, parse_method
 from hvdtrain.config.options import Config
 from hvdtrain.interfaces.learner import ERROR

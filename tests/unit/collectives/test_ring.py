@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hvdtrain.collectives import ring
-from hvdtrain.collectives.packing import BFloat16, Int8
+from hvdtrain.collectives.mean import BFloat16, Int8
 from hvdtrain.collectives.ring import CHUNK_BYTES, RingGroup
 from hvdtrain.errors import TrainingError
 from hvdtrain.system import processes
