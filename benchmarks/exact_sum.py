@@ -39,7 +39,7 @@ import numpy as np
 
 from hvdtrain.collectives.exact_sum import sum_over_shards
 from hvdtrain.collectives.horovod import HorovodGroup
-from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.launchers import mpirun_here
 from hvdtrain.measure.bench.strategies import environment, launched_here
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import record

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.launchers import mpirun_here
 from hvdtrain.runs import metrics
 
 TIMEOUT_S = 600

@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.launchers import mpirun_here
 from hvdtrain.measure.bench.strategies import AS_SHIPPED, default_dataset, launched_here
 from hvdtrain.runs import record
 from hvdtrain.system import arithmetic, stacks

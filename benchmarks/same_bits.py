@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.launchers import mpirun_here
 from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.measure.bench.strategies import environment, launched_here
 from hvdtrain.runs import record

@@ -19,8 +19,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import sbatch
 from hvdtrain.jobs.hosts import Host, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.jobs.job import Job, check_job, python_programs_first
-from hvdtrain.jobs.launchers import LAUNCHERS, build
-from hvdtrain.jobs.launchers.mpirun import installation_folder
+from hvdtrain.jobs.launchers import LAUNCHERS, build, installation_folder
 from hvdtrain.jobs.own_program import own_program
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.command import exit_status

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hvdtrain.jobs import protocol
-from hvdtrain.jobs.background import start_task
+from hvdtrain.jobs.event_loop import start_task
 from hvdtrain.jobs.job import Job, has_other_hosts
 from hvdtrain.system.handshake import Callers
 from hvdtrain.system.network import address_of, interfaces

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.background import in_thread
+from hvdtrain.jobs.event_loop import in_thread
 from hvdtrain.jobs.hosts import Host, read_hostfile
 from hvdtrain.system.processes import RunningTime
 

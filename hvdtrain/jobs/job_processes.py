@@ -15,8 +15,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
 from hvdtrain.jobs.agent import GRACE_S
 from hvdtrain.jobs.agent_server import MAX_STRANGERS
-from hvdtrain.jobs.background import start_task
 from hvdtrain.jobs.console import Console
+from hvdtrain.jobs.event_loop import start_task
 from hvdtrain.jobs.job import CONTROL_VARIABLES, Job, LaunchSpec, inherited, passed_on, remote_script
 from hvdtrain.system import credentials, rank_info, resources
 from hvdtrain.system.processes import adopt_orphans, end_descendants, start_remedy

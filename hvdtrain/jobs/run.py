@@ -21,13 +21,12 @@ from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
-from hvdtrain.jobs.background import Files, in_thread
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
+from hvdtrain.jobs.event_loop import Files, Signals, in_thread, interrupted_status, signal_during, signal_within
 from hvdtrain.jobs.hosts import placed
 from hvdtrain.jobs.job import Job, inherited, python_programs_first, reduced
-from hvdtrain.jobs.places import pause_after
-from hvdtrain.jobs.signals import Signals, interrupted_status, signal_during, signal_within
+from hvdtrain.jobs.memberships import pause_after
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun

@@ -12,16 +12,15 @@ from dataclasses import replace
 
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.jobs import gloo, host_changes
-from hvdtrain.jobs.background import call_after, start_task
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
+from hvdtrain.jobs.event_loop import call_after, start_task
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job
 from hvdtrain.jobs.job_end import JobEnd
 from hvdtrain.jobs.job_processes import JobProcesses, LauncherProcess
-from hvdtrain.jobs.launchers.single_rank import build_rank
-from hvdtrain.jobs.memberships import MembershipLedger
-from hvdtrain.jobs.places import Place, Places
+from hvdtrain.jobs.launchers import build_rank
+from hvdtrain.jobs.memberships import MembershipLedger, Place, Places
 from hvdtrain.jobs.protocol import NewMembership
 from hvdtrain.jobs.rank_connection import RankConnection, conflict_of
 from hvdtrain.system.agent_pipe import FINISHED, READY, WAITS, Excluded, NotRunning, Reached

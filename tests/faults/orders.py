@@ -35,10 +35,10 @@ import psutil
 from support import forks, member
 
 from hvdtrain.errors import Stopped
-from hvdtrain.jobs import agent, host_changes, job_end, job_processes, places, run
+from hvdtrain.jobs import agent, host_changes, job_end, job_processes, memberships, run
+from hvdtrain.jobs.event_loop import Signals
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job
-from hvdtrain.jobs.signals import Signals
 from hvdtrain.system import processes
 from hvdtrain.system.processes import adopt_orphans
 
@@ -134,7 +134,7 @@ def hurry() -> None:
     job_end.STOP_S, job_end.FIRST_CAUSE_S = STOP_S, 0.3
     agent.GRACE_S = job_end.GRACE_S = job_processes.GRACE_S = 0.5
     job_processes.RETIRE_S, job_processes.LEAVE_S = 1.0, 0.3
-    places.FIRST_PAUSE_S, places.LONGEST_PAUSE_S, places.QUICK_S = 0.1, 0.5, 2.0
+    memberships.FIRST_PAUSE_S, memberships.LONGEST_PAUSE_S, memberships.QUICK_S = 0.1, 0.5, 2.0
     host_changes.INTERVAL_S, host_changes.MISSING_S = 0.05, MISSING_S
 
 

@@ -23,9 +23,9 @@ RANKS, SHARDS = 4, 5
 LAUNCH_AT_ONCE = """
 import sys
 from hvdtrain.__main__ import main
-from hvdtrain.jobs import places
+from hvdtrain.jobs import memberships
 
-places.FIRST_PAUSE_S = places.QUICK_S = 0.0
+memberships.FIRST_PAUSE_S = memberships.QUICK_S = 0.0
 main(["launch", *sys.argv[1:]])
 """
 """Starts a lost rank again at once however often it is lost."""

@@ -22,7 +22,7 @@ from hvdtrain.doctor.context import CheckContext
 from hvdtrain.doctor.probe import SMALL_BYTES
 from hvdtrain.doctor.quick import has_module
 from hvdtrain.doctor.subprocesses import Completed, error_line, first_line, probe_command
-from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.launchers import mpirun_here
 from hvdtrain.system import stacks
 from hvdtrain.system.stacks import framework_version, public_version
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from hvdtrain.config.option import as_options, option
 from hvdtrain.doctor import subprocesses
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.launchers import mpirun_here
 from hvdtrain.measure.bench.strategies import AS_SHIPPED, JOB_TIMEOUT_S, beginning_with, environment, launched_here
 from hvdtrain.system import stacks
 from hvdtrain.system.files import require_writable, write_outputs

@@ -21,7 +21,7 @@ from hvdtrain.config.options import MAX_SHARDS, Config, Framework
 from hvdtrain.config.rules import OVER_HOROVOD, SHARDED
 from hvdtrain.config.sources import check_recorded, find, from_text
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.launchers import mpirun_here
 from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import did_you_mean

@@ -16,7 +16,7 @@ from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import job
 from hvdtrain.jobs.hosts import Host
-from hvdtrain.jobs.launchers import build, horovodrun
+from hvdtrain.jobs.launchers import build
 
 ENVIRONMENT = {
     "PATH": "/opt/venv/bin:/usr/bin",
@@ -135,7 +135,7 @@ def test_open_mpi_in_a_folder_with_a_space(monkeypatch):
     ],
 )
 def test_horovodrun_gets_its_slots_and_its_interface(hosts, option, value):
-    (spec,) = horovodrun.build(job.Job(("x",), 3, hosts, interface="eth0"), ENVIRONMENT)
+    (spec,) = build(job.Job(("x",), 3, hosts, interface="eth0", launcher="horovodrun"), ENVIRONMENT)
     assert spec.command[spec.command.index(option) + 1] == value
     assert spec.variables["HOROVOD_GLOO_IFACE"] == ("lo" if value == "lo" else "eth0")
 

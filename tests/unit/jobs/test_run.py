@@ -20,7 +20,7 @@ from hvdtrain.cli.launch_options import parse
 from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Position
-from hvdtrain.jobs import background, places, run, signals
+from hvdtrain.jobs import event_loop, memberships, run
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job, reduced
 from hvdtrain.jobs.run import Restarts
@@ -255,7 +255,7 @@ def test_a_run_that_is_not_resumed_is_only_reported(tmp_path, monkeypatch):
 @pytest.mark.parametrize("function", ["newest_checkpoint", "last_step", "write_atomically"])
 def test_a_folder_that_does_not_respond_keeps_no_job(tmp_path, monkeypatch, function):
     """As on a file server that is gone; its accesses wait in threads of their own."""
-    monkeypatch.setattr(background, "FILES_S", 0.2)
+    monkeypatch.setattr(event_loop, "FILES_S", 0.2)
     answered, waited, folder = threading.Event(), [], tmp_path / "runs" / "run"
     save_checkpoint(folder / "checkpoints", position=Position(step=3))
     monkeypatch.setattr(run, function, lambda *_: waited.append(answered.wait(30)))
@@ -284,13 +284,13 @@ def test_hosts_are_checked_beside_the_event_loop(monkeypatch, asked):
     """A host that does not answer keeps neither the loop nor a request to stop waiting."""
     answered = threading.Event()
     monkeypatch.setattr(run.hosts, "inspect", lambda *_: answered.wait(30) and {})
-    monkeypatch.setattr(places, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(memberships, "FIRST_PAUSE_S", 0.01)
 
     async def supervise(job, opened):
         return KILLED
 
     async def restart():
-        restarts = Restarts(Job(("true",), 2, restarts=1), supervise, said.append, signals.Signals())
+        restarts = Restarts(Job(("true",), 2, restarts=1), supervise, said.append, event_loop.Signals())
         asyncio.get_running_loop().call_later(1, os.kill if asked else answered.set, *[os.getpid(), 15] * asked)
         return await restarts.run()
 

@@ -13,10 +13,9 @@ from types import SimpleNamespace
 import pytest
 from support.jobs import ROOT, wait_for
 
-from hvdtrain.jobs import background
-from hvdtrain.jobs import signals as signals_module
+from hvdtrain.jobs import event_loop
+from hvdtrain.jobs.event_loop import Signals, signal_within
 from hvdtrain.jobs.series import JobSeries, SeriesJob
-from hvdtrain.jobs.signals import Signals, signal_within
 from hvdtrain.system import processes
 
 
@@ -181,7 +180,7 @@ def test_repeated_signals(monkeypatch):
         signals = Signals()
         with signals.handled_by(lambda number, repeated: received.append((number, repeated))):
             for number, at in sent:
-                monkeypatch.setattr(signals_module, "time", SimpleNamespace(monotonic=lambda at=at: at))
+                monkeypatch.setattr(event_loop, "time", SimpleNamespace(monotonic=lambda at=at: at))
                 signals._deliver(number)
 
     term, interrupt, usr1 = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1
@@ -215,11 +214,11 @@ def test_sleep_does_not_count_suspended_time(monkeypatch):
     """But for the first 0.2 s; the clock is two hours ahead when the process goes on."""
     passed, monotonic = [0.0], time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + passed[0])
-    monkeypatch.setattr(background, "TICK_S", 0.05)
+    monkeypatch.setattr(event_loop, "TICK_S", 0.05)
     monkeypatch.setattr(processes, "SUSPENDED_S", 0.2)
 
     async def check() -> float:
-        sleeping = asyncio.create_task(background.sleep(0.6))
+        sleeping = asyncio.create_task(event_loop.sleep(0.6))
         await asyncio.sleep(0.1)
         passed[0], resumed = 7200.0, monotonic()
         await sleeping

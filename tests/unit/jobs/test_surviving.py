@@ -11,8 +11,7 @@ import pytest
 
 from hvdtrain.jobs import host_changes, hosts
 from hvdtrain.jobs.hosts import Host, read_hostfile
-from hvdtrain.jobs.memberships import MembershipLedger
-from hvdtrain.jobs.places import QUICK_S, Place, Places
+from hvdtrain.jobs.memberships import QUICK_S, MembershipLedger, Place, Places
 from hvdtrain.system.agent_pipe import FINISHED, HEARD, TRAINS, Reached
 from hvdtrain.system.membership import Member
 

@@ -1,0 +1,191 @@
+"""The launchers, by name, and what starts the ranks of a job with each: command lines, never strings for a shell."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from hvdtrain.errors import UserError
+from hvdtrain.jobs.hosts import Host, other_hosts, placed, ssh
+from hvdtrain.jobs.job import (
+    CONTROL_VARIABLES,
+    CORES_PER_TASK,
+    OF_HOST,
+    Job,
+    LaunchSpec,
+    agent_command,
+    has_other_hosts,
+    in_container,
+    passed_on,
+    variables,
+)
+from hvdtrain.jobs.memberships import Place, Places
+from hvdtrain.system import rank_info
+
+
+def build_rank(job: Job, environment: Mapping[str, str], place: Place) -> LaunchSpec:
+    """What starts the agent of a rank at its place."""
+    # Rank 0 shows a progress bar, which needs the terminal itself.
+    terminal = place.rank == 0 and job.launcher == "local" and not job.output_dir and os.isatty(1) and os.isatty(2)
+    flags = ["--gloo", *(["--survive"] if job.survives else []), *(["--on-terminal"] if terminal else [])]
+    values = map(str, (place.rank, job.max_ranks, place.local_rank))
+    identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], values, strict=True))
+    here = LaunchSpec(agent_command(job, *flags), {**variables(job, environment), **identity}, place.rank, terminal)
+    if job.launcher == "srun":
+        return here._replace(command=[*_srun(job, place.host), *here.command])
+    if other_hosts([Host(place.host, 1)]):
+        return here._replace(command=ssh(place.host, "sh"), remote=tuple(here.command))
+    return here
+
+
+def _srun(job: Job, node: str) -> list[str]:
+    """A step of one task on a node of the allocation, which shares the node with the steps of other ranks.
+
+    It has all cores of the node that the job has: with --cpus-per-task, several steps would get the same ones.
+    """
+    command = ["srun", "--overlap", "--nodes", "1", "--ntasks", "1", "--nodelist", node, "--mpi", "none"]
+    command += ["--kill-on-bad-exit=0", "--unbuffered", "--cpu-bind", "none"]
+    return [*command, *in_container(job)]
+
+
+def build_ranks(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
+    """launch local, and jobs that survive: one process for each rank, without MPI or horovodrun."""
+    return [build_rank(job, environment, place) for place in Places.of_job(job).take(0)]
+
+
+def build_srun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
+    """launch srun: one srun for all ranks, with Gloo alone or with an MPI that Slurm starts (--mpi pmix)."""
+    command = ["srun", "--ntasks", str(job.ranks)]
+    command += ["--nodes", str(job.nodes)] if job.nodes else []
+    # The agents end the other ranks, sooner than srun does, and the message names the rank that failed first.
+    command += ["--mpi", job.mpi or "none", "--kill-on-bad-exit=0", "--unbuffered"]
+    if CORES_PER_TASK in environment:  # sbatch's, which srun does not inherit since Slurm 22.05
+        command += ["--cpus-per-task", environment[CORES_PER_TASK]]
+    command += in_container(job)
+    gloo = () if job.mpi else ("--gloo",)
+    return [LaunchSpec([*command, *agent_command(job, *gloo)], variables(job, environment))]
+
+
+def build_mpirun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
+    """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread also has one."""
+    given = variables(job, environment)
+    names = sorted({*passed_on(environment), *given}) if has_other_hosts(job, environment) else []
+    control = [name for name in CONTROL_VARIABLES if name in environment]
+    names = [*(name for name in names if not OF_HOST.fullmatch(name) and name not in control), *control]
+    exported = [argument for name in names for argument in ("-x", name)]
+    return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job)], given)]
+
+
+def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
+    """mpirun and its options, before the program. Raises UserError for a folder that Open MPI cannot pass on."""
+    if job.hosts and any(sign.isspace() for sign in job.mpi_prefix):
+        where = f"Open MPI is installed in {job.mpi_prefix!r}"
+        reason = f"{where}, and cannot start itself on other hosts in a folder with a space"
+        raise UserError(reason, "make setup VENV=/a/folder/without, or launch horovodrun")
+    command = ["mpirun", *(["--allow-run-as-root"] if job.as_root else [])]
+    # It looks for ssh even where all ranks are on this host, and does not start without it.
+    has_ssh = any(shutil.which(name, path=environment.get("PATH")) for name in ("ssh", "rsh"))
+    command += [] if has_ssh or has_other_hosts(job, environment) else ["--mca", "plm", "isolated"]
+    command += ["-np", str(job.ranks), *(["-H", listed(job.hosts)] if job.hosts else [])]
+    command += ["--oversubscribe"] if not job.hosts and job.crowded else []
+    command += ["--bind-to", "none", "--map-by", "slot"]
+    # Its ranks spin while they wait; where they share cores, they must yield to each other.
+    command += ["--mca", "mpi_yield_when_idle", "1"] if job.crowded or job.threads == 1 else []
+    # A shell that ssh starts does not have the PATH of this one.
+    command += ["--prefix", job.mpi_prefix] if job.hosts and job.mpi_prefix else []
+    choice, names = ("include", job.interface) if job.interface else ("exclude", HOST_ONLY_INTERFACES)
+    for layer in ("btl", "oob") if job.hosts else ():  # between the ranks, and between the daemons of hosts
+        command += ["--mca", f"{layer}_tcp_if_{choice}", names]
+    return command
+
+
+def mpirun_here(ranks: int) -> list[str]:
+    """mpirun and its options for ranks on this host."""
+    return base_command(Job((), ranks, launcher="mpirun"), os.environ)
+
+
+HOST_ONLY_INTERFACES = "lo,docker0,virbr0"
+"""Interfaces that Open MPI uses unless they are excluded, and that lead to no other host."""
+
+
+def listed(hosts: Sequence[Host]) -> str:
+    """Hosts as mpirun and horovodrun take them: node1:2,node2:2."""
+    return ",".join(f"{name}:{slots}" for name, slots in hosts)
+
+
+def installation_folder(environment: Mapping[str, str]) -> str:
+    """The folder that Open MPI is installed in; empty where it is the system's, which every shell finds."""
+    path = shutil.which("mpirun", path=environment.get("PATH"))
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(path))) if path else ""
+    return "" if folder in ("", "/", "/usr", "/usr/local") else folder
+
+
+def build_horovodrun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
+    """One horovodrun for all ranks. Raises UserError for a Python whose folder it cannot pass on."""
+    if job.interface and job.hosts and not other_hosts(job.hosts):
+        job = dataclasses.replace(job, interface="lo")  # the only one that it accepts where all hosts are this one
+    if job.hosts and not job.interface and any(sign.isspace() for sign in sys.executable):
+        reason = f"horovodrun cannot query other hosts' interfaces with {sys.executable!r}, as its folder has a space"
+        raise UserError(reason, "name the interface with --interface, or make setup VENV=/a/folder/without")
+    # Its cache keeps for an hour what it found on hosts, and hides that one can no longer be reached.
+    command = ["horovodrun", "--disable-cache", "--gloo", "-np", str(job.ranks)]
+    command += ["--start-timeout", f"{job.start_timeout_s:.0f}"]
+    if job.hosts:
+        # It starts a rank in every slot that is listed, whatever -np says.
+        command += ["-H", listed(placed(job.ranks, job.hosts))]
+        command += ["--network-interfaces", job.interface] if job.interface else []
+    given = variables(job, environment)
+    if job.interface:
+        given.setdefault("HOROVOD_GLOO_IFACE", job.interface)
+    agent, folder = agent_command(job), os.getcwd()
+    if other_hosts(job.hosts) and shlex.quote(folder) != folder:  # a Horovod without the patch does not quote it
+        in_folder = ["sh", "-c", 'cd "$0" && exec "$@"']
+        command, agent = [*in_folder, "/", *command], [*in_folder, folder, *agent]
+    return [LaunchSpec([*command, *agent], given, shows_variables=True)]
+
+
+class Launcher(NamedTuple):
+    """An entry of LAUNCHERS."""
+
+    build: Callable[[Job, Mapping[str, str]], list[LaunchSpec]]
+    """Makes what starts a job: one LaunchSpec for each rank, or one for all of them. It gets the variables of the
+    process that launches, with CONTROL_VARIABLES if there is a supervisor."""
+    about: str
+    options: tuple[str, ...] = ()
+    """The kinds of options that it has beyond those of all launchers, as config/job_options.py names them."""
+    in_allocation: Literal["", "named", "filled", "spread"] = ""
+    """How it gets to the hosts of a Slurm allocation: they are named to it; or it knows them, and fills one after the
+    other, or spreads the ranks over all of them. Empty: it stays on this host."""
+
+
+LAUNCHERS = {
+    "local": Launcher(build_ranks, "all ranks on this host; needs neither MPI nor horovodrun", ()),
+    "horovodrun": Launcher(
+        build_horovodrun,
+        "Horovod's launcher, with Gloo, on this host or on hosts reached by ssh",
+        ("hosts", "growth"),
+        in_allocation="named",
+    ),
+    "mpirun": Launcher(
+        build_mpirun,
+        "Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation",
+        ("hosts", "growth", "container"),
+        in_allocation="filled",
+    ),
+    "srun": Launcher(
+        build_srun,
+        "Slurm's launcher, in an allocation or in one of its own: with Gloo, or with MPI by --mpi",
+        ("growth", "container", "slurm"),
+        in_allocation="spread",
+    ),
+}
+
+
+def build(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
+    """The command lines that start a job. Raises UserError for what the launcher cannot do."""
+    return (build_ranks if job.survives else LAUNCHERS[job.launcher].build)(job, environment)
