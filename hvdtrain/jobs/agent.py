@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import asdict, replace
 
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.jobs import gloo, hosts, protocol
@@ -117,7 +118,9 @@ class Agent:
             try:
                 self._run_program(environment)
             except UserError as error:
-                self._send(protocol.CannotStart(Failure.of_exception(error)))
+                failure = replace(Failure.of_exception(error), at_start=True)
+                self._send(protocol.Said({Failure.__name__: asdict(failure)}))
+                self._send(protocol.Ended(error.exit_status))
             channel.close()
         return 0  # another status would only make the launcher end the job in its own way
 

@@ -28,7 +28,6 @@ from hvdtrain.system.handshake import introduce
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.network import NOTICE_S, notice_lost_hosts
 from hvdtrain.system.processes import RunningLimit
-from hvdtrain.system.run_end import Failure
 
 PURPOSE = "launcher"
 """Of the connections, in the proofs of both sides."""
@@ -102,12 +101,6 @@ class Ended(Message):
     """The program has ended, with this status as Popen has it; its output may still arrive."""
 
     status: int
-
-
-class CannotStart(Message):
-    """The program could not be started."""
-
-    failure: Failure
 
 
 class End(Message):

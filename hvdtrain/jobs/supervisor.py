@@ -23,7 +23,7 @@ from hvdtrain.jobs.job import Job
 from hvdtrain.jobs.job_end import JobEnd
 from hvdtrain.jobs.job_processes import LEAVE_S, JobProcesses, LauncherProcess
 from hvdtrain.jobs.launchers import build
-from hvdtrain.jobs.protocol import CannotStart, Ended, Hello, Message, OutputOf, Said, Signal, StartProgram
+from hvdtrain.jobs.protocol import Ended, Hello, Message, OutputOf, Said, Signal, StartProgram
 from hvdtrain.jobs.rank_connection import OUTPUT_END_S, RankConnection, conflict_of, received
 from hvdtrain.jobs.running_ranks import RunningRanks
 from hvdtrain.system import rank_info
@@ -214,13 +214,6 @@ class Supervisor:
 
     def _on_message(self, rank: RankConnection, message: Message) -> None:
         match message:
-            case CannotStart() if self._ranks.is_current(rank):
-                failure = message.failure
-                if self._ranks.ledger.number:  # it may start on another host
-                    self._ranks.lose(rank.number, failure)
-                else:
-                    failure = replace(failure, at_start=True).of_rank(rank.number, rank.host)
-                    self._ends.fail(failure, UserError.exit_status)
             case Said() if self._ranks.is_current(rank):
                 with contextlib.suppress(ValueError):  # whoever has the pipe can write to it
                     self._take(rank, protocol.parse(message.said))
