@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 
 from hvdtrain.errors import TrainingError
@@ -67,19 +66,15 @@ def _end_unless(started: threading.Event, rank: rank_info.RankInfo, limit_s: flo
 
 def _not_in_store(size: int) -> list[int]:
     """Ranks that have no address in the rendezvous server of Horovod's Gloo; empty where there is no such server."""
-    address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{name}") for name in ("ADDR", "PORT"))
-    if not address or not port:
-        return []
+    address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{name}", "") for name in ("ADDR", "PORT"))
     absent = []
-    for rank in range(size):
-        try:
-            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-                f"http://{address}:{port}/global/{rank}", timeout=STORE_TIMEOUT_S
-            ).close()
-        except urllib.error.HTTPError as error:
-            absent += [rank] if error.code == 404 else []
-        except (OSError, ValueError):
-            return []
+    try:
+        for rank in range(size):
+            with socket.create_connection((address, int(port)), STORE_TIMEOUT_S) as server:
+                server.sendall(f"GET /global/{rank} HTTP/1.0\r\n\r\n".encode())
+                absent += [rank] if b" 404 " in server.recv(64) else []
+    except (OSError, ValueError):
+        return []
     return absent if len(absent) < size else []
 
 
