@@ -71,11 +71,9 @@ class MembershipGroup(HorovodGroup):
         return None if seconds is None else max(seconds - self._communicated_s, 0.0)
 
     def abort(self) -> None:
-        """Cut all connections to the others, from any thread: a collective that waits fails at once, here and there."""
         _cut(self._others, connecting=False)
 
     def disconnect(self) -> None:
-        """Free what the group has, after `abort`, without waiting for other ranks."""
         self._hvd.shutdown()
 
 

@@ -254,13 +254,11 @@ class RingGroup(CommunicationTime):
             self.disconnect()
 
     def abort(self) -> None:
-        """Cut the connections to both neighbors, from any thread: what this rank or they wait for fails at once."""
         for link in (self._next, self._previous) if self.size > 1 else ():
             with contextlib.suppress(OSError):  # a neighbor has closed it
                 link.shutdown(socket.SHUT_RDWR)
 
     def disconnect(self) -> None:
-        """Free the connections without waiting for other ranks."""
         for link in (self._next, self._previous) if self.size > 1 else ():
             link.close()
 
@@ -271,7 +269,6 @@ def _header(operation: int, values: np.ndarray = NOTHING) -> bytes:
 
 
 def _described(header: bytes | memoryview) -> str:
-    """What a header announces."""
     operation, size, _ = HEADER.unpack(header)
     name = OPERATIONS[operation] if 0 <= operation < len(OPERATIONS) else "what no rank sends"
     return f"{name} of {size} bytes" if size else name

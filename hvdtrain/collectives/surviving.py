@@ -59,8 +59,6 @@ class Connected(Group, Protocol):
 
 
 class Alone(SingleProcess):
-    """The group of a process that is connected with no others."""
-
     def abort(self) -> None:
         pass
 
@@ -78,7 +76,6 @@ class RanksChange(NamedTuple):
 
     membership: Membership
     lost: dict[int, str]
-    """Why ranks were lost, by rank."""
     joined: tuple[int, ...]
     """Ranks that were not there before, or are replaced."""
 
@@ -94,7 +91,6 @@ class MembershipReader:
         self._changed = threading.Condition()
         self._newest: Membership | None = None
         self.newest = 0
-        """Its number; 0 before the first."""
         self._lost: list[tuple[int, dict[int, str]]] = []
         """Numbers of memberships, and the ranks that are lost since the one before."""
         threading.Thread(target=self._read, name="memberships", daemon=True).start()
@@ -165,7 +161,6 @@ class SurvivingGroup:
 
     @property
     def rank(self) -> int:
-        """The position among the members; see `Membership`."""
         return self._inner.rank
 
     @property
@@ -183,7 +178,6 @@ class SurvivingGroup:
 
     @property
     def known_membership(self) -> int:
-        """The number of the newest membership that the launcher has told this process."""
         return self._memberships.newest
 
     @property
@@ -229,7 +223,6 @@ class SurvivingGroup:
 
     @property
     def is_cut(self) -> bool:
-        """Whether ranks of the present group are lost."""
         return bool(self.membership and self.membership.number < self._cut_below)
 
     def _on_loss(self, number: int) -> None:

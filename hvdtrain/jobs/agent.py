@@ -82,8 +82,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 class Agent:
-    """The agent of one rank."""
-
     def __init__(self, program: list[str], options: argparse.Namespace) -> None:
         self._program, self._options = program, options
         self._rank = rank_info.detect()
@@ -92,7 +90,6 @@ class Agent:
         self._process: subprocess.Popen[bytes] | None = None
         self._said: agent_pipe.Receiver | None = None
         self._memberships = MembershipPipe() if options.survive else None
-        """What the program is told about the ranks that train."""
         self._kill_at = float("inf")
         self._output: ProgramOutput | None = None
         self._usr1_pending = False
@@ -221,7 +218,6 @@ class Agent:
             self._output.start()
 
     def _output_connection(self) -> socket.socket:
-        """Raises UserError if the supervisor cannot be reached any more."""
         first = self._channel.supervisor_address if self._channel else ""
         channel = protocol.connect(self._token, self._options.start_timeout, first)
         with contextlib.suppress(Closed):
@@ -276,7 +272,6 @@ class Agent:
         reap_orphans(self._process.pid)
 
     def _on_said(self, selector: selectors.BaseSelector) -> None:
-        """The program has said something about itself, or has closed the pipe."""
         self._forward_said()
         if self._said and self._said.ended:
             selector.unregister(self._said)

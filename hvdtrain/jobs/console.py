@@ -37,7 +37,6 @@ class Sink:
         self._name, self._say, self._error_said = name, say, False
         self._queue: deque[tuple[File, bytes]] = deque()
         self._descriptors: dict[Path, int] = {}
-        """Of the files that the thread has opened."""
         self._changed = threading.Condition()
         self._waiting_bytes, self._lost_lines = 0, 0
         self._moved_at = time.monotonic()
@@ -175,13 +174,11 @@ class Console:
         return self._files, *self._streams.values()
 
     def flush(self) -> None:
-        """Wait until everything is written, as far as somebody reads it."""
         for sink in self._sinks:
             sink.flush()
 
 
 def _terminal_width(descriptor: int) -> int | None:
-    """Columns of a terminal; None for what is none."""
     try:
         return os.get_terminal_size(descriptor).columns
     except OSError:

@@ -32,8 +32,6 @@ def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def call_after(seconds: float, function: Callable[[], None]) -> asyncio.Task[None]:
-    """Call a function when this process has run for that many seconds."""
-
     async def wait() -> None:
         await sleep(seconds)
         function()

@@ -36,7 +36,6 @@ from hvdtrain.system.text import last_line, printable
 class Host(NamedTuple):
     name: str
     slots: int
-    """The number of ranks that may run on it."""
 
 
 def placed(ranks: int, hosts: tuple[Host, ...]) -> list[Host]:
@@ -128,7 +127,6 @@ FILE_BYTES = 1 << 24
 
 
 def ssh(host: str, command: str) -> list[str]:
-    """What runs a command in another host's shell."""
     # BatchMode: fail instead of asking for a password. --: a name never counts as an option.
     return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, command]
 
@@ -215,7 +213,6 @@ def _versions(output: str) -> dict[str, str] | None:
 
 
 def _versions_command() -> str:
-    """The command for the other host's shell that prints its versions."""
     path = os.environ.get("PYTHONPATH")
     command = [sys.executable, "-m", "hvdtrain.jobs.agent", "--versions"]
     command = [*(["env", f"PYTHONPATH={path}"] if path else []), *command]

@@ -34,7 +34,6 @@ class Job:
     interface: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     mpi: str = ""
-    """srun's --mpi."""
     nodes: int = 0
     """srun's --nodes; 0: the batch system decides."""
     mpi_prefix: str = ""
@@ -56,7 +55,6 @@ class Job:
     spare: tuple[Host, ...] = ()
     """If it survives, with srun: all slots of the Slurm allocation, also those where no rank begins."""
     launcher: str = "local"
-    """One of `launchers.LAUNCHERS`, which starts the ranks."""
     restarts: int = 0
     min_ranks: int = 0
     """With fewer, it ends, or is not restarted; 0: all are needed."""
@@ -80,7 +78,6 @@ class Job:
 
     @property
     def threads(self) -> int:
-        """Cores for each rank's own threads."""
         return max(self.cores // self.ranks_per_host, 1)
 
     @property

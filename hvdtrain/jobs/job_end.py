@@ -27,7 +27,6 @@ class JobEnd:
     def __init__(self, console: Console) -> None:
         self._console = console
         self.ranks: dict[int, RankConnection] = {}
-        """Those that the job has now."""
         self.running = False
         """Whether all ranks have registered."""
         self.requested: set[int] = set()
@@ -39,7 +38,6 @@ class JobEnd:
         """The first failure, and the exit status of the job that it decides."""
         self.over = asyncio.Event()
         self.limits: list[asyncio.Task[None]] = []
-        """What waits, to be cancelled at the end."""
         self._stop_reported = False
         self._failures: list[Failure] = []
         """Ranks that failed, in the order in which they were noticed."""

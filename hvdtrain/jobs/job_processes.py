@@ -138,7 +138,6 @@ class LauncherProcess:
 
     @classmethod
     async def start(cls, launcher: str, spec: LaunchSpec, environment: Mapping[str, str]) -> LauncherProcess:
-        """Raises UserError if the command cannot be started."""
         output = None if spec.on_terminal else asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(
@@ -175,7 +174,6 @@ class LauncherProcess:
         return await self._process.wait()
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the process and its children, if it still runs."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)

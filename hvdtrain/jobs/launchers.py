@@ -29,7 +29,6 @@ from hvdtrain.system import rank_info
 
 
 def build_rank(job: Job, environment: Mapping[str, str], place: Place) -> LaunchSpec:
-    """What starts the agent of a rank at its place."""
     # Rank 0 shows a progress bar, which needs the terminal itself.
     terminal = place.rank == 0 and job.launcher == "local" and not job.output_dir and os.isatty(1) and os.isatty(2)
     flags = ["--gloo", *(["--survive"] if job.survives else []), *(["--on-terminal"] if terminal else [])]
@@ -150,8 +149,6 @@ def build_horovodrun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpe
 
 
 class Launcher(NamedTuple):
-    """An entry of LAUNCHERS."""
-
     build: Callable[[Job, Mapping[str, str]], list[LaunchSpec]]
     """Makes what starts a job: one LaunchSpec for each rank, or one for all of them. It gets the variables of the
     process that launches, with CONTROL_VARIABLES if there is a supervisor."""

@@ -35,10 +35,7 @@ class Place(NamedTuple):
 
 @dataclass
 class _History:
-    """What happened to one rank so far."""
-
     host: str = ""
-    """Where it ran last."""
     started: float = 0.0
     starts: int = 0
     quick_losses: int = 0
