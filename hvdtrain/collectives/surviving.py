@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import socket
 import threading
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol
@@ -86,8 +87,8 @@ class MembershipReader:
     on_loss: called in that thread with the number of each membership that has lost ranks.
     """
 
-    def __init__(self, reading: int, on_loss: Callable[[int], None]) -> None:
-        self._file, self._on_loss = os.fdopen(reading, "rb"), on_loss
+    def __init__(self, pipe: socket.socket, on_loss: Callable[[int], None]) -> None:
+        self._pipe, self._on_loss = pipe, on_loss
         self._changed = threading.Condition()
         self._newest: Membership | None = None
         self.newest = 0
@@ -96,7 +97,7 @@ class MembershipReader:
         threading.Thread(target=self._read, name="memberships", daemon=True).start()
 
     def _read(self) -> None:
-        for line in self._file:
+        while line := self._receive():
             with contextlib.suppress(ValueError, msgspec.ValidationError):
                 membership = msgspec.convert(json.loads(line), Membership, str_keys=True)
                 agent_pipe.send(Reached(HEARD, membership.number))
@@ -108,6 +109,12 @@ class MembershipReader:
                     self._changed.notify_all()
                 if membership.lost:
                     self._on_loss(membership.number)
+
+    def _receive(self) -> bytes:
+        try:
+            return self._pipe.recv(agent_pipe.PACKET_BYTES)
+        except OSError:  # the agent has ended
+            return b""
 
     def take_lost(self, number: int) -> dict[int, str]:
         """Why ranks were lost since the last call and up to the membership with this number, by rank."""
@@ -156,7 +163,7 @@ class SurvivingGroup:
         """The newest membership that all ranks knew in the last step."""
         if not os.environ[VARIABLE]:
             raise UserError("a process of a job with --survive makes one run", "start a job for each run")
-        self._memberships = MembershipReader(agent_pipe.descriptor(VARIABLE), self._on_loss)
+        self._memberships = MembershipReader(agent_pipe.rank_end(), self._on_loss)
         os.environ[VARIABLE] = ""
 
     @property

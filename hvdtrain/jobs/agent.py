@@ -28,7 +28,7 @@ from dataclasses import asdict, replace
 
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.jobs import gloo, hosts, protocol
-from hvdtrain.jobs.program_pipes import MembershipPipe, ProgramOutput
+from hvdtrain.jobs.program_pipes import ProgramOutput
 from hvdtrain.jobs.protocol import Channel, Closed
 from hvdtrain.system import agent_pipe, membership, rank_info, stacks
 from hvdtrain.system.network import PortReservation
@@ -88,8 +88,7 @@ class Agent:
         self._token, self._key = "", secrets.token_hex(16)
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: agent_pipe.Receiver | None = None
-        self._memberships = MembershipPipe() if options.survive else None
+        self._said: agent_pipe.AgentPipe | None = None
         self._kill_at = float("inf")
         self._output: ProgramOutput | None = None
         self._usr1_pending = False
@@ -181,17 +180,12 @@ class Agent:
         if not self._channel:
             self._start(environment)
             return self._run_until_end()
-        reading, writing, environment[agent_pipe.VARIABLE] = agent_pipe.new_pipe()
-        self._said = agent_pipe.Receiver(reading)
-        inherited = [writing]
-        if self._memberships:
-            inherited.append(self._memberships.reading)
-            environment[membership.VARIABLE] = self._memberships.variable
-        try:
-            self._start(environment, *inherited)
-        finally:
-            for descriptor in inherited:
-                os.close(descriptor)
+        self._said = agent_pipe.AgentPipe()
+        environment[agent_pipe.VARIABLE] = self._said.variable
+        if self._options.survive:
+            environment[membership.VARIABLE] = "1"
+        with self._said.rank_end as inherited:
+            self._start(environment, inherited.fileno())
         status = self._run_until_end()
         self._said.close()
         return status
@@ -295,8 +289,10 @@ class Agent:
         match message:
             case protocol.Signal():
                 self._signal(message.number)
-            case protocol.NewMembership() if self._memberships and self._channel:
-                self._memberships.send(message.membership, self._channel.supervisor_address)
+            case protocol.NewMembership() if self._said and self._channel:
+                address, port = message.membership.store
+                store = address or self._channel.supervisor_address, port  # the launcher's host runs the server
+                self._said.send(protocol.encode(message.membership._replace(store=store)))
             case protocol.End():
                 if message.at_once:
                     self._signal_group(signal.SIGKILL)

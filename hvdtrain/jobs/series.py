@@ -104,20 +104,18 @@ class JobSeries:
 
     def _run_alone(self, job: SeriesJob, file: BinaryIO) -> str:
         """The same, while this process has the lock of the log file."""
-        reading, writing, pipe = agent_pipe.new_pipe()
-        said = agent_pipe.Receiver(reading)
-        with contextlib.closing(said):
+        with contextlib.closing(agent_pipe.AgentPipe()) as said:
             self._process = subprocess.Popen(
                 job.command,
-                env={**self._environment, agent_pipe.VARIABLE: pipe},
+                env={**self._environment, agent_pipe.VARIABLE: said.variable},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
-                pass_fds=(writing,),
+                pass_fds=(said.rank_end.fileno(),),
                 preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),
             )
-            os.close(writing)
+            said.rank_end.close()
             try:
                 self.status = self._wait(self._process, job.watch)
             except subprocess.TimeoutExpired:

@@ -1,8 +1,8 @@
-"""What a rank says to its agent, as data through a pipe: which run it has opened, and why it fails.
+"""What a rank and its agent say to each other: which run it has opened, why it fails, and which ranks train.
 
 So the launcher knows the run's folder and compares the ranks' failures. It reports the failure that came first, once.
 In a job that survives lost ranks (`membership.py`), a rank also says when it can join, and which rank is to be ended.
-Without an agent, which gives the rank the pipe, the rank prints its failure itself.
+Without an agent, which gives the rank its end of the pipe, the rank prints its failure itself.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import os
+import socket
 import stat
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,11 +19,13 @@ from typing import Any
 from hvdtrain.system.run_end import Failure
 
 VARIABLE = "HVDTRAIN_AGENT_PIPE"
-"""Environment variable of a rank: the pipe's file descriptor and inode, as in `7:4711`."""
+"""Environment variable of a rank: the file descriptor and inode of its end, as in `7:4711`."""
 SUPERVISOR = "HVDTRAIN_SUPERVISOR"
 """Environment variable of an agent: the supervisor's addresses and port, as in 10.0.0.1,192.168.0.1:4711."""
 MAX_TEXT = 8000
-"""Characters of a text. A message is written at once or not at all, so it has to fit into the pipe."""
+"""Characters of a text. A packet is sent at once or not at all, so it has to fit into the pipe."""
+PACKET_BYTES, MAX_PACKETS = 1 << 20, 1000
+"""The largest packet, and more than the kernel keeps: a program may write faster than its agent reads."""
 
 
 @dataclass(frozen=True)
@@ -69,68 +72,61 @@ Report = Failure | OpenedRun | Reached | NotRunning
 KINDS = {kind.__name__: kind for kind in (Failure, OpenedRun, Reached, NotRunning, Excluded)}
 
 
-def new_pipe() -> tuple[int, int, str]:
-    """A pipe: the ends to read and to write, and the value of VARIABLE."""
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    return reading, writing, named(writing)
-
-
-def named(end: int) -> str:
-    """The value of a variable by which a program finds an end of a pipe that it inherits: see `descriptor`."""
-    return f"{end}:{os.fstat(end).st_ino}"
-
-
 def send(said: Report) -> bool:
     """Whether somebody took it: then it is the launcher that prints a failure."""
     try:
-        writing = descriptor(VARIABLE)
         values = {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in asdict(said).items()}
-        message = json.dumps({type(said).__name__: values}).encode() + b"\n"
-        os.set_blocking(writing, False)
-        return os.write(writing, message) == len(message)
+        with rank_end() as pipe:
+            pipe.send(json.dumps({type(said).__name__: values}).encode(), socket.MSG_DONTWAIT)
+        return True
     except (ValueError, OSError):
         return False
 
 
-def descriptor(variable: str) -> int:
-    """The file descriptor of a pipe of which a variable tells descriptor and inode. Raises OSError if it is not open.
-
-    variable: the variable's name.
-    """
-    number, _, inode = os.environ.get(variable, "").partition(":")
+def rank_end() -> socket.socket:
+    """The end of the pipe that this process has as a rank. Raises OSError if it has none."""
+    number, _, inode = os.environ.get(VARIABLE, "").partition(":")
     status = os.fstat(int(number) if number.isdecimal() else -1)
-    if not stat.S_ISFIFO(status.st_mode) or str(status.st_ino) != inode:  # of a process that has no such pipe
+    if not stat.S_ISSOCK(status.st_mode) or str(status.st_ino) != inode:  # of a process that has no such pipe
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    return int(number)
+    return socket.socket(fileno=os.dup(int(number)))
 
 
-class Receiver:
-    """The end of a pipe that is read; it never waits."""
+class AgentPipe:
+    """The agent's end, which never waits, and the rank's, which is closed once the rank has started."""
 
-    def __init__(self, reading: int) -> None:
-        self._reading, self._rest = reading, b""
+    def __init__(self) -> None:
+        self._socket, self.rank_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        self.variable = f"{self.rank_end.fileno()}:{os.fstat(self.rank_end.fileno()).st_ino}"
+        """The value of VARIABLE for the rank."""
         self.ended = False
-        """Whether all processes that had the other end have closed it."""
+        """Whether all processes that had the rank's end have closed it."""
 
     def fileno(self) -> int:
-        return self._reading
+        return self._socket.fileno()
+
+    def send(self, message: bytes) -> None:
+        """A rank that has ended gets none; one that takes nothing for long misses some, and asks the launcher."""
+        with contextlib.suppress(OSError):
+            self._socket.send(message)
 
     def receive(self) -> list[dict[str, Any]]:
         """The messages that have arrived, as JSON objects; what is none is left out."""
-        try:
-            received = os.read(self._reading, 1 << 16)  # a whole pipe; a program may write faster than this reads
-            self._rest, self.ended = self._rest + received, not received
-        except BlockingIOError:  # the rank, or a process that it left behind, holds the other end
-            pass
-        *lines, self._rest = self._rest.split(b"\n")
-        if len(self._rest) > 1 << 16:
-            self._rest = b""
         messages = []
-        for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):
-                messages.append(json.loads(line))
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(MAX_PACKETS):
+                packet = self._receive()
+                self.ended = not packet
+                with contextlib.suppress(ValueError, RecursionError):
+                    messages.append(json.loads(packet))
         return [message for message in messages if isinstance(message, dict)]
 
+    def _receive(self) -> bytes:
+        try:
+            return self._socket.recv(PACKET_BYTES)
+        except ConnectionError:  # the rank has ended without reading everything
+            return b""
+
     def close(self) -> None:
-        os.close(self._reading)
+        self._socket.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 VARIABLE = "HVDTRAIN_MEMBERSHIP"
-"""Environment variable of a rank whose job survives: the pipe's file descriptor and inode, as in `8:4712`."""
+"""Environment variable of a rank whose job survives: its agent tells it memberships; empty once it has made a run."""
 
 
 class Member(NamedTuple):

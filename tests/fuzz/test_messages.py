@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from pathlib import Path
 
@@ -67,10 +66,10 @@ SAID = (
 @given(st.lists(st.sampled_from(SAID).flatmap(json_like) | st.binary(max_size=9), max_size=4))
 @example([TOO_DEEP, b"[]", b'{"Failure": {"reason": 1}}', b'{"OpenedRun": null}', b"{}"])
 def test_what_a_rank_says(lines: list[bytes]) -> None:
-    reading, writing, _ = agent_pipe.new_pipe()
-    with os.fdopen(writing, "wb", buffering=0) as pipe, contextlib.closing(agent_pipe.Receiver(reading)) as receiver:
-        pipe.write((b"\n".join(lines) + b"\n")[: 1 << 15])
-        for message in receiver.receive():
+    with contextlib.closing(agent_pipe.AgentPipe()) as pipe, pipe.rank_end as rank:
+        for line in filter(None, lines):
+            rank.send(line[: 1 << 15])
+        for message in pipe.receive():
             with rejects_cleanly(), contextlib.suppress(ValueError):
                 said = protocol.parse(message)
                 assert isinstance(said, OpenedRun) or str(said) is not None

@@ -162,7 +162,7 @@ def test_ctrl_c_stops_the_job_and_again_ends_it(tmp_path):
 
 
 FLOODS = {
-    "messages": """b'{"OpenedRun": {"folder": "a", "resumable": true, "checkpoint": ""}}\\n' * 1000""",
+    "messages": """b'{"OpenedRun": {"folder": "a", "resumable": true, "checkpoint": ""}}'""",
     "lines": r"b'x\n' * 1000",
     "one line": "b'x' * 60000",
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from hvdtrain.jobs import protocol
-from hvdtrain.system import agent_pipe, membership, rank_info
+from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.membership import Membership
 
 
@@ -25,19 +25,16 @@ def say(stage: str, number: int = 0) -> None:
 
 def main(folder: Path) -> None:
     rank = rank_info.detect().rank
-    pipe = int(os.environ[membership.VARIABLE].partition(":")[0])
+    pipe = agent_pipe.rank_end()
     print("pid", os.getpid(), flush=True)
     say(agent_pipe.READY)
-    rest, said = b"", folder / f"say-{rank}"
+    said = folder / f"say-{rank}"
     while not (folder / "end").exists():
         if select.select([pipe], [], [], 0.02)[0]:
-            rest += os.read(pipe, 1 << 16)
-            *lines, rest = rest.split(b"\n")
-            for line in lines:
-                made = msgspec.convert(json.loads(line), Membership, str_keys=True)
-                print("member", made.number, list(made.ranks), made.lost, flush=True)
-                say(agent_pipe.HEARD, made.number)
-                say(agent_pipe.TRAINS, made.number)
+            made = msgspec.convert(json.loads(pipe.recv(agent_pipe.PACKET_BYTES)), Membership, str_keys=True)
+            print("member", made.number, list(made.ranks), made.lost, flush=True)
+            say(agent_pipe.HEARD, made.number)
+            say(agent_pipe.TRAINS, made.number)
         if said.exists():
             message = protocol.parse(json.loads(said.read_text()))
             said.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 
 import numpy as np
@@ -66,27 +65,26 @@ class Launcher:
     """The agent's ends of the pipes, and what connects: by default each membership at once."""
 
     def __init__(self, monkeypatch) -> None:
-        reading, self._told = os.pipe()
-        monkeypatch.setenv(membership.VARIABLE, f"{reading}:{os.fstat(reading).st_ino}")
-        said, self._writing, variable = agent_pipe.new_pipe()
-        monkeypatch.setenv(agent_pipe.VARIABLE, variable)
+        self._pipe = agent_pipe.AgentPipe()
+        monkeypatch.setenv(membership.VARIABLE, "1")
+        monkeypatch.setenv(agent_pipe.VARIABLE, self._pipe.variable)
         for name, value in zip(rank_info.VARIABLES[rank_info.LAUNCH], (PLACE, 3, 0), strict=True):
             monkeypatch.setenv(name, str(value))
         monkeypatch.setattr(surviving, "ASK_AGAIN_S", 0.05)
-        self._said = agent_pipe.Receiver(said)
         self.connected: list[Inner] = []
         self.error = None
         self.on_connect = lambda of, gives_up: None
         self.group = SurvivingGroup(self._connect)
 
     def tell(self, *memberships):
-        os.write(self._told, b"".join(json.dumps(one).encode() + b"\n" for one in memberships))
+        for one in memberships:
+            self._pipe.send(json.dumps(one).encode())
 
     def said(self):
-        return [protocol.parse(message) for message in self._said.receive()]
+        return [protocol.parse(message) for message in self._pipe.receive()]
 
     def end(self):
-        os.close(self._writing)
+        self._pipe.close()
 
     def _connect(self, of, position, gives_up):
         self.on_connect(of, gives_up)

@@ -90,18 +90,23 @@ def test_failures_that_chance_has_no_part_in_have_a_signature():
 def test_the_pipe_between_a_rank_and_its_agent(monkeypatch):
     failure = Failure("x" * 20000, "y", option="lr", rank=3, step=7, retry=False, resumable=False, stands_alone=True)
     assert not agent_pipe.send(failure), "there is no agent"
-    reading, writing, value = agent_pipe.new_pipe()
-    pipe = agent_pipe.Receiver(reading)
-    monkeypatch.setenv(agent_pipe.VARIABLE, value)
+    pipe = agent_pipe.AgentPipe()
+    monkeypatch.setenv(agent_pipe.VARIABLE, pipe.variable)
     opened = OpenedRun("/runs/run", True)
     assert agent_pipe.send(opened) and agent_pipe.send(failure)
     received = [protocol.parse(message) for message in pipe.receive()]
     assert received == [opened, replace(failure, reason="x" * agent_pipe.MAX_TEXT)]
-    os.write(writing, b'[1]\n{"failure": {}}\nno JSON\nincompl')
+    for other in (b"[1]", b'{"failure": {}}', b"no JSON", b'{"incompl'):
+        os.write(pipe.rank_end.fileno(), other)
     assert pipe.receive() == [{"failure": {}}] and not pipe.ended
-    os.close(writing)
+    pipe.send(b"a membership")
+    with agent_pipe.rank_end() as rank:
+        assert rank.recv(100) == b"a membership"
+    pipe.send(b"one that is not read")
+    pipe.rank_end.close()
     assert pipe.receive() == [] and pipe.ended
-    for other in ("", "0", "999:1", f"{value}0", "a:b", f"{reading}"):
+    pipe.send(b"one for nobody")
+    for other in ("", "0", "999:1", f"{pipe.variable}0", "a:b", f"{pipe.fileno()}"):
         monkeypatch.setenv(agent_pipe.VARIABLE, other)
         assert not agent_pipe.send(failure), other
 
@@ -117,8 +122,9 @@ def test_what_is_no_message_of_a_rank(message):
 
 
 def test_an_error_that_does_not_fit_into_the_pipe_does_not_block_the_rank(monkeypatch):
-    """Its escapes in JSON take more than the pipe's 64 KiB; the rank prints it itself."""
-    reading, _, value = agent_pipe.new_pipe()
-    monkeypatch.setenv(agent_pipe.VARIABLE, value)
-    assert not agent_pipe.send(Failure("\N{GRINNING FACE}" * agent_pipe.MAX_TEXT))
-    assert agent_pipe.Receiver(reading).receive() == []
+    """Its escapes in JSON take more than the kernel's buffer; the rank prints it itself."""
+    pipe = agent_pipe.AgentPipe()
+    monkeypatch.setenv(agent_pipe.VARIABLE, pipe.variable)
+    large = "\N{GRINNING FACE}" * agent_pipe.MAX_TEXT
+    assert not agent_pipe.send(Failure(large, large, large))
+    assert pipe.receive() == []
