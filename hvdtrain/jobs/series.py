@@ -39,7 +39,7 @@ class SeriesJob(NamedTuple):
     """File for its output, which stays if the job fails. Only one process at a time has its lock, and runs the job."""
     prepare: Callable[[], bool] = lambda: True
     """Called when no other process runs the job any more; whether the job is still to be run."""
-    watch: Callable[[], None] | None = None
+    watch: Callable[[], None] = lambda: None
     """Called every POLL_S while the job runs."""
     excuse: Callable[[], str] = lambda: ""
     """Called when it has ended with an error: why that is none, such as that it was stopped on purpose; else empty."""
@@ -127,10 +127,8 @@ class JobSeries:
                 file.write(f"hvdtrain: {failure}\n".encode(errors="backslashreplace"))
         return "" if self.status == 0 else f"{failure or f'exit status {self.status}'} (its output is in {job.log})"
 
-    def _wait(self, process: subprocess.Popen[bytes], watch: Callable[[], None] | None) -> int:
+    def _wait(self, process: subprocess.Popen[bytes], watch: Callable[[], None]) -> int:
         """The job's exit status. Raises TimeoutExpired at the limit."""
-        if watch is None:
-            return process.wait(self._limit_s)
         ends = time.monotonic() + (math.inf if self._limit_s is None else self._limit_s)
         while True:
             try:
