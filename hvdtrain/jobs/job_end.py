@@ -7,11 +7,11 @@ import signal
 
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.jobs.agent import GRACE_S
+from hvdtrain.jobs.agents import RankConnection
 from hvdtrain.jobs.cause import first_cause, lost_peer, may_follow
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.event_loop import call_after, interrupted_status
 from hvdtrain.jobs.protocol import Signal
-from hvdtrain.jobs.rank_connection import RankConnection
 from hvdtrain.system.processes import shell_status, signal_name
 from hvdtrain.system.run_end import Failure, RunEnd
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
 from hvdtrain.jobs.agent import GRACE_S
-from hvdtrain.jobs.agent_server import MAX_STRANGERS
+from hvdtrain.jobs.agents import MAX_STRANGERS
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.event_loop import start_task
 from hvdtrain.jobs.job import CONTROL_VARIABLES, Job, LaunchSpec, inherited, passed_on, remote_script

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.jobs import gloo, host_changes
+from hvdtrain.jobs.agents import RankConnection, conflict_of
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.event_loop import call_after, start_task
@@ -22,7 +23,6 @@ from hvdtrain.jobs.job_processes import JobProcesses, LauncherProcess
 from hvdtrain.jobs.launchers import build_rank
 from hvdtrain.jobs.memberships import MembershipLedger, Place, Places
 from hvdtrain.jobs.protocol import NewMembership
-from hvdtrain.jobs.rank_connection import RankConnection, conflict_of
 from hvdtrain.system.agent_pipe import FINISHED, READY, WAITS, Excluded, NotRunning, Reached
 from hvdtrain.system.membership import Member, Membership
 from hvdtrain.system.processes import describe_status, shell_status

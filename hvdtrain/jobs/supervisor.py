@@ -16,7 +16,7 @@ from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import protocol
-from hvdtrain.jobs.agent_server import AgentServer, listening
+from hvdtrain.jobs.agents import OUTPUT_END_S, AgentServer, RankConnection, conflict_of, listening, received
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.event_loop import Signals, call_after
 from hvdtrain.jobs.job import Job
@@ -24,7 +24,6 @@ from hvdtrain.jobs.job_end import JobEnd
 from hvdtrain.jobs.job_processes import LEAVE_S, JobProcesses, LauncherProcess
 from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.protocol import Ended, Hello, Message, OutputOf, Said, Signal, StartProgram
-from hvdtrain.jobs.rank_connection import OUTPUT_END_S, RankConnection, conflict_of, received
 from hvdtrain.jobs.running_ranks import RunningRanks
 from hvdtrain.system import rank_info
 from hvdtrain.system.agent_pipe import NotRunning, OpenedRun, Reached, Report

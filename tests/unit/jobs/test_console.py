@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from hvdtrain.jobs import console, rank_connection
+from hvdtrain.jobs import agents, console
+from hvdtrain.jobs.agents import RankConnection, RankOutput, conflict_of
 from hvdtrain.jobs.console import Console, Sink
 from hvdtrain.jobs.protocol import FRAME, Hello
-from hvdtrain.jobs.rank_connection import RankConnection, RankOutput, conflict_of
 
 LINE = b"x" * 999 + b"\n"
 
@@ -134,7 +134,7 @@ class RecordingConsole:
 
 def test_a_line_without_an_end_is_printed_in_parts(monkeypatch):
     """A rank that prints for ever without a newline does not fill the launcher's memory."""
-    monkeypatch.setattr(rank_connection, "MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(agents, "MAX_LINE_BYTES", 10)
     console = RecordingConsole()
     rank = RankOutput(3, console)
     for _ in range(6):

@@ -24,8 +24,8 @@ from hvdtrain.collectives import ring_rendezvous
 from hvdtrain.collectives.encoding import decode
 from hvdtrain.collectives.ring import RingGroup
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.jobs import agent_server, gloo, protocol
-from hvdtrain.jobs.agent_server import AgentServer
+from hvdtrain.jobs import agents, gloo, protocol
+from hvdtrain.jobs.agents import AgentServer
 from hvdtrain.jobs.gloo import Store
 from hvdtrain.jobs.protocol import OutputOf
 from hvdtrain.system import agent_pipe, handshake, rank_info
@@ -63,7 +63,7 @@ def serving(check):
 @EACH_KIND
 def test_strangers_keep_no_agent_out(sent):
     """More than are kept: the oldest are closed."""
-    kept = agent_server.MAX_STRANGERS
+    kept = agents.MAX_STRANGERS
 
     async def check(server) -> None:
         with contextlib.ExitStack() as stack:
@@ -71,14 +71,14 @@ def test_strangers_keep_no_agent_out(sent):
             made = await asyncio.to_thread(stack.enter_context, many)
             assert await asyncio.to_thread(agent, server.port) == "welcome"
             enough = lambda: sum(map(is_closed, made)) >= 2 * kept - 1  # noqa: E731
-            await asyncio.to_thread(wait_for, enough, agent_server.PROOF_S / 2)
+            await asyncio.to_thread(wait_for, enough, agents.PROOF_S / 2)
             assert all(map(is_closed, made[:kept]))
 
     serving(check)
 
 
 def test_a_stranger_has_little_time(monkeypatch):
-    monkeypatch.setattr(agent_server, "PROOF_S", 0.1)
+    monkeypatch.setattr(agents, "PROOF_S", 0.1)
 
     async def check(server) -> None:
         with strangers(("127.0.0.1", server.port), 2, b"{") as made:
