@@ -21,7 +21,6 @@ import numpy as np
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import (
     LARGEST,
-    LAYERS,
     Activation,
     BatchNorm,
     Conv,
@@ -50,6 +49,7 @@ class Network:
     """A chain of layers from images to one logit for each class, or to one number.
 
     input_shape: the only shape of images, (channels, height, width), that it takes; None for any that fits the layers.
+    `record.from_record` checks the values of layers.
     """
 
     layers: tuple[Layer, ...]
@@ -238,8 +238,6 @@ class _Shaping:
         return tuple(shaped), shape
 
     def _shaped(self, layer: Layer, shape: Shape, where: str) -> tuple[Layer, Shape]:
-        if not isinstance(layer, LAYERS):
-            raise self._error(where, None, f"{layer!r:.60} is not a layer")
         if problem := layer.problem(shape):
             raise self._error(where, layer, problem)
         if isinstance(layer, Residual):
@@ -269,6 +267,5 @@ class _Shaping:
         self._taken.add(name)
         return name
 
-    def _error(self, where: str, layer: Layer | None, problem: str) -> UserError:
-        kind = f" ({layer.kind})" if layer else ""
-        return UserError(f"--model {self._model}: {where}{kind}: {problem}", "correct the network")
+    def _error(self, where: str, layer: Layer, problem: str) -> UserError:
+        return UserError(f"--model {self._model}: {where} ({layer.kind}): {problem}", "correct the network")

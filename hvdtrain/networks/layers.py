@@ -32,12 +32,6 @@ def text(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-def problem_of_value(error: msgspec.ValidationError) -> str:
-    """Which value of a layer is at fault: `stride: Expected `int`, got `float``."""
-    problem, _, name = str(error).partition(" - at `$.")
-    return f"{name.strip('`')}{': ' * bool(name)}{problem}"
-
-
 class Layer:
     """What all layers have; each is a frozen dataclass in LAYERS."""
 
@@ -49,18 +43,8 @@ class Layer:
     """Of its input: 3 for images, 1 for features, None for either."""
     name: str
 
-    def value_problem(self) -> str:
-        """Which value of the layer itself cannot work; empty if all can."""
-        try:
-            msgspec.convert(vars(self), type(self))
-        except msgspec.ValidationError as error:
-            return problem_of_value(error)
-        return ""
-
     def problem(self, shape: Shape) -> str:
         """Why the layer cannot have an input of this shape; empty if it can."""
-        if problem := self.value_problem():
-            return problem
         if self.axes == 3 and len(shape) != 3:
             return f"it takes images (channels x height x width), but gets {text(shape)} features"
         if self.axes == 1 and len(shape) != 1:
@@ -244,10 +228,10 @@ class Pool(WindowLayer):
     def window(self) -> tuple[int, int]:
         return self.size, self.step
 
-    def value_problem(self) -> str:
-        if problem := super().value_problem():
-            return problem
-        return f"padding {self.padding} is more than half of size {self.size}" * (self.padding * 2 > self.size)
+    def problem(self, shape: Shape) -> str:
+        if self.padding * 2 > self.size:
+            return f"padding {self.padding} is more than half of size {self.size}"
+        return super().problem(shape)
 
 
 @dataclass(frozen=True)
@@ -305,9 +289,6 @@ class Residual(Layer):
     kind = "residual"
     body: tuple[Layer, ...]
     shortcut: tuple[Layer, ...] = ()
-
-    def value_problem(self) -> str:
-        return ""
 
     def output(self, shape: Shape) -> Shape:
         return functools.reduce(lambda before, layer: layer.output(before), self.body, shape)

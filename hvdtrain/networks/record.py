@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from hvdtrain.networks.description import Network, ShapedNetwork
-from hvdtrain.networks.layers import LARGEST, LAYERS, Layer, Residual, problem_of_value
+from hvdtrain.networks.layers import LARGEST, LAYERS, Layer, Residual
 from hvdtrain.system.text import did_you_mean
 
 KINDS: dict[str, type[Layer]] = {layer.kind: layer for layer in LAYERS}
@@ -98,7 +98,8 @@ def _layer(record: Any, where: str) -> Layer:
     try:
         msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{where}: {problem_of_value(error)}") from None
+        problem, _, name = str(error).partition(" - at `$.")  # as "Expected `int`, got `float` - at `$.stride`"
+        raise ValueError(f"{where}: {name.strip('`')}{': ' * bool(name)}{problem}") from None
     return kind(**values)
 
 

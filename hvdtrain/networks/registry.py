@@ -96,7 +96,7 @@ def find_network(model: str) -> Network:
     if model in NETWORKS:
         return NETWORKS[model]
     if model.endswith(".toml"):
-        return _checked(read_toml(Path(os.path.expanduser(model)), f"--model {model}"), f"--model {model}")
+        return checked(read_toml(Path(os.path.expanduser(model)), f"--model {model}"), f"--model {model}")
     if is_reference(model):
         return _from_python(model, f"--model {model}")
     if is_script(model):
@@ -112,10 +112,11 @@ def _from_python(reference: str, option: str) -> Network:
     network = load_object(reference, option)
     if not isinstance(network, Network) or not isinstance(network.layers, tuple | list):
         raise UserError(f"{option}: is {network!r:.60}", "give a hvdtrain.Network of a tuple of layers")
-    return _checked(to_record(network), option)
+    return checked(to_record(network), option)
 
 
-def _checked(record: Any, option: str) -> Network:
+def checked(record: Any, option: str) -> Network:
+    """The network of a record. option: names it in messages. Raises UserError if it is not valid."""
     try:
         return from_record(record)
     except ValueError as error:

@@ -33,7 +33,7 @@ from hvdtrain.networks.layers import (
 )
 from hvdtrain.networks.random_numbers import draw_masks, initial_weights
 from hvdtrain.networks.record import from_record, shaped_from_record, shaped_to_record, to_record
-from hvdtrain.networks.registry import NETWORKS, find_network
+from hvdtrain.networks.registry import NETWORKS, checked, find_network
 
 IMAGE = (3, 10, 12)
 END = (GlobalAveragePool(), Dense(CLASSES))
@@ -92,7 +92,7 @@ def test_names_and_shapes_of_parameters():
             "layer 1 (residual), shortcut, layer 1 (conv): outputs: Expected `int` >= 1",
         ),
         ((Flatten(), Dense(4)), "its output is 4, but the data has 10 classes; end with a dense layer"),
-        ((), "its output is 3x10x12, but the data has 10 classes"),
+        ((Relu(),), "its output is 3x10x12, but the data has 10 classes"),
         ((Conv(4, 0), *END), "layer 1 (conv): kernel: Expected `int` >= 1"),
         ((Flatten(), Dense(-4), Dense(CLASSES)), "layer 2 (dense): outputs: Expected `int` >= 1"),
         ((Pool("max", 2, padding=2), *END), "padding 2 is more than half of size 2"),
@@ -104,12 +104,14 @@ def test_names_and_shapes_of_parameters():
         ((Flatten(), Dense(1 << 30), Dense(CLASSES)), "layer 2 (dense): makes 1073741824 of 360, which is too large"),
         ((Conv(4, 1, name="a b"), *END), "the name 'a b' must be a letter, then letters, digits and _"),
         ((Conv(4, 1, name="a"), BatchNorm(name="a"), *END), "layer 2 (batch_norm): the name a is taken by another"),
-        ((Gelu, *END), "layer 1: <class 'hvdtrain.networks.layers.Gelu'> is not a layer"),
+        ((Gelu, *END), "layers.Gelu'> is not a layer with a type"),
     ],
 )
 def test_what_does_not_fit(layers, problem):
-    text = str(refused(lambda: Network(layers).for_data(IMAGE, 10, "net.toml"), problem))
-    assert text.startswith("--model net.toml: ")
+    """As `find_network` reads it."""
+    option = "--model net.toml"
+    text = str(refused(lambda: checked(to_record(Network(layers)), option).for_data(IMAGE, 10, "net.toml"), problem))
+    assert text.startswith(f"{option}: ")
 
 
 def test_weights_are_checked_by_names_types_and_shapes():
