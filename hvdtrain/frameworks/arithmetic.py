@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
@@ -63,6 +64,19 @@ def slow_precision(framework: Framework, precision: str) -> str:
         f"--precision {precision} is slower than fp32 on this processor: a product of two {PRODUCT}x{PRODUCT} matrices "
         f"takes {1000 * reduced:.2g} ms instead of {1000 * full:.2g} ms; leave it out to train faster"
     )
+
+
+def waiter(framework: Framework, device: str) -> Callable[[], object] | None:
+    """What waits for the device, for a timeline; None where all is computed when a step returns."""
+    if framework == "mxnet":  # its engine computes in threads of its own on every device
+        import mxnet as mx
+
+        return mx.nd.waitall
+    if framework == "torch" and device != "cpu":
+        import torch
+
+        return torch.cuda.synchronize
+    return None
 
 
 def _module(framework: Framework) -> Any:

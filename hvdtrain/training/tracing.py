@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.config.forms import StepRange
-from hvdtrain.frameworks.tracing import waiter
+from hvdtrain.frameworks.arithmetic import waiter
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log

@@ -18,7 +18,6 @@ from hvdtrain.config.options import MAX_SHARDS, Config
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, device_number, parts_of, statistics_by_rank
 from hvdtrain.frameworks.engine import Engine
-from hvdtrain.frameworks.mxnet.averages import MXNetAverages
 from hvdtrain.frameworks.mxnet.batch_norm import BlockStatistics, RunningStatistics, Statistics
 from hvdtrain.frameworks.mxnet.network import (
     Forward,
@@ -30,7 +29,7 @@ from hvdtrain.frameworks.mxnet.network import (
     scale_pixels,
 )
 from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
-from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
+from hvdtrain.frameworks.mxnet.optimizer import MXNetAverages, OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.own_optimizer import OwnStates, settings_of, task_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.own_optimizers import KIND, is_of_kind, with_kind, with_optimizer

@@ -1,4 +1,4 @@
-"""MXNet's optimizers, and their state in canonical names."""
+"""MXNet's optimizers, their state in canonical names, and averages of weights (--ema)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import numpy as np
 
 from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
+from hvdtrain.frameworks.averages import share_of_weights
+from hvdtrain.frameworks.mxnet.network import Parameters
 from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.interfaces.learner import OptimizerState
+from hvdtrain.networks.description import Weights
 
 
 def make_optimizer(config: Config) -> mx.optimizer.Optimizer:
@@ -134,3 +137,31 @@ class OptimizerStates:
             self._optimizer._set_current_context(context.device_id)  # the optimizer counts updates per device
             self._optimizer._index_update_count.update(dict.fromkeys(indices, state.updates))
         self._optimizer.num_update = state.updates
+
+
+class MXNetAverages:
+    """The average of the weights after each update, on the first device; none before the first one."""
+
+    def __init__(self, decay: float, parameters: Parameters) -> None:
+        self._decay, self._parameters, self._averages = decay, parameters, dict[str, mx.nd.NDArray]()
+
+    def update(self, step: int) -> None:
+        """Take the weights after the update of this step, whose number counts from 0."""
+        weights = {name: parameter.list_data()[0] for name, parameter in self._parameters.items()}
+        if not self._averages:
+            self._averages = {name: weight.copy() for name, weight in weights.items()}
+            return
+        share = share_of_weights(self._decay, step)
+        for name, average in self._averages.items():
+            average += share * (weights[name] - average)
+
+    def arrays(self) -> Weights:
+        """The averages by name; empty before the first update."""
+        return {name: average.asnumpy() for name, average in self._averages.items()}
+
+    def load(self, arrays: Weights) -> None:
+        """Set what `arrays` returned."""
+        self._averages = {}
+        for name, parameter in self._parameters.items() if arrays else ():
+            weight = parameter.list_data()[0]
+            self._averages[name] = mx.nd.array(arrays[name], ctx=weight.context, dtype=weight.dtype)

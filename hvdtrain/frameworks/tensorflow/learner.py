@@ -14,10 +14,15 @@ from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import choose_device, device_number
 from hvdtrain.frameworks.engine import Engine
 from hvdtrain.frameworks.own_optimizers import is_of_kind, with_kind, with_optimizer
-from hvdtrain.frameworks.tensorflow.averages import TensorFlowAverages
 from hvdtrain.frameworks.tensorflow.network import channel_last, without_half
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES
-from hvdtrain.frameworks.tensorflow.optimizer import KerasTaskOptimizer, LossScale, TensorFlowOptimizer, make_counter
+from hvdtrain.frameworks.tensorflow.optimizer import (
+    KerasTaskOptimizer,
+    LossScale,
+    TensorFlowAverages,
+    TensorFlowOptimizer,
+    make_counter,
+)
 from hvdtrain.frameworks.tensorflow.shards import ShardGraphs
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense, to_matrix
 from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss

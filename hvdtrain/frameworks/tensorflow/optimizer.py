@@ -1,4 +1,4 @@
-"""The training loop's optimizer in TensorFlow, and fp16's loss scale."""
+"""The training loop's optimizer in TensorFlow, fp16's loss scale, and averages of weights (--ema)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import tensorflow as tf
 
 from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
+from hvdtrain.frameworks.averages import share_of_weights
 from hvdtrain.frameworks.batches import scale_of_rows
 from hvdtrain.frameworks.own_optimizers import numbers_of
 from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.frameworks.tensorflow import keras_versions
 from hvdtrain.frameworks.tensorflow.keras_versions import FIRST_REPLICA
 from hvdtrain.frameworks.tensorflow.network import why_no_graph
+from hvdtrain.frameworks.tensorflow.objective import TensorFlowObjective
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.user import UserTask
 
@@ -182,10 +184,9 @@ class LossScale:
 
     def load(self, state: dict[str, Any]) -> None:
         """Set what `state` returned; a state without a scale leaves the initial one."""
-        # Older versions wrote a scale of 1 for precisions without one.
-        if self._enabled and state.get("loss_scale", 1.0) != 1.0:
+        if self._enabled and "loss_scale" in state:
             self.value.assign(state["loss_scale"] / self._rows)
-            self.good_steps.assign(state.get("good_steps", 0))
+            self.good_steps.assign(state["good_steps"])
 
     def update(self, finite: tf.Tensor) -> None:
         """Adapt the scale after a step whose gradients were finite, or were not."""
@@ -195,3 +196,41 @@ class LossScale:
         factor = tf.where(finite, tf.where(grown, 2.0, 1.0), 0.5)
         self.value.assign(self.value * factor)
         self.good_steps.assign(tf.where(tf.logical_and(finite, tf.logical_not(grown)), self.good_steps + 1, 0))
+
+
+class TensorFlowAverages:
+    """The average of the weights after each update, made by the step's graph; none before the first one."""
+
+    def __init__(self, decay: float, objective: TensorFlowObjective) -> None:
+        self._decay, self._objective, self._parameters = decay, objective, objective.parameters
+        self._averages = {
+            name: tf.Variable(tf.zeros_like(variable), trainable=False) for name, variable in self._parameters.items()
+        }
+        self._share, self._has_begun = tf.Variable(1.0, trainable=False), tf.Variable(False, trainable=False)
+
+    def begin(self, step: int) -> None:
+        """Begin the step with this number, counted from 0."""
+        self._share.assign(share_of_weights(self._decay, step))
+
+    def update(self) -> None:
+        """Take the weights after an update; called inside of a step."""
+        share = tf.where(self._has_begun, self._share, 1.0)
+        for name, average in self._averages.items():
+            difference = self._parameters[name] - average
+            average.assign_add(tf.cast(share, difference.dtype) * difference)
+        self._has_begun.assign(True)
+
+    def arrays(self) -> Weights:
+        """The averages by name; empty before the first update."""
+        if not self._has_begun.numpy():
+            return {}
+        return {name: self._objective.to_canonical(name, average.numpy()) for name, average in self._averages.items()}
+
+    def load(self, arrays: Weights) -> None:
+        """Set what `arrays` returned."""
+        self._has_begun.assign(bool(arrays))
+        for name, average in self._averages.items():
+            if arrays:
+                average.assign(self._objective.from_canonical(name, arrays[name]))
+            else:
+                average.assign(tf.zeros_like(average))

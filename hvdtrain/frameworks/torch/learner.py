@@ -18,7 +18,6 @@ from hvdtrain.frameworks.batches import choose_device, pad_rows, scale_of_rows
 from hvdtrain.frameworks.engine import Engine
 from hvdtrain.frameworks.patterns import freeze
 from hvdtrain.frameworks.torch.arithmetic import DTYPES, check_scalable
-from hvdtrain.frameworks.torch.averages import TorchAverages
 from hvdtrain.frameworks.torch.batch_norm import TorchBatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import (
@@ -36,7 +35,14 @@ from hvdtrain.frameworks.torch.network import (
     unchanged,
 )
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
-from hvdtrain.frameworks.torch.optimizer import make_optimizer, order_of, read_state, settings_of, write_state
+from hvdtrain.frameworks.torch.optimizer import (
+    TorchAverages,
+    make_optimizer,
+    order_of,
+    read_state,
+    settings_of,
+    write_state,
+)
 from hvdtrain.frameworks.torch.shards import ShardStart
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer

@@ -21,7 +21,6 @@ from hvdtrain.frameworks.torch.network import (
     attribute_numbers,
     empty_buffers,
     scale_pixels,
-    trained_parameters,
     unchanged,
     why_not_saved,
 )
@@ -209,18 +208,11 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
 
     def _begin_training(self) -> None:
         """Set training mode; modules that model() left in evaluation mode keep it, unless it left all in it."""
-        modules = dict(self.model.named_modules())
-        frozen = {name: module for name, module in modules.items() if not module.training}
+        modules = list(self.model.modules())
+        evaluated = [module for module in modules if not module.training]
         self.model.train()
-        if len(frozen) == len(modules):
-            return
-        for module in frozen.values():
+        for module in evaluated if len(evaluated) < len(modules) else ():
             module.training = False
-        if trained := [name for name, module in frozen.items() if trained_parameters(module)]:
-            self._task.advice.append(
-                f"--model {self._task.name}: model() left {trained[0]} in evaluation mode, in which its parameters are "
-                "trained now: call its train() in model(), unless you mean it"
-            )
 
     def _first_outputs(self, inputs: Tensors) -> Any:
         try:

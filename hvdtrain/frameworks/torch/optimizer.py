@@ -1,4 +1,4 @@
-"""PyTorch's optimizers, and their state as arrays, so that no file has to be unpickled.
+"""PyTorch's optimizers, their state as arrays, so that no file has to be unpickled, and averages of weights (--ema).
 
 hvdtrain's own optimizers have canonical names; in a script's loop the arrays are what state_dict() returns.
 """
@@ -21,6 +21,7 @@ from torch import nn
 from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.averages import share_of_weights
 from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.frameworks.torch.network import SAVED, host_array, laid_out_as
 from hvdtrain.interfaces.learner import OptimizerState
@@ -209,3 +210,37 @@ def _decode(value: Any, arrays: Weights) -> Any:
     if kind in SEQUENCES:
         return SEQUENCES[kind](_decode(part, arrays) for part in content)
     return MAPPINGS[kind]({_decode(key, arrays): _decode(part, arrays) for key, part in content})
+
+
+class TorchAverages:
+    """The average of the weights after each update; none before the first one. parameters: by name."""
+
+    def __init__(self, decay: float, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+        self._decay, self._parameters, self._averages = decay, parameters, dict[str, torch.Tensor]()
+        first = {id(parameter): name for name, parameter in parameters.items()}
+        every = model.state_dict(keep_vars=True)
+        self._names = {name: first[id(tensor)] for name, tensor in every.items() if id(tensor) in first}
+        """By each name of a parameter, which has several where it is tied, the first one."""
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take the weights after the update of this step, whose number counts from 0."""
+        weights = {name: parameter.detach() for name, parameter in self._parameters.items()}
+        if self._averages:
+            share = share_of_weights(self._decay, step)
+            torch._foreach_lerp_(list(self._averages.values()), list(weights.values()), share)
+        else:
+            self._averages = {name: weight.clone() for name, weight in weights.items()}
+
+    def arrays(self) -> Weights:
+        """The averages under all names of the parameters; empty before the first update."""
+        if not self._averages:
+            return {}
+        return {name: host_array(self._averages[first]).copy() for name, first in self._names.items()}
+
+    def load(self, arrays: Weights) -> None:
+        """Set what `arrays` returned."""
+        self._averages = {}
+        for name, parameter in self._parameters.items() if arrays else ():
+            value = torch.from_numpy(arrays[name].copy()).to(parameter.device, parameter.dtype)
+            self._averages[name] = laid_out_as(parameter.detach(), value)

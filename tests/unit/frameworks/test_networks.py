@@ -130,8 +130,8 @@ def test_a_tied_parameter_has_its_average_under_each_name():
     """And one that is not trained has none."""
     from torch import nn
 
-    from hvdtrain.frameworks.torch.averages import TorchAverages
     from hvdtrain.frameworks.torch.network import trained_parameters
+    from hvdtrain.frameworks.torch.optimizer import TorchAverages
 
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3).requires_grad_(False))
     model[1].weight = model[0].weight

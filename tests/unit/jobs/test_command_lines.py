@@ -122,7 +122,7 @@ def test_open_mpi_in_a_folder_with_a_space(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/opt/my venv/bin/python")
     monkeypatch.setattr(sys, "executable", "/opt/my venv/bin/python")
     with pytest.raises(UserError, match="name the interface with --interface"):
-        horovodrun.build(described, ENVIRONMENT)
+        launchers.build_horovodrun(described, ENVIRONMENT)
 
 
 @pytest.mark.parametrize(
