@@ -28,7 +28,7 @@ from hvdtrain.frameworks.mxnet.network import (
     load_array,
     scale_pixels,
 )
-from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
+from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, MXNetNetworkObjective, evaluate
 from hvdtrain.frameworks.mxnet.optimizer import MXNetAverages, OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.own_optimizer import OwnStates, settings_of, task_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
@@ -302,6 +302,7 @@ class MXNetLearner(MXNetSteps):
         self._objective.seed_step(step, part)
 
     def logits(self, images: np.ndarray) -> np.ndarray:
+        assert isinstance(self._objective, MXNetNetworkObjective)
         return self._objective.logits(images).asnumpy()
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:

@@ -17,11 +17,9 @@ from hvdtrain.frameworks.mxnet.batch_norm import (
     BlockStatistics,
     NormalizationOverRanks,
     RunningStatistics,
-    Statistics,
 )
 from hvdtrain.frameworks.mxnet.network import (
     GluonNetwork,
-    Parameters,
     WeightedLoss,
     canonical_name,
     channel_multiple,
@@ -52,47 +50,10 @@ from hvdtrain.tasks.user import UserTask
 Arrays = list[mx.nd.NDArray]
 
 
-class MXNetObjective:
-    """A block on all devices of a process, and what its outputs are worth."""
-
-    parameters: Parameters
-    frozen: Parameters
-    """Those that are trained, and those that --freeze names, by canonical name."""
-    local_weights: frozenset[str]
-    statistics: Statistics
-    block: gluon.Block
-
-    def forward(self, batch: Batch) -> Arrays:
-        """Queue the forward pass on all devices; returns their losses, recorded."""
-        raise NotImplementedError
-
-    def backward(self, losses: Arrays, batch: Batch) -> None:
-        """Queue the backward pass of what `forward` returned for a batch."""
-        phases.begin(BACKWARD)
-        autograd.backward(losses)
-
-    def seed_step(self, step: int, part: int) -> None:
-        """Seed the generators for a part of a step, so that a resumed run draws the same random numbers."""
-
-    def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        """Evaluate rows of a source."""
-        raise NotImplementedError
-
-    def trained_block(self) -> gluon.Block:
-        """The block with all that it has learned, for a use outside of hvdtrain."""
-        return self.block
-
-    def logits(self, images: np.ndarray) -> mx.nd.NDArray:
-        """Logits, (n, classes), of a network as data."""
-        raise NotImplementedError
-
-    def weights(self) -> Weights:
-        """All parameters and running statistics; waits for them."""
-        raise NotImplementedError
-
-    def load(self, weights: Weights) -> None:
-        """Set all parameters and running statistics. Raises ValueError if names or shapes differ."""
-        raise NotImplementedError
+def backward(losses: Arrays) -> None:
+    """Queue the backward pass of recorded losses."""
+    phases.begin(BACKWARD)
+    autograd.backward(losses)
 
 
 def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
@@ -110,8 +71,11 @@ def evaluate(network: ShapedNetwork, logits: mx.nd.NDArray, labels: np.ndarray) 
     return Evaluated(float(losses.sum().asscalar()), {"accuracy": right}, predicted, losses.asnumpy)
 
 
-class MXNetNetworkObjective(MXNetObjective):
-    """Classify images, or predict a number for each, with a network as data. weights: the initial ones."""
+class MXNetNetworkObjective:
+    """Classify images, or predict a number for each, with a network as data, on all devices of a process.
+
+    weights: the initial ones. `parameters` are trained, and --freeze names those that are `frozen`, by canonical name.
+    """
 
     def __init__(
         self, target: NetworkTarget, weights: Weights, strategy: MXNetStrategy, contexts: list[mx.Context]
@@ -140,7 +104,11 @@ class MXNetNetworkObjective(MXNetObjective):
             self._loss.hybridize(static_alloc=True, static_shape=True)
             self.block.hybridize()
 
+    def seed_step(self, step: int, part: int) -> None:
+        """Seed the generators for a part of a step: nothing to do, as masks of dropout are drawn in NumPy."""
+
     def forward(self, batch: Batch) -> Arrays:
+        """Queue the forward pass on all devices; returns their losses, recorded."""
         parts = split_rows(len(self._contexts), *network_rows(self._network, self._seed, batch))
         if self._over_ranks:
             self._over_ranks.begin(batch.weights, self._contexts[0])
@@ -151,7 +119,8 @@ class MXNetNetworkObjective(MXNetObjective):
         return losses
 
     def backward(self, losses: Arrays, batch: Batch) -> None:
-        super().backward(losses, batch)
+        """Queue the backward pass of what `forward` returned for a batch."""
+        backward(losses)
         if self._over_ranks:
             mx.nd.waitall()  # the layers' collectives must be done before this thread calls others
         elif self._of_batch:
@@ -164,6 +133,7 @@ class MXNetNetworkObjective(MXNetObjective):
         return self._loss(load_array(weights, context), load_labels(labels, context), *arrays)
 
     def trained_block(self) -> gluon.Block:
+        """The block with all that it has learned, for a use outside of hvdtrain."""
         for name, array in self.statistics.copies(mx.cpu()).items():
             self._of_batch[name].set_data(array)
         return self.block
@@ -186,7 +156,7 @@ class MXNetNetworkObjective(MXNetObjective):
         self.statistics.load(weights)
 
 
-class MXNetTaskObjective(TaskOutputs, MXNetObjective):
+class MXNetTaskObjective(TaskOutputs):
     """A task of the user's own. Its block is made with seeded generators, so all ranks begin with the same weights.
 
     Raises UserError for methods that do not return what they must, found out on the first rows.
@@ -301,8 +271,11 @@ class MXNetTaskObjective(TaskOutputs, MXNetObjective):
 
     def backward(self, losses: Arrays, batch: Batch) -> None:
         forget_gradients(self.parameters)
-        super().backward(losses, batch)
+        backward(losses)
         fill_gradients(self.parameters)
+
+    def trained_block(self) -> gluon.Block:
+        return self.block
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         padded, rows = self.eval_rows(arrays), len(arrays[0])
@@ -343,6 +316,8 @@ def total(values: mx.nd.NDArray) -> float:
     return float(values.asnumpy().astype(np.float64).sum())
 
 
+MXNetObjective = MXNetNetworkObjective | MXNetTaskObjective
+"""A block on all devices of a process, and what its outputs are worth."""
 OBJECTIVES: dict[str, Callable[[Any, Any, MXNetStrategy, list[mx.Context]], MXNetObjective]] = {
     "network": MXNetNetworkObjective,
     "task": MXNetTaskObjective,
