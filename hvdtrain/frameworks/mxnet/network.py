@@ -20,6 +20,8 @@ from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
 
 Parameters = dict[str, gluon.Parameter]
 """Gluon's parameters by canonical name."""
+NORMALIZING = ("weight", "bias", "running_mean", "running_var")
+"""Kinds of arrays of a `BatchNorm`."""
 Normalize = Callable[..., Any]
 """normalize(layer, x, weight, bias, running_mean, running_var): the output of a `BatchNorm`."""
 
@@ -116,7 +118,7 @@ class Forward:
         raise TypeError(f"{layer} is not a layer")
 
     def _normalized(self, layer: kinds.BatchNorm, x: Any) -> Any:
-        arrays = [self._parameters[f"{layer.name}.{kind}"] for kind in KINDS]
+        arrays = [self._parameters[f"{layer.name}.{kind}"] for kind in NORMALIZING]
         if self._normalize:
             return self._normalize(layer, x, *arrays)
         # Without momentum, a training step leaves the batch's own mean and biased variance in the statistics, from
@@ -150,21 +152,6 @@ def row_losses(F: Any, network: ShapedNetwork, outputs: Any, labels: Any) -> Any
     return cross_entropy(F, outputs, labels)
 
 
-KINDS = ("weight", "bias", "running_mean", "running_var")
-"""Ends of canonical names."""
-
-
-def mxnet_name(name: str) -> str:
-    """<layer>_weight, as MXNet names parameters, for the canonical <layer>.weight."""
-    return name.replace(".", "_")
-
-
-def canonical_name(name: str) -> str:
-    """The inverse of `mxnet_name`."""
-    kind = next(kind for kind in KINDS if name.endswith(f"_{kind}"))
-    return f"{name.removesuffix(f'_{kind}')}.{kind}"
-
-
 def mask_variable(layer: str) -> str:
     """The variable of a layer's dropout mask, with a name of its own."""
     return f"{layer}_mask"
@@ -187,16 +174,14 @@ class GluonNetwork(nn.HybridBlock):
         self.normalize: Normalize | None = None
         """Of `Forward`, in training; the block must then not be hybridized."""
         for name, shape in network.parameters():
-            setattr(self, mxnet_name(name), self.params.get(mxnet_name(name), shape=shape))
+            setattr(self, name, self.params.get(name, shape=shape))
         for name, shape in network.statistics():
-            array = self.params.get(mxnet_name(name), shape=shape, grad_req="null", differentiable=False)
-            setattr(self, mxnet_name(name), array)
+            setattr(self, name, self.params.get(name, shape=shape, grad_req="null", differentiable=False))
 
     def hybrid_forward(self, F: Any, images: Any, *masks: Any, **parameters: Any) -> Any:
-        canonical = {canonical_name(name): parameter for name, parameter in parameters.items()}
         by_layer = dict(zip(mask_names(self.described), masks, strict=bool(masks)))
         normalize = self.normalize if autograd.is_training() else None
-        return Forward(F, self.described, canonical, by_layer, self._multiple, normalize)(images)
+        return Forward(F, self.described, parameters, by_layer, self._multiple, normalize)(images)
 
 
 class WeightedLoss(nn.HybridBlock):
@@ -211,14 +196,14 @@ class WeightedLoss(nn.HybridBlock):
 
 
 def logits_symbol(network: ShapedNetwork, multiple: int) -> mx.sym.Symbol:
-    """Logits of the variable `data`, of dropout's masks and of parameters in MXNet's names.
+    """Logits of the variable `data`, of dropout's masks and of parameters by their canonical names.
 
     multiple: that of `Forward`.
     """
-    parameters = {name: mx.sym.var(mxnet_name(name), shape=shape) for name, shape in network.parameters()}
-    statistics = {name: mx.sym.var(mxnet_name(name), shape=shape) for name, shape in network.statistics()}
+    arrays = (*network.parameters(), *network.statistics())
+    parameters = {name: mx.sym.var(name, shape=shape) for name, shape in arrays}
     masks = {name: mx.sym.var(mask_variable(name)) for name in mask_names(network)}
-    return Forward(mx.sym, network, parameters | statistics, masks, multiple)(mx.sym.var("data"))
+    return Forward(mx.sym, network, parameters, masks, multiple)(mx.sym.var("data"))
 
 
 def load_array(values: np.ndarray, context: mx.Context) -> mx.nd.NDArray:

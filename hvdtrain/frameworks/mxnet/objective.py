@@ -21,7 +21,6 @@ from hvdtrain.frameworks.mxnet.batch_norm import (
 from hvdtrain.frameworks.mxnet.network import (
     GluonNetwork,
     WeightedLoss,
-    canonical_name,
     channel_multiple,
     cross_entropy,
     fill_gradients,
@@ -85,7 +84,7 @@ class MXNetNetworkObjective:
         multiple = channel_multiple(contexts[0].device_type, config.precision)
         self.block = GluonNetwork(network, multiple)
         self.block.initialize(ctx=contexts)
-        arrays = {canonical_name(name): array for name, array in self.block.collect_params().items()}
+        arrays = self.block.collect_params()
         self._all = {name: arrays[name] for name, _ in network.parameters()}
         self._of_batch = {name: arrays[name] for name, _ in network.statistics()}
         """What `Forward` leaves in the place of the running statistics."""

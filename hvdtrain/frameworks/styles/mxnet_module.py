@@ -17,11 +17,9 @@ from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.frameworks.batches import Rows, network_rows, pad_rows
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, OperatorLearner
 from hvdtrain.frameworks.mxnet.network import (
-    canonical_name,
     load_array,
     logits_symbol,
     mask_variable,
-    mxnet_name,
     row_losses,
     scale_pixels,
 )
@@ -95,7 +93,7 @@ class ReducingModule(mx.mod.Module):
         pairs = zip(group.param_names, group.grad_arrays, strict=True)
         if self.waits:
             phases.begin(GRADIENTS)
-        self.reduce({canonical_name(name): on_devices[0] for name, on_devices in pairs})
+        self.reduce({name: on_devices[0] for name, on_devices in pairs})
         phases.begin(UPDATE)
         super().update()
         phases.begin(FIT)
@@ -177,15 +175,13 @@ class ModuleLearner(OperatorLearner):
     def _take_statistics(self, rows: int) -> None:
         """Take what `Forward` left in the place of the running statistics, on the first device with so many rows."""
         group = self._module._exec_group
-        left = {canonical_name(name): arrays[0] for name, arrays in zip(group.aux_names, group.aux_arrays, strict=True)}
+        left = {name: arrays[0] for name, arrays in zip(group.aux_names, group.aux_arrays, strict=True)}
         self._statistics.update_from_batch(left, rows)
 
     def _device_parameters(self) -> dict[str, list[mx.nd.NDArray]]:
         """Each parameter's array on each device."""
         group = self._module._exec_group
-        return {
-            canonical_name(name): arrays for name, arrays in zip(group.param_names, group.param_arrays, strict=True)
-        }
+        return dict(zip(group.param_names, group.param_arrays, strict=True))
 
     def _create_states(self) -> None:
         for i, (name, arrays) in enumerate(self._device_parameters().items()):
@@ -217,7 +213,7 @@ class ModuleLearner(OperatorLearner):
 
     def load(self, weights: Weights) -> None:
         self._network.check(weights)
-        arrays = {mxnet_name(name): mx.nd.array(value) for name, value in weights.items()}
+        arrays = {name: mx.nd.array(value) for name, value in weights.items()}
         # Each of the two arguments takes what it needs.
         self._module.init_params(arg_params=arrays, aux_params=arrays, force_init=True, allow_extra=True)
         self._statistics.load(weights)
