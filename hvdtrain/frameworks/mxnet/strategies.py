@@ -58,10 +58,6 @@ def to_tensor(values: np.ndarray) -> mx.nd.NDArray:
     return mx.nd.array(values, dtype=values.dtype)
 
 
-CONVERSIONS = (to_tensor, mx.nd.NDArray.asnumpy)
-"""See `Strategy.conversions`."""
-
-
 def allreduce_groups(hvd: ModuleType, gradients: dict[str, mx.nd.NDArray], groups: Groups, op: int) -> None:
     """Combine gradients, by canonical name, over all ranks in place: one message for each group.
 
@@ -89,7 +85,7 @@ class MXNetHorovod(MXNetStrategy):
     """Horovod's DistributedTrainer: allreduces groups of gradients as soon as the engine has them."""
 
     requires = ("horovod.mxnet",)
-    conversions = CONVERSIONS
+    conversions = (to_tensor, mx.nd.NDArray.asnumpy)
     waits = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:

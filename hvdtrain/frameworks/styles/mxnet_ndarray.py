@@ -12,13 +12,12 @@ import numpy as np
 from mxnet import autograd, nd
 
 from hvdtrain.collectives.groups import single_process
-from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices, mask_names, network_rows, split_rows
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, OperatorLearner
 from hvdtrain.frameworks.mxnet.network import Forward, row_losses, scale_pixels
-from hvdtrain.frameworks.mxnet.strategies import CONVERSIONS, allreduce_groups
+from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, allreduce_groups
 from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.interfaces.learner import OptimizerState
 from hvdtrain.interfaces.reading import Batch
@@ -32,6 +31,8 @@ Arrays = dict[str, nd.NDArray]
 
 class NDArrayStrategy(Strategy):
     """What the hand-written step calls; by default gradients are not combined."""
+
+    takes_optimizer = sums_shards = False
 
     def broadcast(self, params: Arrays) -> None:
         """Broadcast parameters from rank 0, in place."""
@@ -54,22 +55,12 @@ class NDArrayManual(NDArrayStrategy):
             allreduce(data)
 
 
-class NDArrayHorovod(NDArrayStrategy):
+class NDArrayHorovod(NDArrayStrategy, MXNetHorovod):
     """Horovod's allreduce, called for each group of gradients by hand."""
-
-    requires = ("horovod.mxnet",)
-
-    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        import horovod.mxnet as hvd
-
-        super().__init__(config, runtime, HorovodGroup(hvd, *CONVERSIONS))
-        self._hvd = hvd
-        self._groups: list[list[str]] = []
 
     def broadcast(self, params: Arrays) -> None:
         self._hvd.broadcast_parameters(params, root_rank=0)
-        sizes = {name: param.size for name, param in params.items() if not name.endswith(STATISTICS)}
-        self._groups = gradient_groups(self.config, sizes, self.group.size)
+        self._groups = self.groups({name: param for name, param in params.items() if not name.endswith(STATISTICS)})
 
     def reduce(self, gradients: dict[str, list[nd.NDArray]]) -> None:
         on_device = {name: gradient for name, (gradient,) in gradients.items()}
