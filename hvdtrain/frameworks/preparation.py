@@ -77,16 +77,9 @@ def _missing(name: str, framework: Framework, error: Exception) -> UserError:
         return UserError(
             f"{framework} cannot be imported ({reason})" + (f": it {why}" if why else ""), f"run: {command}"
         )
-    if name == "mpi4py.MPI":
-        return UserError(f"mpi4py cannot be imported ({reason})", "run: make setup, which installs it and an MPI")
-    try:
-        importlib.import_module("horovod")
-    except ImportError:
-        return UserError("Horovod is not installed", "run: make setup, or train one process with --strategy single")
-    return UserError(
-        f"Horovod was built without {framework} ({reason})",
-        "run: make setup, which builds it for the frameworks that are installed",
-    )
+    what = "mpi4py" if name == "mpi4py.MPI" else f"Horovod for {framework}"
+    remedy = "run: make setup, which installs what is missing, or train one process with --strategy single"
+    return UserError(f"{what} cannot be imported ({reason})", remedy)
 
 
 def _check_keras() -> None:

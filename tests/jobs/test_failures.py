@@ -73,8 +73,7 @@ def test_the_form_of_an_error(tmp_path, options):
 def test_missing_framework_and_missing_horovod(framework, monkeypatch):
     of_framework = f"horovod.{framework}"
     for missing, required, message in (
-        (of_framework, of_framework, f"Horovod was built without {framework}"),
-        ("horovod", of_framework, "Horovod is not installed; run: make setup"),
+        (of_framework, of_framework, rf"Horovod for {framework} cannot be imported \(.*make setup"),
         (framework, framework, rf"{framework} cannot be imported \(.*{framework}.*; run: make setup STACK="),
     ):
         monkeypatch.setitem(sys.modules, missing, None)
