@@ -18,6 +18,7 @@ from hvdtrain.collectives import ring
 from hvdtrain.collectives.groups import MPIGroup, TorchDistributedGroup
 from hvdtrain.errors import TrainingError
 from hvdtrain.frameworks import preparation
+from hvdtrain.interfaces.strategy import AllreduceGroup
 from hvdtrain.system import rank_info
 
 # Bytes reduced in total by one measurement, and limits of the number of allreduces that takes.
@@ -49,8 +50,9 @@ def gloo() -> tuple[Allreduce, Close]:
     return lambda values: torch.distributed.all_reduce(torch.from_numpy(values)), group.close
 
 
-def mpi() -> tuple[Allreduce, Close]:
-    group = MPIGroup()
+def of_group(connect: Callable[[], AllreduceGroup]) -> tuple[Allreduce, Close]:
+    """That of a group of hvdtrain's."""
+    group = connect()
     return group.allreduce, group.close
 
 
@@ -61,18 +63,13 @@ def mpi_bare() -> tuple[Allreduce, Close]:
     return lambda values: world.Allreduce(MPI.IN_PLACE, values), world.Barrier
 
 
-def ring_() -> tuple[Allreduce, Close]:
-    group = ring.start()
-    return group.allreduce, group.close
-
-
 METHODS: dict[str, Callable[[], tuple[Allreduce, Close]]] = {
     "horovod-mpi": functools.partial(horovod, "mpi"),
     "horovod-gloo": functools.partial(horovod, "gloo"),
     "gloo": gloo,
-    "mpi": mpi,
+    "mpi": functools.partial(of_group, MPIGroup),
     "mpi-by-hand": mpi_bare,
-    "ring": ring_,
+    "ring": functools.partial(of_group, ring.start),
 }
 
 
