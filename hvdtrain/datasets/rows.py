@@ -20,6 +20,8 @@ from hvdtrain.interfaces.reading import Draw, RowError, Rows, Source
 MAX_ITEM_BYTES = np.dtype(np.float64).itemsize
 MAX_FIRST = 1000
 """How many rows at the beginning of the data may be bad, with --on-bad-row skip."""
+FINGERPRINT_ROWS = 16
+"""Rows that the fingerprint of data without one of its own looks at."""
 NOT_PIXELS = ("P", "PA", "CMYK")
 """Pillow's modes whose numbers are those of a palette, or of colors of ink."""
 FIX_OR_SKIP = "correct it, or use --on-bad-row skip"
@@ -36,6 +38,14 @@ def forms_of(arrays: tuple[np.ndarray, ...]) -> Forms:
 def describe_forms(forms: Forms) -> str:
     """Forms as text: `float32 (3,) and int64 ()`."""
     return " and ".join(f"{dtype} {shape}" for shape, dtype in forms) or "nothing"
+
+
+def digest_of(title: str, forms: Forms, arrays: Sequence[np.ndarray]) -> str:
+    """SHA-256 of rows that are made by code, of which a few are looked at, in hexadecimal digits."""
+    digest = hashlib.sha256(f"{title} {describe_forms(forms)}".encode())
+    for array in arrays:
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def as_array(value: Any) -> np.ndarray:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,11 +16,9 @@ import numpy as np
 
 from hvdtrain.datasets.formats.reading import DataChanged
 from hvdtrain.datasets.row_random import FIRST, Draw, seeded_rows
-from hvdtrain.datasets.rows import CheckedRows, RowChecks, Rows, describe_forms, forms_of
+from hvdtrain.datasets.rows import FINGERPRINT_ROWS, CheckedRows, RowChecks, Rows, digest_of, forms_of
 from hvdtrain.errors import UserError
 
-FINGERPRINT_ROWS = 16
-"""Rows at the beginning by which a stream is recognized, and by which ranks compare theirs."""
 KEPT = 16
 """Rows that are kept at least, as they may be asked for again."""
 COUNT = "give hvdtrain.Stream(dataset, rows=N), or the object an attribute rows or a method __len__"
@@ -77,10 +74,7 @@ class StreamRows(CheckedRows):
                 f"{self.name}: the stream gives other rows when it is read again",
                 "let it depend on the epoch alone (set_epoch, or a function of the epoch), and seed its random numbers",
             )
-        digest = hashlib.sha256(f"stream {len(self)} {describe_forms(forms_of(arrays))}".encode())
-        for array in arrays:
-            digest.update(array.tobytes())
-        return digest.hexdigest()
+        return digest_of(f"stream {len(self)}", forms_of(arrays), arrays)
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         draw = draw or FIRST

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 from collections.abc import Callable, Mapping, Set
 from typing import Any, cast
 
@@ -16,12 +15,13 @@ from hvdtrain.datasets.formats.tables import LABEL_NAMES, NO_COLUMNS, Columns, c
 from hvdtrain.datasets.images_and_labels import ImagesAndLabels
 from hvdtrain.datasets.row_random import seeded_rows
 from hvdtrain.datasets.rows import (
+    FINGERPRINT_ROWS,
     ArraySource,
     CheckedRows,
     LoadedSources,
     RowChecks,
     as_array,
-    describe_forms,
+    digest_of,
     forms_of,
     wrong_count,
     wrong_types,
@@ -33,8 +33,6 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset, Draw, Rows, Source
 from hvdtrain.system.python_files import load_object
 
-FINGERPRINT_ROWS = 16
-"""Rows that the fingerprint of data without one of its own looks at."""
 PAIR = "return (train, test) or (train, validation, test), with the classes after them if they are not known"
 ANY_ROWS = RowChecks()
 DEFAULT_SAMPLERS = ("SequentialSampler", "RandomSampler", "DistributedSampler", "_InfiniteConstantSampler")
@@ -66,12 +64,8 @@ class PythonRows(CheckedRows):
             return str(given() if callable(given) else given)
         rows = np.unique(np.linspace(0, len(self) - 1, FINGERPRINT_ROWS).astype(np.int64))
         arrays, again = (self.read(rows, Draw(0, epoch)).arrays for epoch in range(2))  # the same in every process
-        kind = type(self._rows).__qualname__
-        digest = hashlib.sha256(f"{kind} {len(self)} {describe_forms(forms_of(arrays))}".encode())
-        for array, repeated in zip(arrays, again, strict=True):
-            if np.array_equal(array, repeated):
-                digest.update(array.tobytes())
-        return digest.hexdigest()
+        fixed = [array for array, repeated in zip(arrays, again, strict=True) if np.array_equal(array, repeated)]
+        return digest_of(f"{type(self._rows).__qualname__} {len(self)}", forms_of(arrays), fixed)
 
 
 class MapStyle(PythonRows):
