@@ -12,6 +12,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from hvdtrain.config.rules import OVER_HOROVOD
+from hvdtrain.runs.run import RecordedRun
+
 # Horovod's images/s as a share of the fastest other strategy over ranks, at least, by the end of the row's name.
 RATIOS = {"/horovod": 0.85, "/horovod/mpi": 0.95}
 # Microseconds of an allreduce of two ranks, at most, by library and bytes.
@@ -32,22 +35,45 @@ def main(argv: list[str]) -> None:
     print("| goal | measured (minimum to maximum, runs) | others, same run | limit | |")
     print("| --- | --- | --- | --- | --- |")
     allreduces = allreduce_lines(folder / "allreduce" / "allreduce.json")
-    for line in [*ratio_lines(folder / "ratios.json"), *allreduces, *idle_lines(folder / "idle.json")]:
+    for line in [*ratio_lines(folder), *allreduces, *idle_lines(folder / "idle.json")]:
         print(f"| {' | '.join(line)} |")
 
 
-def ratio_lines(path: Path) -> Iterator[list[str]]:
-    """Horovod against the fastest other strategy of each framework."""
-    rows = read(path, [])
+def ratio_lines(folder: Path) -> Iterator[list[str]]:
+    """Horovod against the fastest other strategy over ranks of each framework; pairs are the jobs of a repeat."""
+    found = list(ratios(folder))
     for end, minimum in RATIOS.items():
-        if not any(row["horovod"].endswith(end) for row in rows):
+        if not any(horovod.endswith(end) for horovod, *_ in found):
             goal = f"images/s, FRAMEWORK{end} / fastest other strategy"
             yield cells(goal, [], ".2f", "", f"at least {minimum}", False)
-    for row in rows:
-        name = row["horovod"]
-        minimum = next(value for end, value in RATIOS.items() if name.endswith(end))
-        goal = f"images/s, {name} / {row['fastest']}, {row['ranks']} ranks"
-        yield cells(goal, row["ratios"], ".2f", "", f"at least {minimum}", row["median"] >= minimum)
+    for horovod, fastest, ranks, pairs in found:
+        minimum = next(value for end, value in RATIOS.items() if horovod.endswith(end))
+        goal = f"images/s, {horovod} / {fastest}, {ranks} ranks"
+        yield cells(goal, pairs, ".2f", "", f"at least {minimum}", median(pairs) >= minimum)
+
+
+def ratios(folder: Path) -> Iterator[tuple[str, str, int, list[float]]]:
+    """Horovod's row, the fastest row of another strategy over ranks, their number of ranks, and the ratios."""
+    for (framework, ranks), rows in speeds(folder).items():
+        others = [name for name in rows if name.split("/")[1] not in OVER_HOROVOD]
+        fastest = max(others, key=lambda name: median(rows[name].values()), default=None)
+        for horovod in [f"{framework}{end}" for end in RATIOS if f"{framework}{end}" in rows and fastest]:
+            pairs = [speed / rows[fastest][at] for at, speed in rows[horovod].items() if at in rows[fastest]]
+            if pairs:
+                yield horovod, fastest, ranks, pairs
+
+
+def speeds(folder: Path) -> dict[tuple[str, int], dict[str, dict[str, float]]]:
+    """images/s of the jobs over ranks, by framework and ranks, by row, and by repeat."""
+    found: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
+    for path in sorted(folder.glob("*-np*-r*/result.json")):
+        run = RecordedRun(path.parent)
+        if run.config.ranks > 1 and run.images_per_s:
+            framework, strategy = run.options["framework"], run.options["strategy"]
+            row = f"{framework}/{strategy}{'/mpi' * (strategy == 'horovod' and run.config.controller == 'MPI')}"
+            of_row = found.setdefault((framework, run.config.ranks), {}).setdefault(row, {})
+            of_row[path.parent.name.rpartition("-r")[2]] = run.images_per_s
+    return found
 
 
 def allreduce_lines(path: Path) -> Iterator[list[str]]:

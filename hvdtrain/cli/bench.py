@@ -10,21 +10,17 @@ from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.measure.bench import allreduce
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
 from hvdtrain.measure.bench.strategies import (
-    BenchJob,
     StrategyBenchOptions,
     all_rows,
     choose,
     is_finished,
     plan,
-    ratio_table,
-    read_ratios,
     run_jobs,
     with_shards,
 )
 from hvdtrain.system import removed
 from hvdtrain.system.command import exit_status
-from hvdtrain.system.files import require_writable, write_outputs
-from hvdtrain.system.text import to_json
+from hvdtrain.system.files import require_writable
 
 PROG = "python -m hvdtrain bench"
 
@@ -58,15 +54,5 @@ def run(options: StrategyBenchOptions) -> None:
         if row.problem:
             print(f"{row.name} was not run: {row.problem}")
     show_report([options.output], options.output / "report")
-    _show_ratios(jobs, options)
     if failed:
         raise TrainingError(f"{len(failed)} job(s) failed: " + "; ".join(failed))
-
-
-def _show_ratios(jobs: list[BenchJob], options: StrategyBenchOptions) -> None:
-    """Horovod against the fastest other strategy: on the console, and in `ratios.json`."""
-    ratios = read_ratios(jobs, options.output)
-    content = to_json([ratio.record() for ratio in ratios]) + "\n"
-    write_outputs(options.output, "--output", {"ratios.json": content})
-    if ratios:
-        print(f"\n{ratio_table(ratios).terminal()}")

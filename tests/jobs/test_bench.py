@@ -153,7 +153,6 @@ def test_allreduce_of_every_library(tmp_path):
     horovods = [f"horovod over {by}{end}" for by in ("MPI", "Gloo") for end in ("", ", as shipped")]
     for library in ("gloo", "ring", "mpi", "mpi by hand", *horovods):
         assert table.count(f"| {library} |") == 2
-    assert "| ring / gloo | 1,048,576 |" in table
 
 
 @NEEDS_TORCH

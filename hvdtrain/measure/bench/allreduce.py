@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,7 +24,7 @@ from hvdtrain.measure.bench.strategies import AS_SHIPPED, JOB_TIMEOUT_S, beginni
 from hvdtrain.system import stacks
 from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import to_json
-from hvdtrain.views.table import Column, Section, Table, spread, text_column
+from hvdtrain.views.table import Column, Section, Table, text_column
 
 
 class Library(NamedTuple):
@@ -46,15 +46,10 @@ LIBRARIES = {
     "mpi": Library("mpi", mpirun_here),
     "mpi by hand": Library("mpi-by-hand", mpirun_here),
 }
-"""The rows of each table, by name."""
+"""The rows of the table, by name."""
 SIZES = (8, 1 << 10, 1 << 14, 1 << 18, 1 << 19, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
 WITH_TORCH = ("horovod-mpi", "horovod-gloo", "gloo")
 """Methods that PyTorch's tensors go through."""
-COMPARED = (("ring", "gloo"), ("mpi", "mpi by hand"))
-"""hvdtrain's own, and what it is compared with."""
-COMPARED_BYTES = (1 << 20, 64 << 20)
-
-
 Repeats = dict[str, list[dict[int, float]]]
 """Of each library, the seconds of an allreduce by number of bytes, in each of its jobs."""
 
@@ -87,7 +82,7 @@ class AllreduceBenchOptions:
 
 
 def run(options: AllreduceBenchOptions) -> str:
-    """Measure, and write `allreduce.md` and `allreduce.json`; returns the tables for the terminal.
+    """Measure, and write `allreduce.md` and `allreduce.json`; returns the table for the terminal.
 
     Both files are written after each repeat, so that a benchmark that fails or is stopped keeps its whole repeats.
     Raises UserError if the folder of the results cannot be written or PyTorch is missing, TrainingError if a job fails.
@@ -113,11 +108,9 @@ def _require_torch(libraries: list[str]) -> None:
 
 
 def write(repeats: Repeats, options: AllreduceBenchOptions) -> str:
-    comparison = _comparison(repeats, options.sizes)
-    tables = [_times(repeats, options), *([comparison] if comparison.sections[0].rows else [])]
-    markdown, record = "\n".join(table.markdown() for table in tables), to_json(_record(repeats, options)) + "\n"
-    write_outputs(options.output, "--output", {"allreduce.md": markdown, "allreduce.json": record})
-    return "\n\n".join(table.terminal() for table in tables)
+    table, record = _times(repeats, options), to_json(_record(repeats, options)) + "\n"
+    write_outputs(options.output, "--output", {"allreduce.md": table.markdown(), "allreduce.json": record})
+    return table.terminal()
 
 
 def measure(name: str, options: AllreduceBenchOptions) -> dict[int, float]:
@@ -163,16 +156,3 @@ def _times(repeats: Repeats, options: AllreduceBenchOptions) -> Table:
             rows.append([f"{size:,}", name, f"{middle_s * 1e6:,.1f}", span, f"{gb_s:.3f}", f"{bus_gb_s:.3f}"])
     caption = f"Allreduce of float32 over {options.np} processes on one machine; median of {runs} runs."
     return Table(columns, [Section(rows)], caption=caption)
-
-
-def _comparison(repeats: Repeats, sizes: Sequence[int]) -> Table:
-    """Ratios of hvdtrain's bus bandwidth to the library's, run by run."""
-    rows = []
-    for ours, theirs in COMPARED:
-        for size in sorted(set(COMPARED_BYTES) & set(sizes)):
-            pairs = zip(repeats.get(ours, ()), repeats.get(theirs, ()), strict=False)
-            ratios = [other[size] / own[size] for own, other in pairs]
-            if ratios:
-                rows.append([f"{ours} / {theirs}", f"{size:,}", spread(ratios, ".2f")])
-    columns = [text_column("bus bandwidth"), Column("bytes"), Column("ratio (minimum to maximum)")]
-    return Table(columns, [Section(rows)])

@@ -1,4 +1,4 @@
-"""The strategies to measure, one job for each strategy, number of replicas and repeat, and Horovod against the others.
+"""The strategies to measure: one job for each strategy, number of replicas and repeat.
 
 A job's result is its run folder, so a benchmark that was stopped continues with the jobs that are not finished.
 """
@@ -13,19 +13,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal, NamedTuple, get_args
 
 from hvdtrain.config.option import arguments, as_json, as_options, facts, invalid, key, option
 from hvdtrain.config.options import MAX_SHARDS, Config, Framework
-from hvdtrain.config.rules import OVER_HOROVOD, SHARDED
+from hvdtrain.config.rules import SHARDED
 from hvdtrain.config.sources import check_recorded, find, from_text
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers import mpirun_here
 from hvdtrain.jobs.series import JobSeries, SeriesJob
-from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.text import did_you_mean
-from hvdtrain.views.table import Column, Section, Table, text_column
 
 DECIDED = {
     *("recipe", "framework", "strategy", "shards", "batch_size", "batch_scope", "max_steps"),
@@ -246,68 +243,3 @@ def _series_job(job: BenchJob, options: StrategyBenchOptions) -> SeriesJob:
         return True
 
     return SeriesJob(title, command(job, options), folder.with_name(f"{job.name}.log"), prepare)
-
-
-Speeds = dict[str, dict[int, float]]
-"""images/s of each row, by its name and by repeat."""
-
-
-class Ratio(NamedTuple):
-    """Horovod in one framework and with one number of ranks, over Gloo or MPI."""
-
-    horovod: str
-    fastest: str
-    """The row with the largest median of the other strategies over ranks."""
-    ranks: int
-    ratios: list[float]
-    """Of each repeat, in which both jobs ran shortly after one another."""
-
-    def record(self) -> dict[str, Any]:
-        return {**self._asdict(), "median": median(self.ratios)}
-
-
-def read_ratios(jobs: list[BenchJob], output: Path) -> list[Ratio]:
-    """The ratios of those jobs that have finished, from the folder of their runs."""
-    ratios = []
-    rows = list(dict.fromkeys(job.row for job in jobs if job.row.over == "ranks"))
-    for ranks in sorted({job.replicas for job in jobs if job.replicas > 1}):
-        speeds = _speeds([job for job in jobs if job.replicas == ranks], output)
-        for row in rows:
-            fastest = _fastest_other(row, rows, speeds) if row.strategy == "horovod" else None
-            if fastest:
-                horovod, other = speeds.get(row.name, {}), speeds[fastest]
-                pairs = [horovod[repeat] / other[repeat] for repeat in sorted(horovod.keys() & other.keys())]
-                ratios += [Ratio(row.name, fastest, ranks, pairs)] if pairs else []
-    return ratios
-
-
-def _speeds(jobs: list[BenchJob], output: Path) -> Speeds:
-    speeds: Speeds = {}
-    for job in jobs:
-        if speed := RecordedRun(output / job.name).images_per_s:
-            speeds.setdefault(job.row.name, {})[job.repeat] = speed
-    return speeds
-
-
-def _fastest_other(horovod: BenchRow, rows: list[BenchRow], speeds: Speeds) -> str | None:
-    """Name of the fastest row of another strategy, which is not Horovod's, of the same framework."""
-    others = [row.name for row in rows if row.framework == horovod.framework and row.strategy not in OVER_HOROVOD]
-    return max((name for name in others if name in speeds), key=lambda n: median(speeds[n].values()), default=None)
-
-
-def ratio_table(ratios: list[Ratio]) -> Table:
-    columns = [
-        text_column("Horovod"),
-        text_column("fastest other strategy over ranks"),
-        Column("ranks"),
-        Column("ratio of images/s"),
-        Column("minimum to maximum, runs", priority=1),
-    ]
-    rows = [
-        [
-            *(row.horovod, row.fastest, str(row.ranks), f"{median(row.ratios):.2f}"),
-            f"{min(row.ratios):.2f} to {max(row.ratios):.2f}, {len(row.ratios)}",
-        ]
-        for row in ratios
-    ]
-    return Table(columns, [Section(rows)])
