@@ -18,6 +18,7 @@ from hvdtrain.measure.bench.strategies import (
     run_jobs,
     with_shards,
 )
+from hvdtrain.runs.search import finished_runs
 from hvdtrain.system import removed
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable
@@ -53,6 +54,6 @@ def run(options: StrategyBenchOptions) -> None:
     for row in rows:
         if row.problem:
             print(f"{row.name} was not run: {row.problem}")
-    show_report([options.output], options.output / "report")
+    show_report(*finished_runs([options.output]), options.output / "report")
     if failed:
         raise TrainingError(f"{len(failed)} job(s) failed: " + "; ".join(failed))

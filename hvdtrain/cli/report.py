@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from hvdtrain.errors import MissingPackage
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.search import finished_runs
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import write_outputs
@@ -22,14 +23,13 @@ from hvdtrain.views.table import paragraph
 def main(argv: list[str]) -> None:
     """Write the report and print its table; ends the process with a nonzero status if that fails."""
     options = parser().parse_args(argv)
-    show_report(options.runs, options.output)
+    show_report(*finished_runs(options.runs), options.output)
 
 
-def show_report(runs: list[Path], output: Path) -> None:
+def show_report(runs: list[RecordedRun], unfinished: list[str], output: Path, by_score: bool = False) -> None:
     """Write the report on these runs into the folder `output`; print what came out and its table. Raises UserError."""
-    finished, unfinished = finished_runs(runs)
     check_pages(output)
-    report = RunsReport(finished, unfinished)
+    report = RunsReport(runs, unfinished, by_score)
     pages, missing = {"report.md": markdown_page(report), "report.csv": csv_page(report)}, ""
     try:
         pages["report.html"] = html_page(report)

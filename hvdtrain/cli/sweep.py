@@ -5,25 +5,23 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.cli import launch, launch_options
+from hvdtrain.cli.report import show_report
 from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
 from hvdtrain.cli.sweep_settings import parser as parser
 from hvdtrain.config.option import arguments, as_json, key
 from hvdtrain.config.sources import CommandLine, check_recorded, to_record
-from hvdtrain.errors import MissingPackage, Stopped, TrainingError, UserError
+from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.jobs.launchers import LAUNCHERS
 from hvdtrain.jobs.own_program import OwnProgram, own_program, without_program
 from hvdtrain.jobs.series import JobSeries, SeriesJob
-from hvdtrain.measure.sweep.comparison import SweepResults
 from hvdtrain.measure.sweep.study import EarlyEnd, Proposal, SweepStudy, exclusive
 from hvdtrain.measure.sweep.trials import COMPLETE, GIVEN_TO_TRIALS, OF_TASK, PRUNED, RESUME, Trial, corners, plan
 from hvdtrain.system.command import exit_status
-from hvdtrain.system.files import write_outputs
-from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import did_you_mean, printable
 
 COMMANDS = ("train", "launch")
@@ -37,7 +35,7 @@ def main(argv: list[str]) -> None:
     end = argv.index("--") if "--" in argv else len(argv)
     options, command = parse(argv[:end]), without_program(argv[end + 1 :])
     if options.table:
-        print(_write_tables(SweepStudy(options, [], {}), {}, plot=True))
+        _report(SweepStudy(options, [], {}), {})
         return
     if command[:1] not in (["train"], ["launch"]):
         what = f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}" if command else ""
@@ -60,7 +58,7 @@ def main(argv: list[str]) -> None:
     if left < count:
         ended = f"{count - left} of {count} trials have ended"
         print(ended if left else f"nothing to do: {ended}", file=sys.stderr, flush=True)
-    _run(study, left * (options.seeds if options.trials else 1), is_whole=number is None)
+    _run(study, left * (options.seeds if options.trials else 1))
 
 
 def check_trial(trial: Trial, command: list[str], folder: Path) -> None:
@@ -112,11 +110,10 @@ def _training(command: list[str]) -> OwnProgram | None:
     return own_program(options.program, "train")
 
 
-def _run(study: SweepStudy, count: int, is_whole: bool) -> None:
-    """Run the trials that are left, write the tables and the plot, and show them.
+def _run(study: SweepStudy, count: int) -> None:
+    """Run the trials that are left, of which there are at most `count`, and show the report.
 
-    count: of their jobs, at most. is_whole: whether they are all of the sweep; else the other tasks of an array have
-    the rest. Raises TrainingError if one failed, Stopped if it was only asked to stop.
+    Raises TrainingError if one failed, Stopped if it was only asked to stop.
     """
     failures: dict[str, str] = {}
     series, only_stopped = JobSeries(os.environ), True
@@ -126,10 +123,7 @@ def _run(study: SweepStudy, count: int, is_whole: bool) -> None:
         if reason := failed or ("" if trial.status(study.folder) in ENDED else "it ended without a result"):
             failures[trial.name] = reason
             only_stopped = only_stopped and series.status == Stopped.exit_status
-        _write_tables(study, failures)
-    shown = _write_tables(study, failures, plot=True)
-    if is_whole:
-        print(shown)
+    _report(study, failures)
     if failures and only_stopped:
         raise Stopped("trials were asked to stop", "the same command continues them")
     if failures:
@@ -160,30 +154,11 @@ def _job(trial: Trial, proposal: Proposal, study: SweepStudy) -> SeriesJob:
     return job._replace(watch=early.look, excuse=early.excuse)
 
 
-def _write_tables(study: SweepStudy, failures: dict[str, str], plot: bool = False) -> str:
-    """Write the tables, and perhaps the plot, of all trials in the folder, also of those that other processes run.
-
-    failures: by the names of trials, those that are known here; the others are in the folders of their runs. Returns
-    the table for the terminal.
-    """
+def _report(study: SweepStudy, failures: Mapping[str, str]) -> None:
+    """Write and show the report on all trials in the folder, also on those that other processes run; best first."""
     with exclusive(study.folder):
-        trials = study.trials
-        if not trials:
-            return "no trials"
-        results = SweepResults(trials, study.folder)
-        known = {trial.name: _failure(trial, study) for trial in trials} | failures
-        page = results.markdown(study.command, {name: reason for name, reason in known.items() if reason})
-        contents: dict[str, str | bytes] = {"sweep.md": page, "sweep.csv": results.csv()}
-        try:
-            if plot and (drawn := results.plot()):
-                contents["sweep.png"] = drawn
-        except MissingPackage as error:
-            print(f"no sweep.png: {error}", file=sys.stderr, flush=True)
-        write_outputs(study.folder, "--output", contents)
-    return f"{results.terminal()}\nwritten to {printable(str(study.folder))}: {', '.join(contents)}"
-
-
-def _failure(trial: Trial, study: SweepStudy) -> str:
-    """Why the trial failed, as the folder of its run says; empty where it did not, or does not say."""
-    end = RunEnd.read(study.folder / trial.name)
-    return printable(end.reason) if end and trial.status(study.folder) in ("failed", "hung") else ""
+        finished, unfinished = study.results(failures)
+        if finished:
+            show_report(finished, unfinished, study.folder / "report", by_score=True)
+        else:
+            print("no trial has a result", *unfinished, sep="\n")

@@ -208,6 +208,12 @@ class RecordedRun:
         return metrics_of(self.chosen.metrics or {}) or metrics_of({ACCURACY: self.chosen.accuracy})
 
     @property
+    def test_of_best(self) -> dict[str, float]:
+        """The metrics of its best checkpoint on test data; empty where another evaluation chose none."""
+        best = self.result.best
+        return metrics.metrics_of((best and best.test and best.test.metrics) or {})
+
+    @property
     def score(self) -> Score | None:
         return self.score_of(self.chosen.loss, self.tested)
 

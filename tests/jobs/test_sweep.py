@@ -1,11 +1,11 @@
 """Sweeps. They need processes: a trial is a job that fails, is interrupted or is asked to stop while it trains."""
 
-import csv
 import json
 import re
 
 import pytest
 from support.jobs import run, succeed
+from support.report import table
 from support.stack import FASTEST, cases
 
 SWEEP = ("python", "-m", "hvdtrain", "sweep", "--output", "all")
@@ -27,8 +27,7 @@ def test_trials_fail_or_are_complete_and_have_the_same_bits(tmp_path):
     assert "--batch-size 5000: larger than the 1437 training images; give a smaller one" in output
     before = results(tmp_path)
     assert set(before) == {"batch-size=16,ranks=1,seed=0"}
-    assert "batch-size=5000,ranks=1,seed=0: " in (tmp_path / "all" / "sweep.md").read_text()
-    assert (tmp_path / "all" / "sweep.png").is_file()
+    assert "batch-size=5000,ranks=1,seed=0 (rank 0 on " in (tmp_path / "all" / "report" / "report.md").read_text()
     assert {path.name for path in tmp_path.glob("all/*.log")} == {"batch-size=5000,ranks=1,seed=0.log"}
 
     output = succeed([*SWEEP, "--set", "ranks=1,2", "--set", "batch-size=16", "--", *train], tmp_path)
@@ -36,8 +35,7 @@ def test_trials_fail_or_are_complete_and_have_the_same_bits(tmp_path):
     after = results(tmp_path)
     assert set(after) == {f"batch-size=16,ranks={ranks},seed=0" for ranks in (1, 2)}
     assert before.items() <= after.items()
-    *rows, failed = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
-    assert (failed["batch-size"], failed["seeds"], failed["seeds_planned"]) == ("5000", "0", "1")
+    rows = table(tmp_path / "all" / "report")
     (hash_of_weights,) = {row["parameters"] for row in rows}
     assert len(hash_of_weights) == 16 and f"in all 2 runs with --shards 3 (hash {hash_of_weights})" in output
     for number in (1, 2):
@@ -80,9 +78,9 @@ def test_arguments_of_a_task(tmp_path, command):
     (tmp_path / "mytask.py").write_text(TASK)
     output = succeed([*SWEEP, "--set", "arg.level=3.0,2.0", "--", *command, "--epochs", "1"], tmp_path)
     assert set(results(tmp_path)) == {"arg.level=3.0,seed=0", "arg.level=2.0,seed=0"}
-    best, other = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
-    assert [(row["arg.level"], float(row["perplexity_median"])) for row in (best, other)] == [("2.0", 2), ("3.0", 3)]
-    assert "lowest test perplexity first" in output
+    rows = table(tmp_path / "all" / "report")
+    assert [(row["option:arg.level"], float(row["score_median"])) for row in rows] == [("2.0", 2), ("3.0", 3)]
+    assert "test perplexity" in output
 
 
 SCRIPT = """
@@ -91,7 +89,7 @@ from hvdtrain.system.run_end import RunEnd
 given = dict(word[2:].partition("=")[::2] for word in sys.argv[1:])
 level, run = float(given["level"]), pathlib.Path(given["runs"], given["name"])
 run.mkdir(parents=True)
-config = {"config": {"seed": 0}, "runtime": {"score": "min:perplexity"}}
+config = {"config": {"seed": 0}, "runtime": {"score": "min:perplexity"}, "ranks": 1, "devices": 1}
 (run / "config.json").write_text(json.dumps(config))
 for epoch in (1, 2, 3):
     with open(run / "metrics.jsonl", "a") as file:
@@ -102,7 +100,8 @@ for look in range(30):
     if (run / "STOP").exists():
         RunEnd("stopped", 75).write(run)
         sys.exit(75)
-(run / "result.json").write_text(json.dumps({"loss": 1, "steps": 3, "metrics": {"perplexity": level}}))
+result = {"loss": 1, "steps": 3, "global_batch": 1, "metrics": {"perplexity": level}}
+(run / "result.json").write_text(json.dumps(result))
 RunEnd("finished").write(run)
 """
 """Makes the files of a training, of which it computes nothing, and stops when it is asked to."""
@@ -131,7 +130,7 @@ def test_a_search_ends_bad_trials_early_and_continues(tmp_path, command, level):
     assert status == 0 and "pruned" not in output, output
     before = results(tmp_path)
     assert len(before) == 4
-    values = sorted(float(row["perplexity_median"]) for row in csv.DictReader((tmp_path / "all" / "sweep.csv").open()))
+    values = sorted(float(row["score_median"]) for row in table(tmp_path / "all" / "report"))
 
     output = succeed([*search, "--trials", "6", "--", *command], tmp_path)
     assert "4 of 6 trials have ended" in output and before.items() <= results(tmp_path).items()
@@ -140,5 +139,4 @@ def test_a_search_ends_bad_trials_early_and_continues(tmp_path, command, level):
     assert len(results(tmp_path)) == 6 - len(pruned)
     states = [json.loads(path.read_text())["status"] for path in tmp_path.glob("all/*/end.json")]
     assert sorted(states) == ["finished"] * (6 - len(pruned)) + ["pruned"] * len(pruned)
-    page = (tmp_path / "all" / "sweep.md").read_text()
-    assert page.count("| pruned |") == len(pruned) and "Failed" not in page
+    assert (tmp_path / "all" / "report" / "report.md").read_text().count(" (pruned: ") == len(pruned)

@@ -14,10 +14,10 @@ from support.user_loop_runs import starter
 from torch import nn
 
 from hvdtrain.errors import Stopped, UserError
-from hvdtrain.measure.sweep.comparison import SweepResults
 from hvdtrain.measure.sweep.trials import plan
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import RunEnd
+from hvdtrain.views.report.content import RunsReport
 
 OPTIONS = ("--epochs", "6", "--split", "0.8/0.2", "--patience", "2", "--device", "cpu", "--lr")
 LR = {"mxnet": "0.3"}
@@ -81,13 +81,13 @@ def test_sweeps_go_by_validation_data_and_say_what_the_test_gives(tmp_path):
     trials, folder = plan({"lr": [0.05, 0.3]}, 1), tmp_path / "swept"
     for trial in trials:
         train_here(tmp_path, FASTEST, *short, "--lr", str(trial.options["lr"]), "--name", trial.name)
-    page = SweepResults(trials, folder).markdown(["train"], {})
-    assert "highest validation accuracy first" in page
-    assert page.index("validation accuracy") < page.index("test accuracy") < page.index("validation loss")
-    results = [result(folder / trial.name)["best"] for trial in trials]
-    best = max(results, key=lambda best: best["validation"]["metrics"]["accuracy"])
-    row = next(line for line in page.splitlines() if "| 0.05 |" in line)
-    assert f"{best['test']['metrics']['accuracy']:.4f}" in row
+    report = RunsReport([trial.run(folder) for trial in trials], [], by_score=True)
+    results = {trial.options["lr"]: result(folder / trial.name)["best"] for trial in trials}
+    best = max(results, key=lambda lr: results[lr]["validation"]["metrics"]["accuracy"])
+    first = report.rows[0]
+    assert (first.run.options["lr"], first.part, first.scored_by) == (best, "validation", "accuracy")
+    figure = f"{results[best]['test']['metrics']['accuracy']:.4f}"
+    assert report.more(first)["test accuracy of the best"] == figure
 
 
 def loop(run, evaluated=True, stops=False):

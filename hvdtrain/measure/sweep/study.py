@@ -11,7 +11,7 @@ import contextlib
 import math
 import shlex
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +35,7 @@ from hvdtrain.runs.metrics import EVALUATIONS, MetricsReader, metrics_of
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.system.text import finite_number
+from hvdtrain.system.text import finite_number, printable
 
 if TYPE_CHECKING:
     import optuna
@@ -207,6 +207,22 @@ class SweepStudy:
         elif set(status) == {COMPLETE}:
             scores = [RecordedRun(self.folder / trial.name).score for trial in proposal.trials]
             self._study.tell(proposal.trial, statistics.median(map(signed, scores)), skip_if_finished=True)
+
+    def results(self, failures: Mapping[str, str]) -> tuple[list[RecordedRun], list[str]]:
+        """The runs of trials that are complete, and the names of the others, with the reason.
+
+        failures: reasons that are known here, by the names of trials; the folders of runs have others.
+        """
+        finished, unfinished = [], []
+        for trial in self.trials:
+            if trial.status(self.folder) == COMPLETE:
+                finished.append(trial.run(self.folder))
+            else:
+                end = RunEnd.read(self.folder / trial.name)
+                why = ": ".join(filter(None, (end.status, end.reason))) if end else "no result yet"
+                why = failures.get(trial.name, why)
+                unfinished.append(printable(f"{trial.name} ({why})"))
+        return finished, unfinished
 
 
 class EarlyEnd:

@@ -16,6 +16,7 @@ from hvdtrain.config.option import ARGUMENT, arguments, as_options, key, option
 from hvdtrain.config.options import AUTO_RESUME
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.jobs.series import SWEEP
+from hvdtrain.runs.run import RecordedRun
 from hvdtrain.system.run_end import RunEnd
 
 if TYPE_CHECKING:
@@ -90,6 +91,13 @@ class Trial(NamedTuple):
             return COMPLETE
         end = RunEnd.read(folder / self.name)
         return end.status if end else ""
+
+    def run(self, folder: Path) -> RecordedRun:
+        """Its run in the sweep's folder, whose settings also have the options that training does not record."""
+        run = RecordedRun(folder / self.name).require()
+        recorded = {RANKS, *run.options, *run.settings}
+        run.settings.update({name: shown(value) for name, value in self.options.items() if name not in recorded})
+        return run
 
     def launched(self, command: list[str]) -> list[str]:
         """The command of the sweep, with the number of ranks if trials have their own."""

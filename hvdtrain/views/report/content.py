@@ -29,8 +29,10 @@ LEAST = 9
 class RunsReport:
     title = "Runs of hvdtrain, compared"
 
-    def __init__(self, runs: list[RecordedRun], unfinished: list[str]) -> None:
+    def __init__(self, runs: list[RecordedRun], unfinished: list[str], by_score: bool = False) -> None:
         self.rows = make_rows(runs)
+        if by_score:
+            self.rows.sort(key=lambda row: row.rank)
         self.groups = group_rows(self.rows)
         self.options = differing_options(self.rows)
         self.unit = unit_of(runs)
@@ -39,6 +41,7 @@ class RunsReport:
         self.unfinished, self.classes = unfinished, class_lines(runs)
         self._runs = runs
         self.noted = any(self._note(row) for row in self.rows)
+        self._of_best = dict.fromkeys(name for row in self.rows for name in row.of_best)
         self._scores = {(row.part, row.scored_by) for row in self.rows if row.scored_by} or {("test", ACCURACY)}
 
     def summary(self) -> str:
@@ -86,6 +89,8 @@ class RunsReport:
             "step: computing / communication / waiting for rows": _step(row),
             "peak memory, MB": f"{row.peak_rss_mb.high:,.0f}" if row.peak_rss_mb else NONE,
             **{f"{part} {printable(name)}": _metric(row.metrics.get(name)) for part, name in self._other_metrics()},
+            "loss": _metric(row.loss),
+            **{f"test {printable(name)} of the best": _metric(row.of_best.get(name)) for name in self._of_best},
         }
 
     def _chosen(self, row: ReportRow) -> dict[str, str]:
@@ -140,7 +145,8 @@ class RunsReport:
 def differing_options(rows: Sequence[ReportRow]) -> list[str]:
     """The options in which rows differ and that have a column: first those in which most rows do."""
     counts = Counter(name for row in rows for name in row.notes)
-    options = [name for name in counts if (name in FACTS or name.startswith(ARGUMENT)) and name not in SAME_WORK]
+    given = [name for name in counts if name in FACTS or name.startswith((ARGUMENT, "--"))]
+    options = [name for name in given if name not in SAME_WORK]
     return sorted(options, key=lambda name: -counts[name])[:MAX_OPTIONS]
 
 

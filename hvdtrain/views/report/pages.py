@@ -76,9 +76,9 @@ def csv_page(report: RunsReport) -> str:
     return to_csv(records)
 
 
-ENDS = ("median", "low", "high")
-SPREADS = ("images_per_s", "images_per_core_s", "gflops_per_core", "step_s", "epoch_s", "peak_rss_mb", "score")
-"""Figures that have a median, and a least and a greatest value of the runs."""
+ENDS = ("median", "low", "high", "mean", "deviation")
+SPREADS = ("images_per_s", "images_per_core_s", "gflops_per_core", "step_s", "epoch_s", "peak_rss_mb", "score", "loss")
+"""Figures of which the runs have a spread."""
 
 
 def _record(row: ReportRow) -> dict[str, Any]:

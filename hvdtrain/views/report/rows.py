@@ -58,12 +58,25 @@ class Spread(ValueRange):
     median: float
     number: int
     """Runs that measured it."""
+    mean: float
+    deviation: float | None
+    """Of the sample; None for one run."""
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
     """The spread of those values that were measured; None if none was."""
     measured = [value for value in values if value is not None]
-    return Spread(min(measured), max(measured), statistics.median(measured), len(measured)) if measured else None
+    if not measured:
+        return None
+    deviation = statistics.stdev(measured) if len(measured) > 1 else None
+    mean, middle = statistics.fmean(measured), statistics.median(measured)
+    return Spread(min(measured), max(measured), middle, len(measured), mean, deviation)
+
+
+def _spreads(metrics: list[dict[str, float]]) -> dict[str, Spread | None]:
+    """By name, over the runs that have it."""
+    names = dict.fromkeys(name for of_run in metrics for name in of_run)
+    return {name: spread(of_run.get(name) for of_run in metrics) for name in names}
 
 
 def mean_shares(measured: list[StepSeconds]) -> StepSeconds | None:
@@ -99,8 +112,9 @@ class ReportRow:
         self.peak_rss_mb, self.step_s, self.cores = map(self._result, ("peak_rss_mb", "step_s", "cores"))
         self.images_per_core_s = spread(run.images_per_core_s for run in self.runs)
         self.gflops_per_core = spread(run.gflops_per_core for run in self.runs)
-        names = dict.fromkeys(name for run in self.runs for name in run.tested)
-        self.metrics = {name: spread(run.tested.get(name) for run in self.runs) for name in names}
+        self.loss = spread(run.chosen.loss for run in self.runs)
+        self.metrics = _spreads([run.tested for run in self.runs])
+        self.of_best = _spreads([run.test_of_best for run in self.runs])
         self.shares = mean_shares([run.shares for run in self.runs if run.shares])
 
     def _score(self) -> Spread | None:
@@ -119,6 +133,13 @@ class ReportRow:
         if not self.score or not self.chance:
             return None
         return ValueRange(min(self.score.low, self.chance.low), max(self.score.high, self.chance.high))
+
+    @property
+    def rank(self) -> float:
+        """Sorts rows by their scores, the best first."""
+        if not self.score:
+            return math.inf
+        return self.score.median if self.is_least_best else -self.score.median
 
     @property
     def note(self) -> str:

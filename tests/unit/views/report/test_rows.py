@@ -38,7 +38,7 @@ def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsy
         "| single | 1 × 1 | 1,000 (900 to 1,100, 3 runs) | base | "
         "0.5000 (0.4500 to 0.5500; 95 %: 0.490 to 0.510) | — | ab |\n"
     ) in page
-    assert "| single | 1 × 1 | 500 | 5.0 | 10.00 | 25.0 ms: 50% / 25% / 25% | 550 |\n" in page
+    assert "| single | 1 × 1 | 500 | 5.0 | 10.00 | 25.0 ms: 50% / 25% / 25% | 550 | 0.3000 |\n" in page
     assert "- seed: differs: 0 (2 runs), 1 (1 run)\n" in page
     output = capsys.readouterr().out.splitlines()
     (shown,) = (line for line in output if line.startswith("single"))
