@@ -43,9 +43,9 @@ def main(argv: list[str] | None = None, **given: str) -> None:
     argv = ["train"] * bool(given) + sys.argv[1:] if argv is None else argv
     command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if command in COMMANDS:
-        module = importlib.import_module(f"hvdtrain.{COMMANDS[command]}")
+        module = importlib.import_module(f"hvdtrain.cli.{command}")
         if command == "train" and module.starts_ranks(rest):
-            importlib.import_module(f"hvdtrain.{COMMANDS['launch']}").train(rest, **given)
+            importlib.import_module("hvdtrain.cli.launch").train(rest, **given)
         module.main(argv=rest, **given)
     elif command in ("-h", "--help"):
         print(USAGE, end="")

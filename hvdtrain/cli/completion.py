@@ -91,8 +91,8 @@ def _all_commands(file: dict[str, Any]) -> argparse.ArgumentParser:
     program = argparse.ArgumentParser("hvdtrain", description="Train with data parallelism.")
     commands = program.add_subparsers(dest="command")
     names, names_or_files = _values()
-    for command, module in COMMANDS.items():
-        made = importlib.import_module(f"hvdtrain.{module}").parser()
+    for command in COMMANDS:
+        made = importlib.import_module(f"hvdtrain.cli.{command}").parser()
         runs = "run_name" if command in TAKE_NAMES else "run_folder"
         # Its own --help stays, which some commands print by themselves.
         for action in made.all_actions():

@@ -1,7 +1,4 @@
-"""python -m hvdtrain diff A B...: what differs between runs.
-
-It only reads the folders that training writes: it imports no framework and changes no run.
-"""
+"""python -m hvdtrain diff A B...: what differs between runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""python -m hvdtrain report RUNS...: compare runs in a table (Markdown and CSV) and an HTML page with charts.
-
-It only reads the folders that training writes: it imports no framework and changes no run.
-"""
+"""python -m hvdtrain report RUNS...: compare runs in a table (Markdown and CSV) and an HTML page with charts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""python -m hvdtrain runs [DIR]: a table of runs, also of those that train now.
-
-It only reads the folders that training writes: it imports no framework and changes no run.
-"""
+"""python -m hvdtrain runs [DIR]: a table of runs, also of those that train now."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""python -m hvdtrain show [RUN]: all of one run on a page.
-
-It only reads the run's folder, also while the run trains: it imports no framework and changes nothing.
-"""
+"""python -m hvdtrain show [RUN]: all of one run on a page, also while it trains."""
 
 from __future__ import annotations
 

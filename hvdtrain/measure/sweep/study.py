@@ -275,5 +275,5 @@ def signed(score: Score | None) -> float:
 
 
 def exclusive(folder: Path) -> FileLock:
-    """Only one process at a time writes the sweep's record and tables: those of an array run at once."""
-    return FileLock(folder / LOCKS / "tables")
+    """Only one process at a time writes the sweep's record and report: those of an array run at once."""
+    return FileLock(folder / LOCKS / "record")

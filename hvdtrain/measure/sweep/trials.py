@@ -41,7 +41,7 @@ PRUNED: Final = "pruned"
 """What becomes of a trial that is not run again."""
 RANGE = re.compile(r"(float|int|log|logint):(.+)", re.DOTALL)
 DIGITS = 6
-"""Significant digits of a drawn number: all that matter, in names of runs and tables that can be read."""
+"""Significant digits of a drawn number: all that matter, in names of runs that can be read."""
 REMEDY = (
     "write log:1e-4:1e-1 (evenly by the logarithm), float:0:0.5 (evenly), int:8:64 or logint:8:512 (integers); "
     "float and int may have a step, as int:8:64:8"
@@ -203,7 +203,7 @@ class SweepOptions:
     seeds: int = option(1, minimum=1)
     """Train each combination with the seeds 0 to N-1."""
     output: Path = option(Path(SWEEP))
-    """Folder for the runs and the tables; trials in it that are complete are not run again."""
+    """Folder for the runs and the report; trials in it that are complete are not run again."""
     trials: int | None = option(None, minimum=1)
     """Draw N combinations by Optuna, instead of training all; the same command continues, also with a larger N."""
     sampler: Literal["tpe", "random"] = option("tpe")
@@ -213,7 +213,7 @@ class SweepOptions:
     trial: int | None = option(None, minimum=0)
     """Run only this trial, from 0 on in the order of --dry-run; default in an array of Slurm: that of the task."""
     table: bool = option(False, is_switch=True)
-    """Run nothing: write and print the table of the trials in --output."""
+    """Run nothing: write and print the report on the trials in --output."""
     dry_run: bool = option(False, is_switch=True)
     """Print the command line of each trial, and start nothing."""
 
