@@ -16,7 +16,7 @@ from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import job
 from hvdtrain.jobs.hosts import Host
-from hvdtrain.jobs.launchers import build
+from hvdtrain.jobs.launchers import build, build_horovodrun
 
 ENVIRONMENT = {
     "PATH": "/opt/venv/bin:/usr/bin",
@@ -122,7 +122,7 @@ def test_open_mpi_in_a_folder_with_a_space(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/opt/my venv/bin/python")
     monkeypatch.setattr(sys, "executable", "/opt/my venv/bin/python")
     with pytest.raises(UserError, match="name the interface with --interface"):
-        launchers.build_horovodrun(described, ENVIRONMENT)
+        build_horovodrun(described, ENVIRONMENT)
 
 
 @pytest.mark.parametrize(
