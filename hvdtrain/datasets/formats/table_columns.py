@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,7 +41,8 @@ WEEK, YEAR, DAY = 7.0, 365.2425, 1.0
 """Periods of dates, in days."""
 
 
-class TableColumn(msgspec.Struct, frozen=True, omit_defaults=True):
+@dataclass(frozen=True)
+class TableColumn:
     """A column of a table, and how it becomes numbers."""
 
     name: str
@@ -84,10 +86,11 @@ class TableColumn(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.kind == "category":
             return self
         mean, deviation = _statistics(values[~np.isnan(values)])
-        return msgspec.structs.replace(self, shift=mean, scale=deviation or 1.0)
+        return replace(self, shift=mean, scale=deviation or 1.0)
 
 
-class TableRecipe(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class TableRecipe:
     """How rows of a table become the inputs of a network, in this order, and what its output stands for."""
 
     inputs: tuple[TableColumn, ...]
