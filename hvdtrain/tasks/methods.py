@@ -1,7 +1,8 @@
-"""The methods by which a task says what it is; those of other programs that mean the same are errors, not ignored."""
+"""The methods by which a task says what it is; names that only look like one of them are errors, not ignored."""
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 REQUIRED = ("data", "model")
@@ -10,6 +11,8 @@ OPTIONAL = ("losses", "metrics", "augment", "optimizer", "schedule")
 """Methods that a task may have, or set to None."""
 ARGUMENTS = ("optimizer", "schedule")
 """Of these, names under which tasks also keep an argument, such as the text that --arg optimizer=adam gives."""
+LIKENESS = 0.82
+"""A name that is as similar to a method's as this is misspelt; `classes` and `argument` are not."""
 
 _LOSSES = "losses(outputs, *targets), the loss of each row"
 _METRICS = "metrics(outputs, *targets), a dict of a value for each row"
@@ -45,7 +48,9 @@ def mistake(task: Any) -> tuple[str, str] | None:
         if name not in (*missing, *ARGUMENTS) and not callable(value := getattr(task, name)):
             return f"{name} is {type(value).__name__}, not a method", "make it a method, or give it another name"
     strangers = {stranger: instead for name in ("", *missing) for stranger, instead in ELSEWHERE[name].items()}
-    for name in dir(task):
-        if (instead := strangers.get(name.lower())) and callable(getattr(task, name, None)):
+    for name in (name for name in dir(task) if not name.startswith("_") and name not in (*REQUIRED, *OPTIONAL)):
+        (close,) = difflib.get_close_matches(name.lower(), missing, 1, LIKENESS) or ("",)
+        instead = strangers.get(name.lower()) or (close and f"the name {close}")
+        if instead and callable(getattr(task, name, None)):
             return f"{name} is not a method of a task, and nothing calls it", f"use {instead}; or call it _{name}"
     return None

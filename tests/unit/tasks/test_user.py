@@ -124,14 +124,14 @@ def test_what_is_no_task_and_wrong_settings(kind, texts):
 
 
 STRANGERS = {
-    "losses": ("loss", "Loss", "compute_loss", "loss_fn", "criterion", "training_step"),
-    "metrics": ("metric", "compute_metrics", "validation_step"),
-    "augment": ("augmentation",),
-    "optimizer": ("optimizers", "configure_optimizers"),
+    "losses": ("loss", "Loss", "lossess", "compute_loss", "loss_fn", "criterion", "training_step"),
+    "metrics": ("metric", "metrcis", "Metrics", "compute_metrics", "validation_step"),
+    "augment": ("augmentation", "augments", "agument"),
+    "optimizer": ("optimizers", "configure_optimizers", "optimizr"),
     "schedule": ("lr_scheduler", "scheduler"),
     "data": ("train_dataloader", "val_dataloader"),
 }
-"""Names of methods of other programs, by what they stand for."""
+"""Names of methods that are misspelt or of other programs, by what they stand for."""
 
 
 @pytest.mark.parametrize(
