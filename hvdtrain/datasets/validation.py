@@ -6,12 +6,11 @@ What is valid, but probably a mistake, is a warning.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import numpy as np
 
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.reading import PIXEL_MAX, Dataset, Source
+from hvdtrain.interfaces.reading import Dataset, Source
 from hvdtrain.networks.layers import text
 
 MAX_SAMPLED, MAX_READ = 1 << 17, 64
@@ -130,15 +129,14 @@ def fingerprint_of_labels(labels: np.ndarray) -> str:
 
 def suspicious(dataset: Dataset) -> list[str]:
     """What is probably wrong with images and labels: each problem with its remedy, in one sentence."""
-    (images, labels), (_, test_labels) = map(_sample, (dataset.train, dataset.test))
+    sources = dataset.train, dataset.test
+    (images, labels), (test_images, test_labels) = map(_sample, sources)
     problems = []
-    brightest = images.max() / (PIXEL_MAX if images.dtype == np.uint8 else 1)
-    if images.shape[1:3] != (1, 1) and brightest < DARK:  # else numbers
-        problem = f"no pixel of the train images exceeds {images.max():.2g}, so they are almost black"
-        problems.append(f"{problem}; scale uint8 to 255, by which they are divided, and floats to 1")
+    if images.shape[1:3] != (1, 1):  # else numbers
+        problems = [_many_channels(images.shape[1:]), _dark("train", images) or _dark("test", test_images)]
     if dataset.classes and labels is not None and test_labels is not None:
-        problems += _label_problems(set(np.unique(labels)), set(np.unique(test_labels)), len(dataset.classes))
-    return [*(f"--data {dataset.name}: {problem}" for problem in problems), *advice(dataset)]
+        problems += _labels(labels, test_labels, len(dataset.classes))
+    return [*(f"--data {dataset.name}: {problem}" for problem in problems if problem), *advice(dataset)]
 
 
 def advice(dataset: Dataset) -> list[str]:
@@ -153,10 +151,42 @@ def _sample(source: Source) -> tuple[np.ndarray, np.ndarray | None]:
     return images, labels if source.in_memory else source.labels(1)
 
 
-def _label_problems(train: set[int], test: set[int], classes: int) -> Iterator[str]:
-    if len(train) < classes:
-        begins = f"; subtract {min(train)} if they should begin at 0" if min(train) else ""
-        yield f"the train labels have {len(train)} of {classes} classes, so the other outputs are of no use{begins}"
-    if new := sorted(test - train):
+def _many_channels(shape: tuple[int, ...]) -> str:
+    """The problem of images whose channels were probably last; empty if they were not."""
+    channels, height, width = shape
+    if channels <= 4 or width >= min(channels, height):
+        return ""
+    return (
+        f"the images are read as {channels} channels of {height}x{width} pixels; if they have {width} channels, which "
+        "are last, store them as (n, channels, height, width)"
+    )
+
+
+def _dark(part: str, images: np.ndarray) -> str:
+    """The problem of images without contrast; empty if they have enough."""
+    low, high = images.min(), images.max()
+    if low == high:
+        return f"all pixels of the {part} images are {high:g}, so there is nothing to see; check how they were made"
+    if images.dtype == np.uint8 and high < DARK * 255:
+        remedy = f"multiply them by {255 // high}, or store them as float32 in [0, 1]"
+        problem = f"no pixel of the {part} images exceeds {high}, and uint8 is divided by 255, so they are almost black"
+        return f"{problem}; {remedy}"
+    if images.dtype != np.uint8 and high < DARK:
+        return f"no pixel of the {part} images exceeds {high:.2g}, so they are almost black; scale them to [0, 1] once"
+    return ""
+
+
+def _labels(train: np.ndarray, test: np.ndarray, classes: int) -> tuple[str, ...]:
+    known, tested = set(np.unique(train)), set(np.unique(test))
+    problems = []
+    if len(known) == 1:
+        problems.append(f"all train labels are {min(known)}, so there is nothing to tell apart; check the labels")
+    elif len(known) < classes:
+        begins = f"; subtract {min(known)} if they should begin at 0" if min(known) else ""
+        problems.append(
+            f"the train labels have {len(known)} of {classes} classes, so the other outputs are of no use{begins}"
+        )
+    if new := sorted(tested - known):
         listed = ", ".join(map(str, new))
-        yield f"no train label is {listed}, but test labels are; divide the images between both parts again"
+        problems.append(f"no train label is {listed}, but test labels are; divide the images between both parts again")
+    return tuple(problems)

@@ -162,11 +162,13 @@ GOOD = np.linspace(0, 255, 48).astype(np.uint8).reshape(8, 1, 2, 3)
     [
         (GOOD, LABELS, []),
         (GOOD / np.float32(255), LABELS, []),
-        (GOOD // 255, LABELS, ["no pixel of the train images exceeds 1, so they are almost black; scale uint8 to 255"]),
-        (GOOD // 16, LABELS, ["exceeds 15, so they are almost black"]),
-        (GOOD / np.float32(255 * 255), LABELS, ["exceeds 0.0039, so they are almost black"]),
-        (GOOD, np.full(8, 3), ["the train labels have 1 of 4 classes, so the other outputs are of no use; subtract 3",
-                               "no train label is 0, 1, 2, but test labels are"]),
+        (GOOD // 255, LABELS, ["no pixel of the train images exceeds 1, and uint8 is divided by 255, so they are "
+                               "almost black; multiply them by 255, or store them as float32 in [0, 1]"]),
+        (GOOD // 16, LABELS, ["exceeds 15, and uint8 is divided by 255, so they are almost black; multiply them by"]),
+        (GOOD / np.float32(255 * 255), LABELS, ["exceeds 0.0039, so they are almost black; scale them to [0, 1] once"]),
+        (np.zeros_like(GOOD), LABELS, ["all pixels of the train images are 0"]),
+        (np.ones((8, 1, 2, 3), np.float32), LABELS, ["all pixels of the train images are 1"]),
+        (GOOD, np.full(8, 3), ["all train labels are 3", "no train label is 0, 1, 2, but test labels are"]),
         (GOOD, LABELS % 3, ["the train labels have 3 of 4 classes", "no train label is 3"]),
     ],
 )  # fmt: skip
@@ -184,3 +186,14 @@ def test_few_channels_may_be_last(channels, size):
     first = np.ascontiguousarray(last.transpose(0, 3, 1, 2))
     for images in (first, last):
         np.testing.assert_array_equal(valid_images("train", images), first)
+
+
+@pytest.mark.parametrize(
+    ("shape", "warned"),
+    [((20, 18, 5), 1), ((28, 28, 12), 1), ((512, 7, 7), 0), ((16, 4, 4), 0), ((6, 28, 28), 0), ((4, 8, 2), 0)],
+)
+def test_images_whose_channels_were_probably_last(shape, warned):
+    images = valid_images("train", np.linspace(0, 255, 8 * np.prod(shape)).astype(np.uint8).reshape(8, *shape))
+    source = ArraySource(images, LABELS)
+    assert images.shape[1:] == shape
+    assert len(suspicious(Dataset("mine", source, source, tuple("0123")))) == warned
