@@ -117,7 +117,9 @@ class AgentPipe:
         with contextlib.suppress(BlockingIOError):
             for _ in range(MAX_PACKETS):
                 packet = self._receive()
-                self.ended = not packet
+                if not packet:
+                    self.ended = True
+                    break
                 with contextlib.suppress(ValueError, RecursionError):
                     messages.append(json.loads(packet))
         return [message for message in messages if isinstance(message, dict)]

@@ -102,12 +102,11 @@ class Callers:
     def _accept(self) -> None:
         try:
             link, _ = self._listener.accept()
-            self._strangers[link] = Stranger(
-                secrets.token_bytes(CHALLENGE_BYTES), bytearray(), self._seconds + time.monotonic()
-            )
-            self._selector.register(link, selectors.EVENT_READ)
             link.setblocking(False)
-            link.send(self._strangers[link].challenge)
+            self._selector.register(link, selectors.EVENT_READ)
+            challenge, until = secrets.token_bytes(CHALLENGE_BYTES), time.monotonic() + self._seconds
+            self._strangers[link] = Stranger(challenge, bytearray(), until)
+            link.send(challenge)
         except (BlockingIOError, ConnectionError):  # it has left again
             return
         except OSError:  # no file descriptor, or no memory
