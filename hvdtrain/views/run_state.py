@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import time
@@ -76,9 +77,18 @@ def find_state(run: RecordedRun, ranks: list[RankView], size: int, step_s: float
         return RunState("failed", f"no heartbeat of any rank since {since}: they were killed, or their hosts are down")
     if _lock_age(run.folder) < STARTING_S:
         return RunState("starting")
-    if not all(os.access(run.folder / name, os.R_OK) for name in ("", *TRACES) if os.path.lexists(run.folder / name)):
-        return RunState("waiting", "its files cannot be read")
+    if problem := _unreadable(run.folder):
+        return RunState("waiting", f"its folder cannot be read ({problem})")
     return RunState("failed", "it ended before its first step")
+
+
+def _unreadable(folder: Path) -> str:
+    """Why the files of a run cannot be read; empty where they can."""
+    try:
+        hidden = [name for name in TRACES if name in os.listdir(folder) and not os.access(folder / name, os.R_OK)]
+    except OSError as error:
+        return str(error.strerror)
+    return f"{hidden[0]}: {os.strerror(errno.EACCES)}" if hidden else ""
 
 
 def _newest(ranks: list[RankView]) -> float:

@@ -75,9 +75,10 @@ def test_a_run_that_goes_on_after_a_recorded_end_is_training(tmp_path):
 
 
 def test_a_run_that_cannot_be_read_has_not_failed(tmp_path, monkeypatch):
+    assert state(tmp_path / "removed") == ("waiting", "its folder cannot be read (No such file or directory)", None)
     folder = write_run(tmp_path / "run")
     monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "config.json")  # for root, all can be read
-    assert state(folder) == ("waiting", "its files cannot be read", None)
+    assert state(folder) == ("waiting", "its folder cannot be read (config.json: Permission denied)", None)
 
 
 @pytest.mark.parametrize("age_s", [900, -900])
