@@ -182,9 +182,7 @@ def _check_saved(run: RunContext, path: Path, saved: Checkpoint) -> None:
     """Raise UserError unless the checkpoint is of these options and data, and of what is trained."""
     config, target = run.config, run.target
     check_options(config, target, run.dataset, path, saved)
-    if saved.position.rows_in_epoch > run.samples:
-        reason = f"{path}: of {run.samples} {target.unit}, an epoch has taken {saved.position.rows_in_epoch}"
-        raise UserError(reason, "resume another checkpoint")
+    check_position(path, saved.position, run.samples)
     if target.is_portable:
         checkpoints.network(path, saved)
     elif saved.framework != config.framework:
@@ -237,6 +235,22 @@ def check_options(config: Config, target: Target, dataset: Dataset, path: Path, 
                 f"--resume {path}: {name} is {ours} here and {theirs} in the checkpoint",
                 "use the options and the data of the run to resume",
             )
+
+
+def check_position(path: Path, position: Position, samples: int) -> None:
+    """Raise UserError for a position at which no run on that many samples can be."""
+    batch, rows = position.global_batch, position.rows_in_epoch
+    if rows <= samples and batch:
+        complete = position.epoch + 1
+        for remainder in ("drop", "pad"):  # exact has as many steps as pad
+            steps, left = (sharding.steps_per_epoch(count, batch, remainder) for count in (samples, samples - rows))
+            if position.step == complete * steps - left:
+                return
+    raise UserError(
+        f"{path}: no run on {samples} rows is at step {position.step}, after {position.epoch} epochs and {rows} rows "
+        f"in batches of {batch}",
+        "resume another checkpoint",
+    )
 
 
 def recounted(config: Config, position: Position, samples: int, size: int) -> Position:

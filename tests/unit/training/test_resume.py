@@ -40,7 +40,7 @@ from hvdtrain.training import train as training
 from hvdtrain.training.consistency import checksum
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.saver import Saver
-from hvdtrain.training.state import recounted, resume
+from hvdtrain.training.state import check_position, recounted, resume
 from hvdtrain.training.train import train
 
 OTHER = shaped(Network((*NETWORK.network.layers[:-1], Dense(3), NETWORK.network.layers[-1])), NETWORK.input_shape)
@@ -105,12 +105,20 @@ def test_a_recounted_position_is_one_of_its_run(samples, batch, new, ranks, rema
     position = recounted(config, Position(epoch, rows, 0, batch), samples, 1)
     other = Config(batch_size=new, batch_scope="per-rank", remainder=changed)
     moved = recounted(other, position, samples, ranks)
+    check_position(Path("a"), moved, samples)
     assert moved.global_batch == new * ranks
     assert recounted(other, moved, samples, ranks) == moved or new * ranks > samples
     assert (moved.epoch, moved.rows_in_epoch) in {(position.epoch, position.rows_in_epoch), (position.epoch + 1, 0)}
 
 
-@pytest.mark.parametrize("change", [{"rows_in_epoch": 10**9}, {"rows_in_epoch": 41}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows_in_epoch": 10**9}, {"rows_in_epoch": 41}, {"rows_in_epoch": 16}, {"step": 3}, {"step": 0},
+        {"epoch": 1}, {"epoch": 10**18}, {"global_batch": 0}, {"global_batch": 10**18},
+    ],
+    ids=str,
+)  # fmt: skip
 def test_a_position_that_no_run_has_is_an_error(change):
     with fakes(40) as (_, runs):
         config = Config(batch_size=8, epochs=2, max_steps=4)
@@ -118,7 +126,7 @@ def test_a_position_that_no_run_has_is_an_error(change):
         assert position == Position(0, 32, 4, 8, 0)
         path = checkpoints.newest(runs / "run")[0]
         rewrite(path, "state.json", changed_state(path, position={**vars(position), **change}))
-        with pytest.raises(UserError, match="of 40 images, an epoch has taken"):
+        with pytest.raises(UserError, match="no run on 40 rows is at step"):
             train_in(runs, dataclasses.replace(config, max_steps=0))
 
 
