@@ -87,10 +87,11 @@ class Listing:
             }
 
     def run(self, name: str) -> ListedRun | None:
-        """The run of that name, read just now; None if there is none."""
+        """The run of that name, read just now; also by the name of its folder, where only one has it. None for none."""
         with self._lock:
             self._read()
-            run = self._runs.get(name)
+            found = [run for full, run in self._runs.items() if name == full.rpartition("/")[2]]
+            run = self._runs.get(name) or (found[0] if len(found) == 1 else None)
             return None if run is None or run.is_left_out else run
 
     def _read(self) -> None:

@@ -26,10 +26,16 @@ let missing = null;  // the run that is asked for, but is not there
 
 function chosenNames() {
   const named = parameters().getAll("compare");
-  if (named.length) return named.filter((name) => runs.has(name)).slice(0, MAX_LINES);
+  if (named.length) return named.map(fullName).filter((name) => runs.has(name)).slice(0, MAX_LINES);
   if (parameters().has("none")) return [];
   const newest = [...runs.values()].sort((a, b) => (a.started < b.started ? 1 : a.started > b.started ? -1 : 0));
   return newest.slice(0, FIRST_CHOICE).map((run) => run.name);
+}
+
+// A run may be called by the name of its folder alone where no other run has that name.
+function fullName(name) {
+  const found = runs.has(name) ? [name] : [...runs.keys()].filter((one) => one.endsWith(`/${name}`));
+  return found.length === 1 ? found[0] : name;
 }
 
 function choose(name, isChosen) {
@@ -86,7 +92,7 @@ async function update() {
   const name = parameters().get("run");
   if (name && name === missing) {  // asking for it again would be an error in the browser's console each time
     await readRuns();
-    if (!runs.has(name)) return;
+    if (!runs.has(fullName(name))) return;
   }
   missing = null;
   switchTo(name ? "one" : "overview");

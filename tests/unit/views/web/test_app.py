@@ -278,6 +278,7 @@ def test_several_folders(runs, tmp_path):
         mine, other = f"{runs.parent.name}/runs", "other/runs"
         assert {f"{mine}/finished", f"{other}/finished", "failed/failed"} <= found
         assert server.json("run", run=f"{other}/finished")["run"]["name"] == f"{other}/finished"
+        assert server.json("run", run="live")["run"]["name"] == f"{mine}/live"
         assert server.get("/api/run?run=finished")[0] == 404
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(20) == 0, "Ctrl-C ends it"

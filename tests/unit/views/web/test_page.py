@@ -235,7 +235,7 @@ def test_the_token_becomes_a_cookie_and_a_lost_server_is_told(browser, runs):
 
 
 def test_metrics_empty_folders_and_names_in_several_folders(browser, runs, tmp_path):
-    """Charts are of what runs have measured, and none are drawn where nothing is; names have their folder."""
+    """Charts are of what runs have measured, and none are drawn where nothing is; a run is found by its own name."""
     empty, models, others = tmp_path / "empty", tmp_path / "a" / "runs", tmp_path / "b" / "runs"
     empty.mkdir()
     captions = "[...document.querySelectorAll('.chart-box')].filter(one => one.checkVisibility()).map(one => "
@@ -258,13 +258,13 @@ def test_metrics_empty_folders_and_names_in_several_folders(browser, runs, tmp_p
         heads = browser.run("[...document.querySelectorAll('#runs thead th')].map(one => one.innerText)")
         assert "Perplexity" in heads and "Rows/s" in heads
         browser.wait(f"({captions}).includes('perplexity')")
-        browser.open(f"{server.url}#run=a/runs/large")
+        browser.open(f"{server.url}#run=large")
         browser.wait("document.getElementById('one-facts').innerText.includes('12.5')")
         facts = browser.run("document.getElementById('one-facts').innerText")
         assert "lm.py:Task" in facts and "digits" not in facts and "Images/s" not in facts
         browser.wait(f"({captions}).includes('perplexity')")
         assert "accuracy" not in browser.run(captions)
-        browser.open(f"{server.url}#compare=b/runs/lenet")
+        browser.open(f"{server.url}#compare=lenet")
         browser.wait("document.querySelector('#overview-curves .legend').innerText.includes('b/runs/lenet')")
         browser.leave()
     assert browser.errors == []
