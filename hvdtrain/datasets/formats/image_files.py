@@ -47,6 +47,8 @@ REMEDY = f"give one image of {', '.join((*FORMATS, HEIF))}"
 ImageFile = str | os.PathLike[str] | BinaryIO
 MOVE = "move the folder elsewhere"
 TEST_FOLDERS = ("test", "val")
+MAX_SUFFIXES = 3
+"""Of files that are not images, in a message."""
 
 
 def read_image(path: ImageFile, shape: Sequence[int | None] = (), invert: bool = False) -> np.ndarray:
@@ -255,7 +257,7 @@ def _scan(part: Path, label: str) -> ClassFolder:
 
     Raises UserError if it holds a folder, or files of which none is an image; MissingPackage for HEIF files.
     """
-    folder, images, ignored = printable(str(part / label)), [], 0
+    folder, images, ignored = printable(str(part / label)), [], list[str]()
     known, heif = (tuple(map(str.encode, suffixes)) for suffixes in (IMAGE_SUFFIXES, HEIF_SUFFIXES))
     with wrap_errors(folder, READABLE), os.scandir(os.fsencode(part / label)) as entries:
         for entry in entries:
@@ -265,7 +267,7 @@ def _scan(part: Path, label: str) -> ClassFolder:
                 reason = f"{printable(os.fsdecode(entry.path))}: a folder in the folder of a class"
                 raise UserError(reason, "put all images directly into the latter")
             if not entry.name.lower().endswith(known):
-                ignored += 1
+                ignored.append(os.path.splitext(os.fsdecode(entry.name))[1].lower() or "without suffix")
                 continue
             try:
                 status = entry.stat()
@@ -273,11 +275,12 @@ def _scan(part: Path, label: str) -> ClassFolder:
             except OSError:  # a link to a file that does not exist: the row cannot be read
                 images.append((entry.name, -1, 0))
     if ignored and not images:
-        reason = f"{folder}: none of its {ignored} file(s) is read as an image"
+        suffixes = printable(", ".join(sorted({*ignored})[:MAX_SUFFIXES]))
+        reason = f"{folder}: none of its {len(ignored)} file(s) is read as an image ({suffixes})"
         raise UserError(reason, f"save them as {', '.join(IMAGE_SUFFIXES)}, or {MOVE}")
     images.sort()
     if first := next((name for name, *_ in images if name.lower().endswith(heif)), b""):
         _prepare_heif(f"{folder}/{printable(os.fsdecode(first))}")
     paths = np.array([os.fsencode(label) + b"/" + name for name, _, _ in images] or np.zeros(0, "S1"))
     sizes, mtimes_ns = (np.array([image[position] for image in images], np.int64) for position in (1, 2))
-    return ClassFolder(paths, sizes, mtimes_ns, ignored)
+    return ClassFolder(paths, sizes, mtimes_ns, len(ignored))

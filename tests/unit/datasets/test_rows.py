@@ -221,7 +221,7 @@ def test_classes_of_both_parts_are_the_same(tmp_path):
     assert "1 file(s) are ignored" in advice
     for path in (pictures := folder / "train" / "cat").glob("*.png"):
         path.rename(path.with_suffix(".cr2"))
-    rejected(folder, f"{pictures}: none of its 5 file(s) is read as an image; save them as .png")
+    rejected(folder, f"{pictures}: none of its 5 file(s) is read as an image (.cr2, .txt); save them as .png")
     (folder / "train" / "cat" / "more").mkdir()
     rejected(folder, "cat/more: a folder in the folder of a class")
     shutil.rmtree(folder / "train" / "cat")
