@@ -80,12 +80,7 @@ class MapStyle(PythonRows):
 
     @functools.cached_property
     def known_labels(self) -> np.ndarray | None:  # type: ignore[override]
-        """The attribute `targets`, as torchvision's data sets have it, if it has an integer for each row."""
-        try:
-            labels = as_array(getattr(self._rows, "targets", None))
-        except Exception:  # of the user's code, or of lists in lists
-            return None
-        return labels if labels.dtype.kind in "iu" and labels.shape == (len(self),) else None
+        return _targets(self._rows, len(self))
 
     def seeding(self, draw: Draw | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
         return super().seeding(draw) if draw is None or self.background == "threads" else seeded_rows(draw)
@@ -241,15 +236,23 @@ def _arrays_of(batch: Any) -> tuple[np.ndarray, ...]:
     return tuple(map(as_array, batch if isinstance(batch, tuple | list) else (batch,)))
 
 
+def _targets(rows: Any, count: int) -> np.ndarray | None:
+    """The attribute `targets`, as torchvision's data sets have it, if it has an integer for each row."""
+    try:
+        labels = as_array(getattr(rows, "targets", None))
+    except Exception:  # of the user's code, or of lists in lists
+        return None
+    return labels if labels.dtype.kind in "iu" and labels.shape == (count,) else None
+
+
 def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
     """The names of the classes, or their numbers; none where labels are numbers to predict."""
-    known = given
-    if known is None:
-        known = getattr(train.rows if isinstance(train, Weighted) else train, "classes", None)
+    rows = train.rows if isinstance(train, Weighted) else train
+    known = getattr(rows, "classes", None) if given is None else given
     if known is None:
         source = as_source(f"{name}: train", train)
         is_labeled = isinstance(source, ArraySource) and len(source.arrays) > 1
-        labels = cast(ArraySource, source).arrays[1] if is_labeled else source.labels(1)
+        labels = cast(ArraySource, source).arrays[1] if is_labeled else _targets(rows, len(source))
         if labels is None and not source.is_stream:
             with contextlib.suppress(Exception):  # of the user's code
                 labels = source[np.zeros(1, np.int64)][1]

@@ -132,6 +132,21 @@ def test_targets_are_integers_and_those_of_other_rows_do_not_divide(tmp_path):
     assert len(load_dataset(f"{tmp_path}/rows0.py:rows", split=0.5).train) == 5
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "",
+        "Rows.fingerprint = 'rows'; Rows.__getitem__ = lambda self, rows: (x[rows], y[rows])",
+        "del Rows.__getitem__; Rows.__iter__ = lambda self: zip(x[:20], y)",
+    ],
+)
+def test_classes_follow_from_targets_of_rows_of_any_kind(tmp_path, change):
+    """Of an object that returns rows one by one, or many at once, and of a stream."""
+    lines = ["", change, "Rows.targets = y[:20]", "def made(): return Rows(x, y), Rows(x[20:], y[20:])"]
+    (tmp_path / "mine.py").write_text(OBJECTS + "\n".join(lines))
+    assert load_dataset(f"{tmp_path}/mine.py:made").classes == ("0", "1")
+
+
 GRAY = (1, 4, 4)
 RAMP = np.linspace(0, 255, 16).astype(np.uint8).reshape(4, 4)
 
