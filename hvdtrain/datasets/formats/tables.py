@@ -74,8 +74,8 @@ def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -
     """
     first = TableFile(paths[0])
     label = _label(first, chosen)
-    inputs = _inputs(first, chosen, label)
-    kinds = {**inputs, label: _kind_of_label(first, label)} | ({chosen.weight: "number"} if chosen.weight else {})
+    inputs, kind = _inputs(first, chosen, label), _kind_of_label(first, label, chosen.target)
+    kinds = {**inputs, label: kind} | ({chosen.weight: "number"} if chosen.weight else {})
     texts = [name for name, kind in kinds.items() if kind == "category"]
     parts = [_Part(table, label, kinds, skip) for table in (first, *(TableFile(path, texts) for path in paths[1:]))]
     labels, classes = _labels(parts, label, chosen.target)
@@ -123,11 +123,11 @@ def _inputs(table: TableFile, chosen: Columns, label: str) -> dict[str, Kind]:
     raise UserError(f"{table.path}: {reason}", "read images that a table has in a function of FILE.py:NAME")
 
 
-def _kind_of_label(table: TableFile, label: str) -> Kind:
+def _kind_of_label(table: TableFile, label: str, target: Target) -> Kind:
     kind = table.column(label).type
     if (known := kind_of(kind)) not in ("number", "category"):
         raise UserError(f"{table.path}: the labels in column {label} are {kind}", "give texts or numbers")
-    return "category" if str(kind) == "bool" else known
+    return "category" if str(kind) == "bool" and target != "regression" else known
 
 
 class _Part:
@@ -148,6 +148,12 @@ class _Part:
             raise UserError(f"{table.path}: each row lacks a value", "leave such columns out by --columns")
         self.values = {name: column.take(self.rows) for name, column in values.items()}
         self._filled = [name for name, kind in kinds.items() if kind != "category" and gaps[name][self.rows].any()]
+
+    def integers(self, name: str) -> np.ndarray:
+        """The values of a column of integers, without the rounding of `values`; of one of other numbers, those."""
+        if not str(self.table.column(name).type).startswith(("int", "uint")):
+            return self.values[name].astype(np.int64)
+        return np.array(self.table.column(name).take(self.rows).to_pylist(), object)
 
     def advice(self, is_default: bool) -> tuple[str, ...]:
         """What a user may not expect of the columns and rows that are used."""
@@ -234,7 +240,7 @@ def _labels(parts: list[_Part], label: str, target: Target) -> tuple[list[np.nda
         if target == "regression" or (target == "auto" and _are_numbers(parts[0], label, values)):
             return values, ()
         if not any((numbers % 1).any() for numbers in values):
-            values = [numbers.astype(np.int64) for numbers in values]
+            values = [part.integers(label) for part in parts]
         return _classes(parts, label, values)
     if target == "regression":
         reason = f"--target regression: the labels in column {printable(label)} are not numbers"

@@ -289,6 +289,20 @@ def test_many_integers_are_numbers_to_predict(tmp_path, target, count, classes):
         assert data.label_scale > 1 and data.train.arrays[1].std() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("first", [1 << 53, (1 << 64) - 3])
+def test_large_integers_are_different_classes(tmp_path, first):
+    labels = np.array([first, first + 1, first + 2] * (ROWS // 3), np.uint64)
+    path = write(tmp_path / "rows.parquet", {"a": np.arange(len(labels)), "label": labels})
+    assert load_dataset(str(path), split=0.5).classes == tuple(str(first + number) for number in range(3))
+
+
+def test_truth_values_are_classes_or_numbers_to_predict(tmp_path):
+    path = write(tmp_path / "rows.parquet", {"a": np.arange(8), "label": np.arange(8) % 2 == 0})
+    assert load_dataset(str(path), split=0.5).classes == ("false", "true")
+    data = load_dataset(str(path), split=0.5, target="regression")
+    assert data.classes == () and set(data.train.arrays[1]) == {0.0, 1.0}
+
+
 def test_labels_of_text_are_no_numbers(tmp_path):
     path = write(tmp_path / "rows.csv", {**NUMBERS, "label": LABELS})
     rejected(path, "--target regression: the labels in column label are not numbers", split=0.5, target="regression")
