@@ -76,20 +76,27 @@ def send(said: Report) -> bool:
     """Whether somebody took it: then it is the launcher that prints a failure."""
     try:
         values = {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in asdict(said).items()}
-        with rank_end() as pipe:
+        pipe = socket.socket(fileno=_rank_end())  # no new file descriptor: that there is none may be what it says
+        try:
             pipe.send(json.dumps({type(said).__name__: values}).encode(), socket.MSG_DONTWAIT)
+        finally:
+            pipe.detach()
         return True
     except (ValueError, OSError):
         return False
 
 
 def rank_end() -> socket.socket:
-    """The end of the pipe that this process has as a rank. Raises OSError if it has none."""
+    """The end of the pipe that this process has as a rank, by another descriptor. Raises OSError if it has none."""
+    return socket.socket(fileno=os.dup(_rank_end()))
+
+
+def _rank_end() -> int:
     number, _, inode = os.environ.get(VARIABLE, "").partition(":")
     status = os.fstat(int(number) if number.isdecimal() else -1)
     if not stat.S_ISSOCK(status.st_mode) or str(status.st_ino) != inode:  # of a process that has no such pipe
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    return socket.socket(fileno=os.dup(int(number)))
+    return int(number)
 
 
 class AgentPipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from dataclasses import replace
 
 import pytest
@@ -109,6 +110,21 @@ def test_the_pipe_between_a_rank_and_its_agent(monkeypatch):
     for other in ("", "0", "999:1", f"{pipe.variable}0", "a:b", f"{pipe.fileno()}"):
         monkeypatch.setenv(agent_pipe.VARIABLE, other)
         assert not agent_pipe.send(failure), other
+
+
+def test_a_rank_without_a_free_file_descriptor_says_why_it_fails(monkeypatch):
+    pipe = agent_pipe.AgentPipe()
+    monkeypatch.setenv(agent_pipe.VARIABLE, pipe.variable)
+    failure = Failure("Too many open files")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (pipe.fileno(), hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.dup(0)
+        assert agent_pipe.send(failure) and agent_pipe.send(failure)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [protocol.parse(message) for message in pipe.receive()] == [failure, failure] and not pipe.ended
 
 
 @pytest.mark.parametrize(
