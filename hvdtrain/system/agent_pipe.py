@@ -123,19 +123,16 @@ class AgentPipe:
         messages = []
         with contextlib.suppress(BlockingIOError):
             for _ in range(MAX_PACKETS):
-                packet = self._receive()
+                try:
+                    packet = self._socket.recv(PACKET_BYTES)
+                except ConnectionError:  # the rank has ended without reading everything: what it said comes after this
+                    continue
                 if not packet:
                     self.ended = True
                     break
                 with contextlib.suppress(ValueError, RecursionError):
                     messages.append(json.loads(packet))
         return [message for message in messages if isinstance(message, dict)]
-
-    def _receive(self) -> bytes:
-        try:
-            return self._socket.recv(PACKET_BYTES)
-        except ConnectionError:  # the rank has ended without reading everything
-            return b""
 
     def close(self) -> None:
         self._socket.close()

@@ -104,7 +104,9 @@ def test_the_pipe_between_a_rank_and_its_agent(monkeypatch):
     with agent_pipe.rank_end() as rank:
         assert rank.recv(100) == b"a membership"
     pipe.send(b"one that is not read")
+    assert agent_pipe.send(opened) and agent_pipe.send(failure)
     pipe.rank_end.close()
+    assert len(pipe.receive()) == 2 and pipe.ended, "what a rank said before it ended"
     assert pipe.receive() == [] and pipe.ended
     pipe.send(b"one for nobody")
     for other in ("", "0", "999:1", f"{pipe.variable}0", "a:b", f"{pipe.fileno()}"):
