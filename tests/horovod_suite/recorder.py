@@ -15,15 +15,15 @@ import pytest
 
 
 class Recorder:
-    """Writes one JSON object a line: a test, its outcome so far and a reason, of all tests first; at last END."""
+    """Writes one JSON array a line: a test and its outcome so far, of all tests first."""
 
     def __init__(self, folder: Path, rank: str) -> None:
         self.done = folder / "done.json"
         self.file = (folder / f"rank-{rank}.jsonl").open("a", buffering=1)
-        self.outcome, self.reason = "passed", ""
+        self.outcome = "passed"
 
-    def write(self, test: str, outcome: str, reason: str = "") -> None:
-        self.file.write(json.dumps([test, outcome, reason]) + "\n")
+    def write(self, test: str, outcome: str) -> None:
+        self.file.write(json.dumps([test, outcome]) + "\n")
         faulthandler.dump_traceback_later(float(os.environ["HOROVOD_SUITE_QUIET_S"]))
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -34,24 +34,23 @@ class Recorder:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if not report.passed and report.nodeid:
-            self.write("(import)", report.outcome, last_line(str(report.longrepr)))
+            self.write("(import)", report.outcome)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.outcome, self.reason = "passed", ""
+        self.outcome = "passed"
         self.write(short(nodeid), "started")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.outcome, self.reason = "failed", last_line(report.longreprtext)
+            self.outcome = "failed"
         elif report.skipped and self.outcome == "passed":
-            self.outcome, self.reason = "skipped", str(report.longrepr and report.longrepr[2])
+            self.outcome = "skipped"
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self.write(short(nodeid), self.outcome, self.reason)
+        self.write(short(nodeid), self.outcome)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.write("(end)", "passed")
         # A launcher ends all ranks as soon as one has a non-zero status, which is left to ranks that abort.
         session.exitstatus = 0
 
@@ -59,12 +58,6 @@ class Recorder:
 def short(nodeid: str) -> str:
     """The name of a test without its file."""
     return nodeid.partition("::")[2] or nodeid
-
-
-def last_line(text: str) -> str:
-    """The last line that tells the error; pytest's last line is its place."""
-    lines = [line.removeprefix("E").strip() for line in text.splitlines() if line.startswith("E ")]
-    return (lines or text.strip().splitlines() or [""])[0][:300]
 
 
 def pytest_configure(config: pytest.Config) -> None:

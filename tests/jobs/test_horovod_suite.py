@@ -1,14 +1,13 @@
 """The program that runs Horovod's tests: what it says of tests that fail, abort or hang with one of two cores."""
 
 import json
+import os
 import re
+import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from horovod_suite import __main__ as suite
-from horovod_suite import job
-from horovod_suite.cases import cases, parse_core
 from support.jobs import wait_for
 
 from hvdtrain.errors import UserError
@@ -33,80 +32,65 @@ def test_fails_once():
 
 
 @pytest.fixture
-def tree(tmp_path, monkeypatch):
-    """A source tree with one file of tests."""
+def run(tmp_path, monkeypatch):
+    """Runs a file of tests of two cores; the status, and what differs by the names of tests."""
     folder = tmp_path / "horovod" / "test" / "parallel"
     folder.mkdir(parents=True)
-    (folder / "test_some.py").write_text(TESTS)
     monkeypatch.setattr(suite, "install_requirements", lambda: tmp_path)
-    return tmp_path / "horovod"
+    monkeypatch.setattr(suite, "MAX_RUNS", 2)
 
+    def run(tests):
+        (folder / "test_some.py").write_text(tests)
+        cores = ["--core", "one", f"COUNT={tmp_path}", "--core", "two", "CHANGED=1", f"COUNT={folder}"]
+        places = ["--source", str(tmp_path / "horovod"), "--over", "mpi", "--ranks", "2", "--output", str(tmp_path)]
+        status = suite.main([*places, "--quiet-limit", "30", *cores])
+        lines = (tmp_path / "summary.txt").read_text().splitlines()
+        return status, dict(line.removeprefix("test_some-2-mpi, two, ").split(": ", 1) for line in lines if ":" in line)
 
-def run(tree, *options):
-    output = tree.parent / "output"
-    arguments = ["--source", str(tree), "--over", "mpi", "--ranks", "2", "--quiet-limit", "30", "--output", str(output)]
-    status = suite.main([*arguments, *options])
-    text = (output / "summary.md").read_text()
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith(("| differs", "| flaky"))]
-    return status, {row[2].partition("[")[0]: (row[0], row[3], row[5]) for row in rows}, output
+    return run
 
 
 @pytest.mark.matrix
-def test_differences_of_two_cores(tree, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(suite, "MAX_RUNS", 2)
-    (tmp_path / "counts").mkdir()
-    count = f"COUNT={tmp_path / 'counts'}"
-    status, found, output = run(tree, "--core", "one", f"COUNT={tmp_path}", "--core", "two", "CHANGED=1", count)
+def test_differences_of_two_cores(run, tmp_path, capsys):
+    status, found = run(TESTS)
     assert status == 1
     assert found == {
-        "test_fails_on_one_rank": ("differs", "passed, passed", "passed/failed, passed/failed"),
-        "test_aborts": ("differs", "passed, passed", "aborted, aborted"),
-        "test_hangs": ("differs", "passed, passed", "hung, hung"),
+        "test_fails_on_one_rank": "differs: passed, passed | passed/failed, passed/failed",
+        "test_aborts": "differs: passed, passed | aborted, aborted",
+        "test_hangs": "differs: passed, passed | hung, hung",
         # The other tests ran after those that aborted and hung, and this one passed the second time.
-        "test_fails_once": ("flaky", "passed, passed", "failed/passed, passed"),
+        "test_fails_once": "flaky: passed, passed | failed/passed, passed",
     }
-    said = capsys.readouterr().out
-    assert "| file | over | 2 ranks, one | 2 ranks, two |" in said
-    assert "| test_some.py | mpi | 5 / 1 / 1 | 1 / 3 / 1, 1 aborted, 1 hung |" in said
-    (log,) = [path.read_text() for path in output.glob("two/*/run-1/job-1/log.txt")]
+    (log,) = [path.read_text() for path in tmp_path.glob("two/*/run-1/job-1/log.txt")]
     assert re.search(r"test_some.py.*in test_hangs", log), "the stacks of a rank that hangs are in the log"
-    # Results are kept, so this ends at once, with the same table.
-    assert run(tree, "--core", "one", "--core", "two")[1] == found
-    assert "run 1:" not in capsys.readouterr().out
+    capsys.readouterr()
+    assert run(TESTS) == (status, found) and "run 1:" not in capsys.readouterr().out, "results are kept"
 
 
-def test_the_same_outcomes_end_with_status_0(tree, tmp_path, capsys):
-    (tree / "test" / "parallel" / "test_some.py").write_text("def test_fails(): assert 0\n")
-    assert run(tree, "--core", "one", "--core", "two", "CHANGED=1")[:2] == (0, {})
-    assert "# Differences\n\nNone.\n" in capsys.readouterr().out
-    result = json.loads((tree.parent / "output" / "two" / "test_some-2-mpi" / "run-1" / "run.json").read_text())
-    assert result["outcomes"] == {"(end)": ["passed", "passed"], "test_fails": ["failed", "failed"]}
+def test_the_same_outcomes_end_with_status_0(run, tmp_path):
+    assert run("def test_fails(): assert 0\n") == (0, {})
+    outcomes = json.loads((tmp_path / "two" / "test_some-2-mpi" / "run-1" / "run.json").read_text())
+    assert outcomes == {"test_fails": ["failed", "failed"]}
 
 
-def test_a_comparison_that_is_stopped_leaves_no_process(tree, tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "stopping", threading.Event())
+def test_a_comparison_that_is_stopped_leaves_no_process(run, tmp_path):
     started = tmp_path / "started"
-    waits = (
-        f"import pathlib, time\ndef test_waits():\n    pathlib.Path({str(started)!r}).touch()\n    time.sleep(999)\n"
-    )
-    (tree / "test" / "parallel" / "test_some.py").write_text(waits)
-    with ThreadPoolExecutor(1) as pool:
-        comparison = pool.submit(run, tree)
-        try:
-            wait_for(started.exists, 60)
-        finally:
-            job.stopping.set()
-        with pytest.raises(job.Stopped):
-            comparison.result(60)
-    (folder,) = (tmp_path / "output").glob("*/*/run-1/job-0")
-    assert job.processes_of(folder) == []
-    assert not [*folder.parent.glob("run.json")], "the case is run again by the next comparison"
+    touch = f"pathlib.Path({str(started)!r}).touch()"
+
+    def stop():
+        wait_for(started.exists, 60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=stop).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(f"import pathlib, time\ndef test_waits():\n    {touch}\n    time.sleep(999)\n")
+    (job,) = tmp_path.glob("*/*/run-1/job-0")
+    assert suite.processes_of(job) == []
+    assert not [*job.parent.glob("run.json")], "the case is run again by the next comparison"
 
 
-def test_wrong_input(tree, tmp_path):
-    with pytest.raises(UserError, match="has no test/parallel"):
-        cases(tmp_path, [2], ["gloo"], [])
-    with pytest.raises(UserError, match="no case has a part of its name in torch"):
-        cases(tree, [2], ["gloo"], ["torch"])
+def test_wrong_input(tmp_path):
+    with pytest.raises(UserError, match="has no tests of these names in test/parallel"):
+        suite.cases(tmp_path, [2], ["gloo"], [])
     with pytest.raises(UserError, match="nowhere is no VARIABLE=VALUE, and has no bin/horovodrun"):
-        parse_core(["name", "nowhere"])
+        suite.parse_core(["name", "nowhere"])
