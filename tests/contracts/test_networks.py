@@ -37,8 +37,9 @@ ON_DEVICES = [
     ("mxnet", "module-kvstore-device"),
     ("mxnet", "manual"),
 ]
-SHORT_ON_DEVICES = [row for row in ON_DEVICES if row[1] not in ("manual", "keras-fit-mirrored")]
-"""Keras' fit is one of STYLES."""
+SHORT_ON_DEVICES = [("torch", "dataparallel"), ("mxnet", "kvstore-device")]
+SHORT_STYLES = [("mxnet", "single"), ("mxnet", "module-single"), ("tensorflow", "single")]
+"""TensorFlow compiles each network for seconds; test_strategies has all strategies with LeNet."""
 HOROVOD = [
     ("torch", "horovod"),
     ("mxnet", "horovod"),
@@ -89,7 +90,8 @@ def case(own, expected, name, short=False, *marks):
 
 def style_cases():
     for row in STYLES:
-        yield case(alone(row, "MIXED", *mine("MIXED")), single("MIXED"), f"style-{'-'.join(row)}", True)
+        own = alone(row, "MIXED", *mine("MIXED"))
+        yield case(own, single("MIXED"), f"style-{'-'.join(row)}", row in SHORT_STYLES)
 
 
 def local_statistics_cases():
@@ -125,10 +127,7 @@ def dropout_cases():
             for ranks in (2, 3):
                 options = mine("WITHOUT_NORM", *UNEVEN, "--remainder", remainder)
                 # How rows are divided is the same code in all frameworks.
-                short = (ranks, row) == (3, MXNET) or (ranks, row, remainder) in (
-                    (2, TORCH, "exact"),
-                    (2, TENSORFLOW, "exact"),
-                )
+                short = (ranks, row) == (3, MXNET) or (ranks, row, remainder) == (2, TORCH, "exact")
                 own = on_ranks(row, remainder, *options, ranks=ranks)
                 yield case(own, expected, f"dropout-{remainder}-{ranks}-{'-'.join(row)}", short, DROPOUT)
     # TensorFlow can split a CPU once in a process; above it is two devices.

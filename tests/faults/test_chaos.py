@@ -30,7 +30,6 @@ SHORT = {
     ("kill", NUMPY): ["restart-after-kill"],
     ("disk", NUMPY): ["full-disk"],
     ("sleep", NUMPY): ["restart-after-hang", "hung-rank"],
-    ("interrupt", NUMPY): ["stop-and-resume"],
     ("file", NUMPY): ["stop-and-resume"],
     ("nan", FASTEST): ["not-finite"],
 }
@@ -51,7 +50,7 @@ LONG = {
     ("suspend", "local"): ("tensorflow",),
     ("suspend", "mpirun"): ("mxnet",),
     ("suspend", "horovodrun"): ("torch",),
-    ("interrupt", "local"): ("tensorflow",),
+    ("interrupt", "local"): (NUMPY, "tensorflow"),
     ("file", "horovodrun"): ("mxnet", "tensorflow"),
     ("nan", "local"): ("torch", "tensorflow"),
 }

@@ -11,7 +11,7 @@ from support.jobs import succeed
 from faults.orders import draw
 from faults.survived_kills import PATHS
 
-SECONDS = 50
+SECONDS = 30
 """In which jobs begin."""
 
 
