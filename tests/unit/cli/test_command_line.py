@@ -93,7 +93,6 @@ LINES = {
     "train --optimizer =": "sgd adam adamw",
     "train --model r": "resnet20 runs run.toml",
     "train --recipe f": "fashion",
-    "train --schedule c": "constant cosine",
     "train --tracker w": "wandb",
     "train --strategy ri": "ring",
     "train -n 2 --res": "--restarts --resume",

@@ -145,7 +145,7 @@ ENTRIES = {
     "lenet": ["-m", "hvdtrain.torch_lenet", "--strategy", "single"],
     "script": ["script.py"],
     "launch": f"-m hvdtrain launch local -n 1 -- {sys.executable} -S -m hvdtrain.mxnet_lenet".split(),
-    **{name: ["-m", "hvdtrain", name] for name in ("show", "export", "sweep")},
+    "show": ["-m", "hvdtrain", "show"],
 }
 
 

@@ -120,7 +120,6 @@ def test_open_mpi_in_a_folder_with_a_space(monkeypatch):
         build(described, ENVIRONMENT)
     assert build(replace(described, hosts=()), ENVIRONMENT)
     monkeypatch.setattr(sys, "executable", "/opt/my venv/bin/python")
-    monkeypatch.setattr(sys, "executable", "/opt/my venv/bin/python")
     with pytest.raises(UserError, match="name the interface with --interface"):
         build_horovodrun(described, ENVIRONMENT)
 

@@ -195,12 +195,6 @@ def test_any_content_of_a_lock_file(tmp_path, short, content):
         own.acquire(tmp_path)
 
 
-def test_lock_that_was_never_acquired_does_nothing(tmp_path):
-    with RunLock() as own:
-        own.check()
-    assert not list(tmp_path.iterdir())
-
-
 def test_folder_that_is_gone_is_not_a_lost_lock(tmp_path):
     """Whoever writes there next says so."""
     folder = tmp_path / "run"

@@ -383,9 +383,7 @@ wait
 @pytest.mark.parametrize(
     ("command", "number"),
     [
-        ("make setup", signal.SIGTERM),
         ("make -o setup train", signal.SIGTERM),
-        ("bash setup/environment.sh", signal.SIGTERM),
         ("bash setup/environment.sh", signal.SIGINT),
         ("bash setup/environment.sh", signal.SIGHUP),
     ],

@@ -127,10 +127,7 @@ def items(item):
         (3, "the training rows: int has no rows that have numbers; give it __len__"),
         (type("Stream", (IterableDataset,), {"__iter__": iter})(), "how many rows Stream has is not known"),
         (DataLoader(tensors(), collate_fn=list), "a DataLoader with list, which hvdtrain does not call"),
-        (
-            DataLoader(tensors(), sampler=WeightedRandomSampler([1] * 12, 8)),
-            "with WeightedRandomSampler, which hvdtrain does not call",
-        ),
+        (DataLoader(tensors(), sampler=WeightedRandomSampler([1] * 12, 8)), "a DataLoader with WeightedRandomSampler"),
         (Rows(None, 0), "the training rows: Rows has no rows that have numbers"),
         (Wrong(), "(row 0): has arrays of shape (12, 4) and (12,) for 1 row(s)"),
     ],
@@ -359,13 +356,11 @@ def test_bad_rows_are_skipped_and_not_augmented():
     ("augment", "text"),
     [
         (lambda self, rows, generators: None, "returned NoneType; return a tuple of arrays"),
-        (lambda self, rows, generators: (rows[0], None), "returned float32, NoneType; return a tuple of arrays"),
         (
             lambda self, rows, generators: (rows[0][1:], rows[1]),
             "arrays of shape (3, 4) and (4,) for 4 row(s)",
         ),
         (lambda self, rows: rows, "failed (TypeError: "),
-        (lambda self, rows, generators: (1 / 0,), "(ZeroDivisionError: division by zero); correct the task"),
         (lambda self, rows, generators: (rows[0] + np.random.rand(), rows[1]), "returned other values when it was"),
         (lambda self, rows, generators: (rows[0], rows[1] + 10**9 + next(CALLS)), "returned other values when it was"),
         (lambda self, rows, generators: (rows[0].astype("f8"), rows[1]), "; augment() returned float64 (4,) and int64"),

@@ -78,7 +78,7 @@ class Flags(Task):
         self.values = {**vars(), **more}
 
 
-@pytest.mark.parametrize("text", ["true", "True", "TRUE", "false", "False", "FALSE"])
+@pytest.mark.parametrize("text", ["true", "TRUE", "False"])
 def test_arguments_are_true_or_false(text):
     names = ("flag", "typed", "older", "free", "more")
     task = make_task("t.py:Flags", Flags, [f"{name}={text}" for name in names])
@@ -91,7 +91,7 @@ def test_arguments_are_true_or_false(text):
 
 
 @pytest.mark.parametrize("name", ["flag", "typed", "older"])
-@pytest.mark.parametrize("value", ["no", "off", "maybe", "2", "''"])
+@pytest.mark.parametrize("value", ["no", "2", "''"])
 def test_what_is_neither_true_nor_false_is_refused(name, value):
     refused(lambda: make_task("t.py:Flags", Flags, (f"{name}={value}",)), f"--arg {name}=")
 

@@ -160,19 +160,8 @@ def test_a_run_of_another_length_has_the_rates_of_that_length(name, length, is_o
 def test_a_schedule_of_a_task_is_resumed_with_other_options(tmp_path):
     """After 8 of 16 steps it makes 64 in smaller batches, from another --lr."""
     task = ("--model", f"{learners.TASKS}/own_optimizers.py:OnlyScheduled", "--epochs", "4")
-    small = (
-        *task,
-        "--batch-size",
-        "8",
-        "--log-every",
-        "1",
-        "--checkpoint-every",
-        "0s",
-        "--max-steps",
-        "37",
-        "--lr",
-        "0.2",
-    )
+    small = (*task, "--batch-size", "8", "--log-every", "1", "--checkpoint-every", "0s", "--max-steps", "37",
+             "--lr", "0.2")  # fmt: skip
 
     def rates(name, *options):
         folder = train_here(tmp_path, "torch", *options, *(() if "--resume" in options else ("--name", name)))
