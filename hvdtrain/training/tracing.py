@@ -33,7 +33,19 @@ from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import write_atomically
-from hvdtrain.system.phases import BACKWARD, FIT, GRADIENTS, STEP, Span, StepSpans, now, phases
+from hvdtrain.system.phases import (
+    BACKWARD,
+    EVALUATION,
+    FIT,
+    GRADIENTS,
+    LOGGING,
+    LOOP,
+    STEP,
+    Span,
+    StepSpans,
+    now,
+    phases,
+)
 from hvdtrain.system.text import to_json
 from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.run import RunContext
@@ -74,6 +86,8 @@ def _events(rank: RankSteps, thread: int, zero: int) -> Iterator[dict[str, Any]]
 
 JOINS = (GRADIENTS.name, BACKWARD.name, STEP.name, FIT.name)
 """At the first of these parts that a step has, ranks wait for each other."""
+JOINT = {GRADIENTS.name, LOGGING.name, EVALUATION.name}
+"""Parts in which a rank's time depends on the others."""
 MIN_SHARE = 0.01
 """Of the time, to be mentioned."""
 
@@ -130,7 +144,7 @@ def _late(step: list[StepSpans], join: str, error_s: float) -> tuple[int, float]
 
 
 def _about_last(ranks: Sequence[RankSteps], steps: list[list[StepSpans]], error_s: float, step_s: float) -> str:
-    """The rank for which the others waited most."""
+    """The rank for which the others waited most, and the part in which it is slower than they are."""
     names = {part.name for step in steps for of_rank in step for part in of_rank.parts}
     join = next((name for name in JOINS if name in names), "")
     known = [late for step in steps if (late := _late(step, join, error_s))]
@@ -140,10 +154,26 @@ def _about_last(ranks: Sequence[RankSteps], steps: list[list[StepSpans]], error_
     waited = {place: sum(waited_s for last, waited_s in known if last == place) for place in counts}
     last = max(waited, key=waited.__getitem__)
     each, rank = waited[last] / len(steps), ranks[last]
-    return (
+    text = (
         f"rank {rank.rank}{f' on {rank.host}' if rank.host else ''} was the last to begin {join} in {counts[last]} "
         f"of {len(steps)} steps: the others waited {_time(each)} for it in each, {each / step_s:.0%} of the time"
     )
+    name, own_s, others_s = _slowest_part(last, steps)
+    is_why = own_s > others_s and own_s - others_s >= each / 2
+    return f"{text}; {name} took it {_time(own_s)}, other ranks {_time(others_s)}" if is_why else text
+
+
+def _slowest_part(place: int, steps: list[list[StepSpans]]) -> tuple[str, float, float]:
+    """The part in which a rank exceeds the median of the others the most; its mean seconds, and theirs."""
+
+    def mean(rank: int, name: str) -> float:
+        parts = (part for step in steps for part in step[rank].parts if part.name == name)
+        return _s(sum(part.end - part.begin for part in parts)) / len(steps)
+
+    others = [rank for rank in range(len(steps[0])) if rank != place]
+    names = sorted({part.name for step in steps for part in step[place].parts} - JOINT) or [LOOP.name]
+    times = [(name, mean(place, name), statistics.median(mean(rank, name) for rank in others)) for name in names]
+    return max(times, key=lambda time: time[1] - time[2])
 
 
 ROUNDS = 30

@@ -40,7 +40,7 @@ ELSEWHERE = [{"forward": 6, "backward": 2, "gradients": None}, {"forward": 2, "b
 FITS = [dict.fromkeys(LENGTHS) | {"data": 5, FIT.name: 5}, dict.fromkeys(LENGTHS) | {"data": 1, FIT.name: 9}]
 WAITED = (
     "rank 1 on host1 was the last to begin gradients in 10 of 10 steps: the others waited 5 ms for it in each, "
-    "50% of the time"
+    "50% of the time; backward took it 6 ms, other ranks 1 ms"
 )
 SUMMARIES = {
     "one rank": (job(FAST, SLOW, FAST), 0, WAITED),
