@@ -116,6 +116,8 @@ def check_shm(context: ExaminedRank) -> Iterator[Finding]:
     if not os.access(SHM, os.W_OK):
         remedy = f"mount -o remount,rw,mode=1777 {SHM}, or start the container without --read-only"
         yield fail(f"{SHM} is not writable", remedy)
+    elif room.f_files and not room.f_favail:
+        yield fail(f"{SHM} can hold no more files, though it has {format_bytes(free)} free", f"delete files in {SHM}")
     elif free < SHM_MIN:
         yield fail(f"{text}, too small for MPI and NCCL", remedy)
     elif free < SHM_PER_RANK * context.ranks:

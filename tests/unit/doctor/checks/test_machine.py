@@ -15,7 +15,7 @@ from support.doctor import as_root, doctor, path_with, requires, script, unshare
 from hvdtrain.doctor import quick
 from hvdtrain.doctor.checks import machine
 from hvdtrain.doctor.context import CheckContext
-from hvdtrain.doctor.quick import check_memory
+from hvdtrain.doctor.quick import check_memory, check_shm
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system import resources
 from hvdtrain.system.rank_info import RankInfo
@@ -59,6 +59,16 @@ def test_a_folder_of_runs_that_is_a_file_and_few_open_files(tmp_path):
     result.has("folder", "fail", str(tmp_path / "runs"), remedy="--runs")
     result.has("limits", "fail", "64 files may be open", remedy="ulimit -n")
     assert result.status == 1
+
+
+def test_shared_memory_that_can_hold_no_more_files(monkeypatch):
+    context = two_ranks()
+    fields = [4096, 4096, 1 << 20, 1 << 20, 1 << 20, 10, 0, 0, 0, 255]
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
+    (finding,) = check_shm(context)
+    assert finding.status == "fail" and "files" in finding.text and finding.remedy
+    fields[5] = 0  # file systems without such a limit
+    assert next(check_shm(context)).status == "ok"
 
 
 def test_cgroup_limits(tmp_path, monkeypatch):
