@@ -12,12 +12,17 @@ from fuzz.properties import FUZZ, rejects_cleanly
 from hvdtrain.jobs import gloo, hosts, sbatch
 from hvdtrain.system import rank_info
 
-NODES = text_like(("node[01-04,07],other", "a,b", "r[1-2]n[1-3]"), ("[", "]", ",", "-", "[0-9]"))
-TASKS = text_like(("2(x3),1", "2", "1(x2)"), ("(x", ")", ",", "(x2)"))
+NODES = text_like(
+    ("node[01-04,07],other", "a,b", "r[1-2]n[1-3]"), ("[", "]", ",", "-", "[1-65536]", ",a[1-60000]", "[0-9]")
+)
+TASKS = text_like(("2(x3),1", "2", "1(x2)"), ("(x", ")", ",", "1(x99999),", "(x2)", "999999"))
 
 
 @FUZZ
 @given(NODES, TASKS)
+@example("a[1-65536]," * 9000 + "b", "1(x99999)," * 9000 + "1")
+@example(f"a[{'1-65536,' * 9000}1]", "1")
+@example("[1-60000]" + "å" * 60000 + "[1-60000]", "1")
 def test_slurm_lists(nodes: str, tasks: str) -> None:
     with rejects_cleanly():
         rank_info.slurm_hosts(nodes)
