@@ -246,14 +246,18 @@ def _construct(name: str, kind: Any, options: dict[str, Any]) -> Any:
     return _report(name, getattr(kind, "__name__", "the class"), kind, **options)
 
 
+NO_TYPES = {"class", "typing", "Optional", "Union", "None", "NoneType", "inspect", "_empty"}
+"""Words in the text of an annotation, or of none, that are not types of arguments."""
+
+
 def _truth_value(key: str, value: Any, parameter: inspect.Parameter | None) -> Any:
     """The value of an argument: true or false, in any case, unless the class says that it is a text.
 
     parameter: None for one of those that `**options` takes. Raises UserError for another value of a bool.
     """
     default, annotation = (parameter.default, parameter.annotation) if parameter else (None, "")
-    # Such as `bool | None`, a text or not, and `Optional[bool]`.
-    kinds = set(re.findall(r"\b(?:str|int|float|bool)\b", str(annotation))) | {type(default).__name__} & {"str", "bool"}
+    # Such as `bool | None`, a text or not, `Optional[bool]`, and `Literal["auto"] | bool`.
+    kinds = set(re.findall(r"\w+", str(annotation))) - NO_TYPES | {type(default).__name__} & {"str", "bool"}
     word = value.lower() if isinstance(value, str) else value
     if "str" in kinds:
         return value

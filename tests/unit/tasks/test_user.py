@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Optional
+from typing import Literal, Optional
 
 import numpy as np
 import pytest
@@ -73,6 +73,7 @@ class Flags(Task):
         word: str | None = None,
         older_word: Optional[str] = None,  # noqa: UP045
         free=None,
+        choice: Literal["auto"] | bool = False,
         **more,
     ):
         self.values = {**vars(), **more}
@@ -80,11 +81,12 @@ class Flags(Task):
 
 @pytest.mark.parametrize("text", ["true", "TRUE", "False"])
 def test_arguments_are_true_or_false(text):
-    names = ("flag", "typed", "older", "free", "more")
+    names = ("flag", "typed", "older", "free", "choice", "more")
     task = make_task("t.py:Flags", Flags, [f"{name}={text}" for name in names])
     expected = text.lower() == "true"
     assert all(task.task.values[name] is expected and task.options[name] is expected for name in names)
     assert make_task("t.py:Flags", Flags, ("typed=None",)).task.values["typed"] is None
+    assert make_task("t.py:Flags", Flags, ("choice=auto",)).task.values["choice"] == "auto"
     names = ("text", "word", "older_word")
     task = make_task("t.py:Flags", Flags, [f"{name}={text.lower()}" for name in names])
     assert all(task.task.values[name] == text.lower() for name in names)
