@@ -151,6 +151,9 @@ def _median(values: list[float]) -> float:
     return float(np.median(values[1:] or values or [0.0]))
 
 
+RECOVERED = "%s is as fast as the other ranks again"
+
+
 class SlowRanks:
     """Compares the ranks at each logging step; warns of one that is slow, once until it has recovered."""
 
@@ -204,7 +207,9 @@ class SlowRanks:
         slow = {(rank.rank, rank.part): rank for rank in slow_ranks(self._window, frozenset(self._slow), self._work)}
         for key in [key for key in self._slow if key not in slow]:
             del self._slow[key]
-            log.warning("%s is as fast as the other ranks again", self._who(key[0]))
+            fewer = bool(self._work) and self._work[key[0]] + 1 < max(self._work)
+            text = "%s has fewer shards, and no rank waits for it any longer" if fewer else RECOVERED
+            log.warning(text, self._who(key[0]))
         for key, rank in sorted(slow.items()):
             if key not in self._slow:
                 self._name(key, rank)

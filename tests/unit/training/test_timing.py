@@ -160,6 +160,7 @@ def jitter(seed):
 
 SLOW, NORMAL, IS_SLOW = times([1.0, 2.1]), times([1.0, 1.05]), "rank 1 on node1 is slow: it "
 RECOVERED = "rank 1 on node1 is as fast as the other ranks again"
+FEWER = "rank 1 on node1 has fewer shards, and no rank waits for it any longer"
 WAITS = [times([1.0, 1.0], [1.0, 0.0], [0.2, 1.2])] * 20
 NAMED = {
     "once": ([SLOW] * 20, [f"{IS_SLOW}computes 2.1 times as long as "], ["rank 1 is slow (2.1x)"]),
@@ -168,7 +169,7 @@ NAMED = {
     "short": ([times([0.05, 0.15]), times([0.05, 0.05])] * 40, [f"{IS_SLOW}computes 2.0 times as long"], ...),
     "of many": ([times([1.0, 1.1, 1.9, 1.0, 0.9, 1.7])] * 20, ["rank 2 on node2 is", "rank 5 on node5 is"], ...),
     "data": (WAITS, [f"{IS_SLOW}waits for data for 45% more of the time"], ["rank 1 is slow (data 45%)"]),
-    "shards": ([(SLOW, [4, 4])] * 9 + [(times([1.5, 1.0]), [6, 2])] * 9, [IS_SLOW, RECOVERED], []),
+    "shards": ([(SLOW, [4, 4])] * 9 + [(times([1.5, 1.0]), [6, 2])] * 9, [IS_SLOW, FEWER], []),
     "another program may start": ([SLOW] * 2, [], []),
     "too short": ([times([0.05, 0.15])] * 10, [], []),
     **{f"jitter {seed}": (jitter(seed), [], []) for seed in range(3)},
