@@ -133,7 +133,9 @@ def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:
 
 
 def from_record(record: Any) -> Config:
-    """A Config from its JSON form. Raises ValueError for other values, UserError for values that cannot work."""
+    """A Config from its JSON form. Raises ValueError for what is none, UserError for values that cannot work."""
+    if isinstance(record, dict) and (unknown := record.keys() - values.types(Config).keys()):  # of a later version
+        raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
     return msgspec.convert(record, Config)
 
 

@@ -21,6 +21,8 @@ def test_options_survive_their_json_form(name):
         record = to_record(options)
         assert json.loads(json.dumps(record)) == record, "a sweep compares options with those in files"
     assert from_record(to_record(config)) == config
+    with pytest.raises(ValueError, match="unknown: later"):
+        from_record({**to_record(config), "later": 3})
 
 
 NUMBERS = [
