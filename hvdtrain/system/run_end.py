@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -30,7 +31,7 @@ from hvdtrain.system.files import (
     read_record,
     write_atomically,
 )
-from hvdtrain.system.processes import describe_status, end_with_parent
+from hvdtrain.system.processes import describe_status
 from hvdtrain.system.python_files import user_lines
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.text import printable
@@ -311,12 +312,11 @@ def run_on_end(command: str, end: RunEnd, folder: Path | None, limit_s: float) -
     inherited = {name: value for name, value in os.environ.items() if not OF_RANKS.fullmatch(name)}
     try:
         process = subprocess.Popen(
-            ["/bin/sh", "-c", command],
+            [*_limit(limit_s), "/bin/sh", "-c", command],
             cwd=start_folder.START or None,
             env={**inherited, **on_end_variables(end, folder)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=end_with_parent,
         )
     except (OSError, ValueError) as error:
         return f"--on-end cannot be started ({error})"
@@ -328,6 +328,12 @@ def run_on_end(command: str, end: RunEnd, folder: Path | None, limit_s: float) -
         process.wait()
         return f"the command of --on-end did not end within {limit_s:g} s, and was killed"
     return f"the command of --on-end {describe_status(status)}" if status else ""
+
+
+def _limit(limit_s: float) -> list[str]:
+    """The beginning of a command line that ends the command where this process was killed before it could."""
+    timeout = shutil.which("timeout")
+    return [timeout, "--signal=KILL", f"{limit_s + 5:g}"] if timeout else []
 
 
 def on_end_variables(end: RunEnd, folder: Path | None) -> dict[str, str]:

@@ -136,12 +136,15 @@ def test_a_command_that_fails(command, problem):
     assert run_end.run_on_end(command, RunEnd("finished"), None, 30).startswith(problem)
 
 
-def test_a_command_ends_also_where_the_process_that_started_it_was_killed(tmp_path):
-    file = tmp_path / "alive"
+def test_a_command_ends_also_where_the_process_that_started_it_was_killed(tmp_path, monkeypatch):
+    file, limit = tmp_path / "alive", run_end._limit(1)
+    assert limit[1:] == ["--signal=KILL", "6"]
     code = (
-        "from hvdtrain.system import run_end as r; import sys; r.run_on_end(sys.argv[1], r.RunEnd('failed'), None, 30)"
+        "import sys; from hvdtrain.system import run_end; run_end._limit = lambda _: [*sys.argv[2:], '1']; "
+        "run_end.run_on_end(sys.argv[1], run_end.RunEnd('failed', 1), None, 30)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, f"while sleep 0.05; do touch {file}; done"])
+    command = f"while sleep 0.05; do touch {file}; done"
+    process = subprocess.Popen([sys.executable, "-c", code, command, *limit[:2]])
     wait_for(file.exists, 30)
     process.kill()
     process.wait()
