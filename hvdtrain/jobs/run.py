@@ -128,6 +128,12 @@ class Attempt:
             return self.end.failure.text.partition("\n")[0]
         return "stopped by request" if self.end.status == "stopped" else "well"
 
+    def line(self) -> str:
+        where = f" on {', '.join(self.hosts)}" if self.hosts else ""
+        start = f"from the checkpoint of step {self.checkpoint.step}" if self.checkpoint else "from the beginning"
+        end = "" if self.step is None else f" to step {self.step}"
+        return f"{self.ranks} ranks{where}, {start}{end}, {self.seconds:.0f} s: {self.ended}"
+
     def record(self) -> dict[str, Any]:
         """Its form in attempts.json, where -1 says that there is no such step."""
         return {
@@ -207,7 +213,8 @@ class Restarts:
                 why = "it was asked to end between two attempts"
                 end = RunEnd("stopped", interrupted_status(number), end.failure)
             if len(self._attempts) > 1 or end.status == "stopped":
-                self._say(f"gave up after {len(self._attempts)} attempt(s), as {why}")
+                lines = [f"  {number}: {attempt.line()}" for number, attempt in enumerate(self._attempts, 1)]
+                self._say("\n".join([f"gave up, as {why}; the attempts:", *lines]))
             return end
 
     async def _run_attempt(self, attempt: Attempt) -> RunEnd:

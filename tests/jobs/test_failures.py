@@ -124,7 +124,7 @@ def test_ranks_with_different_parameters_are_detected(tmp_path, case):
     saved = sorted(path.name for path in tmp_path.glob("runs/run/checkpoints/*"))
     assert saved == ([] if case in ("check", "evaluation", "restarts") else ["step-00000002", "step-00000004"])
     assert ("--resume runs/run" in output) == bool(saved)
-    assert ("attempt(s), as 3 attempts in a row wrote no newer checkpoint" in output) == (by == "restarts")
+    assert ("gave up, as 3 attempts in a row wrote no newer checkpoint" in output) == (by == "restarts")
 
 
 @pytest.mark.guarantee("not-finite")

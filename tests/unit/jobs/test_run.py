@@ -158,10 +158,13 @@ def test_a_job_is_restarted_until_it_ends_well(monkeypatch, ends, limit, status,
     assert end.exit_status == status and expected in (None, reported)
 
 
-def test_a_job_that_used_up_its_restarts_says_so(monkeypatch):
+def test_a_job_that_used_up_its_restarts_lists_its_attempts(monkeypatch):
     end, reported = run_attempts(monkeypatch, [KILLED, KILLED], limit=1)
     assert end == KILLED
-    assert reported[-1] == "gave up after 2 attempt(s), as --restarts 1 are used up"
+    first, *lines = reported[-1].splitlines()
+    assert first == "gave up, as --restarts 1 are used up; the attempts:"
+    assert [line.partition(",")[0] for line in lines] == ["  1: 2 ranks", "  2: 2 ranks"]
+    assert all(line.endswith(KILLED.reason) for line in lines)
 
 
 @pytest.mark.parametrize(("age_s", "status"), [(0, "hung"), (10**9, "failed")])
@@ -216,8 +219,8 @@ def test_a_later_checkpoint_of_the_same_step_is_progress(tmp_path, monkeypatch):
 
     end, reported = run_attempts(monkeypatch, ends(), 9, OpenedRun(str(folder), True))
     assert end == failed
-    why = "the same rank failed twice in the same way, from the same checkpoint"
-    assert reported[-2] == f"gave up after 4 attempt(s), as {why}"
+    assert reported[-2].startswith("gave up, as the same rank failed twice in the same way, from the same checkpoint")
+    assert [line.split(":")[0] for line in reported[-2].splitlines()[1:]] == ["  1", "  2", "  3", "  4"]
     assert f"resume with --resume {folder}" in reported[-1]
 
 
@@ -237,7 +240,8 @@ def test_three_attempts_without_a_newer_checkpoint_are_enough(tmp_path, monkeypa
 
     end, reported = run_attempts(monkeypatch, ends(), 9, OpenedRun(str(folder), True), pause)
     assert (end.exit_status, pauses) == (1, [1, 1, 2])
-    assert reported[-2] == "gave up after 4 attempt(s), as 3 attempts in a row wrote no newer checkpoint"
+    assert reported[-2].startswith("gave up, as 3 attempts in a row wrote no newer checkpoint; the attempts:")
+    assert "  4: 2 ranks, from the checkpoint of step 3" in reported[-2]
     attempts = json.loads((folder / "attempts.json").read_text())
     assert [one["checkpoint"] for one in attempts] == [-1, 3, 3, 3]
 
