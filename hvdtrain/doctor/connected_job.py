@@ -28,6 +28,7 @@ from hvdtrain.system.network import free_port
 if TYPE_CHECKING:  # NumPy may be what is broken
     from hvdtrain.collectives.ring import RingGroup
 
+MAX_ANSWER_BYTES = 1 << 16
 RENDEZVOUS_S = RANK_LIMIT_S
 """Time within which the ranks must connect."""
 MPI_S = 90
@@ -167,7 +168,7 @@ def _from_gloo_store(rank: int) -> Rendezvous:
     while True:
         try:
             with opener.open(url, timeout=10) as answer:
-                address, port, token = json.loads(answer.read())
+                address, port, token = json.loads(answer.read(MAX_ANSWER_BYTES))
                 return address, port, token
         except urllib.error.HTTPError as error:
             if error.code != 404 or time.monotonic() > deadline:
