@@ -10,14 +10,13 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
@@ -37,9 +36,17 @@ from hvdtrain.tasks.target import Target
 Tensors = dict[str, torch.Tensor]
 
 
-def _gathered(*parts: Any) -> Any:
-    """The outputs of replicas as one, where they are tensors."""
-    return torch.cat(parts) if isinstance(parts[0], torch.Tensor) else parts[0]
+def _gathered(*outputs: Any) -> Any:
+    """The outputs of replicas as one: tensors are concatenated, also in mappings and sequences, as by DataParallel."""
+    first: Any = outputs[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(outputs)
+    if isinstance(first, Mapping):  # of any class: tree_map takes those of its own list only
+        return {name: _gathered(*(output[name] for output in outputs)) for name in first}
+    if not isinstance(first, tuple | list):
+        return first
+    values = [*map(_gathered, *outputs)]
+    return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
 
 
 class Replicas(Wrapper, nn.DataParallel):
@@ -75,7 +82,7 @@ class CPUReplicas(Wrapper):
         replicas = [self._replica(number) for number in range(len(scattered))]
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         applied = self._threads.map(functools.partial(self._apply, dtype), self._bodies, replicas, scattered)
-        return tree_map(_gathered, *applied)  # also in dicts, lists and tuples, as by DataParallel
+        return _gathered(*applied)
 
     def _replica(self, number: int) -> Tensors:
         """The tensors of a replica; the first one changes parameters and buffers, as in DataParallel.
