@@ -256,6 +256,9 @@ class MXNetLearner(MXNetSteps):
     def learning_rate(self) -> float | None:
         return float(self._trainer.learning_rate) if self._own_task else None
 
+    def settings(self) -> dict[str, Any]:
+        return super().settings() if self._own_task else {}  # each step sets the rate of hvdtrain's own
+
     def accepts_state(self, state: OptimizerState) -> bool:
         return (not self._own_task or is_of_kind(state, self.optimizer_state())) and super().accepts_state(state)
 

@@ -101,11 +101,10 @@ class KerasOptimizer(tf.keras.optimizers.Optimizer):
 
 def latest_learning_rate(optimizer: Any) -> float:
     """That of the latest update; before, that of the first one."""
-    rate = optimizer.learning_rate  # in Keras 3 that of the next update
-    if IS_KERAS_3 and isinstance(
-        schedule := optimizer._learning_rate, tf.keras.optimizers.schedules.LearningRateSchedule
-    ):
-        rate = schedule(max(int(optimizer.iterations) - 1, 0))
+    rate = optimizer._learning_rate
+    if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
+        # Not optimizer.learning_rate: in Keras 3 that of the next update, in Keras 2 not that of a loaded state.
+        rate = rate(max(int(optimizer.iterations) - 1, 0))
     return float(rate.numpy())
 
 

@@ -301,6 +301,9 @@ class TorchLearner(TorchSteps):
     def learning_rate(self) -> float | None:
         return self._own.learning_rate if self._own else None
 
+    def settings(self) -> dict[str, Any]:
+        return super().settings() if self._own else {}  # each step sets the rate of hvdtrain's own
+
     def seed(self, step: int, part: int) -> None:
         self._objective.seed_step(step, part)
 
