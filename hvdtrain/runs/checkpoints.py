@@ -54,7 +54,7 @@ FILE_BYTES = 1 << 30
 """Bytes of arrays in a file; more only if they are one array, or a rank's own."""
 TYPES = frozenset(np.dtype(code).name for code in "?bBhHiIqQefdF")
 """NumPy's types that files of safetensors have."""
-NOT_STATE = ("written", "optimizer", "position")
+NOT_STATE = ("history", "optimizer", "position")
 """What state.json has besides fields of `Checkpoint`."""
 
 FileHash = tuple[str, int]
@@ -131,7 +131,7 @@ def _write_files(folder: Path, checkpoint: Checkpoint, number: int, own: Sequenc
         **{name: getattr(checkpoint, name) for name in State.__dataclass_fields__ if name not in NOT_STATE},
         "optimizer": {"scale": optimizer.scale, "updates": optimizer.updates, "extra": optimizer.extra},
         "position": vars(checkpoint.position),
-        "written": number,
+        "history": {"written": number},
     }
     hashes[STATE] = _write(folder / STATE, json.dumps(state, indent=1).encode())
     sums, sizes = ({name: values[i] for name, values in hashes.items()} for i in (0, 1))

@@ -103,12 +103,18 @@ class SavedArithmetic(TypedDict, total=False):
     versions: dict[str, str]
 
 
+@dataclass(frozen=True)
+class Written:
+    """When a checkpoint was written: its number in the order of writing, from 1."""
+
+    written: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class State:
     """The content of state.json, see `interfaces.learner.Checkpoint`."""
 
-    written: int
-    """Its number in the order of writing, from 1."""
+    history: Written
     optimizer: SavedOptimizer
     position: Position
     model: str
@@ -125,7 +131,7 @@ class State:
     def __post_init__(self) -> None:
         at = self.position
         _check_counts(at.epoch, at.rows_in_epoch, at.step, at.global_batch, at.seed, at.best_epoch)
-        _check_counts(self.written, self.optimizer.updates)
+        _check_counts(self.history.written, self.optimizer.updates)
         if not isinstance(self.network.get("task", ""), str):
             raise ValueError("its task has no name")
 
@@ -306,4 +312,4 @@ def entry_of(path: Path) -> Entry | None:
         state = read_state(read_manifest(path))
     except Damaged:
         return None
-    return Entry(path, state.position.step, state.score, state.written, state.score_choice)
+    return Entry(path, state.position.step, state.score, state.history.written, state.score_choice)
