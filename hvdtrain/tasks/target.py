@@ -104,8 +104,8 @@ class Target:
     def notice(self, config: Config) -> str:
         """What a user has to know when it begins to train; empty for nothing."""
         return (
-            f"{config.model} is a {self.kind}: its checkpoints stay in {config.framework}, and where its model has batch "
-            "normalization, each rank, or with --shards each shard, normalizes its own rows"
+            f"{config.model} is a {self.kind}: its checkpoints stay in {config.framework}, and where its model has "
+            "batch normalization, each rank, or with --shards each shard, normalizes its own rows"
         )
 
     def tried_rows(self, dataset: Dataset, part: Part, count: int) -> tuple[np.ndarray, ...]:
