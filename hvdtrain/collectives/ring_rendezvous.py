@@ -48,7 +48,7 @@ def connect_neighbors(
         with contextlib.closing(Callers(listener, token, f"ring {rank.rank}", 1 + MAX_STRANGERS, PROOF_S)) as callers:
             following = None if rank.rank else connect()  # rank 0 begins: both sides of a connection wait for the other
             while not (previous := callers.take(min(limit.left_s, TICK_S))):
-                _check(limit, {previous_rank})
+                _check(limit, callers, {previous_rank})
             following = following or connect()
     except (OSError, ValueError) as error:
         raise TrainingError(
@@ -63,7 +63,9 @@ def connect_neighbors(
     return following, previous[0]
 
 
-def _check(limit: RunningLimit, missing: set[int]) -> None:
+def _check(limit: RunningLimit, callers: Callers, missing: set[int]) -> None:
+    if callers.hindrance:
+        raise callers.hindrance
     if limit.is_over:
         raise OSError(f"rank {', '.join(map(str, sorted(missing)))} did not connect")
 
@@ -77,7 +79,7 @@ def _serve(rank: RankInfo, address: Address, token: str, limit: RunningLimit) ->
         addresses = {0: listener.getsockname()[:2]}
         links = []
         while missing := set(range(rank.size)) - addresses.keys():
-            _check(limit, missing)
+            _check(limit, callers, missing)
             for link in callers.take(min(limit.left_s, TICK_S)):
                 links.append(connections.enter_context(link))
                 number, port = RANK.unpack(_receive(link, RANK.size, limit))

@@ -76,6 +76,8 @@ class Callers:
         self._count, self._seconds = count, seconds
         self._strangers: dict[socket.socket, Stranger] = {}
         """In the order in which they came."""
+        self.hindrance: OSError | None = None
+        """Why the newest connection is not accepted, where there is no stranger that could be given up for it."""
         self._selector = selectors.EpollSelector()
         self._selector.register(listener, selectors.EVENT_READ)
 
@@ -109,7 +111,8 @@ class Callers:
             link.send(challenge)
         except (BlockingIOError, ConnectionError):  # it has left again
             return
-        except OSError:  # no file descriptor, or no memory
+        except OSError as error:  # no file descriptor, or no memory
+            self.hindrance = None if self._strangers else error
             self._close_oldest()
             time.sleep(PAUSE_S)
         if len(self._strangers) > self._count:

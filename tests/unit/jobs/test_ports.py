@@ -105,6 +105,20 @@ def test_an_agent_gets_in_when_file_descriptors_are_free_again(monkeypatch):
     serving(check)
 
 
+def test_a_ring_without_file_descriptors_says_so_at_once(monkeypatch):
+    def fail(own):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket.socket, "accept", fail)
+    address = ("127.0.0.1", free_port())
+    with socket.socket() as caller, contextlib.ExitStack() as stack:
+        connects = threading.Thread(target=lambda: wait_for(lambda: caller.connect_ex(address) == 0, 10))
+        connects.start()
+        stack.callback(connects.join)
+        with pytest.raises(TrainingError, match="Too many open files"):
+            RingGroup(rank_info.RankInfo("test", 0, 2, 0), address, PASSWORD, start_timeout_s=5)
+
+
 @contextlib.contextmanager
 def impostor():
     """The address of a server that answers each challenge with a proof of another token."""
