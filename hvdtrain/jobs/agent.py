@@ -230,6 +230,8 @@ class Agent:
             while (status := self._process.poll()) is None:
                 soon = self._usr1_pending or self._kill_at < float("inf")
                 self._serve(selector, 0.1 if soon else 1.0)
+                if self._said:
+                    self._said.send_rest()
                 if self._usr1_pending:
                     self._signal(signal.SIGUSR1)
                 if time.monotonic() > self._kill_at:

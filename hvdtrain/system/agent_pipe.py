@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import stat
+from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -105,6 +106,7 @@ class AgentPipe:
     def __init__(self) -> None:
         self._socket, self.rank_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
+        self._unsent = deque[bytes]()
         self.variable = f"{self.rank_end.fileno()}:{os.fstat(self.rank_end.fileno()).st_ino}"
         """The value of VARIABLE for the rank."""
         self.ended = False
@@ -114,9 +116,20 @@ class AgentPipe:
         return self._socket.fileno()
 
     def send(self, message: bytes) -> None:
-        """A rank that has ended gets none; one that takes nothing for long misses some, and asks the launcher."""
-        with contextlib.suppress(OSError):
-            self._socket.send(message)
+        """After those before it, once the rank has taken enough of them; a rank that has ended gets none."""
+        self._unsent.append(message)
+        self.send_rest()
+
+    def send_rest(self) -> None:
+        """Send what waits for the rank as far as that is possible now."""
+        while self._unsent:
+            try:
+                self._socket.send(self._unsent[0])
+            except BlockingIOError:
+                return
+            except OSError:  # the rank has ended
+                pass
+            self._unsent.popleft()
 
     def receive(self) -> list[dict[str, Any]]:
         """The messages that have arrived, as JSON objects; what is none is left out."""

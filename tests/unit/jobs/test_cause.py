@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 from dataclasses import replace
 
 import pytest
@@ -112,6 +113,20 @@ def test_the_pipe_between_a_rank_and_its_agent(monkeypatch):
     for other in ("", "0", "999:1", f"{pipe.variable}0", "a:b", f"{pipe.fileno()}"):
         monkeypatch.setenv(agent_pipe.VARIABLE, other)
         assert not agent_pipe.send(failure), other
+
+
+def test_a_rank_gets_all_memberships_however_long_it_reads_none(monkeypatch):
+    pipe = agent_pipe.AgentPipe()
+    monkeypatch.setenv(agent_pipe.VARIABLE, pipe.variable)
+    sent = [b"%d" % number + b" " * 500 for number in range(2000)]
+    for message in sent:
+        pipe.send(message)
+    received = []
+    with agent_pipe.rank_end() as rank:
+        while len(received) < len(sent):
+            pipe.send_rest()
+            received.append(rank.recv(1000, socket.MSG_DONTWAIT))
+    assert received == sent
 
 
 def test_a_rank_without_a_free_file_descriptor_says_why_it_fails(monkeypatch):
