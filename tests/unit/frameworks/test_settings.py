@@ -29,7 +29,7 @@ def step(trained, target, number, lr):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "its own"])
 def test_a_rank_that_joins_has_the_settings_of_the_others(framework, optimizer):
-    """Before it makes a step: others may have lost a rank at an epoch's end, which all then do again."""
+    """Before it makes a step: others may have lost a rank after a step, of which all do again what is due then."""
     target, options = target_of(framework, optimizer), {} if optimizer == "its own" else {"optimizer": optimizer}
     there, joins = (learner(framework, target, **options) for _ in range(2))
     for one in (there, joins):
