@@ -93,8 +93,8 @@ class HorovodGroup(Exchanging, FixedMembers):
         return self._sum(np.asarray(values, np.float64), f"sum.{len(values)}")  # Horovod remembers each name's size
 
     def _sum(self, values: np.ndarray, name: str) -> np.ndarray:
-        """The sum over all ranks; in the same memory where tensors share it, as in PyTorch."""
-        allreduce = getattr(self._hvd, "allreduce_", self._hvd.allreduce)  # TensorFlow's tensors cannot be changed
+        """The sum over all ranks; in the same memory in PyTorch, whose tensors share it."""
+        allreduce = self._hvd.allreduce_ if self._hvd.__name__ == "horovod.torch" else self._hvd.allreduce
         return self._to_numpy(allreduce(self._to_tensor(values), name=BLOCKING_PREFIX + name, op=self._hvd.Sum))
 
     def allreduce(self, values: np.ndarray) -> None:
