@@ -76,6 +76,11 @@ class HorovodGroup(Exchanging, FixedMembers):
         """Take what has been initialized."""
         processes.end_at_crashes()
         self._hvd, self._to_tensor, self._to_numpy = hvd, to_tensor, to_numpy
+        values = np.zeros(1)
+        # In place only where tensors share the memory: after a rank was lost, MXNet's allreduce_ kept the ranks from
+        # connecting again.
+        is_shared = np.may_share_memory(values, to_numpy(to_tensor(values)))
+        self._allreduce = hvd.allreduce_ if is_shared else hvd.allreduce
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
         self.controller = "MPI" if hvd.mpi_enabled() else "Gloo"
         self._waiting_seconds = _measure_waiting(hvd)
@@ -93,9 +98,9 @@ class HorovodGroup(Exchanging, FixedMembers):
         return self._sum(np.asarray(values, np.float64), f"sum.{len(values)}")  # Horovod remembers each name's size
 
     def _sum(self, values: np.ndarray, name: str) -> np.ndarray:
-        """The sum over all ranks; in the same memory in PyTorch, whose tensors share it."""
-        allreduce = self._hvd.allreduce_ if self._hvd.__name__ == "horovod.torch" else self._hvd.allreduce
-        return self._to_numpy(allreduce(self._to_tensor(values), name=BLOCKING_PREFIX + name, op=self._hvd.Sum))
+        """The sum over all ranks; in the same memory where the framework's tensors share it."""
+        tensor = self._to_tensor(values)
+        return self._to_numpy(self._allreduce(tensor, name=BLOCKING_PREFIX + name, op=self._hvd.Sum))
 
     def allreduce(self, values: np.ndarray) -> None:
         """See `AllreduceGroup.allreduce`."""

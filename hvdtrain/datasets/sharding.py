@@ -123,8 +123,9 @@ def slices_of_step(
     if weights is None:
         real = Slice(part, np.full(len(part), cut.parts / max(len(part), 1), np.float32))
     else:
-        total = math.fsum(weights[part])  # an exact sum, as on any other processor
-        real = Slice(part, (cut.parts * weights[part] / total).astype(np.float32))
+        of_rows = weights[part]
+        total = math.fsum(of_rows)  # an exact sum, as on any other processor
+        real = Slice(part, (cut.parts * of_rows / total).astype(np.float32))
     return [_slice(real, *bounds(length, number, cut.parts)) for number in cut.numbers]
 
 

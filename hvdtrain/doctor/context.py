@@ -74,8 +74,8 @@ class CheckContext(ExaminedRank):
             else:
                 completed = subprocesses.run(command, limit_s, {**os.environ, **environment})
         if completed.failed_late:
-            is_over = "the time limit of all checks was reached" * (time.monotonic() > self.deadline)
-            self.late = self.late or is_over or self.busy()
+            is_over = time.monotonic() > self.deadline
+            self.late = self.late or ("the time limit of all checks was reached" if is_over else self.busy())
         return completed
 
     def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:
