@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from hvdtrain.config.option import facts, from_text, option, types
+from hvdtrain.config.option import convert, facts, option, types
 from hvdtrain.system.text import did_you_mean
 
 NONE, FP16, POWERSGD = "none", "fp16", "powersgd"
@@ -29,7 +29,7 @@ def _numbers(kind: Any, given: Sequence[str], fields: Sequence[str]) -> dict[str
     values: dict[str, Any] = {field: text for field, text in zip(fields, given, strict=False) if text}
     for field, text in values.items():
         try:
-            values[field] = from_text(text, types(kind)[field])
+            values[field] = convert(text, types(kind)[field], strict=False)
         except ValueError:
             raise ValueError(f"{text!r:.80} is not a value of {field.upper()}") from None
         if problem := facts(kind)[field].problem(values[field]):
@@ -160,7 +160,7 @@ def parse_class_weights(text: str) -> dict[str, float]:
     weights: dict[str, float] = {}
     for name, number, _ in given:
         try:
-            weights[name] = from_text(number, float)
+            weights[name] = convert(number, float, strict=False)
         except ValueError:
             raise ValueError(f"the weight of {name:.80}, {number!r:.80}, is not a number") from None
         if not 0 <= weights[name] <= MAX_WEIGHT:

@@ -180,7 +180,7 @@ def convert(value: Any, kind: Any, strict: bool = True) -> Any:
     """A value of JSON or TOML as one of an option of this type. Raises ValueError if it is of another type.
 
     An option that takes text also takes a number, and one that takes several texts a single one. strict: whether texts
-    do not stand for numbers and truth values.
+    do not stand for finite numbers and for truth values.
     """
     if kind is str:
         value = _number_as_text(value)
@@ -189,10 +189,22 @@ def convert(value: Any, kind: Any, strict: bool = True) -> Any:
         value = list(map(_number_as_text, texts)) if isinstance(texts, list | tuple) else texts
     import msgspec  # not for the launcher, which starts at once
 
+    converted = msgspec.convert(value, kind, strict=strict, dec_hook=_path)
+    if isinstance(converted, float) and not (strict or math.isfinite(converted)):
+        raise ValueError(f"{value} is not finite")
+    return converted
+
+
+def accepted(name: str, value: Any, kind: Any, given: str, strict: bool = True) -> Any:
+    """What `convert` returns, for the option of this name. Raises UserError, which begins with `given`.
+
+    given: the option and its value, as the user wrote them.
+    """
     try:
-        return msgspec.convert(value, kind, strict=strict, dec_hook=_path)
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from None
+        return convert(value, kind, strict)
+    except ValueError:
+        hint = did_you_mean(value, choices(kind)) if isinstance(value, str) else ""
+        raise UserError(f"{given} is not valid{hint}", f"give {_accepted(kind)}", option=name) from None
 
 
 def _number_as_text(value: Any) -> Any:
@@ -213,10 +225,7 @@ def as_options(options: Any) -> None:
     for name, about in facts(type(options)).items():
         kind, value = types(options.__class__)[name], getattr(options, name)
         if about.parse or kind == tuple[str, ...] or (Path in alternatives(kind) and isinstance(value, str)):
-            try:
-                value = convert(value, kind)
-            except ValueError:
-                raise not_accepted(name, f"{key(name)} = {value!r:.{SHOWN_CHARACTERS}}", value, kind) from None
+            value = accepted(name, value, kind, f"{key(name)} = {value!r:.{SHOWN_CHARACTERS}}")
             object.__setattr__(options, name, value)
         items = value if isinstance(value, tuple) else (value,)
         problem, remedy = next(filter(None, map(about.problem, items)), ""), "give another number"
@@ -228,30 +237,13 @@ def as_options(options: Any) -> None:
             raise invalid(name, " ".join(map(str, items)), problem, remedy)
 
 
-def from_text(text: str, kind: Any) -> Any:
-    """A value from a text such as one on a command line. Raises ValueError if it is of another type."""
-    value = convert(text, kind, strict=False)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{text} is not finite")
-    return value
-
-
 def from_toml(name: str, value: Any, kind: Any, where: str) -> Any:
     """The option's value, from a value of a TOML file. Raises UserError, whose message begins with `where`."""
     if isinstance(value, str) and "\0" in value:
         raise UserError(f"{where}: the value of {key(name)} has a null character", "remove it", option=name)
     if isinstance(value, str) and (Path in alternatives(kind) or name == "data"):
         value = os.path.expanduser(value)  # as a shell does
-    try:
-        return convert(value, kind)
-    except ValueError:
-        raise not_accepted(name, f"{where}: {key(name)} = {_shown(value)}", value, kind) from None
-
-
-def not_accepted(name: str, given: str, value: Any, kind: Any) -> UserError:
-    """The error of a value of another type. given: the option and the value, as the user wrote them."""
-    hint = did_you_mean(value, choices(kind)) if isinstance(value, str) else ""
-    return UserError(f"{given} is not valid{hint}", f"give {_accepted(kind)}", option=name)
+    return accepted(name, value, kind, f"{where}: {key(name)} = {_shown(value)}")
 
 
 def to_toml(value: bool | int | float | str | Path | tuple[str, ...]) -> str:

@@ -13,13 +13,12 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from hvdtrain.config.option import (
     SHOWN_CHARACTERS,
     Option,
+    accepted,
     alternatives,
     choices,
     facts,
-    from_text,
     invalid,
     key,
-    not_accepted,
     texts,
     types,
 )
@@ -79,7 +78,7 @@ class OptionParser(Parser):
         if item is bool:
             settings["action"] = "store_true" if about.is_switch else argparse.BooleanOptionalAction
         else:
-            settings |= {"type": functools.partial(_argument, name, item), "metavar": _metavar(name, about, item)}
+            settings |= {"type": functools.partial(_argument, name, item), "metavar": _metavar(item)}
             if get_origin(item) is Literal:
                 settings["choices"] = get_args(item)  # for the completion of shells: `type` refuses others
             if is_tuple:
@@ -95,17 +94,12 @@ class OptionParser(Parser):
 def _argument(name: str, kind: Any, text: str) -> Any:
     if Path in alternatives(kind) and is_url(text):
         raise invalid(name, text, NOT_LOCAL)
-    try:
-        return from_text(text, kind)
-    except ValueError:
-        raise not_accepted(name, f"--{key(name)} {text[:SHOWN_CHARACTERS]}", text, kind) from None
+    return accepted(name, text, kind, f"--{key(name)} {text[:SHOWN_CHARACTERS]}", strict=False)
 
 
-def _metavar(name: str, about: Option, kind: Any) -> str:
+def _metavar(kind: Any) -> str:
     names = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
-    return "|".join(
-        [*(names[alternative] for alternative in alternatives(kind) if alternative in names), *choices(kind)]
-    )
+    return "|".join([*(names[one] for one in alternatives(kind) if one in names), *choices(kind)])
 
 
 def _help(text: str, default: Any) -> str:

@@ -64,11 +64,8 @@ def find(written: str, where: str) -> str:
 
 def from_text(name: str, text: str, where: str) -> Any:
     """The option's value, from a text such as one of a sweep. Raises UserError beginning with `where`."""
-    try:
-        return values.from_text(text, KINDS[name])
-    except ValueError:
-        given = f"{where}: {key(name)} = {text[: values.SHOWN_CHARACTERS]}"
-        raise values.not_accepted(name, given, text, KINDS[name]) from None
+    given = f"{where}: {key(name)} = {text[: values.SHOWN_CHARACTERS]}"
+    return values.accepted(name, text, KINDS[name], given, strict=False)
 
 
 # The options of a TOML file.
