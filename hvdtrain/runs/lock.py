@@ -26,6 +26,7 @@ from hvdtrain.system import agent_pipe
 from hvdtrain.system.files import Damaged, decoded, file_system_time, read_limited
 from hvdtrain.system.processes import ProcessIdentity
 from hvdtrain.system.rank_info import JOB
+from hvdtrain.system.text import printable
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +59,6 @@ class Holder:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         identity, job = ProcessIdentity.current(), os.environ.get(JOB, "")
         return cls(identity, job, since, secrets.token_hex(8), os.environ.get(agent_pipe.VARIABLE, ""))
-
-    def __post_init__(self) -> None:
-        texts = self.process.host, self.process.place, self.job, self.since, self.token, self.start
-        if not all(text.isprintable() for text in texts):
-            raise ValueError("a text has control characters")
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self)) + "\n"
@@ -231,7 +227,7 @@ def _runs(path: Path, holder: Holder | None, this: Holder, first_touch: float) -
 def _described(holder: Holder | None) -> str:
     if not holder:
         return "an unknown process"
-    return f"process {holder.process.pid} on {holder.process.host} (since {holder.since})"
+    return printable(f"process {holder.process.pid} on {holder.process.host} (since {holder.since})")
 
 
 def _modified(path: Path) -> float:
