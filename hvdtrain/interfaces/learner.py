@@ -16,7 +16,7 @@ from hvdtrain.interfaces.combining import Mean, StepLoss
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.networks.description import Weights, changed_names
-from hvdtrain.system.checkpoint_folder import Position
+from hvdtrain.system.checkpoint_folder import CheckpointFacts, Position
 from hvdtrain.system.phases import LOOP, Phase
 
 AVERAGE = "ema/"
@@ -273,30 +273,13 @@ class Learner(abc.ABC):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(CheckpointFacts):
     """All that a run needs to be resumed, and what identifies it."""
 
-    weights: Weights
-    optimizer: OptimizerState
-    position: Position
-    model: str
-    network: dict[str, Any]
-    """From `Target.record`."""
-    framework: str
-    optimizer_name: str
-    data: str
-    """Fingerprint of the training data."""
-    score: float = 0.0
-    """Greater is better; 0 if it was not measured: `Score.order`."""
-    classes: tuple[str, ...] = field(default_factory=tuple)
-    init: str = ""
-    """How the weights were initialized."""
-    arithmetic: dict[str, Any] = field(default_factory=dict)
-    """With --shards, what decided the bits besides options and data: `consistency.arithmetic_record`."""
+    weights: Weights = field(default_factory=dict)
+    optimizer: OptimizerState = field(default_factory=lambda: OptimizerState({}))
     other_ranks: tuple[Weights, ...] = ()
     """The optimizer's arrays of ranks 1, 2, ... where each rank has its own (`Learner.state_by_rank`), else empty."""
-    score_choice: str = ""
-    """The value of --score that the score is by; empty for accuracy or loss, which nobody chose."""
 
     @property
     def averages(self) -> Weights:

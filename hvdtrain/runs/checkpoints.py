@@ -35,8 +35,8 @@ from hvdtrain.system.checkpoint_folder import (
     OPTIMIZER,
     STATE,
     WEIGHTS,
+    CheckpointFacts,
     Manifest,
-    State,
     array_files,
     rank_file,
 )
@@ -54,8 +54,7 @@ FILE_BYTES = 1 << 30
 """Bytes of arrays in a file; more only if they are one array, or a rank's own."""
 TYPES = frozenset(np.dtype(code).name for code in "?bBhHiIqQefdF")
 """NumPy's types that files of safetensors have."""
-NOT_STATE = ("history", "optimizer", "position")
-"""What state.json has besides fields of `Checkpoint`."""
+FACTS = tuple(CheckpointFacts.__dataclass_fields__)
 
 FileHash = tuple[str, int]
 """SHA-256 and bytes of a file."""
@@ -128,7 +127,7 @@ def _write_files(folder: Path, checkpoint: Checkpoint, number: int, own: Sequenc
             hashes[name] = _write_arrays(folder / name, part)
     optimizer = checkpoint.optimizer
     state = {
-        **{name: getattr(checkpoint, name) for name in State.__dataclass_fields__ if name not in NOT_STATE},
+        **{name: getattr(checkpoint, name) for name in FACTS},
         "optimizer": {"scale": optimizer.scale, "updates": optimizer.updates, "extra": optimizer.extra},
         "position": vars(checkpoint.position),
         "history": {"written": number},
@@ -225,10 +224,9 @@ def load(path: Path) -> Checkpoint:
         raise Damaged(path, f"damaged, or written by another version of hvdtrain ({error})") from None
     return Checkpoint(
         weights=weights,
-        optimizer=OptimizerState(first, state.optimizer.scale, state.optimizer.updates, state.optimizer.extra),
-        position=state.position,
+        optimizer=OptimizerState(first, **vars(state.optimizer)),
         other_ranks=others,
-        **{name: getattr(state, name) for name in State.__dataclass_fields__ if name not in NOT_STATE},
+        **{name: getattr(state, name) for name in FACTS},
     )
 
 

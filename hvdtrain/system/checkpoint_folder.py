@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.files import Damaged, decoded, open_regular, read_limited, read_record
+from hvdtrain.system.files import Damaged, converted, decoded, open_regular, read_limited, read_record
 from hvdtrain.system.text import did_you_mean, printable
 
 MANIFEST, STATE = "manifest.json", "state.json"
@@ -110,23 +110,35 @@ class Written:
     written: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class State:
-    """The content of state.json, see `interfaces.learner.Checkpoint`."""
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """What a checkpoint has besides arrays and the optimizer: how far training is, and what identifies it."""
 
-    history: Written
-    optimizer: SavedOptimizer
     position: Position
     model: str
     network: dict[str, Any]
+    """From `Target.record`."""
     framework: str
     optimizer_name: str
     data: str
-    score: float
-    classes: tuple[str, ...]
+    """Fingerprint of the training data."""
+    score: float = 0.0
+    """Greater is better; 0 if it was not measured: `Score.order`."""
+    classes: tuple[str, ...] = ()
     init: str = ""
-    arithmetic: SavedArithmetic = field(default_factory=SavedArithmetic)
+    """How the weights were initialized."""
+    arithmetic: dict[str, Any] = field(default_factory=dict)
+    """With --shards, what decided the bits besides options and data: `consistency.arithmetic_record`."""
     score_choice: str = ""
+    """The value of --score that the score is by; empty for accuracy or loss, which nobody chose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(CheckpointFacts):
+    """The content of state.json."""
+
+    history: Written
+    optimizer: SavedOptimizer
 
     def __post_init__(self) -> None:
         at = self.position
@@ -134,6 +146,7 @@ class State:
         _check_counts(self.history.written, self.optimizer.updates)
         if not isinstance(self.network.get("task", ""), str):
             raise ValueError("its task has no name")
+        converted(self.arithmetic, SavedArithmetic)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from support.networks import LENET, LENET_RECORD
 
 from faults.suite import Row, Suite
 from faults.watched_job import EVERY
-from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder, run_end
@@ -82,7 +82,6 @@ def _write_until_killed(folder: Path, pipe: int) -> None:
     while True:
         number += 1
         position = Position(number, 128, number * 7919 % 1000, 64, 0)  # steps in no order, as if renumbered
-        state = OptimizerState({}, 0.0, 0, {})
-        saved = Checkpoint(weights, state, position, "lenet", LENET_RECORD, "torch", "sgd", "ab12")
+        saved = Checkpoint(position, "lenet", LENET_RECORD, "torch", "sgd", "ab12", weights=weights)
         checkpoints.save(folder, saved, 3)
         os.write(pipe, number.to_bytes(4, "little"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import struct
@@ -44,8 +43,8 @@ def saved_files(*other_ranks: Weights) -> dict[str, bytes]:
     weights = {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float32)}
     state = OptimizerState({f"momentum/{name}": value for name, value in weights.items()})
     position = Position(1, 2, 42, 64, 0)
-    whole = Checkpoint(weights, state, position, "lenet", LENET_RECORD, "torch", "sgd", "ab12", 0.5, ("0", "1"))
-    whole = dataclasses.replace(whole, other_ranks=other_ranks)
+    named = position, "lenet", LENET_RECORD, "torch", "sgd", "ab12", 0.5, ("0", "1")
+    whole = Checkpoint(*named, weights=weights, optimizer=state, other_ranks=other_ranks)
     with tempfile.TemporaryDirectory() as folder:
         path = checkpoints.save(Path(folder), whole, keep=1)
         return {file.name: file.read_bytes() for file in path.iterdir()}

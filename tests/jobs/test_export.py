@@ -14,7 +14,7 @@ from support.random_networks import random_network, random_weights
 from support.stack import INSTALLED, REFERENCE
 
 from hvdtrain.frameworks.export import random_images
-from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.runs import checkpoints
 
@@ -53,9 +53,10 @@ def save(folder: Path, framework: str) -> None:
     """A checkpoint as `framework` writes it, of a random network."""
     network = random_network(SEED)
     checkpoint = Checkpoint(
-        random_weights(network, SEED), OptimizerState({}), Position(), "random", shaped_to_record(network), framework,
-        "sgd", "ab", 0.0, tuple(f"class {number}" for number in range(network.classes)),
-    )  # fmt: skip
+        *(Position(), "random", shaped_to_record(network), framework, "sgd", "ab"),
+        classes=tuple(f"class {number}" for number in range(network.classes)),
+        weights=random_weights(network, SEED),
+    )
     folder.mkdir()
     checkpoints.save(folder / "checkpoints", checkpoint, keep=1)
 

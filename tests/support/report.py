@@ -11,7 +11,7 @@ import numpy as np
 from hvdtrain.cli import report
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import to_record
-from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.search import finished_runs
 from hvdtrain.views.report.content import RunsReport
@@ -84,7 +84,7 @@ def save(folder, config, moved, step):
     weights = {"w": np.zeros((2, 3), np.float32), "b": np.array([0, moved], np.float32)}
     position = Position(1, 0, step, config.batch_size, config.seed)
     named = "lenet", LENET_RECORD, config.framework, "sgd", "f1", 0.5, ("0", "1")
-    made = Checkpoint(weights, OptimizerState({}), position, *named)
+    made = Checkpoint(position, *named, weights=weights)
     checkpoints.save(folder / "checkpoints", made, keep=3)
 
 

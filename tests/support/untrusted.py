@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints
 from support.networks import LENET, LENET_RECORD
@@ -31,7 +31,7 @@ def save_checkpoint(folder: Path, keep: int = 1, draft: Path | None = None, own:
     weights = initial_weights(LENET, "xavier", 0)
     folder.parent.mkdir(parents=True, exist_ok=True)
     named = "lenet", LENET_RECORD, "torch", "sgd", "ab", 0.0, tuple("0123456789")
-    made = Checkpoint(weights, OptimizerState({}), Position(), *named)
+    made = Checkpoint(Position(), *named, weights=weights)
     return checkpoints.save(folder, Checkpoint(**{**vars(made), **changes}), keep, draft, own)
 
 

@@ -57,7 +57,7 @@ def test_a_checkpoint_arrives_unchanged():
     weights = {"conv1/weight": np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)}
     optimizer = OptimizerState({"momentum/conv1/weight": weights["conv1/weight"].T}, 0.1, 7, {"loss_scale": 2.0**15})
     named = "lenet", LENET_RECORD, "torch", "sgd", "ab", np.float64(0.5), ("a",)
-    saved = Checkpoint(weights, optimizer, Position(1, 2, 3, 4), *named)
+    saved = Checkpoint(Position(1, 2, 3, 4), *named, weights=weights, optimizer=optimizer)
     received = decode(encode((Path("runs/a"), saved)))
     assert_equal(received, (Path("runs/a"), saved))
     assert received[1].weights["conv1/weight"].flags.writeable

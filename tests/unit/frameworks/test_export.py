@@ -16,7 +16,7 @@ from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.frameworks import registry
 from hvdtrain.frameworks.export import Model, export_onnx, random_images
 from hvdtrain.frameworks.torch.network import TorchNetwork
-from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.networks import onnx_graph
 from hvdtrain.networks.onnx_graph import to_onnx
 from hvdtrain.networks.record import shaped_to_record
@@ -115,9 +115,10 @@ def save(folder, **changes):
     saved = model()
     classes = tuple(map(str, range(saved.network.classes)))
     made = Checkpoint(
-        saved.weights, OptimizerState({}), Position(), "random", shaped_to_record(saved.network), "torch", "sgd", "ab",
-        0.0, classes,
-    )  # fmt: skip
+        *(Position(), "random", shaped_to_record(saved.network), "torch", "sgd", "ab"),
+        classes=classes,
+        weights=saved.weights,
+    )
     folder.mkdir()
     checkpoints.save(folder / "checkpoints", dataclasses.replace(made, **changes), keep=1)
     return folder

@@ -13,7 +13,7 @@ from support.networks import CIFAR_LENET, LENET
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import FACTS
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import consistency
@@ -47,8 +47,7 @@ class Ranks:
 
 def saved(framework="torch", **changed):
     record = {**LOCAL, **changed} if framework else {}
-    made = Checkpoint({}, OptimizerState({}), Position(), "lenet", {}, framework or "torch", "sgd", "")
-    return dataclasses.replace(made, arithmetic=record)
+    return Checkpoint(Position(), "lenet", {}, framework or "torch", "sgd", "", arithmetic=record)
 
 
 @pytest.mark.parametrize(

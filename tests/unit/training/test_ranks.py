@@ -134,7 +134,7 @@ def test_one_rank_hands_over_all_that_the_others_need(root):
     weights = {"w": np.arange(3.0), "empty": np.zeros((0, 2))}
     optimizer = OptimizerState({"m/w": np.ones((1, 3), np.float32)}, extra={"count": 3})
     position = Position(epoch=1, step=7, global_batch=8)
-    state = Checkpoint(weights, optimizer, position, "lenet", {}, "mxnet", "sgd", "data")
+    state = Checkpoint(position, "lenet", {}, "mxnet", "sgd", "data", weights=weights, optimizer=optimizer)
     given = Handover(state, Path("runs/x"), {"--lr": 0.1}, 2, [False, [[6, [[0, 1, 0.5]]]]])
     for got in on_all_ranks(3, lambda group: hand_over(group, given if group.rank == root else None, root)):
         assert got[1:] == given[1:]

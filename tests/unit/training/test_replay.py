@@ -10,7 +10,7 @@ from support.networks import LENET_RECORD
 from support.run_folders import write_changes, write_run
 
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.learner import Checkpoint, OptimizerState, Position
+from hvdtrain.interfaces.learner import Checkpoint, Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.training.replay import choose
 
@@ -32,7 +32,7 @@ def make(folder: Path, saved=(10, 20), began=1, **options) -> Path:
     write_metrics(folder, 1, 30, began)
     for step in saved:
         position = Position(0, 64 * step, step, 64, 0)
-        made = Checkpoint({}, OptimizerState({}), position, "lenet", LENET_RECORD, "torch", "sgd", "f1", 0.5, ("0",))
+        made = Checkpoint(position, "lenet", LENET_RECORD, "torch", "sgd", "f1", 0.5, ("0",))
         made.weights["w"] = np.zeros(3, np.float32)
         checkpoints.save(folder / "checkpoints", made, keep=9)
     return folder
