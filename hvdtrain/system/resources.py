@@ -70,18 +70,19 @@ def restore_files() -> None:
 
 
 def cpu_quota() -> int:
-    """Cores that the innermost limit grants, at least 1; 0 without a limit."""
+    """Cores that all limits grant, at least 1; 0 without a limit."""
+    quotas = []
     for folder in cgroups("cpu"):
         limit, period = _fields(folder / "cpu.max", 2)  # version 2
         if not limit:
             (limit,), (period,) = _fields(folder / "cpu.cfs_quota_us", 1), _fields(folder / "cpu.cfs_period_us", 1)
         if limit.isdecimal() and period.isdecimal() and int(period):
-            return max(int(limit) // int(period), 1)
-    return 0
+            quotas.append(max(int(limit) // int(period), 1))
+    return min(quotas, default=0)
 
 
 def within_quota(cores: int) -> int:
-    """Of this number of cores, as many as the innermost limit grants."""
+    """Of this number of cores, as many as the limits grant."""
     return min(cores, cpu_quota() or cores)
 
 

@@ -83,14 +83,14 @@ def test_cgroup_limits(tmp_path, monkeypatch):
     (tmp_path / "v1" / "cpu.cfs_period_us").write_text("50000\n")
     monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path / "v1", tmp_path])
     assert resources.memory_limit() == (536870912, 436870912)
-    assert resources.cpu_quota() == 4
+    assert resources.cpu_quota() == 1, "that of a group above counts, too"
     context = two_ranks()
     (memory,) = [finding for finding in check_memory(context) if "cgroup" in finding.text]
     assert memory.status == "fail" and "512 MiB" in memory.text and "fewer ranks" in memory.remedy
     (tmp_path / "memory.current").write_text("936870912\n")  # for a moment it may be above the limit
     assert any(finding.text.startswith("0 ") for finding in check_memory(context))
-    monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path])
-    assert resources.cpu_quota() == 1
+    monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path / "v1"])
+    assert resources.cpu_quota() == 4
 
 
 @pytest.mark.parametrize(
