@@ -18,8 +18,11 @@ CGROUPS, CGROUP_ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 DEVICE_ROOT = Path("/sys/devices/system")
 UNLIMITED_V1 = 1 << 60
 """cgroup v1 reports a number as large as this where there is no limit."""
-MEMORY_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
-"""Limit and use of memory, of cgroups version 2 and 1."""
+MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Limit and use of memory, of cgroups version 2 and 1, and in `memory.stat` the pages of files that are freed first."""
 MIN_THREADS = 2
 """Fewest hardware threads per rank for which ranks are bound: Horovod's background thread and those of MPI, Gloo and
 the ring run next to the computation, and must not wait for it."""
@@ -98,12 +101,20 @@ def memory_bytes() -> int:
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:
-    """Limit and current use of each cgroup that limits memory."""
+    """Limit of each cgroup that limits memory, and current use, without what the kernel frees when it is needed."""
     for folder in cgroups("memory"):
-        for limit_file, used_file in MEMORY_FILES:
+        for limit_file, used_file, cache in MEMORY_FILES:
             (limit,), (used,) = _fields(folder / limit_file, 1), _fields(folder / used_file, 1)
             if limit.isdecimal() and used.isdecimal() and int(limit) < UNLIMITED_V1:
-                yield int(limit), int(used)
+                yield int(limit), max(int(used) - _statistic(folder / "memory.stat", cache), 0)
+
+
+def _statistic(path: Path, name: str) -> int:
+    """The number of that name in a file of names and numbers; 0 if it does not tell."""
+    with contextlib.suppress(OSError, ValueError):
+        numbers = dict(line.split() for line in path.read_text().splitlines())
+        return int(numbers.get(name, 0))
+    return 0
 
 
 def _fields(path: Path, count: int) -> list[str]:

@@ -87,6 +87,8 @@ def test_cgroup_limits(tmp_path, monkeypatch):
     context = two_ranks()
     (memory,) = [finding for finding in check_memory(context) if "cgroup" in finding.text]
     assert memory.status == "fail" and "512 MiB" in memory.text and "fewer ranks" in memory.remedy
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 400000000\n")
+    assert resources.memory_limit() == (536870912, 36870912), "the kernel frees these pages of files"
     (tmp_path / "memory.current").write_text("936870912\n")  # for a moment it may be above the limit
     assert any(finding.text.startswith("0 ") for finding in check_memory(context))
     monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path / "v1"])
