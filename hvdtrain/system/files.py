@@ -99,14 +99,14 @@ def replace_folder(path: Path, write: Callable[[Path], Result]) -> Result:
             path.rename(old)
         try:
             draft.rename(path)
-        except OSError:
+        except BaseException:
             if old.exists():
                 old.rename(path)
             raise
-        return result
     finally:
-        for folder in (draft, old):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+    return result
 
 
 def require_writable(folder: Path, option: str) -> None:

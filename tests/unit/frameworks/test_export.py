@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -163,7 +164,7 @@ def test_runs_and_places_that_cannot_be(tmp_path, capsys, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["own", "run", "task"]
 
 
-def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     def write(content):
         def fill(folder):
             folder.mkdir()
@@ -179,6 +180,11 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     with pytest.raises(ValueError):
         replace_folder(path, write("bad"))
     assert os.listdir(path) == ["one"]
+    with monkeypatch.context() as patch, pytest.raises(FileNotFoundError):
+        patch.setattr(Path, "rename", lambda self, target: os.rename(self if self == path else "", target))
+        replace_folder(path, write("three"))
+    (aside,) = tmp_path.glob("*/one")
+    aside.parent.rename(path)
     (tmp_path / "link").symlink_to("saved")
     replace_folder(tmp_path / "link", write("two"))
     assert os.listdir(path) == ["two"]
