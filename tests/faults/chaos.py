@@ -19,17 +19,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from signal import SIGKILL, SIGSTOP
 from typing import NamedTuple
 
 import pytest
 from support.stack import INSTALLED
 
 from faults import checkpoint_files, disks, lost_ranks, other_faults, survived_kills
+from faults.lost_ranks import signal_rank
 from faults.suite import HEAD, SHARDS, Row, Suite
-from faults.watched_job import remaining_processes
+from faults.watched_job import HANG_S, remaining_processes
 
 ON_ONE_HOST, FRAMEWORKS = ("local", "horovodrun", "mpirun"), INSTALLED
+WITH_SRUN = *ON_ONE_HOST, "srun"
+NO_HEARTBEAT = "no heartbeat of rank {rank} "
 
 
 class Fault(NamedTuple):
@@ -40,18 +45,18 @@ class Fault(NamedTuple):
 
 
 FAULTS = {
-    "kill": Fault(lost_ranks.kill, (*ON_ONE_HOST, "srun")),
+    "kill": Fault(partial(signal_rank, number=SIGKILL, report="was killed by SIGKILL", within_s=2.0), WITH_SRUN),
     "survive": Fault(survived_kills.survive, ("local",)),
     "orders": Fault(survived_kills.orders, ("local",)),
-    "freeze": Fault(lost_ranks.freeze, (*ON_ONE_HOST, "srun")),
+    "freeze": Fault(partial(signal_rank, number=SIGSTOP, report=NO_HEARTBEAT, within_s=HANG_S + 10), WITH_SRUN),
     "sleep": Fault(lost_ranks.sleep),
     "suspend": Fault(lost_ranks.suspend),
-    "skew": Fault(lost_ranks.skew),
+    "skew": Fault(partial(lost_ranks.sleep, program="sleep_with_skewed_clock")),
     "cable": Fault(lost_ranks.cable, ("horovodrun",)),
     "ask": Fault(other_faults.ask),
     "output": Fault(other_faults.full_output),
-    "file": Fault(other_faults.stop_file),
-    "interrupt": Fault(other_faults.interrupt),
+    "file": Fault(partial(other_faults.ask, name="STOP", target="run's folder")),
+    "interrupt": Fault(partial(other_faults.ask, name="SIGINT", target="launcher")),
     "flip": Fault(checkpoint_files.flip),
     "full": Fault(disks.full),
     "disk": Fault(disks.disk),

@@ -15,17 +15,7 @@ from faults.watched_job import EVERY, HANG_S, STEPS, Mismatch, WatchedJob
 RESTARTS = ["--restarts", "2"]
 
 
-def kill(suite: Suite, launcher: str, framework: str) -> Row:
-    """kill -9 of a rank."""
-    return _signal_rank(suite, launcher, framework, signal.SIGKILL, "was killed by SIGKILL", 2.0)
-
-
-def freeze(suite: Suite, launcher: str, framework: str) -> Row:
-    """SIGSTOP of a rank: its heartbeat stops, and the other ranks wait."""
-    return _signal_rank(suite, launcher, framework, signal.SIGSTOP, "no heartbeat of rank {rank} ", HANG_S + 10)
-
-
-def _signal_rank(
+def signal_rank(
     suite: Suite, launcher: str, framework: str, number: signal.Signals, report: str, within_s: float
 ) -> Row:
     """Send a signal to a random rank at a random step. The job must report it within `within_s` and restart."""
@@ -83,18 +73,8 @@ def suspend(suite: Suite, launcher: str, framework: str) -> Row:
     return Row("all ranks are suspended and resumed", launcher, framework)
 
 
-def sleep(suite: Suite, launcher: str, framework: str) -> Row:
-    """A rank sleeps in Python code, once."""
-    return _sleep(suite, launcher, framework, "sleep", "a rank sleeps in Python")
-
-
-def skew(suite: Suite, launcher: str, framework: str) -> Row:
-    """The clock of rank 1 is an hour ahead: a rank that sleeps is named, and not one that runs."""
-    title = "a clock is an hour ahead, a rank sleeps"
-    return _sleep(suite, launcher, framework, "sleep_with_skewed_clock", title)
-
-
-def _sleep(suite: Suite, launcher: str, framework: str, program: str, title: str) -> Row:
+def sleep(suite: Suite, launcher: str, framework: str, program: str = "sleep") -> Row:
+    """A rank sleeps in Python code, once; with `sleep_with_skewed_clock`, the clock of rank 1 is an hour ahead."""
     job = suite.job(launcher, framework, program, launch_options=RESTARTS)
     job.wait((job.folder / "slept").exists, 120, "asleep")
     began = time.time()
@@ -107,6 +87,7 @@ def _sleep(suite: Suite, launcher: str, framework: str, program: str, title: str
         raise Mismatch(f"the job did not name rank 1 and its place in the code:\n{job.output}")
     if "no heartbeat of" in job.output:
         raise Mismatch(f"a rank that runs was named:\n{job.output}")
+    title = "a rank sleeps in Python" if program == "sleep" else "a clock is an hour ahead, a rank sleeps"
     return Row(title, launcher, framework, detected - began)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -18,26 +17,13 @@ from hvdtrain.system.run_end import RunEnd
 REDIRECTIONS = {"a full disk": "> /dev/full 2>&1", "a closed pipe": "2>&1 | true", "nobody": "2>&1 | sleep 30"}
 
 
-def ask(suite: Suite, launcher: str, framework: str) -> Row:
-    """A signal to the launcher or to a rank.
+def ask(suite: Suite, launcher: str, framework: str, name: str = "", target: str = "") -> Row:
+    """A signal to the launcher or to a rank, Ctrl-C, or a file in the run's folder; by default a signal that is drawn.
 
     The job writes a checkpoint and exits with status 75, and the same command continues it.
     """
-    name = suite.random.choice(["SIGTERM", "SIGINT", "SIGUSR1"])
-    return _ask(suite, launcher, framework, name, suite.random.choice(["launcher", "rank 0", "rank 1"]))
-
-
-def interrupt(suite: Suite, launcher: str, framework: str) -> Row:
-    """Ctrl-C: as with the other requests."""
-    return dataclasses.replace(_ask(suite, launcher, framework, "SIGINT", "launcher"), fault="Ctrl-C")
-
-
-def stop_file(suite: Suite, launcher: str, framework: str) -> Row:
-    """A file in the run's folder: as with the other requests."""
-    return _ask(suite, launcher, framework, "STOP", "run's folder")
-
-
-def _ask(suite: Suite, launcher: str, framework: str, name: str, target: str) -> Row:
+    name = name or suite.random.choice(["SIGTERM", "SIGINT", "SIGUSR1"])
+    target = target or suite.random.choice(["launcher", "rank 0", "rank 1"])
     job = suite.job(launcher, framework)
     job.wait_for_step(suite.random.randrange(2, STEPS - 8))
     if name == "STOP":
