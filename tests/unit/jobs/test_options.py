@@ -19,47 +19,6 @@ from hvdtrain.system import rank_info
 from hvdtrain.training.process import Ending
 
 SBATCH = "sbatch --nodes 1 --ranks-per-node 1"
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("local -n 0 -- true", "-n 0 is invalid; give 1 or more"),
-        ("local -n 2", "no program to start"),
-        ("mpirun -n 5 -H a:2,b:2 -- true", "5 ranks, but 4 slot(s) (a:2, b:2); name more slots"),
-        ("mpirun -n 2 -H a:2,a:1 -- true", "host a is named more than once; name it once"),
-        ("mpirun -n 2 -H a:x -- true", "'a:x' is not a host"),
-        ("mpirun -n 2 --hosts=-oProxyCommand=x -- true", "is not a host"),
-        ("mpirun -n 2 -H a --hostfile f -- true", "--hostfile f: --hosts names them already"),
-        ("mpirun -n 2 --hostfile /no/such -- true", "--hostfile /no/such cannot be read"),
-        ("mpirun -n 2 --restarts -1 -- true", "--restarts: -1 is invalid; give 0 or more"),
-        ("mpirun -n 2 --min-np 1 -- true", "--min-np 1: it has no effect without --restarts or --survive; give one of"),
-        ("mpirun -n 2 --max-np 4 -- true", "--max-np 4: a job grows only with --survive; give --survive as well"),
-        ("horovodrun -n 2 --survive --max-np 1 -- true", "--max-np 1: the job begins with 2 ranks; give 2 or more"),
-        ("mpirun -n 2 --min-np 5 --restarts 1 -- true", "--min-np 5: the job has 2 ranks; give 1 to 2"),
-        ("srun -n 2 --survive -- true", "--survive: it starts a step for each rank, which needs an allocation; start"),
-        ("local -n 1 --env 'A B' -- true", "is not the name of a variable"),
-        ("local -n 1 --env NOT_SET_HERE -- true", "the variable is not set on this host"),
-        ("local -n 1 --interface none0 -- true", "no such interface is up on this host"),
-        ("local -n 1 --fusion-threshold-mb 32 -- true", "use --env HOROVOD_FUSION_THRESHOLD=BYTES"),
-        (f"{SBATCH} --mem=64G -- true", "--mem is no longer an option; use --sbatch --mem=SIZE"),
-        ("status", "launch status is no longer a command; use squeue --me"),
-        (f"{SBATCH} --time x -- true", "--time 'x'"),
-        (f"{SBATCH} --account 'a b' -- true", "give one word"),
-        (f"{SBATCH} --via mpirun --mpi x -- true", "for srun only"),
-        (
-            f"{SBATCH} --on-end 'curl https://me:word@host' -- true",
-            "--on-end: the command holds credentials, which the script would show; let the command read them",
-        ),
-    ],
-)
-def test_invalid_options_are_explained(words, sentence, capfd):
-    with pytest.raises(SystemExit) as ended:
-        launch.main(shlex.split(words))
-    printed = capfd.readouterr().err
-    assert (ended.value.code, sentence in printed) == (2, True), printed
-
-
 TRAIN = "python -m hvdtrain train"
 
 
@@ -82,6 +41,33 @@ def test_training_with_options_of_launch_is_launched(short, long):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        ("launch local -n 0 -- true", "-n 0 is invalid; give 1 or more"),
+        ("launch local -n 2", "no program to start"),
+        ("launch mpirun -n 5 -H a:2,b:2 -- true", "5 ranks, but 4 slot(s) (a:2, b:2); name more slots"),
+        ("launch mpirun -n 2 -H a:2,a:1 -- true", "host a is named more than once; name it once"),
+        ("launch mpirun -n 2 -H a:x -- true", "'a:x' is not a host"),
+        ("launch mpirun -n 2 --hosts=-oProxyCommand=x -- true", "is not a host"),
+        ("launch mpirun -n 2 -H a --hostfile f -- true", "--hostfile f: --hosts names them already"),
+        ("launch mpirun -n 2 --hostfile /no/such -- true", "--hostfile /no/such cannot be read"),
+        ("launch mpirun -n 2 --restarts -1 -- true", "--restarts: -1 is invalid; give 0 or more"),
+        ("launch mpirun -n 2 --min-np 1 -- true", "--min-np 1: it has no effect without --restarts or --survive; gi"),
+        ("launch mpirun -n 2 --max-np 4 -- true", "--max-np 4: a job grows only with --survive; give --survive as w"),
+        ("launch horovodrun -n 2 --survive --max-np 1 -- true", "--max-np 1: the job begins with 2 ranks; give 2 or m"),
+        ("launch mpirun -n 2 --min-np 5 --restarts 1 -- true", "--min-np 5: the job has 2 ranks; give 1 to 2"),
+        ("launch srun -n 2 --survive -- true", "--survive: it starts a step for each rank, which needs an allocation"),
+        ("launch local -n 1 --env 'A B' -- true", "is not the name of a variable"),
+        ("launch local -n 1 --env NOT_SET_HERE -- true", "the variable is not set on this host"),
+        ("launch local -n 1 --interface none0 -- true", "no such interface is up on this host"),
+        ("launch local -n 1 --fusion-threshold-mb 32 -- true", "use --env HOROVOD_FUSION_THRESHOLD=BYTES"),
+        (f"launch {SBATCH} --mem=64G -- true", "--mem is no longer an option; use --sbatch --mem=SIZE"),
+        ("launch status", "launch status is no longer a command; use squeue --me"),
+        (f"launch {SBATCH} --time x -- true", "--time 'x'"),
+        (f"launch {SBATCH} --account 'a b' -- true", "give one word"),
+        (f"launch {SBATCH} --via mpirun --mpi x -- true", "for srun only"),
+        (
+            f"launch {SBATCH} --on-end 'curl https://me:word@host' -- true",
+            "--on-end: the command holds credentials, which the script would show; let the command read them",
+        ),
         ("train --restarts 2", "the following arguments are required: -n/-np/--ranks"),
         ("train -n 2 --restart 2", "--restart is not an option (did you mean --restarts?)"),
         ("train -n 2 --lr x", "--lr x is not valid; give a number"),
@@ -91,7 +77,7 @@ def test_training_with_options_of_launch_is_launched(short, long):
         (f"launch {SBATCH} -- hvdtrain sweep --set lr=1 -- train -n 2", "-- ... train -n: launch starts the ranks"),
     ],
 )
-def test_invalid_options_start_no_rank(words, sentence, capfd, monkeypatch):
+def test_invalid_options_are_explained_and_start_no_rank(words, sentence, capfd, monkeypatch):
     monkeypatch.setattr("hvdtrain.training.process.end", lambda *_: pytest.fail("it trains"))
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(words))
@@ -100,24 +86,9 @@ def test_invalid_options_start_no_rank(words, sentence, capfd, monkeypatch):
 
 
 def test_training_that_starts_its_ranks_is_the_job_that_launch_starts(capfd):
-    printed = []
-    for words in (
-        ["train", "--lr", "0.1", "-n", "2", "--env", "A=1", "--dry-run"],
-        [
-            "launch",
-            "local",
-            "-n",
-            "2",
-            "--env",
-            "A=1",
-            "--dry-run",
-            "--",
-            sys.executable,
-            *TRAIN.split()[1:],
-            "--lr",
-            "0.1",
-        ],
-    ):
+    of_job, printed = ["-n", "2", "--env", "A=1", "--dry-run"], []
+    launched = ["launch", "local", *of_job, "--", sys.executable, *TRAIN.split()[1:], "--lr", "0.1"]
+    for words in (["train", "--lr", "0.1", *of_job], launched):
         with pytest.raises(SystemExit) as ended:
             main(words)
         printed.append((ended.value.code, capfd.readouterr().out))

@@ -71,18 +71,6 @@ def test_other_options_become_lines_of_the_script(given):
     assert f"\n#SBATCH {given}\n" in script(f"--sbatch={given}")
 
 
-@pytest.mark.parametrize("given", ["--nodes=3", "-N3", "-n 3", "--ntasks 4", "--arr=0-3", "--signal=USR2@5"])
-def test_options_from_which_the_launcher_makes_other_parts_are_named(given):
-    with pytest.raises(UserError, match=r"the launcher has to know -.*; launch sbatch --help lists its own options"):
-        script("--sbatch", given)
-
-
-@pytest.mark.parametrize("given", ["", "qos=high", "hetjob", "--qos=a\nb", "--qos=a\x85b", "--qos=a --array=0-9"])
-def test_what_is_more_than_an_option_is_an_error(given):
-    with pytest.raises(UserError, match=r"--sbatch .* is (not an|more than one) option of sbatch; "):
-        script("--sbatch", given)
-
-
 @pytest.mark.parametrize(("text", "last"), [("0-9", 9), ("0-9%2", 9), ("1,3,5", 5), ("0-8:4", 8), ("7", 7)])
 def test_tasks_of_an_array(text, last):
     assert sbatch.last_task(text) == last
@@ -99,21 +87,28 @@ def test_each_task_of_an_array_writes_to_a_folder_of_its_own(via, program, array
     assert text.replace('"$SLURM_ARRAY_TASK_ID"', "4").count(f" --output-dir {folder} -- ") == 1
 
 
-@pytest.mark.parametrize("text", ["x", "3-1", "0-9%0", "0-9%", "0-", "1,,2", "0-9:0", "0-4000001", "0-9\n", "-1", "٣"])
-def test_what_is_no_array_is_an_error(text):
-    with pytest.raises(UserError, match=r"--array .*; write 0-9, "):
-        script(f"--array={text}")
+KNOWN = r"the launcher has to know -.*; launch sbatch --help lists its own options"
+NO_OPTION = r"--sbatch .* is (not an|more than one) option of sbatch; "
+NO_OPTIONS = ("", "qos=high", "hetjob", "--qos=a\nb", "--qos=a\x85b", "--qos=a --array=0-9")
+NO_ARRAY = ("x", "3-1", "0-9%0", "0-9%", "0-", "1,,2", "0-9:0", "0-4000001", "0-9\n", "-1", "٣")
+REFUSED = [
+    *(("--sbatch", line, KNOWN) for line in ("--nodes=3", "-N3", "-n 3", "--ntasks 4", "--arr=0-3", "--signal=USR2@5")),
+    *(("--sbatch", line, NO_OPTION) for line in NO_OPTIONS),
+    *(("--array", tasks, r"--array .*; write 0-9, ") for tasks in NO_ARRAY),
+    *(("--job-name", name, "--job-name") for name in ("team/run", "../up", "/run", "x" * 240, "a b")),
+]
+"""Options, values and the error: no log file can have these names."""
+
+
+@pytest.mark.parametrize(("option", "given", "message"), REFUSED)
+def test_what_no_script_can_have(option, given, message):
+    with pytest.raises(UserError, match=message):
+        script(f"{option}={given}")
 
 
 @pytest.mark.parametrize("name", ["a%jb", ".x", "x" * 200, "a:b@c=+,-"])
 def test_names(name):
     assert f"#SBATCH --job-name={name}\n" in script("--job-name", name)
-
-
-@pytest.mark.parametrize("name", ["team/run", "../up", "/run", "x" * 240, "a b"])
-def test_names_that_no_log_file_can_have(name):
-    with pytest.raises(UserError, match="--job-name"):
-        script("--job-name", name)
 
 
 @pytest.mark.parametrize(
