@@ -156,17 +156,45 @@ MAX_LINE_BYTES = 1 << 16
 """What follows is printed as another line, as a program may print forever without one."""
 
 
-class RankOutput:
-    """Prints whole lines only, so that lines of different ranks do not mix."""
+class LineOutput:
+    """Prints whole lines only, each after a label, so that those of different processes do not mix.
+
+    tail: gets those that are not empty. is_hidden: whether nothing is printed now.
+    """
+
+    def __init__(
+        self, label: str, console: Console, tail: deque[str], is_hidden: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._label, self._console, self.tail, self._is_hidden = label, console, tail, is_hidden
+        self._incomplete = {"stdout": b"", "stderr": b""}
+
+    def write(self, stream: str, data: bytes) -> None:
+        """Take what the process wrote to `stdout` or `stderr`."""
+        *lines, rest = (self._incomplete[stream] + data).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            lines, rest = [*lines, rest], b""
+        self._incomplete[stream] = rest
+        self._print(stream, lines)
+
+    def close(self) -> None:
+        for stream, rest in self._incomplete.items():
+            self._print(stream, [rest] if rest else [])
+            self._incomplete[stream] = b""
+
+    def _print(self, stream: str, lines: list[bytes]) -> None:
+        if lines and not self._is_hidden():
+            self._console.print_lines(stream, self._label, lines)
+        self.tail.extend(line.decode(errors="replace") for line in lines if line.strip())
+
+
+class RankOutput(LineOutput):
+    """That of a rank's program, which also goes to the files of --output-dir."""
 
     def __init__(self, rank: int, console: Console) -> None:
-        self._label, self._console = f"[{rank}] ", console
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        """The last lines that are not empty."""
-        self._incomplete = {"stdout": b"", "stderr": b""}
+        super().__init__(f"[{rank}] ", console, deque(maxlen=TAIL_LINES))
         self._files: dict[str, Path] = {}
         if console.output_dir:
-            self._files = {name: console.output_dir / f"rank-{rank}.{name}" for name in self._incomplete}
+            self._files = {name: console.output_dir / f"rank-{rank}.{name}" for name in STREAMS}
         for stream in self._files:
             self.store(stream, b"")  # a rank that prints nothing has empty files
         self._waits = True
@@ -178,7 +206,9 @@ class RankOutput:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 number, size = FRAME.unpack(await reader.readexactly(FRAME.size))
-                self.write(STREAMS[number], await reader.readexactly(size))
+                data = await reader.readexactly(size)
+                self.store(STREAMS[number], data)
+                self.write(STREAMS[number], data)
                 await self._console.room(lambda: self._waits)
 
     def hurry(self) -> None:
@@ -193,25 +223,6 @@ class RankOutput:
             if not done:
                 self._reading.cancel()
 
-    def write(self, stream: str, data: bytes) -> None:
-        """Take what the rank wrote to `stdout` or `stderr`."""
-        self.store(stream, data)
-        *lines, rest = (self._incomplete[stream] + data).split(b"\n")
-        if len(rest) > MAX_LINE_BYTES:
-            lines, rest = [*lines, rest], b""
-        self._incomplete[stream] = rest
-        self._print(stream, lines)
-
     def store(self, stream: str, data: bytes) -> None:
         if stream in self._files:
             self._console.store(self._files[stream], data)
-
-    def close(self) -> None:
-        for stream, rest in self._incomplete.items():
-            self._print(stream, [rest] if rest else [])
-            self._incomplete[stream] = b""
-
-    def _print(self, stream: str, lines: list[bytes]) -> None:
-        if lines:
-            self._console.print_lines(stream, self._label, lines)
-            self.tail.extend(line.decode(errors="replace") for line in lines if line.strip())

@@ -9,12 +9,12 @@ import secrets
 import signal
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
 from hvdtrain.jobs.agent import GRACE_S
-from hvdtrain.jobs.agents import MAX_STRANGERS
+from hvdtrain.jobs.agents import MAX_STRANGERS, LineOutput
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.event_loop import start_task
 from hvdtrain.jobs.job import CONTROL_VARIABLES, Job, LaunchSpec, inherited, passed_on, remote_script
@@ -28,6 +28,7 @@ RETIRE_S = GRACE_S + 1.0
 """How long the process of a lost rank may take to end, while the job goes on."""
 OWN_FILES = 32
 """Files that the launcher opens beyond those for each rank."""
+READ_BYTES = 1 << 16
 AGENT_VARIABLE = rank_info.VARIABLES[rank_info.LAUNCH][0]
 """Agents set it for their programs."""
 
@@ -158,16 +159,15 @@ class LauncherProcess:
 
     async def show_output(self, console: Console, hidden: Callable[[], bool]) -> int:
         """Print what the process itself prints, except while `hidden`; its exit status when it has ended."""
+        output = LineOutput(self._label, console, self.last_lines, hidden)
 
         async def copy(stream: str, source: asyncio.StreamReader | None) -> None:
-            async for line in _lines(source):
-                if line.strip():
-                    self.last_lines.append(line)
-                if not hidden():
-                    console.print(stream, f"{self._label}{line}\n".encode())
-                    await console.room()
+            while source and (data := await source.read(READ_BYTES)):
+                output.write(stream, data)
+                await console.room(lambda: not hidden())
 
         await asyncio.gather(copy("stdout", self._process.stdout), copy("stderr", self._process.stderr))
+        output.close()
         return await self._process.wait()
 
     async def wait(self) -> int:
@@ -177,14 +177,3 @@ class LauncherProcess:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
-
-
-async def _lines(source: asyncio.StreamReader | None) -> AsyncIterator[str]:
-    while source:
-        try:
-            line = await source.readline()
-        except ValueError:  # a line that is longer than the buffer
-            continue
-        if not line:
-            return
-        yield line.decode(errors="replace").rstrip("\n")
