@@ -1,4 +1,4 @@
-"""The launcher's event loop: tasks whose errors are not lost, waiting, files that may not respond, and signals."""
+"""The launcher's event loop: tasks whose errors are not lost, waiting, and signals."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 from hvdtrain.errors import Stopped
 from hvdtrain.system.processes import STOP_SIGNALS, TICK_S, RunningTime, is_second_request
 
-FILES_S = 20.0
-"""How long a server of files may take for an answer."""
 Result = TypeVar("Result")
 TASKS: set[asyncio.Task[None]] = set()
 """Those that run: event loops have only weak references to them."""
@@ -62,24 +60,6 @@ def in_thread(function: Callable[..., Result], *arguments: Any) -> asyncio.Futur
     return asyncio.wrap_future(result)
 
 
-class Files:
-    """Files that may be on a server that does not respond. on_silence: called when it has not done so."""
-
-    def __init__(self, on_silence: Callable[[], None]) -> None:
-        self._on_silence, self._responds = on_silence, True
-
-    async def call(self, function: Callable[..., Result], *arguments: Any) -> Result | None:
-        """What a function returns or raises that uses the files; None where the server does not respond in time."""
-        if not self._responds:
-            return None
-        try:
-            return await asyncio.wait_for(in_thread(function, *arguments), FILES_S)
-        except asyncio.TimeoutError:
-            self._responds = False
-            self._on_silence()
-            return None
-
-
 def interrupted_status(number: int) -> int:
     """The exit status of a job that a signal ended before its ranks could write a checkpoint.
 
@@ -89,14 +69,14 @@ def interrupted_status(number: int) -> int:
 
 
 class Signals:
-    """Delivers signals to whoever handles them now; those that arrive in between wait for the next one."""
+    """Delivers signals to whoever handles them now; the first of those that arrive in between is kept."""
 
     def __init__(self) -> None:
         """Call it in the event loop."""
         self._loop = asyncio.get_running_loop()
         self._first: dict[int, float] = {}
         """When each signal was received first: monotonic, in s."""
-        self._pending: list[int] = []
+        self._unhandled: asyncio.Future[int] = self._loop.create_future()
         self._listener: Callable[[int, bool], None] | None = None
         for number in STOP_SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
@@ -107,13 +87,13 @@ class Signals:
             self._loop.call_soon_threadsafe(self._deliver, number)
 
     def _deliver(self, number: int) -> None:
-        if not self._listener:
-            self._pending.append(number)
-            return
         number = signal.SIGTERM if number == signal.SIGHUP else number
         now = time.monotonic()
         after_s = now - self._first.setdefault(number, now)
-        if not after_s or number == signal.SIGUSR1:  # which only announces a time limit
+        if not self._listener:
+            if not self._unhandled.done():
+                self._unhandled.set_result(number)
+        elif not after_s or number == signal.SIGUSR1:  # which only announces a time limit
             self._listener(number, False)
         elif is_second_request(number, after_s):  # else the same request as a moment ago
             self._listener(number, True)
@@ -128,28 +108,19 @@ class Signals:
     def handled_by(self, listener: Callable[[int, bool], None]) -> Iterator[None]:
         """Call `listener(number, repeated)` for each signal meanwhile; repeated: the job is to end at once."""
         self._listener = listener
-        pending, self._pending = self._pending, []
-        for number in pending:
-            self._deliver(number)
+        if self._unhandled.done():
+            listener(self._unhandled.result(), False)
         try:
             yield
         finally:
             self._listener = None
 
+    async def during(self, work: Awaitable[object]) -> int:
+        """The signal that asked for the end of the job before the work was done; 0 where there was none."""
+        futures: list[asyncio.Future[Any]] = [self._unhandled, asyncio.ensure_future(work)]
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        return self._unhandled.result() if self._unhandled.done() else 0
 
-async def signal_during(signals: Signals, work: Awaitable[object]) -> int:
-    """The signal that asked for the end of the job before the work was done; 0 where there was none."""
-    received = asyncio.get_running_loop().create_future()
-
-    def receive(number: int, _: bool) -> None:
-        if not received.done():
-            received.set_result(number)
-
-    with signals.handled_by(receive):
-        await asyncio.wait([received, asyncio.ensure_future(work)], return_when=asyncio.FIRST_COMPLETED)
-    return int(received.result()) if received.done() else 0
-
-
-async def signal_within(signals: Signals, seconds: float) -> int:
-    """The signal that asked for the end of the job within that time; 0 where there was none."""
-    return await signal_during(signals, asyncio.sleep(seconds))
+    async def within(self, seconds: float) -> int:
+        """The same within that time."""
+        return await self.during(asyncio.sleep(seconds))

@@ -23,7 +23,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
-from hvdtrain.jobs.event_loop import Files, Signals, in_thread, interrupted_status, signal_during, signal_within
+from hvdtrain.jobs.event_loop import Result, Signals, in_thread, interrupted_status
 from hvdtrain.jobs.hosts import placed
 from hvdtrain.jobs.job import Job, inherited, python_programs_first, reduced
 from hvdtrain.jobs.memberships import pause_after
@@ -36,6 +36,8 @@ from hvdtrain.system.processes import STOP_SIGNALS
 from hvdtrain.system.run_end import Failure, RunEnd, last_step, newest_checkpoint
 
 ON_END_LIMIT_S = 60.0
+FILES_S = 20.0
+"""How long a server of files may take for an answer."""
 
 
 def run(job: Job, on_end: str = "") -> RunEnd:
@@ -43,35 +45,33 @@ def run(job: Job, on_end: str = "") -> RunEnd:
 
     on_end: a command to run afterwards. Raises UserError if the job cannot start.
     """
-    environment = {**python_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
     try:
-        end, recorded, folder = _run(job, environment)
+        end, restarts = _run(job)
     except UserError as error:
         _notify(on_end, RunEnd.of_exception(error), None)
         raise
-    _notify(on_end, recorded, folder)
+    _notify(on_end, restarts.recorded, restarts.folder)
     return end
 
 
-def _run(job: Job, environment: dict[str, str]) -> tuple[RunEnd, RunEnd, Path | None]:
-    """How the job ended, the same as its run records it, and the folder of its run; None if no rank has opened one."""
+def _run(job: Job) -> tuple[RunEnd, Restarts]:
+    """How the job ended, and its attempts."""
+    environment = {**python_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
     hosts.check_hosts(hosts.other_hosts(job.hosts))
     if job.output_dir:
         _make_folder(job.output_dir)
-    _, left_out = inherited(job, environment)
     console = Console(job.output_dir)
-    if left_out:
+    if left_out := inherited(job, environment)[1]:
         console.say(f"variables that do not go to other hosts: {', '.join(left_out)}; pass one on with --env NAME")
 
-    async def attempts() -> tuple[RunEnd, RunEnd, Path | None]:
+    async def attempts() -> tuple[RunEnd, Restarts]:
         signals = Signals()
 
-        async def supervise(job: Job, opened: Callable[[OpenedRun], None]) -> RunEnd:
-            return await Supervisor(job, environment, console, signals, opened).run()
+        def supervise(job: Job, opened: Callable[[OpenedRun], None]) -> Awaitable[RunEnd]:
+            return Supervisor(job, environment, console, signals, opened).run()
 
         restarts = Restarts(job, supervise, console.say, signals)
-        end = await restarts.run()
-        return end, restarts.recorded or end, restarts.folder
+        return await restarts.run(), restarts
 
     try:
         return asyncio.run(attempts())
@@ -165,19 +165,19 @@ class Restarts:
         self._job, self._supervise, self._say = job, supervise, say
         self._signals = signals
         self._run: OpenedRun | None = None
-        self.recorded: RunEnd | None = None
-        """What the run's folder says of a failure; None without one, or where the folder does not respond."""
         self._attempts: list[Attempt] = []
-        self._files = Files(lambda: say(f"{self.folder} does not respond; its records of this job are incomplete"))
+        self._folder_responds = True
 
     async def run(self) -> RunEnd:
         """How the last attempt ended."""
         end = await self._run_attempts()
+        self.recorded = end
+        """The same, as the run's folder says it: of a hang, the ranks know more."""
         failure = self._attempts[-1].end.failure
         if failure:
-            self.recorded = await self._files.call(self._record, end)
+            self.recorded = await self._in_folder(self._record, end) or end
         if failure and (len(self._attempts) > 1 or (failure.resumable and not failure.at_start)):
-            where = await self._files.call(run_end.progress, self.folder, self._attempts[0].began)
+            where = await self._in_folder(run_end.progress, self.folder, self._attempts[0].began)
             if where:
                 self._say(where)
         return end
@@ -195,14 +195,24 @@ class Restarts:
         """The folder, if the next attempt resumes from it."""
         return self.folder if self._run and self._run.resumable else None
 
+    async def _in_folder(self, function: Callable[..., Result], *arguments: Any) -> Result | None:
+        """What a function returns that uses the run's folder; None where that is on a server that does not respond."""
+        if self._folder_responds:
+            try:
+                return await asyncio.wait_for(in_thread(function, *arguments), FILES_S)
+            except asyncio.TimeoutError:
+                self._folder_responds = False
+                self._say(f"{self.folder} does not respond; its records of this job are incomplete")
+        return None
+
     def _opened(self, run: OpenedRun) -> None:
         self._run = run
 
     async def _run_attempts(self) -> RunEnd:
         while True:
-            self._attempts.append(Attempt(await self._files.call(newest_checkpoint, self._resumed_folder)))
+            self._attempts.append(Attempt(await self._in_folder(newest_checkpoint, self._resumed_folder)))
             end = self._attempts[-1].end = await self._run_attempt(self._attempts[-1])
-            failures = await self._files.call(self._close, self._attempts[-1]) or 1
+            failures = await self._in_folder(self._close, self._attempts[-1]) or 1
             if not end.failure or not self._job.restarts or end.status == "stopped":
                 return end
             why = self._reason_to_give_up(end, end.failure, failures)
@@ -236,7 +246,7 @@ class Restarts:
             return self._job
         folder = self._resumed_folder
         trained = any(attempt.step is not None or attempt.checkpoint for attempt in self._attempts)
-        if folder and trained and await self._files.call(os.path.isdir, folder) is False:
+        if folder and trained and await self._in_folder(os.path.isdir, folder) is False:
             raise UserError(f"{folder} is missing, so that training would start from the beginning", "restore it")
         return reduced(self._job, await self._checked, self._say)
 
@@ -295,10 +305,10 @@ class Restarts:
         Returns the signal that asked for the end of the job meanwhile, or 0.
         """
         pause_s = pause_after(failures)
-        await self._files.call(self._record, replace(end, status="restarting"))
+        await self._in_folder(self._record, replace(end, status="restarting"))
         self._say(f"restarting in {pause_s:.0f} s ({len(self._attempts)} of {self._job.restarts})")
-        number = await signal_within(self._signals, pause_s)
+        number = await self._signals.within(pause_s)
         if not number:
             self._checked = in_thread(hosts.inspect, hosts.other_hosts(self._job.hosts))
-            number = await signal_during(self._signals, self._checked)
+            number = await self._signals.during(self._checked)
         return number

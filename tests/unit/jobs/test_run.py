@@ -100,18 +100,19 @@ def test_each_training_of_a_program_has_a_run_of_its_own(tmp_path, monkeypatch):
     assert list(folders("7:1")) == list(folders("7:2")) == ["slurm-1", "slurm-1-2"]
 
 
-def run_attempts(monkeypatch, ends, limit, opened=None, pause=None):
+def run_attempts(ends, limit, opened=None, pause=None):
     """How a job ends whose attempts end like this, and the messages that it printed.
 
-    opened: the run that rank 0 opens in each attempt.
+    opened: the run that rank 0 opens in each attempt. pause: called with the seconds of each pause.
     """
 
-    async def no_pause(_, seconds):
-        return 0
+    class NoSignals:
+        async def during(self, work):
+            await work
 
-    async def no_signal(_, work):
-        await work
-        return 0
+        async def within(self, seconds):
+            if pause:
+                pause(seconds)
 
     async def supervise(job, on_opened):
         end = next(remaining)
@@ -124,9 +125,7 @@ def run_attempts(monkeypatch, ends, limit, opened=None, pause=None):
         return end
 
     remaining, said = iter(ends), []
-    monkeypatch.setattr(run, "signal_within", pause or no_pause)
-    monkeypatch.setattr(run, "signal_during", no_signal)
-    made = Restarts(Job(("true",), 2, restarts=limit), supervise, said.append, signals=None)
+    made = Restarts(Job(("true",), 2, restarts=limit), supervise, said.append, NoSignals())
     end = asyncio.run(made.run())
     return end, [str(message) for message in said if "restarting in" not in str(message)]
 
@@ -153,13 +152,13 @@ SILENT = UserError("host2: no ssh")
         ([RunEnd("failed", 1, Failure("loss is NaN", rank=0, host="a", status=1, retry=False))], 3, 1, None),
     ],
 )
-def test_a_job_is_restarted_until_it_ends_well(monkeypatch, ends, limit, status, expected):
-    end, reported = run_attempts(monkeypatch, ends, limit)
+def test_a_job_is_restarted_until_it_ends_well(ends, limit, status, expected):
+    end, reported = run_attempts(ends, limit)
     assert end.exit_status == status and expected in (None, reported)
 
 
-def test_a_job_that_used_up_its_restarts_lists_its_attempts(monkeypatch):
-    end, reported = run_attempts(monkeypatch, [KILLED, KILLED], limit=1)
+def test_a_job_that_used_up_its_restarts_lists_its_attempts():
+    end, reported = run_attempts([KILLED, KILLED], limit=1)
     assert end == KILLED
     first, *lines = reported[-1].splitlines()
     assert first == "gave up, as --restarts 1 are used up; the attempts:"
@@ -168,7 +167,7 @@ def test_a_job_that_used_up_its_restarts_lists_its_attempts(monkeypatch):
 
 
 @pytest.mark.parametrize(("age_s", "status"), [(0, "hung"), (10**9, "failed")])
-def test_of_a_hang_the_ranks_know_more_but_not_those_of_an_earlier_job(tmp_path, monkeypatch, age_s, status):
+def test_of_a_hang_the_ranks_know_more_but_not_those_of_an_earlier_job(tmp_path, age_s, status):
     folder = tmp_path / "runs" / "run"
 
     def ends():
@@ -177,11 +176,11 @@ def test_of_a_hang_the_ranks_know_more_but_not_those_of_an_earlier_job(tmp_path,
         os.utime(folder / "end.json", (time.time() - age_s,) * 2)
         yield RunEnd("failed", 1, Failure("no step", rank=0, host="node1", status=1))
 
-    run_attempts(monkeypatch, ends(), 0, OpenedRun(str(folder), False))
+    run_attempts(ends(), 0, OpenedRun(str(folder), False))
     assert RunEnd.read(folder).status == status
 
 
-def test_a_missing_run_folder_fails_the_attempt_but_not_the_job(tmp_path, monkeypatch):
+def test_a_missing_run_folder_fails_the_attempt_but_not_the_job(tmp_path):
     """It disappears in the pause after the first attempt, and is back after the second: nothing starts from scratch."""
     folder, aside = tmp_path / "runs" / "run", tmp_path / "aside"
 
@@ -192,12 +191,11 @@ def test_a_missing_run_folder_fails_the_attempt_but_not_the_job(tmp_path, monkey
             (folder / "heartbeats" / "rank-0.json").write_text(json.dumps({"step": 4, "time": time.time()}))
             yield end
 
-    async def pause(_, seconds):
+    def pause(_):
         here, there = (folder, aside) if folder.exists() else (aside, folder)
         here.rename(there)
-        return 0
 
-    end, reported = run_attempts(monkeypatch, ends(), 3, OpenedRun(str(folder), True), pause)
+    end, reported = run_attempts(ends(), 3, OpenedRun(str(folder), True), pause)
     assert end == FINISHED
     attempts = json.loads((folder / "attempts.json").read_text())
     assert [(one["checkpoint"], one["step"], one["status"]) for one in attempts] == [
@@ -206,7 +204,7 @@ def test_a_missing_run_folder_fails_the_attempt_but_not_the_job(tmp_path, monkey
     assert f"{folder} is missing, so that training would start from the beginning; restore it" in reported
 
 
-def test_a_later_checkpoint_of_the_same_step_is_progress(tmp_path, monkeypatch):
+def test_a_later_checkpoint_of_the_same_step_is_progress(tmp_path):
     """Steps are renumbered when a restart has fewer ranks."""
     folder = tmp_path / "runs" / "run"
     failed = RunEnd("failed", 1, Failure("KeyError: 'x'", rank=0, host="node1", status=1))
@@ -217,14 +215,14 @@ def test_a_later_checkpoint_of_the_same_step_is_progress(tmp_path, monkeypatch):
                 save_checkpoint(folder / "checkpoints", keep=4, position=Position(step=3))
             yield failed
 
-    end, reported = run_attempts(monkeypatch, ends(), 9, OpenedRun(str(folder), True))
+    end, reported = run_attempts(ends(), 9, OpenedRun(str(folder), True))
     assert end == failed
     assert reported[-2].startswith("gave up, as the same rank failed twice in the same way, from the same checkpoint")
     assert [line.split(":")[0] for line in reported[-2].splitlines()[1:]] == ["  1", "  2", "  3", "  4"]
     assert f"resume with --resume {folder}" in reported[-1]
 
 
-def test_three_attempts_without_a_newer_checkpoint_are_enough(tmp_path, monkeypatch):
+def test_three_attempts_without_a_newer_checkpoint_are_enough(tmp_path):
     """Longer and longer pauses are between them, in which the run's end says that it is restarted."""
     folder, pauses = tmp_path / "runs" / "run", []
 
@@ -233,12 +231,11 @@ def test_three_attempts_without_a_newer_checkpoint_are_enough(tmp_path, monkeypa
         for number in range(9):
             yield RunEnd("failed", 1, Failure(f"process {number}", rank=0, host="node1", status=1))
 
-    async def pause(_, seconds):
+    def pause(seconds):
         assert (ended := RunEnd.read(folder)) and (ended.status, ended.rank) == ("restarting", 0)
         pauses.append(seconds)
-        return 0
 
-    end, reported = run_attempts(monkeypatch, ends(), 9, OpenedRun(str(folder), True), pause)
+    end, reported = run_attempts(ends(), 9, OpenedRun(str(folder), True), pause)
     assert (end.exit_status, pauses) == (1, [1, 1, 2])
     assert reported[-2].startswith("gave up, as 3 attempts in a row wrote no newer checkpoint; the attempts:")
     assert "  4: 2 ranks, from the checkpoint of step 3" in reported[-2]
@@ -246,11 +243,11 @@ def test_three_attempts_without_a_newer_checkpoint_are_enough(tmp_path, monkeypa
     assert [one["checkpoint"] for one in attempts] == [-1, 3, 3, 3]
 
 
-def test_a_run_that_is_not_resumed_is_only_reported(tmp_path, monkeypatch):
+def test_a_run_that_is_not_resumed_is_only_reported(tmp_path):
     """A program that trains without --resume auto: its folder is known, and no attempt starts from there."""
     folder = tmp_path / "runs" / "run"
     save_checkpoint(folder / "checkpoints", position=Position(step=3))
-    end, reported = run_attempts(monkeypatch, [KILLED] * 5, 4, OpenedRun(str(folder), False))
+    end, reported = run_attempts([KILLED] * 5, 4, OpenedRun(str(folder), False))
     assert end == KILLED and "--restarts 4 are used up" in reported[-2]
     assert f"resume with --resume {folder}" in reported[-1]
     assert RunEnd.read(folder).rank == 1 and not (folder / "attempts.json").exists()
@@ -259,17 +256,17 @@ def test_a_run_that_is_not_resumed_is_only_reported(tmp_path, monkeypatch):
 @pytest.mark.parametrize("function", ["newest_checkpoint", "last_step", "write_atomically"])
 def test_a_folder_that_does_not_respond_keeps_no_job(tmp_path, monkeypatch, function):
     """As on a file server that is gone; its accesses wait in threads of their own."""
-    monkeypatch.setattr(event_loop, "FILES_S", 0.2)
+    monkeypatch.setattr(run, "FILES_S", 0.2)
     answered, waited, folder = threading.Event(), [], tmp_path / "runs" / "run"
     save_checkpoint(folder / "checkpoints", position=Position(step=3))
     monkeypatch.setattr(run, function, lambda *_: waited.append(answered.wait(30)))
-    end, reported = run_attempts(monkeypatch, [KILLED] * 3, 2, OpenedRun(str(folder), True))
+    end, reported = run_attempts([KILLED] * 3, 2, OpenedRun(str(folder), True))
     assert end == KILLED and not waited
     assert sum("does not respond" in line for line in reported) == 1
     answered.set()
 
 
-def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
+def test_hosts_that_no_longer_respond_are_left_out():
     """How ranks are distributed; tests/cluster has real hosts that stop responding."""
     job = Job(("true",), 4, hosts=(Host("a", 2), Host("b", 2), Host("c", 1)))
     silent, said = {"b"}, []

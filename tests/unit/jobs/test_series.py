@@ -14,7 +14,7 @@ import pytest
 from support.jobs import ROOT, wait_for
 
 from hvdtrain.jobs import event_loop
-from hvdtrain.jobs.event_loop import Signals, signal_within
+from hvdtrain.jobs.event_loop import Signals
 from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.system import processes
 
@@ -198,14 +198,20 @@ def test_repeated_signals(monkeypatch):
 
 
 def test_a_signal_between_attempts_is_not_lost():
+    """One that arrives before somebody waits for it, meanwhile, and before the next attempt begins."""
+
     async def check():
-        signals = Signals()
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(0.05)
-        assert await signal_within(signals, 5) == signal.SIGTERM
+        signals, received = Signals(), []
+        assert await signals.within(0.05) == 0
         asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGINT)
-        assert await signal_within(signals, 5) == signal.SIGINT
-        assert await signal_within(signals, 0.05) == 0
+        assert await signals.within(5) == signal.SIGINT
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            signals = Signals()
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.05)
+            with signals.handled_by(lambda *given: received.append(given)):
+                assert await signals.within(5) == received[-1][0]
+        assert received == [(signal.SIGTERM, False), (signal.SIGUSR1, False)]
 
     asyncio.run(check())
 
