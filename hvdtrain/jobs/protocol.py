@@ -142,7 +142,6 @@ def keep_alive(connection: socket.socket, survives: bool) -> None:
     seconds = SURVIVING_NOTICE_S if survives else NOTICE_S
     notice_lost_hosts(connection, seconds)
     close_if_unacknowledged(connection, seconds - 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def close_if_unacknowledged(connection: socket.socket, seconds: float) -> None:

@@ -51,8 +51,9 @@ class Supervisor:
         self._agents: dict[str, RankConnection] = {}
         """All that have registered, by their keys."""
         # After a failure launchers say in many lines what the report has said in one.
-        hidden = lambda: self._ends.failure is not None  # noqa: E731
-        self._processes = JobProcesses(job, variables, console, hidden, self._on_process_end)
+        self._processes = JobProcesses(
+            job, variables, console, lambda: self._ends.failure is not None, self._on_process_end
+        )
         self._listening, self._addresses = listening(job)
         self._ranks = RunningRanks(job, self._listening, variables, self._processes, self._ends, console)
 
@@ -144,14 +145,12 @@ class Supervisor:
                 await self._agents[key].output.read(reader)
 
     async def _on_connection_end(self, rank: RankConnection) -> None:
+        """Nothing comes from an agent any more: its program has ended, or its host or it itself is lost."""
         await rank.output.end(OUTPUT_END_S if rank.host_answers else 0)
-        if rank.ended is not None:
-            rank.status = rank.ended
+        rank.output.close()
+        rank.status, rank.disconnected = rank.ended, True
+        if self._ranks.is_current(rank):
             self._on_rank_end(rank)
-        rank.disconnected = True
-        if self._ranks.is_current(rank) and rank.status is None and not self._ends.failure:
-            rank.output.close()
-            self._ranks.on_rank_failure(Failure(rank=rank.number, host=rank.host))
         self._ends.decide_if_all_ended()
         if self._ranks.ended:
             self._ends.over.set()
@@ -229,18 +228,18 @@ class Supervisor:
         match said:
             case Failure():
                 rank.failure = rank.failure or said
-            case OpenedRun() if self._job.survives or rank.number == 0:
+            case OpenedRun() if self._job.survives or rank.number == 0:  # a rank may train by itself
                 self._opened(said)
-            case Reached() if self._job.survives:
+            case Reached():
                 self._ranks.on_reached(rank, said)
             case NotRunning():
                 self._ranks.on_not_running(said)
 
     def _on_rank_end(self, rank: RankConnection) -> None:
-        """A rank's program has ended, and all that it printed is read."""
         said = rank.failure
-        if not self._ranks.is_current(rank):
-            rank.output.close()
+        if rank.status is None:
+            if not self._ends.failure:
+                self._ranks.on_rank_failure(Failure(rank=rank.number, host=rank.host))
             return
         if not self._ranks.ledger.may_train(rank.number):
             self._ranks.lose(rank.number, Failure("ended before it joined", status=rank.status))
@@ -248,10 +247,8 @@ class Supervisor:
         if rank.status == 0 or self._ends.has_stopped(rank):
             self._ranks.on_finish(rank.number)
         if said:
-            rank.output.store(
-                "stderr", f"hvdtrain: rank {rank.number}: {said.message(False)}\n".encode(errors="backslashreplace")
-            )
-        rank.output.close()
+            line = f"hvdtrain: rank {rank.number}: {said.message(False)}\n"
+            rank.output.store("stderr", line.encode(errors="backslashreplace"))
         if self._ends.has_stopped(rank):
             self._ends.on_stopped(rank)
         elif rank.status:
@@ -259,4 +256,3 @@ class Supervisor:
             at_fault = self._ends.ranks.get(rank.number if failure.rank is None else failure.rank, rank)
             failure = replace(failure, rank=at_fault.number, host=at_fault.host, status=rank.status)
             self._ranks.on_rank_failure(failure)
-        self._ends.decide_if_all_ended()
