@@ -6,12 +6,14 @@ import resource
 import select
 import threading
 import time
+from subprocess import PIPE
 
 import pytest
 
 from hvdtrain.jobs import agents, console
 from hvdtrain.jobs.agents import RankConnection, RankOutput, conflict_of
 from hvdtrain.jobs.console import Console, Sink
+from hvdtrain.jobs.job_processes import LauncherProcess
 from hvdtrain.jobs.protocol import FRAME, Hello
 
 LINE = b"x" * 999 + b"\n"
@@ -143,6 +145,21 @@ def test_a_line_without_an_end_is_printed_in_parts(monkeypatch):
     rank.write("stdout", b"one\ntwo")
     rank.close()
     assert console.printed.endswith(b"[3] one\n[3] two\n")
+
+
+def test_a_launcher_s_lines_of_any_length_are_printed():
+    """As those of a rank. Needs a process, whose output a stream of asyncio reads."""
+
+    async def check(console):
+        command = "sh", "-c", "head -c 200000 /dev/zero | tr '\\0' x; echo; echo why >&2"
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+        launcher = LauncherProcess(process, "mpirun", None)
+        assert await launcher.show_output(console, lambda: False) == 0
+        return launcher.last_lines
+
+    console = RecordingConsole()
+    assert "why" in asyncio.run(check(console))
+    assert console.printed.count(b"x") == 200_000 and b"[mpirun] why\n" in console.printed
 
 
 @pytest.mark.parametrize("program_ends", [True, False], ids=["its end", "that of its agent"])
