@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from hvdtrain.runs.metrics import CURVES, MAX_METRICS, TRAIN_LOSS, MetricsReader, Records, Values, logged_of, metrics_of
+from hvdtrain.config.score import LOSS
+from hvdtrain.runs.metrics import (
+    CURVES,
+    KINDS,
+    MAX_METRICS,
+    TRAIN_LOSS,
+    MetricsReader,
+    Records,
+    Values,
+    logged_of,
+    metrics_of,
+)
 from hvdtrain.runs.records import Seconds
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.text import finite_number
@@ -73,68 +84,48 @@ class RankTimes(msgspec.Struct):
         }
 
 
-class History(NamedTuple):
-    """What a run's metrics say about its whole training. What it did not record is empty."""
-
-    train_loss: Curve
-    evaluated_loss: Curve
-    metrics: dict[str, Curve]
-    logged: dict[str, Curve]
-    """Those that a script logged, see `HistoryReader.logged`."""
-    part: str
-    """Of the data that was evaluated: `validation` or `test`; empty for none."""
-    ranks: dict[int, StepSeconds]
-    """By rank, see `summed`."""
-
-
 class HistoryReader(MetricsReader):
-    def curve(self, name: str) -> Curve:
-        """The finite values of one of CURVES, or of a metric."""
-        kind, key = CURVES.get(name, (self.part, name))
-        return self._curves(kind, lambda record: {key: finite_number(record.get(key))}).get(key, Curve([], [], []))
+    def curves(self, names: Collection[str] = ()) -> dict[str, Curve]:
+        """The finite values by name: of CURVES, metrics as `test accuracy`, and what a script logged as `logged NAME`.
 
-    def evaluated(self) -> dict[str, Curve]:
-        """The finite values of evaluations: the metrics, and `loss`."""
-        return self._curves(self.part, lambda record: {"loss": finite_number(record.get("loss")), **metrics_of(record)})
-
-    def logged(self) -> dict[str, Curve]:
-        """The finite values that a script logged, as `logged NAME`."""
-        return self._curves("train", lambda record: {f"logged {name}": one for name, one in logged_of(record).items()})
-
-    def _curves(self, kind: str, values_of: Callable[[Values], Mapping[str, float | None]]) -> dict[str, Curve]:
-        """The finite values of records of a kind, by name, of at most about MAX_METRICS names."""
-        curves: dict[str, Curve] = {}
-        for record in self.of_kind(kind):
-            epoch = finite_number(record.get("epoch"))
-            for name, value in values_of(record).items() if epoch is not None else ():
-                if epoch is not None and value is not None and (name in curves or len(curves) <= MAX_METRICS):
-                    curves.setdefault(name, Curve([], [], [])).add(epoch, record["step"], value)
-        return curves
+        names: those of CURVES, empty if they have no value; by default the train loss, and the loss of `part`.
+        """
+        names = names or (TRAIN_LOSS, f"{self.part} {LOSS}")
+        named, metrics, logged = {name: Curve([], [], []) for name in names}, dict[str, Curve](), dict[str, Curve]()
+        for record in (record for kind in KINDS for record in self.of_kind(kind)):
+            kind = record["kind"]
+            _add(named, record, {name: record.get(CURVES[name][1]) for name in names if CURVES[name][0] == kind})
+            _add(logged, record, {f"logged {name}": value for name, value in logged_of(record).items()})
+            if kind == self.part:
+                _add(metrics, record, {f"{kind} {name}": value for name, value in metrics_of(record).items()})
+        return {**named, **metrics, **logged}
 
     def hashes(self) -> dict[int, SavedHash]:
         """By step: the hashes of the weights at checkpoints, of which not all need to be there any more."""
         return {saved.step: saved for saved in self.of_kind("checkpoint").typed(SavedHash)}
 
-    def history(self) -> History:
-        ranks = summed(self.of_kind("train"))
-        evaluated = self.evaluated()
-        part = self.part if evaluated else ""
-        loss = evaluated.pop("loss", Curve([], [], []))
-        return History(self.curve(TRAIN_LOSS), loss, evaluated, self.logged(), part, ranks)
+    def rank_times(self) -> dict[int, StepSeconds]:
+        """By rank, the times of the logging steps of the ranks that train now, without the run's first one if others
+        were measured, too: ranks warm up in it.
+        """
+        records = self.of_kind("train")
+        ranks, intervals = next(_measured(records[::-1]), {}).keys(), _measured(records)
+        sums, first = dict.fromkeys(ranks, NO_TIME), next(intervals, {})
+        for times in itertools.chain([next(intervals, first)], intervals):
+            if times.keys() == ranks:
+                sums = {rank: time.plus(times[rank]) for rank, time in sums.items()}
+        return sums
+
+
+def _add(curves: dict[str, Curve], record: Values, figures: Mapping[str, Any]) -> None:
+    """Add the figures of a record that are finite. Of more than MAX_METRICS new names, the rest is left out."""
+    if (epoch := finite_number(record.get("epoch"))) is None:
+        return
+    for name, value in figures.items():
+        if (number := finite_number(value)) is not None and (name in curves or len(curves) < MAX_METRICS):
+            curves.setdefault(name, Curve([], [], [])).add(epoch, record["step"], number)
 
 
 def _measured(records: Records) -> Iterator[dict[int, StepSeconds]]:
     """What each logging step took each of the ranks that were there, of those that measured it."""
     return filter(None, (times.by_rank for times in records.typed(RankTimes)))
-
-
-def summed(records: Records) -> dict[int, StepSeconds]:
-    """By rank, the times of the logging steps of the ranks that train now, without the run's first one if others were
-    measured, too: ranks warm up in it.
-    """
-    ranks, intervals = next(_measured(records[::-1]), {}).keys(), _measured(records)
-    sums, first = dict.fromkeys(ranks, NO_TIME), next(intervals, {})
-    for times in itertools.chain([next(intervals, first)], intervals):
-        if times.keys() == ranks:
-            sums = {rank: time.plus(times[rank]) for rank, time in sums.items()}
-    return sums

@@ -17,7 +17,7 @@ from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.changes import Changes
-from hvdtrain.runs.history import History, HistoryReader
+from hvdtrain.runs.history import Curve, HistoryReader
 from hvdtrain.runs.records import EvaluationRecord, LoggedStep, RunConfig, RunResult, as_text, read, shown, texts
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.files import Damaged, converted, read_record
@@ -76,17 +76,21 @@ class RecordedRun:
         return self.last_records.get(self.part, {})
 
     @property
-    def history(self) -> History:
+    def curves(self) -> dict[str, Curve]:
         return self._written[0]
 
     @property
-    def changes(self) -> Changes:
+    def rank_times(self) -> dict[int, StepSeconds]:
         return self._written[1]
 
+    @property
+    def changes(self) -> Changes:
+        return self._written[2]
+
     @functools.cached_property
-    def _written(self) -> tuple[History, Changes]:
+    def _written(self) -> tuple[dict[str, Curve], dict[int, StepSeconds], Changes]:
         reader = HistoryReader(self.folder / metrics.NAME).read()
-        return reader.history(), Changes.of(reader)
+        return reader.curves(), reader.rank_times(), Changes.of(reader)
 
     def decoded(self) -> RecordedRun:
         """The run, if its files decode. Raises UserError for content that no run writes."""
@@ -246,7 +250,7 @@ class RecordedRun:
 
         Of several devices in a process, computing has their communication.
         """
-        time = functools.reduce(StepSeconds.plus, self.history.ranks.values(), NO_TIME)
+        time = functools.reduce(StepSeconds.plus, self.rank_times.values(), NO_TIME)
         return (time if self.config.devices == 1 else StepSeconds(time.total - time.data, None, time.data)).shares
 
 

@@ -138,14 +138,12 @@ def test_metrics(lines: list[bytes]) -> None:
         assert all(isinstance(record["kind"], str) and isinstance(record["step"], int) for record in found)
         hashes = HistoryReader(folder / "metrics.jsonl").read().hashes()
         assert all(step >= 0 and len(saved.parameters) == 16 for step, saved in hashes.items())
-        history = RecordedRun(folder).history
-        assert all(
-            np.isfinite(point).all() for curve in (*history[:2], *history.metrics.values()) for point in curve[::2]
-        )
-        changes = RecordedRun(folder).changes
+        run = RecordedRun(folder)
+        assert all(np.isfinite(point).all() for curve in run.curves.values() for point in curve[::2])
+        changes = run.changes
         assert all(type(change.step) is int and change.text.isprintable() for change in changes.changes)
         assert changes.summary.isprintable()
-        assert all(rank.local <= rank.total for rank in history.ranks.values())
+        assert all(rank.local <= rank.total for rank in run.rank_times.values())
 
 
 RUN = {

@@ -104,7 +104,7 @@ def _time(run: RecordedRun) -> tuple[float, float]:
         outside = run.result.outside_share or 0.0
         return seconds * (1 - outside), seconds * outside
     shares = None if run.changes.losses or run.changes.joins else run.shares
-    if shares is None or shares.communicate is None or len(run.history.ranks) != run.config.ranks:
+    if shares is None or shares.communicate is None or len(run.rank_times) != run.config.ranks:
         raise UserError(
             f"{name}: {run.replicas} replicas, and its record does not tell how much of a step is communication",
             "give a run of one rank",

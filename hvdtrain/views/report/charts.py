@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hvdtrain.config.score import ACCURACY, LOSS
-from hvdtrain.runs.history import Curve, History
-from hvdtrain.runs.metrics import TRAIN_LOSS
+from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs.plots import MIN_ACCURACY_SPAN, widened
 from hvdtrain.runs.run import unit_of
 from hvdtrain.runs.step_times import StepSeconds
@@ -114,7 +112,7 @@ def _learning_curves(rows: list[ReportRow]) -> list[dict[str, Any]]:
     most = max(min(MAX_POINTS, MAX_ALL_POINTS // len(runs)), 2)
     lines: dict[str, list[dict[str, Any]]] = {}
     for slot, label, run in runs:
-        for name, curve in _curves(run.history).items():
+        for name, curve in ((name, curve) for name, curve in run.curves.items() if curve):
             x, _, y = curve.thinned(most)
             line = _line(label, slot, zip(x, y, strict=True))
             lines.setdefault(printable(name), []).append(line)
@@ -123,13 +121,6 @@ def _learning_curves(rows: list[ReportRow]) -> list[dict[str, Any]]:
         least = MIN_ACCURACY_SPAN if name in (f"validation {ACCURACY}", f"test {ACCURACY}") else 0
         charts.append({"title": name, "unit": "epoch", "least": least, "lines": shown})
     return charts
-
-
-def _curves(history: History) -> dict[str, Curve]:
-    part = history.part
-    metrics = {f"{part} {name}": curve for name, curve in history.metrics.items()}
-    named = {TRAIN_LOSS: history.train_loss, f"{part} {LOSS}": history.evaluated_loss, **metrics, **history.logged}
-    return {name: curve for name, curve in named.items() if curve}
 
 
 Points = Iterable[tuple[float, float]]

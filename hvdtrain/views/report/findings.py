@@ -102,7 +102,7 @@ def _scores(rows: list[ReportRow]) -> str:
 
 def _work(run: RecordedRun) -> list[int]:
     """How many parts of a batch each of the compared ranks computes; empty where that is unknown."""
-    shards, ranks = run.options["shards"], sorted(run.history.ranks)
+    shards, ranks = run.options["shards"], sorted(run.rank_times)
     if run.changes.shards:
         return [run.changes.shards.get(rank, 0) for rank in ranks]
     is_whole = bool(ranks) and ranks == list(range(run.config.ranks))
@@ -111,8 +111,8 @@ def _work(run: RecordedRun) -> list[int]:
 
 def _stragglers(rows: list[ReportRow]) -> str:
     waited_for = []
-    for run in (run for row in rows for run in row.runs if run.history.ranks):
-        times = dict(sorted(run.history.ranks.items()))
+    for run in (run for row in rows for run in row.runs if run.rank_times):
+        times = dict(sorted(run.rank_times.items()))
         slow = slow_ranks([list(times.values())], work=_work(run))
         waited_for += [(one.ratio, list(times)[one.rank], run.name) for one in slow[-1:]]
     if not waited_for:

@@ -105,16 +105,17 @@ def _checkpoints(entries: Sequence[Entry], screen: Shown, width: int | None) -> 
     """The newest ones and the best one: what was measured at the step of each."""
     if not entries:
         return []
-    best = next(iter(best_first(entries)), None)
-    rows = []
+    best, score = next(iter(best_first(entries)), None), screen.view.score
+    compared = screen.curve(score.name if score else screen.metric)
+    scores, rows = dict(zip(compared.steps, compared.values, strict=True)), []
     for entry in [one for one in entries if one == best or one in entries[-LAST_CHECKPOINTS:]]:
         known = screen.hashes.get(entry.step)
-        score, parameters = figures.decimal(screen.scores.get(entry.step)), known.parameters if known else ""
-        rows.append([shown(entry.path.name), str(entry.step), score, parameters, "the best" * (entry == best)])
+        measured, parameters = figures.decimal(scores.get(entry.step)), known.parameters if known else ""
+        rows.append([shown(entry.path.name), str(entry.step), measured, parameters, "the best" * (entry == best)])
     columns = (
         Column("checkpoint", left=True, least=14),
         Column("step", 2),
-        Column(screen.view.score.title if screen.view.score else "score", 1),
+        Column(score.title if score else "score", 1),
         Column("hash", 4),
         Column("note", 3, left=True, least=10),
     )

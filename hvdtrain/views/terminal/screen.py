@@ -38,27 +38,30 @@ CHANGE_STYLES = {LOST: "yellow", AUDIT: "red"}
 
 class Shown(NamedTuple):
     view: RunView
-    loss: Curve
-    evaluated_loss: Curve
-    score: Curve
-    """That of the metric by which the run is compared; empty where that is the loss."""
+    curves: Mapping[str, Curve]
+    part: str
+    """Of the data that the curves of evaluations are of."""
     messages: Sequence[LogMessage]
     hashes: Mapping[int, SavedHash]
     """Of the weights at checkpoints, by step."""
-    scores: Mapping[int, float]
     changes: Changes
 
     @classmethod
     def read(cls, view: RunView, metrics: HistoryReader | None = None) -> Shown:
         """Read curves and messages of a run. metrics: a reader that has read the earlier ones."""
         metrics = (metrics or HistoryReader(view.folder / NAME)).read()
-        loss, evaluated = (metrics.curve(name) for name in (TRAIN_LOSS, f"{metrics.part} loss"))
-        name = next(iter(view.metrics), "")
-        score = metrics.curve(name) if name else Curve([], [], [])
-        compared = evaluated if view.score is not None and view.score.name == LOSS else score
-        scores = dict(zip(compared.steps, compared.values, strict=True))
+        curves, part = metrics.curves(), metrics.part
         messages = joined_messages(last_messages(view.folder, MAX_READ))[-MAX_MESSAGES:]
-        return cls(view, loss, evaluated, score, messages, metrics.hashes(), scores, Changes.of(metrics))
+        return cls(view, curves, part, messages, metrics.hashes(), Changes.of(metrics))
+
+    def curve(self, name: str) -> Curve:
+        """That of an evaluation's figure; empty if there is none."""
+        return self.curves.get(f"{self.part} {name}", Curve([], [], []))
+
+    @property
+    def metric(self) -> str:
+        """The first one, which is the score if one is; empty without any."""
+        return next(iter(self.view.metrics), "")
 
 
 def screen_lines(shown: Shown, width: int, height: int) -> list[Text]:
@@ -131,14 +134,12 @@ def progress_lines(view: RunView, width: int) -> list[Text]:
 
 def chart_lines(shown: Shown, width: int, height: int) -> list[Text]:
     """The charts of loss and of a metric, next to each other in a wide terminal; else that of the loss."""
-    part = shown.view.run.part
-    losses = [ChartLine("train", shown.loss, "cyan"), ChartLine(part, shown.evaluated_loss, "magenta")]
-    if width < TWO_CHARTS or len(shown.score.values) < 2:
+    evaluated, metric = (ChartLine(shown.part, shown.curve(name), "magenta") for name in (LOSS, shown.metric))
+    losses = [ChartLine("train", shown.curves[TRAIN_LOSS], "cyan"), evaluated]
+    if width < TWO_CHARTS or len(metric.curve.values) < 2:
         return chart("loss", losses, min(width, TWO_CHARTS), height)
     each = (width - 2) // 2
-    left = chart("loss", losses, each, height)
-    name = next(iter(shown.view.metrics), "")
-    right = chart(name, [ChartLine(part, shown.score, "magenta")], each, height)
+    left, right = chart("loss", losses, each, height), chart(shown.metric, [metric], each, height)
     if not left or not right:
         return left or right
     pairs = zip(left, right, strict=True)

@@ -69,16 +69,16 @@ def test_a_growing_file_is_read_from_where_it_was_left(tmp_path):
     first, second = line("train", 1, loss=2.0), line("train", 2, loss=1.0)
     path.write_text(first + second[:20])
     reader.read()
-    assert reader.curve("train loss").values == [2.0]
+    assert reader.curves()["train loss"].values == [2.0]
     with open(path, "a") as file:
         file.write(second[20:])
     reader.read()
-    assert reader.curve("train loss") == ([0.1, 0.2], [1, 2], [2.0, 1.0])
+    assert reader.curves()["train loss"] == ([0.1, 0.2], [1, 2], [2.0, 1.0])
     with open(path, "a") as file:
         file.write(line("train", 1, loss=4.0))
-    assert reader.read().curve("train loss").values == [4.0], "a step that was repeated"
+    assert reader.read().curves()["train loss"].values == [4.0], "a step that was repeated"
     path.write_text(line("train", 1, loss=5.0))
-    assert reader.read().curve("train loss").values == [5.0], "a file that was replaced is read again"
+    assert reader.read().curves()["train loss"].values == [5.0], "a file that was replaced is read again"
 
 
 def test_the_newest_records_are_found_from_the_end(tmp_path):
@@ -99,8 +99,8 @@ def test_a_line_that_looks_like_many_records_is_read_once(tmp_path, monkeypatch)
     assert len(parsed) == 1
 
 
-def history_of(tmp_path, records):
-    return RecordedRun(make_run(tmp_path / "run", metrics=records)).history
+def run_of(tmp_path, records):
+    return RecordedRun(make_run(tmp_path / "run", metrics=records))
 
 
 def record(step, **values):
@@ -118,16 +118,17 @@ def test_curves_of_damaged_lines(tmp_path):
         json.dumps(record(5, loss=1.5)), json.dumps({"kind": "test", "step": 5, "epoch": 0.5, "accuracy": 0.5}),
         json.dumps(record(6, loss=10**400)), json.dumps(record(7, loss=1.0))[:-3],
     ]  # fmt: skip
-    history = history_of(tmp_path, lines)
-    assert history.train_loss[::2] == ([0.1, 0.5], [2.0, 1.5])
-    assert (history.evaluated_loss.values, history.metrics["accuracy"][::2]) == ([], ([0.5], [0.5]))
-    assert history.ranks == {}
+    run = run_of(tmp_path, lines)
+    assert {name: (curve.epochs, curve.values) for name, curve in run.curves.items()} == {
+        "train loss": ([0.1, 0.5], [2.0, 1.5]), "test loss": ([], []), "test accuracy": ([0.5], [0.5]),
+    }  # fmt: skip
+    assert run.rank_times == {}
 
 
 def test_where_communication_is_not_known_it_counts_as_computing(tmp_path):
     records = [record(number, **times([3.0, 4.0], None, [0.0, 0.0])) for number in (1, 2)]
     records.append(record(3, **times([1.0, 1.0], [2.0, 2.0], [0.0, 0.0])))
-    assert history_of(tmp_path, records).ranks == {0: StepSeconds(6.0, None, 0.0), 1: StepSeconds(7.0, None, 0.0)}
+    assert run_of(tmp_path, records).rank_times == {0: StepSeconds(6.0, None, 0.0), 1: StepSeconds(7.0, None, 0.0)}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_records_with_other_times_are_left_out(tmp_path, odd):
     """Also those of other ranks, with which the run began."""
     good = times([1.0, 2.0], [1.0, 0.0], [0.0, 0.0])
     records = [record(1, **good), record(2, **odd), record(3, **good), record(4, **good)]
-    ranks = history_of(tmp_path, records).ranks
+    ranks = run_of(tmp_path, records).rank_times
     assert ranks == {0: StepSeconds(2.0, 2.0, 0.0), 1: StepSeconds(4.0, 0.0, 0.0)}
 
 
@@ -150,7 +151,7 @@ def test_where_ranks_left_the_times_are_those_of_the_ranks_that_are_there(tmp_pa
     whole = times([1.0, 1.0, 2.0], [1.0, 1.0, 0.0], [0.0] * 3)
     rest = times([1.0, None, 2.0], [1.0, None, 0.0], [0.0] * 3)
     records = [record(step, **(rest if step > 5 else whole)) for step in range(1, 8)]
-    assert history_of(tmp_path, records).ranks == {0: StepSeconds(2.0, 2.0, 0.0), 2: StepSeconds(4.0, 0.0, 0.0)}
+    assert run_of(tmp_path, records).rank_times == {0: StepSeconds(2.0, 2.0, 0.0), 2: StepSeconds(4.0, 0.0, 0.0)}
 
 
 SMALL = {"kind": "train", "step": 1, "epoch": 0.1}
@@ -177,7 +178,7 @@ def test_the_memory_of_a_reader_is_that_of_the_file_and_a_little_for_each_record
     tracemalloc.start()
     try:
         reader = HistoryReader(path).read()
-        shown = reader.history(), reader.hashes(), Changes.of(reader)
+        shown = reader.curves(), reader.rank_times(), reader.hashes(), Changes.of(reader)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

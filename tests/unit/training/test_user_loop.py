@@ -125,7 +125,7 @@ def test_figures_of_the_script_are_averaged_over_the_steps_of_a_logging_interval
     assert (first["step"], first["total"]) == (1, 2) and first.keys() == {"step", "total", "loss"}
     assert others == [{"after step()": 4}, {"infinite": None}, None], "no figures leave no trace"
     reader = HistoryReader(run.folder / "metrics.jsonl").read()
-    assert reader.logged()["logged total"][::2] == ([1.0], [2.0])
+    assert reader.curves()["logged total"][::2] == ([1.0], [2.0])
 
 
 def test_what_follows_the_batches_of_an_epoch_is_in_its_checkpoint_and_knows_the_scores(start):
