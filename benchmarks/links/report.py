@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hosts import Speed
 from rows import Row, Task
 
-from hvdtrain.runs import plots
+from hvdtrain.errors import needed_by
+from hvdtrain.runs.plots import BLUE, GREEN, ORANGE, STYLE
 from hvdtrain.views.table import Column, Section, Table, spread, text_column
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ NO_NUMBER = "–"
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """The 97.5th percentiles of Student's t distribution with 1 to 10 degrees of freedom."""
 NORMAL_QUANTILE = 1.960
+COLORS, MARKERS = (BLUE, ORANGE, GREEN, "#D55E00", "#CC79A7", "#56B4E9"), "osD^vP"
+LINES = ("-", "--", "-.")
+"""So that lines on top of each other are all visible."""
 
 
 def t_quantile(freedom: int) -> float:
@@ -234,18 +239,18 @@ class Report:
 
         Raises MissingPackage without Matplotlib.
         """
-        with plots.drawing():
-            import matplotlib
-
-            matplotlib.rcParams["text.parse_math"] = True  # labels of logarithmic axes are math
-            figure = plots.new_figure(5.5 * len(self._tasks) + 2.5, 5)
+        with needed_by("a chart", "plots"):
+            import matplotlib.figure
+        with matplotlib.rc_context({**STYLE, "text.parse_math": True}):  # labels of logarithmic axes are math
+            figure = matplotlib.figure.Figure(figsize=(5.5 * len(self._tasks) + 2.5, 5), layout="constrained")
             self._draw(figure)
-            return plots.encode(figure, "png")
+            figure.savefig(file := io.BytesIO(), format="png", dpi=120)
+        return file.getvalue()
 
     def _draw(self, figure: Figure) -> None:
         frameworks = {row.framework for row in self._rows}
         first = next(row.framework for row in self._rows)
-        styles = list(itertools.product(plots.LINES, zip(plots.COLORS, plots.MARKERS, strict=True)))
+        styles = list(itertools.product(LINES, zip(COLORS, MARKERS, strict=True)))
         rows = [row for row in self._rows if row.framework == first]
         lines: dict[str, Any] = {}
         for axis, task in zip(figure.subplots(1, len(self._tasks), squeeze=False)[0], self._tasks, strict=True):
