@@ -56,6 +56,8 @@ class Section(NamedTuple):
     title: str = ""
     best: int | None = None
     """The row whose best figure is marked."""
+    badge: str = ""
+    """What that row is called, on a page that has room for it."""
 
 
 CellsOf = tuple[Column, Sequence[Cell]]

@@ -40,7 +40,6 @@ class RunsReport:
         self.findings = [*bit_sentences(runs), *findings(self.groups)]
         self.unfinished, self.classes = unfinished, class_lines(runs)
         self._runs = runs
-        self.noted = any(self._note(row) for row in self.rows)
         self._of_best = dict.fromkeys(name for row in self.rows for name in row.of_best)
         self._scores = {(row.part, row.scored_by) for row in self.rows if row.scored_by} or {("test", ACCURACY)}
 
@@ -121,8 +120,8 @@ class RunsReport:
 
         In a narrow terminal the last ones are left out first, but never the size and the speed.
         """
-        names = ["strategy", *([NOTE] if self.noted else [])]
-        headings = list(figures(self.rows[0]))
+        noted = any(self._note(row) for row in self.rows)
+        names, headings = ["strategy", *([NOTE] * noted)], list(figures(self.rows[0]))
         best = headings.index(self._speed_heading) if self._speed_heading in headings else None
         columns = [text_column(name) for name in names]
         for number, heading in enumerate(headings):
@@ -130,13 +129,10 @@ class RunsReport:
             columns.append(Column(heading, priority, least=LEAST, wraps=True))
         sections = []
         for group in self.groups:
-            rows = [[*self.names(row), *figures(row).values()] for row in group.rows]
-            sections.append(Section(rows, group.title, group.rows.index(group.fastest) if group.fastest else None))
+            rows = [[row.strategy, *([self._note(row)] * noted), *figures(row).values()] for row in group.rows]
+            fastest = group.rows.index(group.fastest) if group.fastest else None
+            sections.append(Section(rows, group.title, fastest, group.mark))
         return Table(columns, sections, None if best is None else len(names) + best)
-
-    def names(self, row: ReportRow) -> list[str]:
-        """What names a row in a table: its strategy, and where rows differ in settings without a column, its own."""
-        return [row.strategy, *([self._note(row)] if self.noted else [])]
 
     def _note(self, row: ReportRow) -> str:
         return note_of((name, value) for name, value in row.notes.items() if name not in self.options)

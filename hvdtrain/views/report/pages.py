@@ -17,7 +17,7 @@ from hvdtrain.runs.step_times import StepSeconds
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable, to_json
 from hvdtrain.views.report.charts import lane_charts, line_charts
-from hvdtrain.views.report.content import NOTE, RunsReport
+from hvdtrain.views.report.content import RunsReport
 from hvdtrain.views.report.rows import ReportRow
 from hvdtrain.views.table import escape, to_csv
 
@@ -111,10 +111,10 @@ def html_page(report: RunsReport) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["zip"] = zip
     script = _script()
     return environment.from_string(_resource("page.html.jinja")).render(
         report=report,
-        note=NOTE,
         lanes=lane_charts(report.rows),
         charts=to_json(line_charts(report.rows)).replace("<", r"\u003c"),
         style=_resource("static/style.css", WEB),
