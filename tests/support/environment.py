@@ -11,6 +11,8 @@ SETTINGS = re.compile(
     r"(HVDTRAIN|HOROVOD|SLURM|SBATCH|SALLOC|SRUN|PMI|PMIX|OMPI_COMM|TORCHINDUCTOR|TORCHELASTIC|DMLC)_\w+"
     r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TF_(CONFIG|USE_LEGACY_KERAS)|KERAS_BACKEND"
     r"|XDG_(CONFIG|STATE)_HOME"
+    # What is printed would be wrapped and colored as in the terminal of who runs the tests.
+    r"|COLUMNS|LINES|(NO|FORCE|PYTHON)_COLORS?|TTY_(COMPATIBLE|INTERACTIVE)"
     # With it, each start compiles all modules again, which doubles its time.
     r"|PYTHONDONTWRITEBYTECODE"
 )

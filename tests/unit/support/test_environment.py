@@ -30,6 +30,7 @@ def test_job(tmp_path):
     variables = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     assert {"GIVEN", "OTHER", "HVDTRAIN_DATA"} <= variables.keys()
     assert not {"HVDTRAIN_LAUNCHER", "SLURM_JOB_ID", "RANK", "PYTHONDONTWRITEBYTECODE"} & variables.keys()
+    assert "FORCE_COLOR" not in variables and variables.get("COLUMNS") != "40"
     assert "TORCHINDUCTOR_CACHE_DIR" not in variables
     assert f"HOME is {Path.home()}" in output and Path.home().name.startswith("home-of-tests-")
     assert (Path.home() / ".cache" / "installed").exists()
@@ -42,14 +43,16 @@ def test_settings_and_home_of_the_user_have_no_effect(tmp_path):
     home = tmp_path / "home"
     (home / ".cache").mkdir(parents=True)
     (home / ".cache" / "installed").touch()
-    (home / ".bashrc").write_text("sleep 60\n")
+    (home / ".bashrc").write_text(f"touch {tmp_path}/read\n")
     (tmp_path / "test_others.py").write_text(OTHERS)
     settings = {"HVDTRAIN_LAUNCHER": "x", "HVDTRAIN_DATA": "x", "SLURM_JOB_ID": "1", "RANK": "1", "OTHER": "x"}
     settings |= {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT / "tests")}
+    settings |= {"COLUMNS": "40", "FORCE_COLOR": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "conftest", "-p", "no:cacheprovider", "test_others.py"]
     command = ["env", "-u", "PYTEST_XDIST_WORKER", *command]
-    status, output = run(command, tmp_path, timeout_s=50, **settings)
+    status, output = run(command, tmp_path, **settings)
     assert status == 0, output
+    assert not (tmp_path / "read").exists(), "of another home"
     (made,) = [line for line in output.splitlines() if "home-of-tests-" in line]
     assert not os.path.exists(made)
 
