@@ -217,17 +217,16 @@ def test_a_signal_between_attempts_is_not_lost():
 
 
 def test_sleep_does_not_count_suspended_time(monkeypatch):
-    """But for the first 0.2 s; the clock is two hours ahead when the process goes on."""
-    passed, monotonic = [0.0], time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + passed[0])
+    """But for the first 0.2 s; two hours pass in the second of its pauses."""
+    now, pauses = [0.0], []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += 7200.0 if len(pauses) == 2 else seconds
+
     monkeypatch.setattr(event_loop, "TICK_S", 0.05)
     monkeypatch.setattr(processes, "SUSPENDED_S", 0.2)
-
-    async def check() -> float:
-        sleeping = asyncio.create_task(event_loop.sleep(0.6))
-        await asyncio.sleep(0.1)
-        passed[0], resumed = 7200.0, monotonic()
-        await sleeping
-        return monotonic() - resumed
-
-    assert asyncio.run(check()) > 0.2
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    asyncio.run(event_loop.sleep(0.6))
+    assert sum(pauses) == pytest.approx(0.6 - 0.2 + 0.05)

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.errors import refused
 from support.events import read_events
+from support.jobs import wait_for
 from support.trackers import install
 
 from hvdtrain.errors import Stopped, TrainingError, UserError
@@ -126,11 +127,13 @@ def test_names_are_checked_where_rank_0_runs_only(monkeypatch):
     check_trackers(RuntimeOptions(tracker=("other",)))
 
 
-def deliver(make, records, within_s=30.0):
+def deliver(make, records, within_s=30.0, reached=None):
+    """reached: an event that is awaited before the end is."""
     sent = Delivery("own", make, "1" * 16, {"ranks": 2})
     for record in records:
         sent.log(record)
     sent.end("finished")
+    assert not reached or reached.wait(30)
     sent.join(time.monotonic() + within_s)
 
 
@@ -148,11 +151,11 @@ def test_everything_arrives_in_order(caplog):
 
 @pytest.mark.parametrize("hangs_in", ["start", "log", "end"])
 def test_a_tracker_that_hangs_is_left_behind(caplog, hangs_in):
-    released = threading.Event()
-    tracker = Tracker(lambda name: released.wait() if name == hangs_in else None)
+    reached, released = threading.Event(), threading.Event()
+    tracker = Tracker(lambda name: (reached.set(), released.wait()) if name == hangs_in else None)
     count = tracking.MAX_WAITING + 500
     records = [{"kind": "train", "step": step} for step in range(count if hangs_in != "end" else 9)]
-    deliver(lambda: tracker, records, 0.2)
+    deliver(lambda: tracker, records, 0.01, reached)
     assert tracking.hanging() == ["own"]
     released.set()
     found = messages(caplog)
@@ -162,6 +165,7 @@ def test_a_tracker_that_hangs_is_left_behind(caplog, hangs_in):
         assert found[0].startswith(f"tracker own: does not accept records as fast as they come: {count - 500} wait")
         assert found[1].endswith("record(s) of this run: it does not respond") and len(found) == 2
         assert count - 1 <= int(found[1].split()[5]) <= count + 1
+    wait_for(lambda: not tracking.hanging(), 30)
 
 
 @pytest.mark.parametrize(
