@@ -27,7 +27,7 @@ from hvdtrain.training.batches import Batches
 from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import Start, restoring, resume
-from hvdtrain.training.survival import Standing, agree, join_others, together
+from hvdtrain.training.survival import agree, join_others, together
 from hvdtrain.training.trial import try_out
 from hvdtrain.training.watchdog import MIN_LIMIT_S
 
@@ -101,7 +101,7 @@ def _begin_or_join(run: RunContext, reader: Reader, replays: bool) -> Start:
     group.join(max(run.runtime.hang_timeout, MIN_LIMIT_S))
 
     def begin_or_join() -> Start:
-        agreement = agree(group, Standing())
+        agreement = agree(group)
         if agreement.root >= 0:
             start = join_others(run, agreement)
         else:

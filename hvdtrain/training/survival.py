@@ -31,29 +31,26 @@ from hvdtrain.training.state import Start, broadcast_checkpoint, open_log, resto
 T = TypeVar("T")
 
 
-class Standing(NamedTuple):
-    step: int = -1
-    """Number of steps done; -1 for a rank without a state of training."""
-    is_settled: bool = True
-    """Whether all that was due after that step is done."""
-
-
 class Agreement(NamedTuple):
     root: int
-    """Position of the first rank that has the state; -1 if none has one, as training has not begun."""
-    step: int
+    """Position of the first rank that has the furthest state; -1 if none has one, as training has not begun."""
     is_settled: bool
+    """Whether all ranks that have a state have that one, and have done all that was due after its step."""
     is_shared: bool
     """Whether all ranks have that state already."""
 
 
-def agree(group: Group, standing: Standing) -> Agreement:
-    """From where all ranks go on; call it on every rank after each change."""
-    gathered = [Standing(*values) for values in group.gather(list(standing))]
-    steps = [one.step for one in gathered]
-    step = max(steps)
-    is_settled = all(one == Standing(step) for one in gathered if one.step >= 0)
-    return Agreement(steps.index(step) if step >= 0 else -1, step, is_settled, min(steps) == step)
+def agree(group: Group, step: int = -1, is_settled: bool = True) -> Agreement:
+    """From where all ranks go on; call it on every rank after each change.
+
+    step: number of steps that this rank has done; -1 without a state of training. is_settled: whether all that was due
+    after that step is done.
+    """
+    gathered = [tuple(standing) for standing in group.gather([step, is_settled])]
+    steps = [step for step, _ in gathered]
+    furthest = max(steps)
+    is_settled = {standing for standing in gathered if standing[0] >= 0} <= {(furthest, True)}
+    return Agreement(steps.index(furthest) if furthest >= 0 else -1, is_settled, min(steps) == furthest)
 
 
 class Handover(NamedTuple):
@@ -107,14 +104,14 @@ def renew(
 
     def share_state() -> bool:
         nonlocal at, is_settled
-        agreement = agree(group, Standing(at.step, is_settled))
+        agreement = agree(group, at.step, is_settled)
         if not agreement.is_shared:
             given = None
             if group.rank == agreement.root:
                 state = run.checkpoint(at, run.learner.weights())
                 given = Handover(state, run.folder, run.shared_values, run.learner.skipped, ranks.losses)
             given = hand_over(group, given, agreement.root)
-            if at.step < agreement.step:
+            if at.step < given.state.position.step:
                 restore(run, run.folder, given.state)
                 run.learner.skipped, ranks.losses = given.skipped, given.losses
                 at, is_settled = given.state.position, False
@@ -144,6 +141,6 @@ def join_others(run: RunContext, agreement: Agreement) -> Start:
     restore(run, given.folder, given.state)
     run.folder, run.learner.skipped = given.folder, given.skipped
     open_log(run.folder, group, run.runtime)
-    log.info("rank %d joins %d others at step %d", rank, group.size - 1, agreement.step)
+    log.info("rank %d joins %d others at step %d", rank, group.size - 1, given.state.position.step)
     run.not_finite_at_first.update(consistency.not_finite(run.learner.weights()))
     return Start(given.state.position, losses=given.losses, is_settled=agreement.is_settled)

@@ -28,7 +28,7 @@ from hvdtrain.system.rank_info import LAUNCH, VARIABLES
 from hvdtrain.system.run_end import Failure
 from hvdtrain.training import heartbeats, watchdog
 from hvdtrain.training.observer import Pause
-from hvdtrain.training.survival import Standing, agree, together
+from hvdtrain.training.survival import agree, together
 from hvdtrain.training.timing import StepTimer
 from hvdtrain.training.watchdog import Watchdog
 
@@ -124,7 +124,7 @@ class Member:
     def _agree(self) -> None:
         """As `survival.renew` does."""
         group = self._group
-        found = agree(group, Standing(self._step))
+        found = agree(group, self._step)
         if not found.is_shared:
             self._step = max(self._step, broadcast_from(group, self._step, found.root))
         elif found.root < 0:

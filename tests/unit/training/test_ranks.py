@@ -17,7 +17,7 @@ from hvdtrain.runs.step_times import StepSeconds, to_record
 from hvdtrain.training import consistency
 from hvdtrain.training.audit import Auditor
 from hvdtrain.training.ranks import IntervalCollector, RankInterval, RankStep, join, losses_of_rank, losses_of_shards
-from hvdtrain.training.survival import Agreement, Handover, Standing, agree, hand_over
+from hvdtrain.training.survival import Agreement, Handover, agree, hand_over
 
 NAN, INF = float("nan"), float("inf")
 
@@ -109,23 +109,23 @@ def test_mean_loss_of_shards_does_not_depend_on_the_ranks(ranks):
         assert joined_losses.not_finite == RankStep(3 * ranks // 5, 3, 3)
 
 
-NEW, BEHIND = Standing(), Standing(6, True)
+NEW, BEHIND = (), (6, True)
 
 
 @pytest.mark.parametrize(
     ("standings", "expected"),
     [
-        ([NEW, NEW], Agreement(-1, -1, True, True)),  # nobody has begun
-        ([Standing(7), Standing(7)], Agreement(0, 7, True, True)),
-        ([Standing(7), Standing(7, False)], Agreement(0, 7, False, True)),  # the evaluation is done again
-        ([Standing(7), Standing(7), NEW], Agreement(0, 7, True, False)),
-        ([BEHIND, Standing(7, False)], Agreement(1, 7, False, False)),
-        ([BEHIND, Standing(7), NEW], Agreement(1, 7, False, False)),
-        ([NEW, Standing(0), NEW], Agreement(1, 0, True, False)),  # rank 0 was cut off while the others began
+        ([NEW, NEW], Agreement(-1, True, True)),  # nobody has begun
+        ([(7,), (7,)], Agreement(0, True, True)),
+        ([(7,), (7, False)], Agreement(0, False, True)),  # the evaluation is done again
+        ([(7,), (7,), NEW], Agreement(0, True, False)),
+        ([BEHIND, (7, False)], Agreement(1, False, False)),
+        ([BEHIND, (7,), NEW], Agreement(1, False, False)),
+        ([NEW, (0,), NEW], Agreement(1, True, False)),  # rank 0 was cut off while the others began
     ],
 )
 def test_the_furthest_step_counts(standings, expected):
-    results = on_all_ranks(len(standings), lambda group: agree(group, standings[group.rank]))
+    results = on_all_ranks(len(standings), lambda group: agree(group, *standings[group.rank]))
     assert results == [expected] * len(standings)
 
 
