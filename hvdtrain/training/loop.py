@@ -47,7 +47,7 @@ class TrainingLoop:
     def __init__(self, run: RunContext, start: Start, reader: Reader, stack: contextlib.ExitStack) -> None:
         timer, at = StepTimer(run.group), start.position
         phases.start_run(run.learner.between_steps, timer.on_step_time)
-        self.run, self.at, self.batches, self.throughput = run, at, Batches(run, reader), Throughput()
+        self.run, self.at, self.batches, self.throughput = run, at, Batches(run, reader), Throughput(at)
         if run.is_over(at):  # the process that made the steps has ended before it wrote their result
             self.throughput.recall(MetricsReader(run.folder / metrics.NAME).read().of_kind("train"), run.global_batch)
         stop = StopRequest(run.folder, run.group)
@@ -122,7 +122,6 @@ class TrainingLoop:
     def _steps_of_epoch(self, make_steps: MakeSteps) -> Iterator[Any]:
         """The steps of an epoch that are left, up to the last one of the run."""
         self._epoch_end = min((self.at.epoch + 1) * self.run.steps_per_epoch, self.run.last_step)
-        self._announce(Observer.epoch_started)
         steps = self._epoch_end - self.at.step
         try:
             yield from make_steps(self.batches.of_epoch(self.at, steps), steps)

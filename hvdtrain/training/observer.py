@@ -26,7 +26,6 @@ class Observer:
 
         started                     again after `renewed`, which may come at any point
         for each epoch:
-            epoch_started
             for each step:
                 step_done
                 joined              at a logging step
@@ -42,9 +41,6 @@ class Observer:
 
     def started(self, at: Position) -> None:
         """The first step comes next."""
-
-    def epoch_started(self, at: Position) -> None:
-        """The steps of an epoch, or of what is left of it, come next."""
 
     def step_done(self, at: Position) -> None:
         """A step was trained."""

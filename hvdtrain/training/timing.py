@@ -14,9 +14,9 @@ from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.step_times import NO_TIME, WINDOW_S, SlowRank, StepSeconds, slow_ranks
 from hvdtrain.system import rank_info
-from hvdtrain.system.phases import DATA, LOGGING, LOOP, phases
+from hvdtrain.system.phases import CHECKPOINT, DATA, EVALUATION, EVALUATION_DATA, LOGGING, LOOP, START, phases
 from hvdtrain.system.text import finite_number
-from hvdtrain.training.observer import Observer
+from hvdtrain.training.observer import Observer, Pause
 
 PART_S = 1.0
 """A window's parts take this long: logging steps that are shorter count together, as within less chance decides."""
@@ -87,15 +87,29 @@ def wait_share(intervals: Sequence[StepsInterval]) -> float:
     return sum(each.waited_s for each in intervals) / (sum(each.seconds for each in intervals) or 1.0)
 
 
-class Throughput(Observer):
-    def __init__(self) -> None:
-        self.intervals: list[StepsInterval] = []
-        self._at: Position | None = None
+PAUSES = (START, CHECKPOINT, EVALUATION, EVALUATION_DATA)
+"""Phases in which a run does not train."""
 
-    def started(self, at: Position) -> None:
-        """The first interval begins here; that of a rank that goes on with others goes on."""
-        if self._at is None:
-            self.epoch_started(at)
+
+class Throughput(Observer):
+    """at: where training begins."""
+
+    def __init__(self, at: Position) -> None:
+        self.intervals: list[StepsInterval] = []
+        self._begin(at)
+
+    def _begin(self, at: Position) -> None:
+        self._at, self._before = at, self._read()
+
+    @staticmethod
+    def _read() -> np.ndarray:
+        """Clocks of training, of the loop in it, and of waiting for data, in s."""
+        training_s = time.perf_counter() - phases.seconds(*PAUSES)
+        return np.array([training_s, phases.seconds(LOOP, DATA, LOGGING), phases.seconds(DATA)])
+
+    def renewed(self, at: Position, pause: Pause) -> None:
+        """The interval begins again here."""
+        self._begin(at)
 
     def recall(self, records: Sequence[Mapping[str, Any]], global_batch: int) -> None:
         """Take the intervals of an earlier process from its records of logging steps."""
@@ -109,26 +123,16 @@ class Throughput(Observer):
                 seconds = steps * global_batch / rate
                 self.intervals.append(StepsInterval(steps, seconds, rate, outside_s or 0.0, waited_s or 0.0))
 
-    def epoch_started(self, at: Position) -> None:
-        self._at, self._began = at, time.perf_counter()
-        self._outside_before, self._waited_before = phases.seconds(LOOP, DATA, LOGGING), phases.seconds(DATA)
-
-    def saved(self, at: Position, parameters: str) -> None:
-        """The next interval begins here: the time of a checkpoint does not count."""
-        self.epoch_started(at)
-
     def interval(self, at: Position) -> StepsInterval | None:
-        """End the interval here, in an epoch, and begin the next; None without a step."""
-        assert self._at
-        seconds, steps = time.perf_counter() - self._began, at.step - self._at.step
+        """End the interval here, of steps of an epoch, and begin the next; None without a step."""
+        steps, before = at.step - self._at.step, self._at.rows_in_epoch if self._at.epoch == at.epoch else 0
         if steps == 0:
             return None
-        rate = (at.rows_in_epoch - self._at.rows_in_epoch) / seconds
-        outside_s = phases.seconds(LOOP, DATA, LOGGING) - self._outside_before
-        interval = StepsInterval(steps, seconds, rate, outside_s, phases.seconds(DATA) - self._waited_before)
-        self.intervals.append(interval)
-        self.epoch_started(at)
-        return interval
+        seconds, outside_s, waited_s = (self._read() - self._before).tolist()
+        rate = (at.rows_in_epoch - before) / seconds
+        self.intervals.append(StepsInterval(steps, seconds, rate, outside_s, waited_s))
+        self._begin(at)
+        return self.intervals[-1]
 
     @property
     def images_per_s(self) -> float:

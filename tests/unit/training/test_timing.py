@@ -21,7 +21,18 @@ from hvdtrain.runs import metrics
 from hvdtrain.runs.console import Display
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system import phases as phases_module
-from hvdtrain.system.phases import CHECKPOINT, DATA, FORWARD, GRADIENTS, JOINING, LOGGING, LOOP, phases
+from hvdtrain.system.phases import (
+    CHECKPOINT,
+    DATA,
+    EVALUATION,
+    FORWARD,
+    GRADIENTS,
+    JOINING,
+    LOGGING,
+    LOOP,
+    START,
+    phases,
+)
 from hvdtrain.training import batches, saver, timing
 from hvdtrain.training.batches import BadRows
 from hvdtrain.training.reporting import data_texts, exceeded_median
@@ -86,15 +97,20 @@ def test_a_run_records_its_times_and_shows_them_in_heartbeats(tmp_path, monkeypa
 
 def test_rows_that_pad_a_batch_are_not_images(clock):
     """An epoch of 100 rows in two batches of 64, one second each."""
-    speed, start = Throughput(), Position(global_batch=64)
+    phases.start_run(LOOP, lambda begins: None)
+    start = Position(global_batch=64)
+    speed = Throughput(start)
     assert (speed.images_per_s, speed.seconds_per_step) == (0, 0)
-    for _ in range(3):
-        speed.epoch_started(start)
-        clock.now += 2
-        assert speed.interval(dataclasses.replace(start, step=start.step + 2, rows_in_epoch=100)).images_per_s == 50
-        start = dataclasses.replace(start, epoch=start.epoch + 1, step=start.step + 2)
+    for number in range(6):
+        phases.begin(EVALUATION if number % 2 else START)
+        clock.now += 10
+        phases.begin(LOOP)
+        clock.now += 1
+        if number % 2:
+            assert speed.interval(dataclasses.replace(start, step=start.step + 2, rows_in_epoch=100)).images_per_s == 50
+            start = dataclasses.replace(start, epoch=start.epoch + 1, step=start.step + 2)
     assert (speed.images_per_s, speed.seconds_per_step) == (50, 1)
-    assert speed.interval(dataclasses.replace(start, rows_in_epoch=100)) is None
+    assert speed.interval(start) is None
 
 
 class SlowRun:
@@ -224,9 +240,8 @@ def test_only_what_matters_is_shown() -> None:
 
 
 def test_wait_is_a_share_of_the_time_in_steps() -> None:
-    throughput, at = Throughput(), Position(step=0)
     phases.start_run(LOOP, lambda begins: None)
-    throughput.epoch_started(at)
+    throughput = Throughput(Position(step=0))
     assert wait_share(throughput.intervals) == 0
     for step in (1, 2):
         phases.begin(DATA)
