@@ -141,8 +141,8 @@ class UserLoop(LoopPosition):
         each row. weights: of the training rows, (n,), in the mean of the losses that `step` gets (`Weighted`).
         Raises UserError if the rows or evaluate are invalid, and what `train` raises.
         """
-        self._begin("batches", tuple, _weighted(train, weights), test, evaluate, validation)
-        return (batch for batch in self._stream if batch is not EPOCH_END)
+        self._begin("batches", tuple, train, test, evaluate, validation, weights)
+        return self._stream
 
     def each_epoch(
         self,
@@ -157,7 +157,7 @@ class UserLoop(LoopPosition):
         What the script does after the batches of an epoch, such as a schedule's step(), is done once for each epoch:
         after its evaluation (`scores`), and before the checkpoint.
         """
-        self._begin("each_epoch", self._end_of_epoch, _weighted(train, weights), test, evaluate, validation)
+        self._begin("each_epoch", self._end_of_epoch, train, test, evaluate, validation, weights)
         return _by_epoch(self._stream)
 
     def _begin(
@@ -168,6 +168,7 @@ class UserLoop(LoopPosition):
         test: Any,
         evaluate: Callable[..., Any] | None,
         validation: Any,
+        weights: Any,
     ) -> None:
         _check_time(name, self._is_set_up, "call it once, after setup()")
         is_first = not (self._training or self._finished)
@@ -179,6 +180,7 @@ class UserLoop(LoopPosition):
             raise UserError(f"batches() got {problem}", remedy)
         if evaluate:
             self._learner.evaluate_by(evaluate)
+        train = train if weights is None else Weighted(train, weights)
         dataset = self._script.load(train, test, validation, self._config)
         run = RunContext(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
         try:
@@ -293,10 +295,6 @@ class UserLoop(LoopPosition):
                     "was resumed in the middle of it",
                     "call its step() after the last step of each epoch: if run.step(losses) and run.ends_epoch",
                 )
-
-
-def _weighted(rows: Any, weights: Any) -> Any:
-    return rows if weights is None else Weighted(rows, weights)
 
 
 def _check_time(call: str, is_time: bool, remedy: str) -> None:
