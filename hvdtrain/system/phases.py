@@ -117,9 +117,12 @@ class Phases:
 
     def begin(self, phase: Phase) -> None:
         """The current phase ends here, and this one begins."""
+        before = self.current
         if self.is_recording:
             self._mark(phase.name)
-        at, before = time.perf_counter(), self.current
+        elif phase is before:
+            return
+        at = time.perf_counter()
         self._seconds[before] += at - self._since
         self.current, self._since = phase, at
         if phase.in_step is not before.in_step and self._on_step_time:

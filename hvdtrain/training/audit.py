@@ -39,15 +39,14 @@ class Auditor(Observer):
         self._audits = self._unequal = 0
 
     def started(self, at: Position) -> None:
-        if self._run.runtime.audit and self._run.group.size == 1:
+        if self._run.group.size == 1:
             log.warning("--audit: this is the only rank, so no other one can compute its shards as well")
 
     def step_done(self, at: Position) -> None:
         self._audits += self._batches.audit(at.step - 1) is not None
 
     def joined(self, at: Position, interval: LoggedInterval) -> None:
-        if self._run.runtime.audit:
-            self._reporter.record("audited", at, audits=self._audits, unequal=self._unequal)
+        self._reporter.record("audited", at, audits=self._audits, unequal=self._unequal)
 
     def again(self, at: Position, difference: ShardsDiffer) -> Batch:
         """The step in which every rank computes the shard again; it ends with ShardHashes."""

@@ -68,26 +68,22 @@ class Batches:
 
     def _batches(self, at: Position, end: int) -> Iterator[Batch]:
         """The batches of the steps from `at` to `end` - 1."""
-        step = at.step
+        run, step = self._run, at.step
         while step < end:
-            assignment = self._run.assignment
-            with contextlib.closing(self._of_steps(at.epoch, step, end)) as batches:  # ends reading ahead
+            assignment = run.assignment
+            batches = self._of_steps(at.epoch, range(step, end), assignment.by_rank[run.group.rank])
+            with contextlib.closing(batches):  # ends reading ahead
                 for batch in batches:
                     yield batch
                     step += 1
-                    if self._run.assignment != assignment:
+                    if run.assignment is not assignment:
                         break
 
-    def _of_steps(self, epoch: int, first: int, end: int) -> Generator[Batch, None, None]:
-        """The batches of the steps `first` to `end` - 1, as parts are assigned to ranks now."""
-        run = self._run
-        steps: Iterator[dict[int, sharding.Slice]] = (
-            self._parts(step, run.assignment.cut(run.group.rank).numbers) for step in range(first, end)
-        )
-        steps, ahead = itertools.tee(steps)
-        numbers = (slice_.rows for parts in ahead for slice_ in parts.values())
-        rows_of_parts = self.reader.batches("train", numbers, epoch)
-        for step, parts in enumerate(steps, first):
+    def _of_steps(self, epoch: int, numbers: Sequence[int], of_rank: Sequence[int]) -> Generator[Batch, None, None]:
+        """The batches of the steps with these numbers. of_rank: the parts that this rank computes."""
+        steps, ahead = itertools.tee(self._parts(step, of_rank) for step in numbers)
+        rows_of_parts = self.reader.batches("train", (part.rows for parts in ahead for part in parts.values()), epoch)
+        for step, parts in zip(numbers, steps, strict=True):
             phases.begin(DATA)
             read = [next(rows_of_parts) for _ in parts]
             phases.begin(LOOP)
@@ -134,31 +130,31 @@ class Batches:
 
     def _step(self, step: int, parts: dict[int, sharding.Slice], read: list[Rows]) -> Batch:
         """This rank's batch of a step, from the rows of its parts."""
-        run, lr = self._run, self._run.learning_rate(step)
+        run, lr, audit = self._run, self._run.learning_rate(step), self.audit(step)
+        witnessed = audit.shard if audit and audit.by == run.group.rank else None
         batches = [
-            self._batch(part, rows, lr, step, number) for (number, part), rows in zip(parts.items(), read, strict=True)
+            self._batch(part, rows, lr, step, number, number == witnessed)
+            for (number, part), rows in zip(parts.items(), read, strict=True)
         ]
-        audit = self.audit(step)
-        if audit and audit.by == run.group.rank:
-            batches[-1] = batches[-1]._replace(is_witness=True)
-        self.rows += sum(int(np.count_nonzero(batch.weights)) for batch in batches if not batch.is_witness)
         if not run.in_shards:
             return batches[0]
         nothing = (), NO_WEIGHTS, lr, step, NO_ROWS
         return Batch(*nothing, shards=tuple(batches), all_shards=self._with_rows(step), audit=audit)
 
-    def _batch(self, part: sharding.Slice, rows: Rows, lr: float, step: int, number: int) -> Batch:
+    def _batch(self, part: sharding.Slice, rows: Rows, lr: float, step: int, number: int, is_witness: bool) -> Batch:
         if rows.bad:
             part.weights[list(rows.bad)] = 0
             self.bad_rows.add("train", part.rows, rows.bad)
-        return Batch(rows.arrays, part.weights, lr, step, part.rows, number)
+        if not is_witness:
+            self.rows += int(np.count_nonzero(part.weights))
+        return Batch(rows.arrays, part.weights, lr, step, part.rows, number, is_witness=is_witness)
 
     def only(self, step: int, epoch: int, audit: Audit) -> Batch:
         """A step of this epoch that only computes the audited shard, on every rank."""
         (part,) = self._slices(step, [audit.shard])
         rows = next(iter(self.reader.batches("train", [part.rows], epoch)))
         lr = self._run.learning_rate(step)
-        shard = self._batch(part, rows, lr, step, audit.shard)._replace(is_witness=True)
+        shard = self._batch(part, rows, lr, step, audit.shard, is_witness=True)
         return Batch((), NO_WEIGHTS, lr, step, NO_ROWS, shards=(shard,), audit=audit._replace(only=True))
 
     def describe_rows(self, part: int, step: int) -> str:

@@ -36,8 +36,10 @@ class SyncPoints:
 
     def is_due(self, interval: int, step: int) -> bool:
         """Whether what is done every `interval` steps (0: never) is due at this sync point: since the one before it."""
+        if not interval:
+            return False
         before = step - (step - 1) % self.steps_per_epoch % self.every - 1
-        return interval > 0 and step // interval > before // interval
+        return step // interval > before // interval
 
 
 class LocalSteps:

@@ -59,7 +59,8 @@ class TrainingLoop:
 
             self.observers.append(Tracing(run, self.reporter.show))
         self._saver, self._auditor = Saver(run), Auditor(run, self.batches, self.reporter)
-        self.observers.append(self._auditor)
+        if run.runtime.audit:
+            self.observers.append(self._auditor)
         self._ranks = IntervalCollector(run, self.batches, timer.take, stop)
         self.log, self._ranks.losses = self._ranks.log, start.losses
         self._is_settled = start.is_settled

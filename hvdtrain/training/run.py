@@ -109,7 +109,7 @@ class RunContext:
         """Whether this rank writes the run's folder and the console."""
         return self.group.rank == 0
 
-    @property
+    @functools.cached_property
     def samples(self) -> int:
         return len(self.dataset.train)
 
@@ -131,7 +131,7 @@ class RunContext:
     def steps_per_epoch(self) -> int:
         return sharding.steps_per_epoch(self.samples, self.config.global_batch(self.group.size), self.config.remainder)
 
-    @property
+    @functools.cached_property
     def remainder(self) -> sharding.Remainder:
         """How incomplete batches are cut: padding would count in the statistics of batch normalization."""
         return "exact" if self.target.needs_exact_batches and self.config.remainder == "pad" else self.config.remainder
