@@ -228,7 +228,8 @@ def as_options(options: Any) -> None:
             value = accepted(name, value, kind, f"{key(name)} = {value!r:.{SHOWN_CHARACTERS}}")
             object.__setattr__(options, name, value)
         items = value if isinstance(value, tuple) else (value,)
-        problem, remedy = next(filter(None, map(about.problem, items)), ""), "give another number"
+        problem = next(filter(None, map(about.problem, items)), "")
+        remedy = "" if problem == NOT_LOCAL else "give another number"
         if texts := choices(kind):
             remedy += f", or {', '.join(texts)}"
         if about.parse and value != getattr(type(options), name):
@@ -237,11 +238,11 @@ def as_options(options: Any) -> None:
             raise invalid(name, " ".join(map(str, items)), problem, remedy)
 
 
-def from_toml(name: str, value: Any, kind: Any, where: str) -> Any:
+def from_toml(name: str, value: Any, kind: Any, about: Option, where: str) -> Any:
     """The option's value, from a value of a TOML file. Raises UserError, whose message begins with `where`."""
     if isinstance(value, str) and "\0" in value:
         raise UserError(f"{where}: the value of {key(name)} has a null character", "remove it", option=name)
-    if isinstance(value, str) and (Path in alternatives(kind) or name == "data"):
+    if isinstance(value, str) and (Path in alternatives(kind) or about.is_path):
         value = os.path.expanduser(value)  # as a shell does
     return accepted(name, value, kind, f"{where}: {key(name)} = {_shown(value)}")
 

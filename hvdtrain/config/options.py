@@ -86,7 +86,9 @@ class Config:
     """Network: lenet, cifar_lenet, mlp, resnet20, NETWORK.toml, or FILE.py:NAME; or a task, FILE.py:CLASS."""
     arg: tuple[str, ...] = option((), MODEL, is_repeated=True, resume=Resume.NETWORK, decided_by="script")
     """NAME=VALUE for an argument of the task's class; may be given several times."""
-    data: str = option("digits", DATA, resume=Resume.SAME, decided_by="task", affects_speed=True, is_common=True)
+    data: str = option(
+        "digits", DATA, resume=Resume.SAME, decided_by="task", affects_speed=True, is_path=True, is_common=True
+    )
     """digits, fashion-mnist, mnist, cifar10, synthetic, or your own: a folder, a file, or FILE.py:NAME."""
     image_size: str = option(
         "", DATA, resume=Resume.DATA, decided_by="task", parse=parse_image_size, form=IMAGE_SIZE, is_common=True

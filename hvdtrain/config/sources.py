@@ -85,7 +85,7 @@ def read_options(path: Path) -> dict[str, Any]:
         name = find(written, where)
         if name in options:
             raise UserError(f"{where}: {key(name)} is there twice, with - and with _", "keep one of them", option=name)
-        options[name] = values.from_toml(name, value, KINDS[name], where)
+        options[name] = values.from_toml(name, value, KINDS[name], FACTS[name], where)
     return options
 
 

@@ -21,12 +21,13 @@ def write(tmp_path, monkeypatch):
 
 
 def test_file_overrides_the_recipe_and_the_command_line_overrides_both(write):
-    write('recipe = "book"\nlr = 1\nbatch_size = 32\ncompile = true\nruns = "~/all"\ngroups = "auto"\n')
+    content = 'recipe = "book"\nlr = 1\nbatch_size = 32\ncompile = true\ngroups = "auto"\n'
+    write(f'{content}runs = "~/all"\nweights = "~/w.pt"\n')
     config, runtime = parse(["--config", "run.toml", "--no-compile", "--batch-size=16"], PROGRAM, "torch")
     assert (config.recipe, config.data, config.momentum) == ("book", "fashion-mnist", 0.0)
     assert (config.lr, config.batch_size, config.compile, config.groups) == (1.0, 16, False, "auto")
     assert type(config.lr) is float
-    assert runtime.runs == Path.home() / "all"
+    assert (runtime.runs, Path(config.weights)) == (Path.home() / "all", Path.home() / "w.pt")
     assert parse(["--config", "run.toml", "--recipe", "fashion"], PROGRAM, None)[0].momentum == 0.9
 
 
