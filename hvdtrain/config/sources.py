@@ -317,9 +317,10 @@ def _entry(name: str, value: object) -> str:
     if value is None:
         return f"# {key(name)} ="
     assert isinstance(value, str | int | float | Path | tuple)
+    text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
     try:
-        str(value).encode()
+        text.encode()
     except UnicodeEncodeError:
-        reason = f"--{key(name)} {value}: is not UTF-8, as TOML is"
+        reason = f"--{key(name)} {text}: is not UTF-8, as TOML is"
         raise UserError(reason, "rename it, or leave out --print-config", option=name) from None
     return f"{key(name)} = {values.to_toml(value)}"

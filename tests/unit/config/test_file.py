@@ -93,6 +93,11 @@ def test_printed_options_are_a_file_with_the_same_options(write, argv, framework
     assert parse(["--config", "run.toml"], PROGRAM, framework) == parse(argv, PROGRAM, framework)
 
 
+@pytest.mark.parametrize("argv", [["--name", "a\udc80"], ["--freeze", "a", "--freeze", "\udc80"]])
+def test_text_that_no_file_can_hold_is_not_printed(argv):
+    refused(lambda: printed(argv), "is not UTF-8, as TOML is", option=argv[0][2:])
+
+
 def test_printed_options_name_their_origin(write):
     write("lr = 0.25\nmomentum = 0.5\n")
     given = ["--config", "run.toml", "--recipe", "book", "--momentum", "0.75", "--no-compile", "--batch_size=8"]
