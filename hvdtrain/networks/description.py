@@ -16,18 +16,23 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import (
+    CLASSES,
     LARGEST,
     Activation,
+    AnyLayer,
     BatchNorm,
     Conv,
     Dense,
     Dropout,
     Flatten,
     Layer,
+    Named,
+    Positive,
     Residual,
     Shape,
     WindowLayer,
@@ -44,16 +49,15 @@ NAME = r"[A-Za-z]\w{0,63}"
 """What all frameworks accept as the name of a layer."""
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A chain of layers from images to one logit for each class, or to one number.
 
     input_shape: the only shape of images, (channels, height, width), that it takes; None for any that fits the layers.
     `record.from_record` checks the values of layers.
     """
 
-    layers: tuple[Layer, ...]
-    input_shape: Shape | None = None
+    layers: tuple[AnyLayer, ...]
+    input_shape: tuple[Positive, Positive, Positive] | None = None
 
     def for_data(self, input_shape: Shape, classes: int, model: str) -> ShapedNetwork:
         """This network for images of `input_shape` and that many classes; 0 for a number that it predicts.
@@ -78,7 +82,7 @@ class Network:
 
 @dataclass(frozen=True)
 class ShapedNetwork:
-    """A network for images of `input_shape`, whose layers have names, inputs and outputs."""
+    """A network for images of `input_shape`, whose layers have names, and the shapes of their inputs."""
 
     network: Network
     input_shape: Shape
@@ -95,30 +99,29 @@ class ShapedNetwork:
     def outputs(self) -> int:
         return self.classes or 1
 
-    def walk(self) -> Iterator[tuple[Layer, Shape]]:
-        """All layers, with those of residual branches and the shape of each output; a body before its shortcut."""
-        yield from _walk(self.layers, self.input_shape)
+    def walk(self) -> Iterator[Layer]:
+        """All layers, with those of residual branches; a body before its shortcut."""
+        return _walk(self.layers)
 
     def parameters(self) -> Iterator[tuple[str, Shape]]:
         """Canonical names and shapes of what training updates by gradients, in the order of the layers."""
-        for layer, _ in self.walk():
-            for kind, shape in layer.parameters().items():
-                yield f"{layer.name}.{kind}", shape
+        for layer in self.walk():
+            yield from layer.parameters().items()
 
     def statistics(self) -> Iterator[tuple[str, Shape]]:
         """Canonical names and shapes of the running statistics, in the order of the layers."""
         for layer in self.batch_norms:
             for ending in STATISTICS:
-                yield layer.name + ending, (layer.inputs,)
+                yield layer.name + ending, layer.shape[:1]
 
     @functools.cached_property
     def batch_norms(self) -> tuple[BatchNorm, ...]:
-        return tuple(layer for layer, _ in self.walk() if isinstance(layer, BatchNorm))
+        return tuple(layer for layer in self.walk() if isinstance(layer, BatchNorm))
 
     @functools.cached_property
     def dropouts(self) -> tuple[Dropout, ...]:
         """The layers with dropout; one with rate 0 does nothing, and is left out."""
-        return tuple(layer for layer, _ in self.walk() if isinstance(layer, Dropout) and layer.rate)
+        return tuple(layer for layer in self.walk() if isinstance(layer, Dropout) and layer.rate)
 
     @functools.cached_property
     def flattened(self) -> dict[str, Shape]:
@@ -148,14 +151,13 @@ class ShapedNetwork:
         """
         if any(isinstance(layer, Residual) for layer in self.layers):
             return self.input_shape[1], self.input_shape[2]
-        inputs = [self.input_shape, *(shape for _, shape in self.walk())]
         height = width = 0
-        for layer, shape in reversed(list(zip(self.layers, inputs, strict=False))):
-            if isinstance(layer, WindowLayer) and not layer.padding:
-                size, step = layer.window
+        for layer in reversed(self.layers):
+            size, step, padding = layer.window if isinstance(layer, WindowLayer) else (0, 0, 0)
+            if size and not padding:
                 height, width = ((n - 1) * step + size for n in (height, width))
-            elif len(shape) == 3 and not isinstance(layer, Activation):
-                _, height, width = shape
+            elif len(layer.shape) == 3 and not isinstance(layer, Activation):
+                _, height, width = layer.shape
         return height, width
 
     @property
@@ -173,8 +175,8 @@ class ShapedNetwork:
         normalization, pooling, loss and update are not counted.
         """
         products = (
-            math.prod(layer.shape) * math.prod(shape[1:])
-            for layer, shape in self.walk()
+            math.prod(layer.weight) * math.prod(layer.output[1:])
+            for layer in self.walk()
             if isinstance(layer, Conv | Dense)
         )
         first, *others = (2 * number for number in products)
@@ -196,14 +198,11 @@ def changed_names(before: Weights, after: Weights) -> set[str]:
     return (before.keys() | after.keys()) - set(same)
 
 
-def _walk(layers: Iterable[Layer], shape: Shape) -> Iterator[tuple[Layer, Shape]]:
-    """See `ShapedNetwork.walk`. shape: of the input of the first layer."""
+def _walk(layers: Iterable[Layer]) -> Iterator[Layer]:
     for layer in layers:
         if isinstance(layer, Residual):
-            yield from _walk(layer.body, shape)
-            yield from _walk(layer.shortcut, shape)
-        shape = layer.output(shape)
-        yield layer, shape
+            yield from _walk((*layer.body, *layer.shortcut))
+        yield layer
 
 
 def _chains(layers: tuple[Layer, ...]) -> Iterator[tuple[Layer, ...]]:
@@ -233,30 +232,32 @@ class _Shaping:
         """
         shaped = []
         for number, layer in enumerate(layers, 1):
-            layer, shape = self._shaped(layer, shape, f"{within}layer {number}")
-            shaped.append(layer)
+            shaped.append(self._shaped(layer, shape, f"{within}layer {number}"))
+            shape = shaped[-1].output
         return tuple(shaped), shape
 
-    def _shaped(self, layer: Layer, shape: Shape, where: str) -> tuple[Layer, Shape]:
-        if problem := layer.problem(shape):
+    def _shaped(self, layer: Layer, shape: Shape, where: str) -> Layer:
+        layer = msgspec.structs.replace(layer, shape=shape)
+        if problem := layer.problem():
             raise self._error(where, layer, problem)
         if isinstance(layer, Residual):
-            layer = self._residual(layer, shape, where)
-        layer = layer.on_input(shape, self._classes, self._name(layer, where) if layer.prefix else "")
-        output = layer.output(shape)
-        weight = layer.parameters().get("weight", ())
-        if max(math.prod(output), math.prod(weight)) >= LARGEST:
-            raise self._error(where, layer, f"makes {text(output)} of {text(shape)}, which is too large")
-        return layer, output
+            layer = self._residual(layer, where)
+        if isinstance(layer, Dense) and layer.outputs == CLASSES:
+            layer = msgspec.structs.replace(layer, outputs=self._classes)
+        if isinstance(layer, Named):
+            layer = msgspec.structs.replace(layer, name=self._name(layer, where))
+        if max(map(math.prod, (layer.output, *layer.parameters().values()))) >= LARGEST:
+            raise self._error(where, layer, f"makes {text(layer.output)} of {text(shape)}, which is too large")
+        return layer
 
-    def _residual(self, layer: Residual, shape: Shape, where: str) -> Residual:
-        body, ends = self.layers(layer.body, shape, f"{where} (residual), body, ")
-        shortcut, beside = self.layers(layer.shortcut, shape, f"{where} (residual), shortcut, ")
-        if ends != beside:
-            raise self._error(where, layer, f"its body makes {text(ends)} and its shortcut {text(beside)}")
-        return Residual(body, shortcut)
+    def _residual(self, layer: Residual, where: str) -> Residual:
+        body, end = self.layers(layer.body, layer.shape, f"{where} (residual), body, ")
+        shortcut, other = self.layers(layer.shortcut, layer.shape, f"{where} (residual), shortcut, ")
+        if end != other:
+            raise self._error(where, layer, f"its body makes {text(end)} and its shortcut {text(other)}")
+        return msgspec.structs.replace(layer, body=body, shortcut=shortcut)
 
-    def _name(self, layer: Layer, where: str) -> str:
+    def _name(self, layer: Named, where: str) -> str:
         """The name that the layer was given, or that of its kind and number."""
         self._numbers[layer.prefix] += 1
         name = layer.name or f"{layer.prefix}{self._numbers[layer.prefix]}"

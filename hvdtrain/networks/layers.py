@@ -7,10 +7,7 @@ is written in `networks.onnx_graph`, and in each framework's `network`.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -32,77 +29,78 @@ def text(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-class Layer:
-    """What all layers have; each is a frozen dataclass in LAYERS."""
+class Layer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+    """What all layers have. shape: of the input, which a description leaves to `Network.for_data`."""
 
-    kind: ClassVar[str]
-    """Its type in records and messages."""
-    prefix: ClassVar[str] = ""
-    """How the name of a layer begins that has none; empty for those that get no name."""
     axes: ClassVar[int | None] = None
     """Of its input: 3 for images, 1 for features, None for either."""
-    name: str
+    shape: Annotated[Shape, msgspec.Meta(max_length=0)] = ()
 
-    def problem(self, shape: Shape) -> str:
-        """Why the layer cannot have an input of this shape; empty if it can."""
-        if self.axes == 3 and len(shape) != 3:
-            return f"it takes images (channels x height x width), but gets {text(shape)} features"
-        if self.axes == 1 and len(shape) != 1:
-            return (
-                f"it takes features, but gets images of {text(shape)}: put a flatten or global_average_pool before it"
-            )
+    @property
+    def kind(self) -> str:
+        """Its type in records and messages."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def inputs(self) -> int:
+        """Channels or features of the input."""
+        return self.shape[0]
+
+    @property
+    def output(self) -> Shape:
+        return self.shape
+
+    def problem(self) -> str:
+        """Why the layer cannot have its input; empty if it can."""
+        if self.axes == 3 and len(self.shape) != 3:
+            return f"it takes images (channels x height x width), but gets {text(self.shape)} features"
+        if self.axes == 1 and len(self.shape) != 1:
+            images = text(self.shape)
+            return f"it takes features, but gets images of {images}: put a flatten or global_average_pool before it"
         return ""
 
-    def on_input(self, shape: Shape, classes: int, name: str) -> Layer:
-        """The layer with all that follows from the shape of its input, the number of classes, and its name."""
-        return self
-
-    def output(self, shape: Shape) -> Shape:
-        """The shape of the output of a layer that `on_input` returned, for an input of `shape` that it can have."""
-        return shape
-
     def parameters(self) -> dict[str, Shape]:
-        """The shapes of what training updates by gradients: of `weight`, and of `bias`."""
+        """Canonical names and shapes of what training updates by gradients."""
         return {}
 
 
-class WindowLayer(Layer):
+class WindowLayer(Layer, frozen=True):
     """A layer that computes each pixel from a square window of its input; an incomplete window is dropped."""
 
     axes = 3
-    padding: int
 
     @property
-    def window(self) -> tuple[int, int]:
-        """Width and height of a window, and the pixels from one to the next."""
+    def window(self) -> tuple[int, int, int]:
+        """Width and height of a window, the pixels from one to the next, and those beyond each side of the image."""
         raise NotImplementedError
 
-    def problem(self, shape: Shape) -> str:
-        if problem := super().problem(shape):
+    def problem(self) -> str:
+        if problem := super().problem():
             return problem
-        size, _ = self.window
-        if min(shape[1:]) + 2 * self.padding < size:
-            return f"its windows of {size}x{size} do not fit in images of {text(shape)} with padding {self.padding}"
+        size, _, padding = self.window
+        if min(self.shape[1:]) + 2 * padding < size:
+            return f"its windows of {size}x{size} do not fit in images of {text(self.shape)} with padding {padding}"
         return ""
 
-    def output(self, shape: Shape) -> Shape:
-        size, step = self.window
-        return (shape[0], *((length + 2 * self.padding - size) // step + 1 for length in shape[1:]))
+    @property
+    def output(self) -> Shape:
+        size, step, padding = self.window
+        return (self.shape[0], *((length + 2 * padding - size) // step + 1 for length in self.shape[1:]))
 
 
-class Activation(Layer):
+class Activation(Layer, frozen=True):
     """A layer that computes each value from the value at its place."""
 
 
-@dataclass(frozen=True)
-class Conv(WindowLayer):
+class Conv(WindowLayer, frozen=True, tag="conv"):
     """A two-dimensional convolution (a cross-correlation, as in all frameworks) with a square kernel.
 
     padding: rows and columns of zeros on each side. groups: parts of the channels that are convolved separately; as
-    many as there are input channels is a depthwise convolution. inputs: set by `Network.for_data`.
+    many as there are input channels is a depthwise convolution.
     """
 
-    kind = prefix = "conv"
+    prefix: ClassVar[str] = "conv"
+    """How its name begins if it is given none."""
     outputs: Positive
     kernel: Positive
     stride: Positive = 1
@@ -110,110 +108,95 @@ class Conv(WindowLayer):
     groups: Positive = 1
     bias: bool = True
     name: str = ""
-    inputs: int = 0
 
     @property
-    def shape(self) -> Shape:
-        """Of the weight."""
+    def window(self) -> tuple[int, int, int]:
+        return self.kernel, self.stride, self.padding
+
+    @property
+    def weight(self) -> Shape:
+        """The weight's shape."""
         return (self.outputs, self.inputs // self.groups, self.kernel, self.kernel)
 
     @property
-    def window(self) -> tuple[int, int]:
-        return self.kernel, self.stride
+    def output(self) -> Shape:
+        return (self.outputs, *super().output[1:])
 
-    def problem(self, shape: Shape) -> str:
-        if problem := super().problem(shape):
+    def problem(self) -> str:
+        if problem := super().problem():
             return problem
-        if shape[0] % self.groups or self.outputs % self.groups:
-            return f"{self.groups} groups divide neither evenly: {shape[0]} inputs, {self.outputs} outputs"
+        if self.inputs % self.groups or self.outputs % self.groups:
+            return f"{self.groups} groups divide neither evenly: {self.inputs} inputs, {self.outputs} outputs"
         return ""
 
-    def on_input(self, shape: Shape, classes: int, name: str) -> Conv:
-        return dataclasses.replace(self, name=name, inputs=shape[0])
-
-    def output(self, shape: Shape) -> Shape:
-        return (self.outputs, *super().output(shape)[1:])
-
     def parameters(self) -> dict[str, Shape]:
-        return {"weight": self.shape, **({"bias": self.shape[:1]} if self.bias else {})}
+        return _weight_and_bias(self)
 
 
-@dataclass(frozen=True)
-class Dense(Layer):
-    """A dense layer on features. inputs: set by `Network.for_data`, as are `outputs` of "classes"."""
+class Dense(Layer, frozen=True, tag="dense"):
+    """A dense layer on features. `Network.for_data` sets `outputs` of "classes"."""
 
-    kind = prefix = "dense"
+    prefix: ClassVar[str] = "dense"
     axes = 1
     outputs: Positive | Literal["classes"]
     bias: bool = True
     name: str = ""
-    inputs: int = 0
 
     @property
-    def shape(self) -> Shape:
-        """Of the weight."""
+    def weight(self) -> Shape:
+        """The weight's shape."""
         return (int(self.outputs), self.inputs)
 
-    def on_input(self, shape: Shape, classes: int, name: str) -> Dense:
-        outputs = classes if self.outputs == CLASSES else self.outputs
-        return dataclasses.replace(self, name=name, inputs=shape[0], outputs=outputs)
-
-    def output(self, shape: Shape) -> Shape:
-        return self.shape[:1]
+    @property
+    def output(self) -> Shape:
+        return self.weight[:1]
 
     def parameters(self) -> dict[str, Shape]:
-        return {"weight": self.shape, **({"bias": self.shape[:1]} if self.bias else {})}
+        return _weight_and_bias(self)
 
 
-@dataclass(frozen=True)
-class BatchNorm(Layer):
+def _weight_and_bias(layer: Conv | Dense) -> dict[str, Shape]:
+    bias = {f"{layer.name}.bias": layer.weight[:1]} if layer.bias else {}
+    return {f"{layer.name}.weight": layer.weight, **bias}
+
+
+class BatchNorm(Layer, frozen=True, tag="batch_norm"):
     """Batch normalization of each channel or feature (Ioffe and Szegedy, 2015), with a weight and a bias.
 
     Training normalizes by the mean and variance of the batch (--batch-norm says of which rows), evaluation by the
     running ones. momentum: the share of a batch in the running statistics, whose variance is the unbiased one.
     epsilon: added to the variance. initial: the weight before the first step; with 0 at the end of its body, a residual
-    layer begins as its shortcut (Goyal et al., 2017). inputs: set by `Network.for_data`.
+    layer begins as its shortcut (Goyal et al., 2017).
     """
 
-    kind, prefix = "batch_norm", "norm"
+    prefix: ClassVar[str] = "norm"
     momentum: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
     epsilon: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-5
     initial: Finite = 1.0
     name: str = ""
-    inputs: int = 0
-
-    def on_input(self, shape: Shape, classes: int, name: str) -> BatchNorm:
-        return dataclasses.replace(self, name=name, inputs=shape[0])
 
     def parameters(self) -> dict[str, Shape]:
-        return {"weight": (self.inputs,), "bias": (self.inputs,)}
+        return {f"{self.name}.{kind}": self.shape[:1] for kind in ("weight", "bias")}
 
 
-@dataclass(frozen=True)
-class Dropout(Layer):
-    """In training, sets this share of the values to 0 and divides the others by 1 - rate (Srivastava et al., 2014).
+class Dropout(Layer, frozen=True, tag="dropout"):
+    """In training, sets this share of the values to 0 and divides the others by 1 - rate (Srivastava et al., 2014)."""
 
-    name and shape, that of the values: set by `Network.for_data`.
-    """
-
-    kind = prefix = "dropout"
+    prefix: ClassVar[str] = "dropout"
     rate: Annotated[float, msgspec.Meta(ge=0, lt=1)]
     name: str = ""
-    shape: Shape = ()
-
-    def on_input(self, shape: Shape, classes: int, name: str) -> Dropout:
-        return dataclasses.replace(self, name=name, shape=shape)
 
 
-@dataclass(frozen=True)
-class Pool(WindowLayer):
+Named = Conv | Dense | BatchNorm | Dropout
+
+
+class Pool(WindowLayer, frozen=True, tag="pool"):
     """The average or maximum of square windows; by default they do not overlap.
 
     stride: 0 for `size`. padding: rows and columns on each side, which count as zeros in an average and never are a
     maximum.
     """
 
-    kind = "pool"
     reduction: Literal["average", "max"]
     size: Positive
     stride: Count = 0
@@ -225,74 +208,59 @@ class Pool(WindowLayer):
         return self.stride or self.size
 
     @property
-    def window(self) -> tuple[int, int]:
-        return self.size, self.step
+    def window(self) -> tuple[int, int, int]:
+        return self.size, self.step, self.padding
 
-    def problem(self, shape: Shape) -> str:
+    def problem(self) -> str:
         if self.padding * 2 > self.size:
             return f"padding {self.padding} is more than half of size {self.size}"
-        return super().problem(shape)
+        return super().problem()
 
 
-@dataclass(frozen=True)
-class GlobalAveragePool(Layer):
+class GlobalAveragePool(Layer, frozen=True, tag="global_average_pool"):
     """(channels, height, width) -> (channels,)."""
 
-    kind = "global_average_pool"
     axes = 3
 
-    def output(self, shape: Shape) -> Shape:
-        return shape[:1]
+    @property
+    def output(self) -> Shape:
+        return self.shape[:1]
 
 
-@dataclass(frozen=True)
-class Relu(Activation):
+class Relu(Activation, frozen=True, tag="relu"):
     """max(x, 0)."""
 
-    kind = "relu"
 
-
-@dataclass(frozen=True)
-class LeakyRelu(Activation):
+class LeakyRelu(Activation, frozen=True, tag="leaky_relu"):
     """x where it is positive, else slope * x."""
 
-    kind = "leaky_relu"
     slope: Finite = 0.01
 
 
-@dataclass(frozen=True)
-class Gelu(Activation):
+class Gelu(Activation, frozen=True, tag="gelu"):
     """x * Phi(x), with the standard normal distribution's Phi (Hendrycks and Gimpel, 2016); not the approximation."""
 
-    kind = "gelu"
 
+class Flatten(Layer, frozen=True, tag="flatten"):
+    """(channels, height, width) -> (channels * height * width,)."""
 
-@dataclass(frozen=True)
-class Flatten(Layer):
-    """(channels, height, width) -> (channels * height * width,). shape, the former: set by `Network.for_data`."""
-
-    kind = "flatten"
     axes = 3
-    shape: Shape = ()
 
-    def on_input(self, shape: Shape, classes: int, name: str) -> Flatten:
-        return dataclasses.replace(self, shape=shape)
-
-    def output(self, shape: Shape) -> Shape:
-        return (math.prod(shape),)
+    @property
+    def output(self) -> Shape:
+        return (math.prod(self.shape),)
 
 
-@dataclass(frozen=True)
-class Residual(Layer):
+class Residual(Layer, frozen=True, tag="residual"):
     """body(x) + shortcut(x); an empty shortcut is x itself."""
 
-    kind = "residual"
-    body: tuple[Layer, ...]
-    shortcut: tuple[Layer, ...] = ()
+    body: tuple[AnyLayer, ...]
+    shortcut: tuple[AnyLayer, ...] = ()
 
-    def output(self, shape: Shape) -> Shape:
-        return functools.reduce(lambda before, layer: layer.output(before), self.body, shape)
+    @property
+    def output(self) -> Shape:
+        return self.body[-1].output if self.body else self.shape
 
 
-LAYERS = (Conv, Dense, BatchNorm, Dropout, Pool, GlobalAveragePool, Relu, LeakyRelu, Gelu, Flatten, Residual)
+AnyLayer = Conv | Dense | BatchNorm | Dropout | Pool | GlobalAveragePool | Relu | LeakyRelu | Gelu | Flatten | Residual
 """All layers that there are."""

@@ -12,7 +12,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from hvdtrain import __version__
-from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
 from hvdtrain.networks.layers import (
     BatchNorm,
     Conv,
@@ -26,6 +26,7 @@ from hvdtrain.networks.layers import (
     Pool,
     Relu,
     Residual,
+    WindowLayer,
 )
 
 OPSET, IR_VERSION = 17, 8
@@ -56,9 +57,8 @@ class _Graph:
     """The nodes of a graph, and the arrays that they use. Values are known by their names."""
 
     def __init__(self, network: ShapedNetwork, weights: Weights) -> None:
-        self._network, self._weights = network, weights
+        self._network, self._arrays = network, dict(weights)
         self._nodes: list[onnx.NodeProto] = []
-        self._arrays: dict[str, np.ndarray] = {}
         self._numbers = itertools.count(1)
 
     def finish(self) -> onnx.GraphProto:
@@ -82,19 +82,16 @@ class _Graph:
     def _layer(self, layer: Layer, x: str) -> str:
         match layer:
             case Conv():
-                arrays = self._parameters(layer.name, "weight", *["bias"] * layer.bias)
-                window = _window(layer.kernel, layer.stride, layer.padding)
-                return self._node("Conv", x, *arrays, group=layer.groups, **window)
+                return self._node("Conv", x, *layer.parameters(), group=layer.groups, **_window(layer))
             case Dense():
-                return self._node("Gemm", x, *self._parameters(layer.name, "weight", *["bias"] * layer.bias), transB=1)
-            case BatchNorm():
-                arrays = self._parameters(layer.name, "weight", "bias", "running_mean", "running_var")
-                return self._node("BatchNormalization", x, *arrays, epsilon=layer.epsilon)
+                return self._node("Gemm", x, *layer.parameters(), transB=1)
+            case BatchNorm(name=name):
+                statistics = (name + ending for ending in STATISTICS)
+                return self._node("BatchNormalization", x, *layer.parameters(), *statistics, epsilon=layer.epsilon)
             case Pool(reduction="average"):
-                window = _window(layer.size, layer.step, layer.padding)
-                return self._node("AveragePool", x, count_include_pad=1, **window)
+                return self._node("AveragePool", x, count_include_pad=1, **_window(layer))
             case Pool():
-                return self._node("MaxPool", x, **_window(layer.size, layer.step, layer.padding))
+                return self._node("MaxPool", x, **_window(layer))
             case GlobalAveragePool():
                 return self._node("Flatten", self._node("GlobalAveragePool", x))
             case Relu():
@@ -123,16 +120,12 @@ class _Graph:
         self._nodes.append(helper.make_node(operator, inputs, [output], name, **attributes))
         return output
 
-    def _parameters(self, layer: str, *kinds: str) -> list[str]:
-        names = [f"{layer}.{kind}" for kind in kinds]
-        self._arrays |= {name: self._weights[name] for name in names}
-        return names
-
     def _constant(self, name: str, value: float) -> str:
         self._arrays[name] = np.array(value, np.float32)
         return name
 
 
-def _window(size: int, stride: int, padding: int) -> dict[str, list[int]]:
+def _window(layer: WindowLayer) -> dict[str, list[int]]:
     """Attributes of square windows, of which an incomplete one is dropped."""
+    size, stride, padding = layer.window
     return {"kernel_shape": [size] * 2, "strides": [stride] * 2, "pads": [padding] * 4}

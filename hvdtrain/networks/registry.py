@@ -10,12 +10,12 @@ from hvdtrain.errors import UserError
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import (
     CLASSES,
+    AnyLayer,
     BatchNorm,
     Conv,
     Dense,
     Flatten,
     GlobalAveragePool,
-    Layer,
     Pool,
     Relu,
     Residual,
@@ -26,7 +26,7 @@ from hvdtrain.system.python_files import class_remedy, is_reference, is_script, 
 from hvdtrain.system.text import did_you_mean
 
 
-def residual_block(inputs: int, outputs: int) -> tuple[Layer, ...]:
+def residual_block(inputs: int, outputs: int) -> tuple[AnyLayer, ...]:
     """Two convolutions of 3x3 parallel to a shortcut; where the number of channels changes, the image is halved.
 
     The shortcut is then a convolution of 1x1 (option B of He et al.).
@@ -43,7 +43,7 @@ def residual_block(inputs: int, outputs: int) -> tuple[Layer, ...]:
     return Residual(body, shortcut), Relu()
 
 
-def lenet_stage(outputs: int, kernel: int, reduction: Literal["average", "max"]) -> tuple[Layer, ...]:
+def lenet_stage(outputs: int, kernel: int, reduction: Literal["average", "max"]) -> tuple[AnyLayer, ...]:
     """A convolution, after which the image is halved."""
     return Conv(outputs, kernel), Relu(), Pool(reduction, 2)
 

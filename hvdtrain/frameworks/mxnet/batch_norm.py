@@ -37,9 +37,7 @@ class RunningStatistics:
 
     def __init__(self, network: ShapedNetwork) -> None:
         self._momentum = {layer.name: layer.momentum for layer in network.batch_norms}
-        self._pixels = {
-            layer.name: math.prod(shape[1:]) for layer, shape in network.walk() if isinstance(layer, BatchNorm)
-        }
+        self._pixels = {layer.name: math.prod(layer.shape[1:]) for layer in network.batch_norms}
         self.arrays = {name: np.zeros(shape, np.float32) for name, shape in network.statistics()}
         """By canonical name."""
 

@@ -83,7 +83,7 @@ class Forward:
         F, more = self._F, -layer.outputs % self._multiple if layer.groups == 1 else 0
         weight = append_zeros(F, append_zeros(F, self._parameters[f"{layer.name}.weight"], 1, added), 0, more)
         bias = [append_zeros(F, self._parameters[f"{layer.name}.bias"], 0, more)] if layer.bias else []
-        k, s, p = layer.kernel, layer.stride, layer.padding
+        k, s, p = layer.window
         x = F.Convolution(
             x, weight, *bias, kernel=(k, k), stride=(s, s), pad=(p, p), num_filter=layer.outputs + more,
             num_group=layer.groups, no_bias=not layer.bias,
@@ -102,7 +102,7 @@ class Forward:
                 return self._normalized(layer, x)
             case kinds.Dropout():
                 return x * self._masks[layer.name] if layer.name in self._masks else x
-            case kinds.Pool(size=k, step=s, padding=p):
+            case kinds.Pool(window=(k, s, p)):
                 kind = "avg" if layer.reduction == "average" else "max"
                 return F.Pooling(x, kernel=(k, k), stride=(s, s), pad=(p, p), pool_type=kind)
             case kinds.GlobalAveragePool():

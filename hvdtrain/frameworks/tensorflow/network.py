@@ -45,7 +45,7 @@ class KerasNetwork(tf.keras.Model):
         self._built: dict[str, tf.keras.layers.Layer] = {}
         self.parameters: dict[str, tf.Variable] = {}
         self.statistics: dict[str, tf.Variable] = {}
-        for layer, _ in network.walk():
+        for layer in network.walk():
             if isinstance(layer, kinds.Conv | kinds.Dense | kinds.BatchNorm):
                 with tf.name_scope(layer.name):  # Horovod finds the gradient of a variable by its name
                     self._build_layer(layer)

@@ -34,7 +34,7 @@ class TorchNetwork(nn.Module):
     def __init__(self, network: ShapedNetwork) -> None:
         super().__init__()
         self._layers, self._mask_names = network.layers, mask_names(network)
-        for layer, _ in network.walk():
+        for layer in network.walk():
             match layer:
                 case kinds.Conv():
                     self._add(layer.name, _convolution(layer))
