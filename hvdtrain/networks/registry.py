@@ -112,12 +112,12 @@ def _from_python(reference: str, option: str) -> Network:
     network = load_object(reference, option)
     if not isinstance(network, Network) or not isinstance(network.layers, tuple | list):
         raise UserError(f"{option}: is {network!r:.60}", "give a hvdtrain.Network of a tuple of layers")
-    return checked(to_record(network), option)
+    return checked(network, option)
 
 
-def checked(record: Any, option: str) -> Network:
-    """The network of a record. option: names it in messages. Raises UserError if it is not valid."""
+def checked(network: Any, option: str) -> Network:
+    """The network of a record, or of Python values. option: names it. Raises UserError if it is not valid."""
     try:
-        return from_record(record)
-    except ValueError as error:
+        return from_record(to_record(network))
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{option}: {error}", "correct the network (docs/networks.md)") from None

@@ -26,6 +26,7 @@ from hvdtrain.networks.layers import (
     Flatten,
     Gelu,
     GlobalAveragePool,
+    Layer,
     LeakyRelu,
     Pool,
     Relu,
@@ -37,6 +38,8 @@ from hvdtrain.networks.registry import NETWORKS, checked, find_network
 
 IMAGE = (3, 10, 12)
 END = (GlobalAveragePool(), Dense(CLASSES))
+LOOP: list[Layer] = []
+LOOP.append(Residual(LOOP))
 
 
 @pytest.mark.parametrize(
@@ -104,13 +107,15 @@ def test_names_and_shapes_of_parameters():
         ((Flatten(), Dense(1 << 30), Dense(CLASSES)), "layer 2 (dense): makes 1073741824 of 360, which is too large"),
         ((Conv(4, 1, name="a b"), *END), "the name 'a b' must be a letter, then letters, digits and _"),
         ((Conv(4, 1, name="a"), BatchNorm(name="a"), *END), "layer 2 (batch_norm): the name a is taken by another"),
+        ((Conv(np.array([4, 4]), 3), *END), "layer 1 (conv), outputs: Expected `int`, got `array`"),
+        ((Residual(LOOP), *END), "maximum recursion depth"),
         ((Gelu, *END), "layers.Gelu'>)"),
     ],
 )
 def test_what_does_not_fit(layers, problem):
     """As `find_network` reads it."""
     option = "--model net.toml"
-    text = str(refused(lambda: checked(to_record(Network(layers)), option).for_data(IMAGE, 10, "net.toml"), problem))
+    text = str(refused(lambda: checked(Network(layers), option).for_data(IMAGE, 10, "net.toml"), problem))
     assert text.startswith(f"{option}: ")
 
 
