@@ -17,7 +17,7 @@ from hvdtrain.datasets.formats.in_memory import read_idx, read_npz
 from hvdtrain.datasets.formats.npy_files import NPY_FILES, load_npy
 from hvdtrain.datasets.formats.reading import IMAGE_SUFFIXES, READABLE, ImageSize, Malformed, wrap_errors
 from hvdtrain.datasets.formats.table_files import TABLE_SUFFIXES
-from hvdtrain.datasets.formats.tables import NO_COLUMNS, Columns, Scale, Target, check_no_columns, load_tables
+from hvdtrain.datasets.formats.tables import Columns, Scale, Target, check_no_columns, load_tables
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
 from hvdtrain.datasets.validation import check_same_shape
 from hvdtrain.errors import UserError
@@ -74,20 +74,29 @@ def load_dataset(
 
 
 def _load(
-    name: str, data: str, image_shape: Shape | None, image_size: ImageSize, skip: bool, chosen: Columns
+    name: str, data: str, image_shape: Shape | None, image_size: ImageSize, skip: bool, columns: Columns
 ) -> LoadedSources:
     """The data as its format has it; see `load_dataset`."""
     path = Path(os.path.expanduser(data))
-    if data and data not in NAMES and not is_reference(data) and os.path.exists(path):
-        return load_path(name, path, skip, image_size, chosen)
-    if image_size:
-        raise UserError(f"--image-size: {name} is not resized", "leave it out")
-    if is_reference(data):
+    kind = _format(name, data, path)
+    if image_size and kind != "images":
+        raise UserError(f"--image-size: {name} holds no image files, and is not resized", "leave it out")
+    if kind == "python":
         from hvdtrain.datasets.formats.python_objects import load_python
 
-        return load_python(name, data, skip, chosen)
-    check_no_columns(name, chosen)
-    return _built_in(name, data, image_shape)
+        return load_python(name, data, skip, columns)
+    if kind == "table":
+        return load_tables(name, _tables(path), columns, skip)
+    check_no_columns(name, columns)
+    if kind == "images":
+        from hvdtrain.datasets.formats.image_files import load_image_folder
+
+        return load_image_folder(name, path, skip, image_size)
+    if kind == "npy":
+        return load_npy(name, path, skip)
+    if kind == "idx":
+        return LoadedSources.of_arrays(name, tuple(_read_idx(path, file) for file in IDX_FILES))
+    return _load_npz(name, path) if kind == "npz" else _built_in(name, data, image_shape)
 
 
 def _as_images(source: Source) -> Source:
@@ -121,33 +130,12 @@ FORMATS = (
 )
 
 
-def load_path(
-    name: str, path: Path, skip: bool = False, resized: ImageSize = None, columns: Columns = NO_COLUMNS
-) -> LoadedSources:
-    """The data at a path, in one of FORMATS.
-
-    name: of the data in messages. skip, resized: see `CheckedRows` and `ImageFolder`. columns: of a table. Raises
-    UserError if the path has none of the formats, or several, or a file is damaged.
-    """
-    kind = _format(name, path)
-    if resized and kind != "images":
-        raise UserError(f"--image-size: {name} holds no image files, and is not resized", "leave it out")
-    if kind == "table":
-        return load_tables(name, _tables(path), columns, skip)
-    check_no_columns(name, columns)
-    if kind == "images":
-        from hvdtrain.datasets.formats.image_files import load_image_folder
-
-        return load_image_folder(name, path, skip, resized)
-    if kind == "npy":
-        return load_npy(name, path, skip)
-    if kind == "idx":
-        return LoadedSources.of_arrays(name, tuple(_read_idx(path, file) for file in IDX_FILES))
-    return _load_npz(name, path)
-
-
-def _format(name: str, path: Path) -> str:
-    """What a path holds: `images`, `table`, `npy`, `idx` or `npz`."""
+def _format(name: str, data: str, path: Path) -> str:
+    """What data is: `python`, `built-in`, or what its path holds. Raises UserError for none of these, or several."""
+    if is_reference(data):
+        return "python"
+    if not data or data in NAMES or not os.path.exists(path):
+        return "built-in"
     if path.is_file():
         return _format_of_file(name, path)
     with wrap_errors(path, READABLE):

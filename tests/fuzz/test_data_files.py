@@ -19,9 +19,9 @@ from support.row_data import arrays
 from fuzz.inputs import BOUNDARIES, NPY_HEADERS, mutated, npy
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.datasets.formats.image_files import read_image
-from hvdtrain.datasets.registry import load_dataset, load_path
-from hvdtrain.datasets.rows import LoadedSources
+from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
+from hvdtrain.interfaces.reading import Dataset
 
 
 def idx_file(*shape: int, values: int | None = None) -> bytes:
@@ -112,9 +112,8 @@ def npy_file(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def read_all(found: object) -> None:
+def read_all(found: Dataset) -> None:
     """Read up to 100 rows of both parts, as training does."""
-    assert isinstance(found, LoadedSources)
     for source in (found.train, found.test):
         assert source.fingerprint
         source[np.arange(min(len(source), 100))]
@@ -133,4 +132,4 @@ def test_npy(images: bytes, labels: bytes, skip: bool) -> None:
     names = ("train-images.npy", "train-labels.npy", "test-images.npy", "test-labels.npy")
     files = dict(zip(names, (images, labels, TEST_IMAGES, TEST_LABELS), strict=True))
     with folder_of(**files) as folder, rejects_cleanly():
-        read_all(load_path("--data", folder, skip))
+        read_all(load_dataset(str(folder), skip_bad_rows=skip))
