@@ -271,6 +271,23 @@ class CheckedRows(Source):
         return f"{self.where(row)} (row {row})"
 
 
+class BatchedRows(CheckedRows):
+    """Rows that are read many at once, and one by one where something is wrong with them."""
+
+    @abc.abstractmethod
+    def read_batch(self, rows: np.ndarray) -> Arrays:
+        """These rows, int64 (n,), as arrays that the checks take. May raise any exception."""
+
+    def read_row(self, row: int) -> Any:
+        return tuple(array[0] for array in self.read_batch(np.array([row])))
+
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        try:
+            return Rows(self.checks.batch(self.name, self.read_batch(rows), self.forms))
+        except Exception:  # of the user's code, or of a file: reading one by one finds the row
+            return super().read(rows, draw)
+
+
 def _forms_of_row(arrays: tuple[np.ndarray, ...]) -> Forms:
     return tuple((array.shape, array.dtype) for array in arrays)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from hvdtrain.datasets.formats.reading import (
     READABLE,
+    Arrays,
     Malformed,
     check_unchanged,
     fingerprint,
@@ -18,15 +19,8 @@ from hvdtrain.datasets.formats.reading import (
     wrap_errors,
 )
 from hvdtrain.datasets.images_and_labels import ImagesAndLabels
-from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.rows import CheckedRows, LoadedSources, Rows, forms_of
-from hvdtrain.datasets.validation import (
-    check_image_shape,
-    compact_labels,
-    fingerprint_of_labels,
-    names_or_numbers,
-    valid_images,
-)
+from hvdtrain.datasets.rows import BatchedRows, LoadedSources
+from hvdtrain.datasets.validation import check_image_shape, compact_labels, fingerprint_of_labels, names_or_numbers
 from hvdtrain.errors import UserError
 
 PARTS = ("train", "test")
@@ -80,7 +74,7 @@ class NpyFile:
             offset, buffer = offset + count, buffer[count:]
 
 
-class NpyRows(CheckedRows):
+class NpyRows(BatchedRows):
     """Images in a file, and their labels in memory."""
 
     known_labels: np.ndarray
@@ -96,17 +90,8 @@ class NpyRows(CheckedRows):
     def where(self, row: int) -> str:
         return str(self._images.path)
 
-    def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        return self._images[np.array([row])][0], int(self.known_labels[row])
-
-    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
-        """These rows at once; one by one where something is wrong with them."""
-        try:
-            images = valid_images(self.name, self._images[rows])
-        except (UserError, Malformed, OSError):
-            return super().read(rows, draw)
-        assert forms_of((images,)) == self.forms[:1]  # by the file's header
-        return Rows((images, self.known_labels[rows].astype(np.int64)))
+    def read_batch(self, rows: np.ndarray) -> Arrays:
+        return self._images[rows], self.known_labels[rows]
 
 
 def load_npy(name: str, folder: Path, skip: bool) -> LoadedSources:

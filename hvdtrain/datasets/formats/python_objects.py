@@ -17,6 +17,7 @@ from hvdtrain.datasets.row_random import seeded_rows
 from hvdtrain.datasets.rows import (
     FINGERPRINT_ROWS,
     ArraySource,
+    BatchedRows,
     CheckedRows,
     LoadedSources,
     RowChecks,
@@ -30,7 +31,7 @@ from hvdtrain.datasets.streams import StreamRows, is_stream
 from hvdtrain.datasets.validation import MAX_CLASSES, compact_labels, names_or_numbers
 from hvdtrain.datasets.weights import Weighted
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.reading import Dataset, Draw, Rows, Source
+from hvdtrain.interfaces.reading import Dataset, Draw, Source
 from hvdtrain.system.python_files import load_object
 
 PAIR = "return (train, test) or (train, validation, test), with the classes after them if they are not known"
@@ -86,20 +87,10 @@ class MapStyle(PythonRows):
         return super().seeding(draw) if draw is None or self.background == "threads" else seeded_rows(draw)
 
 
-class BatchedRows(PythonRows):
+class SourceRows(PythonRows, BatchedRows):
     """A `Source` of the user's, whose rows are checked."""
 
-    def read_row(self, row: int) -> Any:
-        return tuple(array[0] for array in self._read(np.array([row])))
-
-    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
-        """These rows at once; one by one where something is wrong with them."""
-        try:
-            return Rows(self.checks.batch(self.name, self._read(rows), self.forms))
-        except Exception:  # of the user's code: reading one by one finds the row
-            return super().read(rows, draw)
-
-    def _read(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    def read_batch(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
         arrays = _arrays_of(self._rows[rows])
         if wrong := wrong_count(arrays, len(rows)):
             raise Malformed(f"has {wrong}")
@@ -315,7 +306,7 @@ def as_source(where: str, rows: Any, skip: bool = False, checks: RowChecks = ANY
             source.advice += (f"{where}: the DataLoader's batch_size {rows.batch_size} is not used: --batch-size is",)
         return source
     if is_rows(rows) or not (isinstance(rows, tuple | list | Mapping | str) or hasattr(rows, "__array__")):
-        by_number = BatchedRows if _takes_row_numbers(rows) else MapStyle
+        by_number = SourceRows if _takes_row_numbers(rows) else MapStyle
         return (StreamRows if is_stream(rows) else by_number)(where, rows, skip, checks)
     if not isinstance(rows, tuple | list):
         rows = (rows,)
