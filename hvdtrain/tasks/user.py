@@ -121,7 +121,7 @@ class UserTask(Target):
 
     def call(self, method: str, *arguments: Any) -> Any:
         """What the task's own method returns. Raises UserError, with the line, if it fails."""
-        return _call(self.name, self.task, method, *arguments)
+        return _report(self.name, f"{method}()", getattr(self.task, method), *arguments)
 
     def guard(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function of the user's returns; what: names it. Raises UserError, with the line, if it fails."""
@@ -178,10 +178,6 @@ def make_task(
         raise UserError(f"--model {name}: inputs is {inputs!r:.60}", "give the number of arrays that the model gets")
     dataset = _load_data(name, task, inputs, skip_bad_rows, division)
     return UserTask(name, options, task, dataset, inputs, skip_bad_rows)
-
-
-def _call(name: str, task: Any, method: str, *arguments: Any) -> Any:
-    return _report(name, f"{method}()", getattr(task, method), *arguments)
 
 
 def _report(name: str, what: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
@@ -267,7 +263,7 @@ def _truth_value(key: str, value: Any, parameter: inspect.Parameter | None) -> A
 
 
 def _load_data(name: str, task: Any, inputs: int, skip: bool, division: Division) -> Dataset:
-    where, data = f"--model {name}", parts_of(_call(name, task, "data"))
+    where, data = f"--model {name}", parts_of(_report(name, "data()", task.data))
     if division.split:
         if isinstance(data, tuple | list) and len(data) in (2, 3) and any(map(_is_part, data)):
             reason = f"--split: data() returned {_counted(data)}, which are parts already"
@@ -304,7 +300,7 @@ def _augmented(name: str, task: Any, train: Source) -> Source:
     """The training rows as the task's augment() changes them, if it has that method."""
     if not callable(getattr(task, "augment", None)):
         return train
-    return AugmentedRows(name, train, functools.partial(_call, name, task, "augment"))
+    return AugmentedRows(name, train, functools.partial(_report, name, "augment()", task.augment))
 
 
 def _check_forms(name: str, part: Part, train: Forms, trained: Forms, test: Forms) -> None:
