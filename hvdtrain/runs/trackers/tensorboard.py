@@ -21,40 +21,30 @@ FLUSH_S = 10.0
 
 
 class TensorBoard(Tracker):
-    """Writes the records to an event file of this process."""
-
-    def start(self, run_id: str, config: dict[str, Any]) -> None:
-        self._writer = EventsWriter(Path(config["folder"], "tensorboard"), config["step"])
-
-    def log(self, record: dict[str, Any]) -> None:
-        self._writer.write(record["step"], scalars(record), record.get("time"))
-
-    def end(self, status: str) -> None:
-        self._writer.close()
-
-
-class EventsWriter:
     """Writes one event file, and ends it at the first record that the disk does not accept: none after it is readable.
 
     tensorboardX's SummaryWriter is not used, as its thread dies on a full disk and its caller then waits forever.
-    done: the number of steps done when it begins. TensorBoard no longer shows later ones of older files.
-    Raises OSError if the file cannot be created.
     """
 
-    def __init__(self, folder: Path, done: int = 0) -> None:
+    def start(self, run_id: str, config: dict[str, Any]) -> None:
+        folder = Path(config["folder"], "tensorboard")
         folder.mkdir(exist_ok=True)
         self._path = folder / f"events.out.tfevents.{time.time():.6f}.{host_name()}.{os.getpid()}"
         self._file: RecordWriter | None = RecordWriter(str(self._path))
         self._flushed = 0.0
         self._add(file_version="brain.Event:2")
-        self._add(step=done + 1, session_log=SessionLog(status=SessionLog.START))
+        # TensorBoard no longer shows later steps of older files.
+        self._add(step=config["step"] + 1, session_log=SessionLog(status=SessionLog.START))
 
-    def write(self, step: int, values: dict[str, float], at: float | None = None) -> None:
-        """Write the values of a step, by name. at: seconds since the epoch; None for now."""
-        for name, value in values.items():
-            self._add(at, step=step, summary=scalar(name, value))
+    def log(self, record: dict[str, Any]) -> None:
+        for name, value in scalars(record).items():
+            self._add(record.get("time"), step=record["step"], summary=scalar(name, value))
+
+    def end(self, status: str) -> None:
+        self._close()
 
     def _add(self, at: float | None = None, **content: Any) -> None:
+        """Write an event. at: seconds since the epoch; None for now."""
         if not self._file:
             return
         now = time.time()
@@ -65,9 +55,9 @@ class EventsWriter:
                 self._flushed = now
         except OSError as error:
             log.warning("%s cannot be written (%s): training continues without it", self._path, error.strerror)
-            self.close()
+            self._close()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         with contextlib.suppress(OSError):
             if self._file:
                 self._file.close()

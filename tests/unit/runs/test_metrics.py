@@ -15,20 +15,20 @@ from hvdtrain.runs.history import HistoryReader, RankTimes
 from hvdtrain.runs.metrics import BLOCK_BYTES, MetricsReader, last_records
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds, slow_ranks, to_record
-from hvdtrain.runs.trackers import scalars
-from hvdtrain.runs.trackers.tensorboard import EventsWriter
+from hvdtrain.runs.trackers.tensorboard import TensorBoard
 
 
 def test_records_lost_on_a_full_disk_are_logged_once(tmp_path, caplog):
     """A limit on the size of files takes the place of a full disk, which only root can mount."""
-    before, events = resource.getrlimit(resource.RLIMIT_FSIZE), EventsWriter(tmp_path / "tensorboard")
-    writer = metrics.MetricsWriter(tmp_path, lambda record: events.write(record["step"], scalars(record)))
+    before, events = resource.getrlimit(resource.RLIMIT_FSIZE), TensorBoard()
+    events.start("0123456789abcdef", {"folder": str(tmp_path), "step": 0})
+    writer = metrics.MetricsWriter(tmp_path, events.log)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20000, before[1]))
         for step in range(1000):
             writer.write("train", step, loss=float(step))
         writer.close()
-        events.close()
+        events.end("finished")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     messages = [record.getMessage() for record in caplog.records]
