@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,10 +30,8 @@ OF_DISTRIBUTION = [name for name, about in facts(Config).items() if about.only_d
 
 def make_rows(runs: list[RecordedRun]) -> list[ReportRow]:
     """The rows, in the order of the table, compared with each other."""
-    groups: dict[tuple[Any, ...], list[RecordedRun]] = {}
-    for run in sorted(runs, key=lambda run: str(run.folder)):
-        groups.setdefault(run.identity, []).append(run)
-    rows = [ReportRow(group) for group in groups.values()]
+    by_name = sorted(runs, key=lambda run: str(run.folder))
+    rows = [ReportRow(group) for group in _grouped(by_name, lambda run: run.identity)]
     usual = _usual(runs)
     for row in rows:
         settings = row.run.settings.items()
@@ -44,6 +42,14 @@ def make_rows(runs: list[RecordedRun]) -> list[ReportRow]:
         row.scaling = scaling(row, rows)
         row.difference = references.difference(row)
     return rows
+
+
+def _grouped(runs: Iterable[RecordedRun], key: Callable[[RecordedRun], Any]) -> list[list[RecordedRun]]:
+    """The runs that have the same key together, in the order of their first ones."""
+    groups: dict[Any, list[RecordedRun]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(run)
+    return list(groups.values())
 
 
 def _order(row: ReportRow) -> tuple[Any, ...]:
@@ -185,37 +191,21 @@ MAX_NAMES = 4
 """Runs that a sentence names."""
 
 
-class BitGroup(NamedTuple):
-    """Runs with --shards that are to have the same weights: only the distribution of their work may differ."""
-
-    runs: list[RecordedRun]
-
-    @property
-    def hashes(self) -> dict[str, list[RecordedRun]]:
-        by_hash: dict[str, list[RecordedRun]] = {}
-        for run in self.runs:
-            by_hash.setdefault(run.result.parameters, []).append(run)
-        return dict(sorted(by_hash.items(), key=lambda item: -len(item[1])))
-
-    @property
-    def changed(self) -> list[str]:
-        """What differs between its runs and decides the bits as well: packages, the processor and how it is used."""
-        deciding = [_deciding(run) for run in self.runs]
-        names = dict.fromkeys(name for values in deciding for name in values)
-        return [name for name in names if len({values.get(name) for values in deciding}) > 1]
-
-
-def _deciding(run: RecordedRun) -> dict[str, str]:
-    versions = {name: version for name, version in run.versions.items() if name != "stack"}
-    return {**versions, "processor": run.host.get("processor", ""), **texts(run.config.arithmetic)}
-
-
-def bit_groups(runs: Iterable[RecordedRun]) -> list[BitGroup]:
-    groups: dict[tuple[Any, ...], list[RecordedRun]] = {}
-    for run in runs:
-        if run.options["shards"] and run.result.parameters and _has_one_setting(run):
-            groups.setdefault(_deciding_options(run), []).append(run)
-    return [BitGroup(group) for group in groups.values() if len(group) > 1]
+def bit_sentences(runs: Iterable[RecordedRun]) -> list[str]:
+    """Whether runs with --shards have the same weights where only the distribution of their work differs; nothing
+    without such runs.
+    """
+    comparable = [run for run in runs if run.options["shards"] and run.result.parameters and _has_one_setting(run)]
+    trainings = [compared for compared in _grouped(comparable, _deciding_options) if len(compared) > 1]
+    by_hash = [_grouped(compared, lambda run: run.result.parameters) for compared in trainings]
+    differ = [_difference(hashes) for hashes in by_hash if len(hashes) > 1]
+    same = [compared for compared, *others in by_hash if not others]
+    count = sum(map(len, same))
+    if len(same) == 1:
+        shards, parameters = same[0][0].options["shards"], same[0][0].result.parameters
+        return [*differ, f"Weights: the same bits in all {count} runs with --shards {shards} (hash {parameters})."]
+    several = f"all runs of each of {len(same)} trainings with --shards ({count} runs)"
+    return [*differ, *([f"Weights: the same bits in {several}."] if same else [])]
 
 
 def _has_one_setting(run: RecordedRun) -> bool:
@@ -232,25 +222,23 @@ def _deciding_options(run: RecordedRun) -> tuple[Any, ...]:
     return (run.result.steps, run.settings.get(LAYERS), device, data, *sorted(options.items()))
 
 
-def bit_sentences(runs: Iterable[RecordedRun]) -> list[str]:
-    """What is to be said of the groups; nothing without any."""
-    groups = bit_groups(runs)
-    differ = [_difference(group) for group in groups if len(group.hashes) > 1]
-    same = [group for group in groups if len(group.hashes) == 1]
-    count = sum(len(group.runs) for group in same)
-    if len(same) == 1:
-        shards, parameters = same[0].runs[0].options["shards"], next(iter(same[0].hashes))
-        return [*differ, f"Weights: the same bits in all {count} runs with --shards {shards} (hash {parameters})."]
-    trainings = f"all runs of each of {len(same)} trainings with --shards ({count} runs)"
-    return [*differ, *([f"Weights: the same bits in {trainings}."] if same else [])]
-
-
-def _difference(group: BitGroup) -> str:
-    hashes = [f"{parameters} in {_names(runs)}" for parameters, runs in group.hashes.items()]
+def _difference(by_hash: list[list[RecordedRun]]) -> str:
+    """What is to be said of runs with several hashes: also in what they differ that decides the bits as well."""
+    most_first = sorted(by_hash, key=len, reverse=True)
+    hashes = [f"{runs[0].result.parameters} in {_names(runs)}" for runs in most_first]
+    deciding = [_deciding(run) for runs in most_first for run in runs]
+    names = dict.fromkeys(name for values in deciding for name in values)
+    differing = [name for name in names if len({values.get(name) for values in deciding}) > 1]
     more = f", and {len(hashes) - MAX_NAMES} more" if len(hashes) > MAX_NAMES else ""
-    changed = f"; they differ in {', '.join(group.changed[:MAX_NAMES])}" if group.changed else ""
-    found = f"{len(hashes)} different hashes in {len(group.runs)} runs that are to be equal"
+    changed = f"; they differ in {', '.join(differing[:MAX_NAMES])}" if differing else ""
+    found = f"{len(hashes)} different hashes in {len(deciding)} runs that are to be equal"
     return f"Weights: {found}: {'; '.join(hashes[:MAX_NAMES])}{more}{changed}."
+
+
+def _deciding(run: RecordedRun) -> dict[str, str]:
+    """Packages, the processor and how it is used."""
+    versions = {name: version for name, version in run.versions.items() if name != "stack"}
+    return {**versions, "processor": run.host.get("processor", ""), **texts(run.config.arithmetic)}
 
 
 def _names(runs: list[RecordedRun]) -> str:
