@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -18,10 +17,9 @@ from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
 from hvdtrain.config.recipes import RECIPES
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.runs.metrics import TRAIN_LOSS
-from hvdtrain.runs.records import AttemptRecord, ClassResults, FindingRecord, Findings, read, shown
+from hvdtrain.runs.records import ClassResults, read, shown
 from hvdtrain.runs.run import RecordedRun
-from hvdtrain.system import checkpoint_folder
-from hvdtrain.system.files import Damaged, last_bytes, read_record
+from hvdtrain.system.files import last_bytes
 from hvdtrain.system.text import finite_number
 from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import Cell, Column, Section, Table
@@ -39,6 +37,8 @@ LAST_BYTES = 1 << 13
 """What is read of each log for the last messages."""
 MAX_RANKS = 64
 """Of more ranks, only the first ones' messages are joined."""
+MAX_MESSAGES = 60
+"""That are shown of a run."""
 FILE_BYTES = 1 << 18
 """What is shown of one log or of one rank's stacks: its end."""
 
@@ -98,10 +98,7 @@ def host(run: RecordedRun) -> dict[str, object]:
 
 def results(run: RecordedRun) -> dict[str, object]:
     """The single figures of the result; shares and the task's own metrics by their names."""
-    try:
-        values = read_record(run.folder / "result.json", dict[str, Any])
-    except Damaged:
-        return {}
+    values = read(run.folder / "result.json", dict[str, Any])
     single = {name: value for name, value in values.items() if name not in NOT_SINGLE}
     figures = flat({**single, **(run.result.metrics or {}), **single})
     return {name: value for name, value in figures.items() if value is not None}
@@ -109,10 +106,7 @@ def results(run: RecordedRun) -> dict[str, object]:
 
 def classes(run: RecordedRun) -> dict[str, object]:
     """Of the classes of test data, the lowest accuracy first: `0.528 of 36 rows, 12 taken for three`."""
-    try:
-        result = read_record(run.folder / "result.json", ClassResults)
-    except Damaged:
-        return {}
+    result = read(run.folder / "result.json", ClassResults)
     accuracies, confusion, described = result.per_class_accuracy, iter(result.confusion or ()), []
     for name, accuracy in accuracies.items():
         predicted = next(confusion, [])
@@ -126,27 +120,6 @@ def classes(run: RecordedRun) -> dict[str, object]:
     return {name: text for _, name, text in sorted(described)[:MAX_CLASSES]}
 
 
-def attempts(folder: Path) -> list[AttemptRecord]:
-    """The attempts that the launcher recorded; none for a job without restarts."""
-    with contextlib.suppress(Damaged):
-        return read_record(folder / "attempts.json", list[AttemptRecord])[-MAX_ENTRIES:]
-    return []
-
-
-def checkpoints(folder: Path) -> list[checkpoint_folder.Entry]:
-    """The checkpoints of a run that can be read, oldest first."""
-    try:
-        return checkpoint_folder.entries(folder / "checkpoints")
-    except OSError:
-        return []
-
-
-def findings(folder: Path) -> list[FindingRecord]:
-    """What the doctor found on rank 0's host when training started, without what is in order."""
-    known = read(folder / "doctor.json", Findings).findings
-    return [finding for finding in known if finding.status != "ok"][:MAX_ENTRIES]
-
-
 class LogMessage(NamedTuple):
     time: str
     """Date and time by that host's clock, `2026-05-01 14:03:11`."""
@@ -155,12 +128,18 @@ class LogMessage(NamedTuple):
     text: str
 
 
-def last_messages(folder: Path, most: int) -> list[LogMessage]:
+def newest_messages(folder: Path) -> list[LogMessage]:
+    """What the ranks logged last, in the order of time, and what several say, once."""
+    return joined_messages(last_messages(folder))[-MAX_MESSAGES:]
+
+
+def last_messages(folder: Path) -> list[LogMessage]:
+    """Those at the end of each rank's log."""
     messages: list[LogMessage] = []
     for rank, path in LOGS.paths(folder)[:MAX_RANKS]:
         matches = map(LINE.fullmatch, _last_lines(path, LAST_BYTES))
         messages += [LogMessage(match[1], [rank], match[2], shown(match[3])) for match in matches if match]
-    return sorted(messages, key=lambda message: message.time)[-most:]
+    return sorted(messages, key=lambda message: message.time)
 
 
 def joined_messages(messages: Sequence[LogMessage]) -> list[LogMessage]:

@@ -47,8 +47,8 @@ class Column(NamedTuple):
     """Whether longer cells are wrapped; else their end is cut."""
 
 
-def text_column(heading: str, priority: int = 0) -> Column:
-    return Column(heading, priority, left=True, least=MIN_TEXT, wraps=True)
+def text_column(heading: str) -> Column:
+    return Column(heading, left=True, least=MIN_TEXT, wraps=True)
 
 
 class Section(NamedTuple):
@@ -93,9 +93,9 @@ class Table:
         title = f"### {escape(section.title)}\n\n" if section.title else ""
         return title + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
-    def terminal(self, width: int | None = None) -> str:
-        """The caption and the lines for standard output, at most `width` columns wide, by default those it has."""
-        text = Output().text(self.lines(terminal_width() if width is None else width))
+    def terminal(self) -> str:
+        """The caption and the lines for standard output, in its width."""
+        text = Output().text(self.lines(terminal_width()))
         return f"{paragraph(self.caption)}\n\n{text}" if self.caption else text
 
     def lines(self, width: int | None) -> list[Text]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hvdtrain.config.option import as_options, option
 from hvdtrain.doctor import subprocesses
@@ -108,7 +108,13 @@ def _require_torch(libraries: list[str]) -> None:
 
 
 def write(repeats: Repeats, options: AllreduceBenchOptions) -> str:
-    table, record = _times(repeats, options), to_json(_record(repeats, options)) + "\n"
+    rows = [
+        {"library": name, "bytes": size, "seconds": median(runs), "runs": runs}
+        for size in dict.fromkeys(options.sizes)
+        for name, jobs in repeats.items()
+        for runs in [[seconds[size] for seconds in jobs]]
+    ]
+    table, record = _table(rows, options.np), to_json({"ranks": options.np, "hosts": 1, "rows": rows}) + "\n"
     write_outputs(options.output, "--output", {"allreduce.md": table.markdown(), "allreduce.json": record})
     return table.terminal()
 
@@ -129,30 +135,18 @@ def measure(name: str, options: AllreduceBenchOptions) -> dict[int, float]:
     return {int(size): seconds for size, seconds in result.items()}
 
 
-def _record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object]:
-    rows = []
-    for library, jobs in repeats.items():
-        for size in sorted(set(options.sizes)):
-            runs = [seconds[size] for seconds in jobs]
-            rows.append({"library": library, "bytes": size, "seconds": median(runs), "runs": runs})
-    return {"ranks": options.np, "hosts": 1, "rows": rows}
-
-
-def _times(repeats: Repeats, options: AllreduceBenchOptions) -> Table:
-    runs = len(next(iter(repeats.values())))
+def _table(measured: list[dict[str, Any]], ranks: int) -> Table:
     columns = [
         *(Column("bytes"), text_column("library"), Column("time, us")),
         *(Column("minimum to maximum", priority=1), Column("algorithm bandwidth, GB/s", priority=3)),
         Column("bus bandwidth, GB/s", priority=2),
     ]
     rows = []
-    for size in options.sizes:
-        for name, jobs in repeats.items():
-            times = [seconds[size] for seconds in jobs]
-            middle_s = median(times)
-            span = f"{min(times) * 1e6:,.1f} to {max(times) * 1e6:,.1f}"
-            gb_s = size / middle_s / 1e9
-            bus_gb_s = gb_s * 2 * (options.np - 1) / options.np
-            rows.append([f"{size:,}", name, f"{middle_s * 1e6:,.1f}", span, f"{gb_s:.3f}", f"{bus_gb_s:.3f}"])
-    caption = f"Allreduce of float32 over {options.np} processes on one machine; median of {runs} runs."
+    for row in measured:
+        times_us, gb_s = [seconds * 1e6 for seconds in row["runs"]], row["bytes"] / row["seconds"] / 1e9
+        bus_gb_s, span = gb_s * 2 * (ranks - 1) / ranks, f"{min(times_us):,.1f} to {max(times_us):,.1f}"
+        figures = f"{median(times_us):,.1f}", span, f"{gb_s:.3f}", f"{bus_gb_s:.3f}"
+        rows.append([f"{row['bytes']:,}", row["library"], *figures])
+    runs = len(measured[0]["runs"])
+    caption = f"Allreduce of float32 over {ranks} processes on one machine; median of {runs} runs."
     return Table(columns, [Section(rows)], caption=caption)

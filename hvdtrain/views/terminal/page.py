@@ -5,11 +5,13 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich.text import Text
 
-from hvdtrain.runs.records import AttemptRecord, FindingRecord, shown
-from hvdtrain.system.checkpoint_folder import Entry, best_first
+from hvdtrain.runs.records import AttemptRecord, Findings, read, shown
+from hvdtrain.system import checkpoint_folder
+from hvdtrain.system.checkpoint_folder import best_first
 from hvdtrain.system.text import format_ranks
 from hvdtrain.views import details
 from hvdtrain.views.details import STACKS, value_text
@@ -48,11 +50,11 @@ def page_lines(screen: Shown, width: int | None, all_options: bool) -> list[Text
         ("test accuracy of classes", [Text(f"{name}: {text}") for name, text in details.classes(run).items()]),
         ("ranks", rank_lines(view, inner)),
         ("changes of ranks", [line for change in changes for line in _wrapped(change.plain, inner, str(change.style))]),
-        ("attempts", _attempts(details.attempts(folder), inner)),
-        ("checkpoints", _checkpoints(details.checkpoints(folder), screen, inner)),
+        ("attempts", _attempts(folder, inner)),
+        ("checkpoints", _checkpoints(screen, inner)),
         ("curves", chart_lines(screen, inner or FILE_WIDTH, CHART_HEIGHT - 2)),
         ("last messages", message_lines(screen.messages)[-LAST_MESSAGES:]),
-        ("findings of the doctor", _findings(details.findings(folder), inner)),
+        ("findings of the doctor", _findings(folder, inner)),
         ("versions", _values(details.versions(run), inner)),
         ("host", _values(details.host(run), inner)),
         ("files", _values(_files(screen), inner)),
@@ -82,9 +84,10 @@ def _wrapped(text: str, width: int | None, style: str = "") -> list[Text]:
     return [Text(line, style) for line in lines]
 
 
-def _attempts(records: Sequence[AttemptRecord], width: int | None) -> list[Text]:
+def _attempts(folder: Path, width: int | None) -> list[Text]:
+    """Those that the launcher recorded; none for a job without restarts."""
     lines = []
-    for number, record in list(enumerate(records, 1))[-LAST_ATTEMPTS:]:
+    for number, record in list(enumerate(read(folder / "attempts.json", list[AttemptRecord]), 1))[-LAST_ATTEMPTS:]:
         facts = {
             "": _clock(record.began), "took": figures.duration(record.seconds), "ranks": record.ranks,
             "from step": record.checkpoint, "to step": record.step, "status": record.status, "ended:": record.ended,
@@ -101,8 +104,12 @@ def _clock(seconds: float | None) -> str:
         return ""
 
 
-def _checkpoints(entries: Sequence[Entry], screen: Shown, width: int | None) -> list[Text]:
-    """The newest ones and the best one: what was measured at the step of each."""
+def _checkpoints(screen: Shown, width: int | None) -> list[Text]:
+    """Of those that can be read, the newest ones and the best one: what was measured at the step of each."""
+    try:
+        entries = checkpoint_folder.entries(screen.view.folder / "checkpoints")
+    except OSError:
+        entries = []
     if not entries:
         return []
     best, score = next(iter(best_first(entries)), None), screen.view.score
@@ -122,9 +129,12 @@ def _checkpoints(entries: Sequence[Entry], screen: Shown, width: int | None) -> 
     return Table(columns, [Section(rows)], ruled=False).lines(width)
 
 
-def _findings(records: Sequence[FindingRecord], width: int | None) -> list[Text]:
+def _findings(folder: Path, width: int | None) -> list[Text]:
+    """What the doctor found on rank 0's host when training started, without what is in order."""
     lines = []
-    for record in records:
+    for record in read(folder / "doctor.json", Findings).findings[: details.MAX_ENTRIES]:
+        if record.status == "ok":
+            continue
         sentence = f"{record.status}: {record.text}{f'; {record.remedy}' if record.remedy else ''}"
         lines += _wrapped(sentence, width, "red" if record.status == "fail" else "yellow")
     return lines

@@ -17,14 +17,12 @@ from hvdtrain.runs.history import Curve, HistoryReader, SavedHash
 from hvdtrain.runs.metrics import NAME, TRAIN_LOSS
 from hvdtrain.runs.plots import widened
 from hvdtrain.system.text import count_of, format_ranks
-from hvdtrain.views.details import LEVELS, LogMessage, joined_messages, last_messages
+from hvdtrain.views.details import LEVELS, LogMessage, newest_messages
 from hvdtrain.views.run_state import STATES, RankView
 from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import CellsOf, Column, Table
 from hvdtrain.views.terminal import figures
 
-MAX_READ, MAX_MESSAGES = 10_000, 50
-"""Messages that are read, and those kept for a screen of any height."""
 CHART_HEIGHT = 14
 """Lines of a chart where there is room."""
 TWO_CHARTS = 90
@@ -50,9 +48,8 @@ class Shown(NamedTuple):
     def read(cls, view: RunView, metrics: HistoryReader | None = None) -> Shown:
         """Read curves and messages of a run. metrics: a reader that has read the earlier ones."""
         metrics = (metrics or HistoryReader(view.folder / NAME)).read()
-        curves, part = metrics.curves(), metrics.part
-        messages = joined_messages(last_messages(view.folder, MAX_READ))[-MAX_MESSAGES:]
-        return cls(view, curves, part, messages, metrics.hashes(), Changes.of(metrics))
+        messages, changes = newest_messages(view.folder), Changes.of(metrics)
+        return cls(view, metrics.curves(), metrics.part, messages, metrics.hashes(), changes)
 
     def curve(self, name: str) -> Curve:
         """That of an evaluation's figure; empty if there is none."""

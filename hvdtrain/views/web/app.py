@@ -26,7 +26,7 @@ from hvdtrain.runs.search import find_runs
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import format_ranks, to_json
 from hvdtrain.views import details
-from hvdtrain.views.details import LOGS, STACKS, RankFiles, joined_messages, last_messages
+from hvdtrain.views.details import LOGS, STACKS, RankFiles, newest_messages
 from hvdtrain.views.web.access import TOKEN_BYTES, Access, is_loopback, listen, read_token, url_of
 from hvdtrain.views.web.listing import ListedRun, Listing, leads_out, read_curves
 
@@ -40,8 +40,6 @@ MAX_WAIT = 120.0
 """Seconds until a client must have read an answer and sent its next request."""
 MAX_HEADER_BYTES, MAX_BODY_BYTES = 1 << 16, 1 << 10
 """Of a request, which needs no body."""
-MAX_READ, MESSAGES = 2000, 60
-"""Last messages of a run that are read, and those that are shown."""
 MAX_OPTIONS = 300
 GZIP_BYTES = 1 << 11
 """A longer answer is compressed."""
@@ -160,8 +158,7 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
         "run": run.values,
         "ranks": [rank.to_json() for rank in run.ranks],
         "messages": [
-            {**message._asdict(), "ranks": format_ranks(message.ranks)}
-            for message in joined_messages(last_messages(folder, MAX_READ))[-MESSAGES:]
+            {**message._asdict(), "ranks": format_ranks(message.ranks)} for message in newest_messages(folder)
         ],
         "logs": LOGS.ranks(folder),
         "stacks": STACKS.ranks(folder),

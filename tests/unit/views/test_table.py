@@ -24,8 +24,9 @@ TABLE = Table(
 
 
 @pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 120])
-def test_table_fits_and_leaves_out_the_last_columns(width):
-    lines = TABLE.terminal(width).splitlines()
+def test_table_fits_and_leaves_out_the_last_columns(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = TABLE.terminal().splitlines()
     assert max(map(cell_len, lines)) <= width
     assert lines[0] == "What it shows."
     text = "\n".join(lines)

@@ -203,7 +203,7 @@ def test_addresses_that_cannot_be_used(runs):
 
 
 def test_an_error_of_the_server_is_told_to_its_terminal_only(runs, monkeypatch, caplog):
-    monkeypatch.setattr(app, "last_messages", lambda *_: 1 / 0)
+    monkeypatch.setattr(app, "newest_messages", lambda _: 1 / 0)
     answer = client(runs, "").get("/api/run?run=finished", headers={"Host": "localhost"})
     assert answer.status_code == 500 and b"Zero" not in answer.data and b"Traceback" not in answer.data
     assert "ZeroDivisionError" in caplog.text and answer.headers["Content-Security-Policy"]
