@@ -72,6 +72,8 @@ class AllreduceBenchOptions:
     def __post_init__(self) -> None:
         as_options(self)
         _ = self.chosen
+        if not self.sizes:
+            raise UserError("--sizes: no size is given", "give some, such as 8 1048576")
         for size in self.sizes:
             if size < 4 or size % 4:
                 raise UserError(f"--sizes {size}: float32 takes 4 bytes", "give multiples of 4")
