@@ -90,14 +90,17 @@ class HistoryReader(MetricsReader):
 
         names: those of CURVES, empty if they have no value; by default the train loss, and the loss of `part`.
         """
-        names = names or (TRAIN_LOSS, f"{self.part} {LOSS}")
+        part = self.part
+        names = names or (TRAIN_LOSS, f"{part} {LOSS}")
         named, metrics, logged = {name: Curve([], [], []) for name in names}, dict[str, Curve](), dict[str, Curve]()
-        for record in (record for kind in KINDS for record in self.of_kind(kind)):
-            kind = record["kind"]
-            _add(named, record, {name: record.get(CURVES[name][1]) for name in names if CURVES[name][0] == kind})
-            _add(logged, record, {f"logged {name}": value for name, value in logged_of(record).items()})
-            if kind == self.part:
-                _add(metrics, record, {f"{kind} {name}": value for name, value in metrics_of(record).items()})
+        for kind in KINDS:
+            keys = {name: CURVES[name][1] for name in names if CURVES[name][0] == kind}
+            for record in self.of_kind(kind):
+                _add(named, record, {name: record.get(key) for name, key in keys.items()})
+                if figures := logged_of(record):
+                    _add(logged, record, {f"logged {name}": value for name, value in figures.items()})
+                if kind == part:
+                    _add(metrics, record, {f"{part} {name}": value for name, value in metrics_of(record).items()})
         return {**named, **metrics, **logged}
 
     def hashes(self) -> dict[int, SavedHash]:
