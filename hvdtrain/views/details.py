@@ -100,7 +100,8 @@ def results(run: RecordedRun) -> dict[str, object]:
     """The single figures of the result; shares and the task's own metrics by their names."""
     values = read(run.folder / "result.json", dict[str, Any])
     single = {name: value for name, value in values.items() if name not in NOT_SINGLE}
-    figures = flat({**single, **(run.result.metrics or {}), **single})
+    metrics = values.get("metrics")
+    figures = flat({**single, **(metrics if isinstance(metrics, dict) else {}), **single})
     return {name: value for name, value in figures.items() if value is not None}
 
 

@@ -34,6 +34,7 @@ class RunView:
     """A run, as it was when it was looked at; what is not known is None."""
 
     run: RecordedRun
+    """Without a result, unless it has finished."""
     state: RunState
     ranks: tuple[RankView, ...]
     step: int
@@ -70,8 +71,7 @@ class RunView:
     @property
     def evaluated_loss(self) -> float | None:
         """Of the newest evaluation; of a finished run, of that by which it is compared."""
-        chosen = self.run.chosen.loss if self._is_finished else None
-        return _first(chosen, finite_number(self.run.evaluated.get("loss")))
+        return _first(self.run.chosen.loss, finite_number(self.run.evaluated.get("loss")))
 
     @property
     def loss_name(self) -> str:
@@ -80,7 +80,7 @@ class RunView:
     @functools.cached_property
     def metrics(self) -> dict[str, float]:
         """Of the newest evaluation, as `evaluated_loss`, by name; that of the score first."""
-        measured = (self.run.tested if self._is_finished else {}) or metrics_of(self.run.evaluated)
+        measured = self.run.tested or metrics_of(self.run.evaluated)
         score = self.run.score_of(None, measured)
         names = sorted(measured, key=lambda name: score is None or name != score.name)
         return {shown(name, MAX_NAME): measured[name] for name in names}
@@ -90,17 +90,9 @@ class RunView:
         return self.run.score_of(self.evaluated_loss, self.metrics)
 
     @property
-    def _is_finished(self) -> bool:
-        return self.state.name == "finished"
-
-    @property
-    def _result(self) -> RunResult:
-        return self.run.result if self._is_finished else RunResult()
-
-    @property
     def images_per_s(self) -> float | None:
         """Over all ranks: the median of a finished run, else that of the newest logging step."""
-        return _first(self._result.images_per_s, self.run.train.images_per_s)
+        return _first(self.run.result.images_per_s, self.run.train.images_per_s)
 
     @property
     def left_s(self) -> float | None:
@@ -122,12 +114,12 @@ class RunView:
             "data": self.run.data, "ranks": self.size, "ranks_now": self.size_now, "step": self.step,
             "last_step": self.last_step, "epoch": train.epoch, "loss": self.loss,
             "accuracy": self.metrics.get(ACCURACY), "metrics": self.metrics,
-            "test_loss": _first(self._result.loss, finite_number(tested.get("loss"))),
+            "test_loss": _first(self.run.result.loss, finite_number(tested.get("loss"))),
             "validation_loss": self.evaluated_loss if self.run.part == "validation" else None,
             "evaluated": self.run.part,
             "score": self.score and self.score.value, "scored_by": self.score.name if self.score else "",
             "lr": train.lr, "images_per_s": self.images_per_s, "unit": self.run.unit,
-            "left_s": self.left_s, "best_checkpoint": self._result.best_checkpoint or "",
+            "left_s": self.left_s, "best_checkpoint": self.run.result.best_checkpoint or "",
             "options": self.run.chosen_options,
         }  # fmt: skip
 
@@ -154,8 +146,9 @@ class RunFollower:
         state = find_state(run, ranks, max(size, 1), batch / speed if speed else 0.0, changes)
         if state.is_over:  # no rank is unlike the others
             ranks = [replace(view, remark="") for view in ranks]
-        steps = run.result.steps if state.name == "finished" else 0
-        step = max([train.step, steps, *(view.beat.step for view in ranks)])
+        if state.name != "finished":
+            run.result = RunResult()  # what is there is of a job before
+        step = max([train.step, run.result.steps, *(view.beat.step for view in ranks)])
         now = len(changes.members.hosts) if changes.members else size
         return RunView(run, state, tuple(ranks), step, size, batch, now if now != size else None)
 

@@ -69,9 +69,12 @@ def test_a_restart_that_does_not_come_has_failed(tmp_path):
 def test_a_run_that_goes_on_after_a_recorded_end_is_training(tmp_path):
     folder = write_run(tmp_path / "run")
     RunEnd("hung", 1, Failure("no step for 30 s"), time=time.time() - 20).write(folder)
+    (folder / "result.json").write_text('{"loss": 0.5, "images_per_s": 9.0, "steps": 300}')
     for rank in range(2):
         write_beat(folder, rank)
-    assert state(folder).name == "training"
+    view = RunFollower(folder).look()
+    assert view.state.name == "training"
+    assert view.evaluated_loss is view.images_per_s is None and view.step == 150, "the result is of before"
 
 
 def test_a_run_that_cannot_be_read_has_not_failed(tmp_path, monkeypatch):
