@@ -32,11 +32,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.networks import shaped
 from support.rank_threads import ThreadGroup, on_all_ranks
 
-from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer, Verdict, choose, judge
+from hvdtrain.collectives.audits import AuditVerdict, ShardHashes, ShardsDiffer, choose, judge
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
+from hvdtrain.frameworks.registry import find_strategy, on_group
 from hvdtrain.frameworks.torch.learner import TorchLearner
-from hvdtrain.frameworks.torch.strategies import TorchStrategy
+from hvdtrain.interfaces.combining import Combiner, Gradients
 from hvdtrain.interfaces.reading import Audit, Batch
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Dense, Flatten, Relu
@@ -74,10 +75,11 @@ class FaultyLearner(TorchLearner):
     fault: Fault | None = None
 
     def __init__(self, group: ThreadGroup) -> None:
-        runtime = RuntimeOptions(device="cpu")
-        super().__init__(NETWORK, NETWORK.initial_weights(CONFIG), TorchStrategy(CONFIG, runtime, group))
+        strategy = on_group(find_strategy(CONFIG), CONFIG, RuntimeOptions(device="cpu"), group)
+        super().__init__(NETWORK, NETWORK.initial_weights(CONFIG), strategy)
         self._active = ""
-        self._sums.add = self._add_damaged(self._sums.add)  # type: ignore[method-assign]
+        assert self._combiner
+        self._damage_gradients(self._combiner)
         layers = [module for module in self._model.modules() if isinstance(module, nn.Linear)]
         for number, layer in enumerate(layers):
             layer.register_forward_hook(lambda _, inputs, outputs, number=number: self._damaged(number, outputs))
@@ -102,23 +104,16 @@ class FaultyLearner(TorchLearner):
         self._active = fault.kind if fault and fault.part in (-1, batch.part) else ""
         if not (fault and self._active == "weight" and fault.part >= 0):
             return super()._forward_backward(batch)
-        kept = self._flip_weight()
+        self._flip_weight()
         loss = super()._forward_backward(batch)
-        with torch.no_grad():
-            self._weight().copy_(kept)
+        self._flip_weight()
         return loss
 
-    def _weight(self) -> torch.Tensor:
+    def _flip_weight(self) -> None:
+        """Flip the bit of a weight in memory, which PyTorch does not notice; again, and it is as before."""
         assert self.fault
-        return list(self._parameters.values())[int(self.fault.place * len(self._parameters))]
-
-    def _flip_weight(self) -> torch.Tensor:
-        """Flip the bit of a weight; returns the weights of its array before."""
-        assert self.fault
-        kept = self._weight().detach().clone()
-        with torch.no_grad():
-            self._weight().copy_(torch.from_numpy(flipped(kept.numpy(), self.fault)))
-        return kept
+        weights = list(self._parameters.values())[int(self.fault.place * len(self._parameters))].detach().numpy()
+        weights[:] = flipped(weights, self.fault)
 
     def _damaged(self, layer: int, outputs: torch.Tensor) -> torch.Tensor:
         fault = self.fault
@@ -127,15 +122,18 @@ class FaultyLearner(TorchLearner):
         difference = torch.from_numpy(flipped(outputs.detach().numpy(), fault)) - outputs.detach()
         return outputs + difference
 
-    def _add_damaged(self, add: Any) -> Any:
-        def add_damaged(loss: Any, gradients: list[np.ndarray], statistics: list[np.ndarray]) -> None:
-            if self.fault and self._active == "gradient":
-                number = int(self.fault.place * len(gradients))
-                gradients = [*gradients]
-                gradients[number] = flipped(gradients[number], self.fault)
-            add(loss, gradients, statistics)
+    def _damage_gradients(self, combiner: Combiner) -> None:
+        add = combiner.add
 
-        return add_damaged
+        def add_damaged(gradients: Gradients) -> None:
+            if self.fault and self._active == "gradient":
+                arrays = [*gradients.arrays]
+                number = int(self.fault.place * len(arrays))
+                arrays[number] = flipped(arrays[number], self.fault)
+                gradients = gradients._replace(arrays=arrays)
+            add(gradients)
+
+        combiner.add = add_damaged  # type: ignore[method-assign]
 
 
 def flipped(array: np.ndarray, fault: Fault) -> np.ndarray:
@@ -175,7 +173,7 @@ class Found(NamedTuple):
     """Whether an audit compared a shard that it damaged."""
     steps: int = 0
     """Steps until an audit found it; 0 if none did."""
-    verdict: Verdict = Verdict(None)
+    verdict: AuditVerdict = AuditVerdict(None)
 
 
 def try_fault(learner: FaultyLearner, fault: Fault, first: int) -> Found:
@@ -250,7 +248,7 @@ def run_flips(trials: int, kinds: list[str]) -> None:
 def print_single(kind: str, made: list[tuple[Fault, int]], found: list[Found]) -> None:
     compared = sum(one.audited for one in found)
     seen = [(one, fault) for one, (fault, _) in zip(found, made, strict=True) if one.steps]
-    right = sum(one.verdict == Verdict(fault.rank, False) for one, fault in seen)
+    right = sum(one.verdict == AuditVerdict(fault.rank, False) for one, fault in seen)
     rate = 1 / (SHARDS * EVERY)
     error = (rate * (1 - rate) / len(made)) ** 0.5
     print(

@@ -14,13 +14,7 @@ import mxnet as mx
 import peer
 from mxnet import autograd, gluon
 
-from hvdtrain.frameworks.mxnet.network import (
-    GluonNetwork,
-    canonical_name,
-    channel_multiple,
-    load_parameters,
-    named_parameters,
-)
+from hvdtrain.frameworks.mxnet.network import GluonNetwork, channel_multiple, load_parameters, named_parameters
 from hvdtrain.system.processes import end_with_parent
 
 job = peer.Job()
@@ -44,7 +38,7 @@ for role in ["scheduler"] * (peer.RANK == 0) + ["server"]:
 os.environ.update(common, DMLC_ROLE="worker")
 net = GluonNetwork(job.network, channel_multiple("cpu", "fp32"))
 net.initialize()
-load_parameters({canonical_name(name): value for name, value in named_parameters(net).items()}, job.weights)
+load_parameters(named_parameters(net), job.weights)
 net.hybridize(static_alloc=True, static_shape=True)
 criterion = gluon.loss.SoftmaxCrossEntropyLoss()
 criterion.hybridize(static_alloc=True, static_shape=True)

@@ -127,6 +127,30 @@ def test_no_files_import_each_other_in_a_circle():
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
+def names_in(module):
+    """The names that a module of the package may have: all that it defines, imports or assigns, and its own modules."""
+    base = ROOT.joinpath(*module.split("."))
+    nodes = list(ast.walk(ast.parse((base / "__init__.py" if base.is_dir() else base.with_suffix(".py")).read_text())))
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    imported = {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+    return defined | assigned | imported | {path.stem for path in base.glob("*")}
+
+
+def test_programs_that_no_test_runs_import_what_is_there():
+    """Two benchmarks imported names that were gone, and nobody noticed."""
+    programs = [path for folder in ("benchmarks", "docs", "examples") for path in (ROOT / folder).rglob("*.py")]
+    missing = {
+        f"{path.relative_to(ROOT)} imports {node.module}.{alias.name}"
+        for path in programs
+        for node in imports_in(path)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "hvdtrain"
+        for alias in node.names
+        if alias.name not in names_in(node.module)
+    }
+    assert len(programs) > 50 and missing == set()
+
+
 def test_agents_and_help_import_neither_numpy_nor_a_framework():
     """A network is imported when it is asked for, msgspec for the messages of agents. It needs a new process."""
     code = "import sys; from hvdtrain.__main__ import main; main(['--help']); assert 'msgspec' not in sys.modules"
