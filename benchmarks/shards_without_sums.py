@@ -12,9 +12,9 @@ import numpy as np
 
 from hvdtrain.cli.train import main
 from hvdtrain.collectives import combining
+from hvdtrain.collectives.groups import AllreduceGroup
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.interfaces.combining import Combined, Gradients, ShardLoss
-from hvdtrain.interfaces.strategy import AllreduceGroup
 
 
 class NoSums(ShardSums):

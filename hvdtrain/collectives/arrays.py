@@ -21,16 +21,11 @@ MESSAGE_BYTES = 1 << 26
 def broadcast_arrays(group: Group, arrays: Weights | None, root: int = 0) -> Weights:
     """The arrays of rank `root`, on every rank; the other ranks may give None. A collective."""
     local_arrays, receives = arrays or {}, group.rank != root
-    described = broadcast_from(group, _described(local_arrays), root)
+    described = group.broadcast(_described(local_arrays), root)
     if receives:
         local_arrays = _empty(described)
     _send(group, local_arrays.values(), root, receives)
     return local_arrays
-
-
-def broadcast_from(group: Group, value: Any, root: int) -> Any:
-    """The small value of rank `root`, on every rank. A collective."""
-    return group.gather(value if group.rank == root else None)[root] if root else group.broadcast(value)
 
 
 def share_arrays(learner: Learner, names: frozenset[str]) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hvdtrain.collectives.compression import make_mean
+from hvdtrain.collectives.groups import AllreduceGroup
 from hvdtrain.collectives.mean import shape_of
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.config.forms import NONE
 from hvdtrain.config.options import Config
 from hvdtrain.interfaces.combining import Combined, Combiner, Gradients
 from hvdtrain.interfaces.reading import Batch
-from hvdtrain.interfaces.strategy import AllreduceGroup
 
 ToMatrix = Callable[[tuple[int, ...]], tuple[int, int]]
 """From the shape of an array to that of it as a matrix, in which a layer's outputs are one dimension."""

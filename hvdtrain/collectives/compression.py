@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hvdtrain.collectives.groups import AllreduceGroup
 from hvdtrain.collectives.horovod import BYTES
 from hvdtrain.collectives.mean import PackedMean, PlainMean, count, packing_of
 from hvdtrain.config.forms import NONE, PACKED, POWERSGD, Method, parse_method
 from hvdtrain.config.options import Config
 from hvdtrain.interfaces.combining import Mean, Shapes
 from hvdtrain.interfaces.learner import ERROR
-from hvdtrain.interfaces.strategy import AllreduceGroup
 from hvdtrain.networks.description import Weights
 
 FACTORS = "factors"

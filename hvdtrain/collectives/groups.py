@@ -18,33 +18,11 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.combining import Packing
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import rank_info
-from hvdtrain.system.membership import Membership
 from hvdtrain.system.phases import collective
 
 T = TypeVar("T")
 MAX_ELEMENTS = 1 << 30
 """Of a message of MPI, which counts them in 32 bits."""
-
-
-class FixedMembers:
-    """Base of groups whose members stay the same."""
-
-    rank: int
-    size: int
-    survives = False
-    membership: Membership | None = None
-    known_membership: int = 0
-    agreed_membership = 0
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        """See `Group.ranks`."""
-        return range(self.size)
-
-    @property
-    def place(self) -> int:
-        """See `Group.place`."""
-        return self.rank
 
 
 def by_rank(group: Group, values: Sequence[T]) -> list[T | None]:
@@ -55,26 +33,8 @@ def by_rank(group: Group, values: Sequence[T]) -> list[T | None]:
     return [places.get(rank) for rank in range(max(places) + 1)]
 
 
-class SingleProcess(FixedMembers):
+class SingleProcess(Group):
     """One process: every collective is the identity."""
-
-    rank, size, local_rank, controller = 0, 1, 0, ""
-    communicate_s: float | None = 0.0
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        return values
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, value: Any) -> Any:
-        return value
-
-    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def single_process(strategy: str) -> SingleProcess:
@@ -117,26 +77,15 @@ class Stopwatch:
         return done if began is None else done + time.perf_counter() - began
 
 
-class CommunicationTime(FixedMembers):
-    """Base of groups: enter `communicating` around each allreduce, when this rank has computed what it gives."""
-
-    size: int
-
-    def __init__(self) -> None:
-        self.communicating = Stopwatch()
-        self._is_known = True
-
-    @property
-    def communicate_s(self) -> float | None:
-        """See `Group.communicate_s`."""
-        return self.communicating.seconds if self._is_known else None
-
-    def cannot_time_gradients(self) -> None:
-        """The framework combines the gradients of several processes by itself, and does not tell how long it takes."""
-        self._is_known = self.size == 1
+class AllreduceGroup(Group):
+    """A group that can also sum gradients, for strategies without an allreduce of their framework."""
 
     def allreduce(self, values: np.ndarray) -> None:
-        """See `AllreduceGroup.allreduce`."""
+        """Sum `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n on every rank."""
+        raise NotImplementedError
+
+    def exchange(self, parts: np.ndarray) -> np.ndarray:
+        """Send row i to rank i: uint8 (size, n). Returns what the ranks have sent to this one, in their order."""
         raise NotImplementedError
 
     @collective
@@ -145,23 +94,13 @@ class CommunicationTime(FixedMembers):
         self.allreduce(total)
         return total
 
-
-class Exchanging:
-    """Base of groups in which each rank can send to all others: sums packed values with two exchanges.
-
-    Each rank gets one part of all vectors, sums it in the order of ranks, and sends the packed sum to each. An
-    allgather would pass it on from rank to rank: between 4 hosts with links of 20 Mbit/s, Horovod's took 1.8 times as
-    long for 64 kB of each.
-    """
-
-    size: int
-
-    def exchange(self, parts: np.ndarray) -> np.ndarray:
-        """Send row i to rank i: uint8 (size, n). Returns what the ranks have sent to this one, in their order."""
-        raise NotImplementedError
-
     def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
-        """See `AllreduceGroup.sum_packed`."""
+        """`allreduce` of float32 values, which ranks send to each other as bytes: the same bits on every rank.
+
+        Each rank gets one part of all vectors, sums it in the order of ranks, and sends the packed sum to each. An
+        allgather would pass it on from rank to rank: between 4 hosts with links of 20 Mbit/s, Horovod's took 1.8 times
+        as long for 64 kB of each.
+        """
         length = -(-len(values) // self.size)
         parts = np.zeros((self.size, length), np.float32)
         parts.reshape(-1)[: len(values)] = values
@@ -175,13 +114,27 @@ class Exchanging:
         values[:] = parts.reshape(-1)[: len(values)]
 
 
-class MPIGroup(Exchanging, CommunicationTime):
+class CommunicationTime(AllreduceGroup):
+    """Base of groups: enter `communicating` around each allreduce, when this rank has computed what it gives."""
+
+    def __init__(self) -> None:
+        self.communicating = Stopwatch()
+        self._is_known = True
+
+    @property
+    def communicate_s(self) -> float | None:
+        return self.communicating.seconds if self._is_known else None
+
+    def cannot_time_gradients(self) -> None:
+        """The framework combines the gradients of several processes by itself, and does not tell how long it takes."""
+        self._is_known = self.size == 1
+
+
+class MPIGroup(CommunicationTime):
     """MPI's processes, through mpi4py; `allreduce` is for gradients.
 
     Raises UserError if MPI sees another number of processes than the launcher started.
     """
-
-    controller = ""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,10 +167,6 @@ class MPIGroup(Exchanging, CommunicationTime):
         return self._world.allgather(value)
 
     @collective
-    def broadcast(self, value: Any) -> Any:
-        return self._world.bcast(value)
-
-    @collective
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
         self._world.Bcast(values, root)
 
@@ -226,10 +175,8 @@ class MPIGroup(Exchanging, CommunicationTime):
         self._world.Barrier()
 
 
-class TorchDistributedGroup(Exchanging, CommunicationTime):
+class TorchDistributedGroup(CommunicationTime):
     """The processes of torch.distributed, for the module `torch` and a backend (gloo, nccl)."""
-
-    controller = ""
 
     def __init__(self, torch: ModuleType, backend: str) -> None:
         super().__init__()
@@ -273,16 +220,8 @@ class TorchDistributedGroup(Exchanging, CommunicationTime):
         return gathered
 
     @collective
-    def broadcast(self, value: Any) -> Any:
-        values = [value]
-        self._dist.broadcast_object_list(values, src=0)
-        return values[0]
-
-    @collective
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
-        sent = [values if self.rank == root else None]
-        self._dist.broadcast_object_list(sent, src=root)
-        values[:] = sent[0]
+        self._dist.broadcast(self._torch.from_numpy(values), root)
 
     @collective
     def close(self) -> None:

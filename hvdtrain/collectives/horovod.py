@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.collectives.groups import Exchanging, FixedMembers
+from hvdtrain.collectives.groups import AllreduceGroup
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.config.options import Config
 from hvdtrain.errors import TrainingError, UserError
@@ -52,7 +52,7 @@ BYTES = {"none": 4, "fp16": 2}
 """Bytes of a gradient's element in a message, by --compression."""
 
 
-class HorovodGroup(Exchanging, FixedMembers):
+class HorovodGroup(AllreduceGroup):
     """Horovod's processes, for the module `horovod.torch`, `horovod.mxnet` or `horovod.tensorflow`.
 
     to_tensor, to_numpy: the framework's conversions of a float64 or uint8 vector on the host. Raises TrainingError if
@@ -103,7 +103,6 @@ class HorovodGroup(Exchanging, FixedMembers):
         return self._to_numpy(self._allreduce(tensor, name=BLOCKING_PREFIX + name, op=self._hvd.Sum))
 
     def allreduce(self, values: np.ndarray) -> None:
-        """See `AllreduceGroup.allreduce`."""
         total = self._sum(values, f"allreduce.{len(values)}.{values.dtype.char}")
         if not np.may_share_memory(total, values):
             values[:] = total
@@ -116,12 +115,6 @@ class HorovodGroup(Exchanging, FixedMembers):
     @collective
     def gather(self, value: Any) -> list[Any]:
         return self._hvd.allgather_object(value, name=f"{BLOCKING_PREFIX}gather")
-
-    @collective
-    def broadcast(self, value: Any) -> Any:
-        # Not broadcast_object: MXNet's returns on rank 0 before it is complete, so that a second call with the same
-        # name hangs.
-        return self.gather(value if self.rank == 0 else None)[0]
 
     @collective
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:

@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
+from hvdtrain.collectives.groups import AllreduceGroup
 from hvdtrain.config.forms import Method
 from hvdtrain.interfaces.combining import Packing, Shapes
-from hvdtrain.interfaces.strategy import AllreduceGroup
 from hvdtrain.networks.description import Weights
 
 ROUND = "round"

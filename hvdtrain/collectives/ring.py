@@ -58,8 +58,6 @@ class RingGroup(CommunicationTime):
     the ring is not complete within `start_timeout_s`, or a neighbor dies or sends nothing for `timeout_s`.
     """
 
-    controller = ""
-
     def __init__(
         self,
         rank: rank_info.RankInfo,
@@ -85,7 +83,6 @@ class RingGroup(CommunicationTime):
         return f"{interface}:{self._reserved[-1].port}"
 
     def allreduce(self, values: np.ndarray) -> None:
-        """Sum `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n on every rank."""
         rank, size = self.rank, self.size
         if size == 1:
             return
@@ -100,7 +97,7 @@ class RingGroup(CommunicationTime):
                 self._exchange(parts[(rank - step + 1) % size], parts[(rank - step) % size], add=False)
 
     def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
-        """`allreduce` of float32 values, sent as bytes: each rank adds to what it has unpacked, and packs the sum."""
+        """By the ring: each rank adds to what it has unpacked, and packs the sum."""
         rank, size = self.rank, self.size
         cuts = [len(values) * i // size for i in range(size + 1)]
         parts = [values[a:b] for a, b in itertools.pairwise(cuts)]
@@ -232,10 +229,6 @@ class RingGroup(CommunicationTime):
         into = np.empty(int(length[0]), np.uint8)
         self._exchange(np.frombuffer(out, np.uint8), into, add=False)
         return into.tobytes()
-
-    @collective
-    def broadcast(self, value: Any) -> Any:
-        return self.gather(value if self.rank == 0 else None)[0]
 
     @collective
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:

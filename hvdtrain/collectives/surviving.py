@@ -14,13 +14,12 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.errors import HvdtrainError, TrainingError, UserError
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.system import agent_pipe, rank_info
@@ -47,27 +46,7 @@ class RanksJoin(RanksChanged):
     """Other ranks join: all members leave this group after the same step."""
 
 
-class Connected(Group, Protocol):
-    """A group of one membership."""
-
-    def abort(self) -> None:
-        """Cut all connections to the others, from any thread: a collective that waits fails at once."""
-        ...
-
-    def disconnect(self) -> None:
-        """Free what the group has, after `abort`, without waiting for other ranks."""
-        ...
-
-
-class Alone(SingleProcess):
-    def abort(self) -> None:
-        pass
-
-    def disconnect(self) -> None:
-        pass
-
-
-Connect = Callable[[Membership, int, Callable[[], bool]], Connected]
+Connect = Callable[[Membership, int, Callable[[], bool]], Group]
 """Connects the members. Called with the membership, this process's position in it, and what tells whether a newer one
 makes this one worthless; raises an error of any kind if the members cannot be connected."""
 
@@ -84,17 +63,20 @@ class RanksChange(NamedTuple):
 class MembershipReader:
     """What the launcher says through the agent's pipe; a thread reads it, and acknowledges it, also what it repeats.
 
-    on_loss: called in that thread with the number of each membership that has lost ranks.
+    on_news: called in that thread with each new membership.
     """
 
-    def __init__(self, pipe: socket.socket, on_loss: Callable[[int], None]) -> None:
-        self._pipe, self._on_loss = pipe, on_loss
+    def __init__(self, pipe: socket.socket, on_news: Callable[[Membership], None]) -> None:
+        self._pipe, self._on_news = pipe, on_news
         self._changed = threading.Condition()
-        self._newest: Membership | None = None
-        self.newest = 0
-        self._lost: list[tuple[int, dict[int, str]]] = []
-        """Numbers of memberships, and the ranks that are lost since the one before."""
+        self._known: list[Membership] = []
+        """All that have come, by their numbers."""
         threading.Thread(target=self._read, name="memberships", daemon=True).start()
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest membership; 0 before the first."""
+        return self._known[-1].number if self._known else 0
 
     def _read(self) -> None:
         while line := self._receive():
@@ -104,11 +86,9 @@ class MembershipReader:
                 if membership.number <= self.newest:
                     continue
                 with self._changed:
-                    self._newest, self.newest = membership, membership.number
-                    self._lost.append((membership.number, membership.lost))
+                    self._known.append(membership)
                     self._changed.notify_all()
-                if membership.lost:
-                    self._on_loss(membership.number)
+                self._on_news(membership)
 
     def _receive(self) -> bytes:
         try:
@@ -116,12 +96,10 @@ class MembershipReader:
         except OSError:  # the agent has ended
             return b""
 
-    def take_lost(self, number: int) -> dict[int, str]:
-        """Why ranks were lost since the last call and up to the membership with this number, by rank."""
-        with self._changed:
-            taken = [lost for of, lost in self._lost if of <= number]
-            self._lost = self._lost[len(taken) :]
-        return {rank: why for lost in taken for rank, why in lost.items()}
+    def lost(self, after: int, until: int) -> dict[int, str]:
+        """Why ranks were lost after one membership and up to another one, by rank."""
+        between = (known.lost for known in tuple(self._known) if after < known.number <= until)
+        return {rank: why for lost in between for rank, why in lost.items()}
 
     def wait(self, after: int, limit_s: float) -> Membership | None:
         """The newest membership, if its number is greater than `after` within so many seconds."""
@@ -132,21 +110,19 @@ class MembershipReader:
                     return None
                 self._changed.wait(min(TICK_S, limit_s))
                 clock.tick()
-            return self._newest
+            return self._known[-1]
 
 
-class SurvivingGroup:
+class SurvivingGroup(Group):
     """The members of a job that survives lost ranks; before it has joined them, a group of this process alone."""
 
     survives = True
 
     def __init__(self, connect: Connect) -> None:
         launched = rank_info.detect()
-        self._connect, self.place, self.local_rank = connect, launched.rank, launched.local_rank
-        self._inner: Connected = Alone()
+        self._connect, self._place, self.local_rank = connect, launched.rank, launched.local_rank
+        self._inner = Group()
         self._aborting = threading.Lock()
-        self.membership: Membership | None = None
-        """That of the present group; None before the first."""
         self._tried: Membership | None = None
         """The newest membership that this process has tried to join."""
         self.connect_limit_s = math.inf if self.is_replacement else rank_info.start_timeout_s()
@@ -159,33 +135,19 @@ class SurvivingGroup:
         """In the groups of former memberships."""
         self.exchanges = 0
         """How many collectives are complete: what shows that ranks that join get on."""
-        self.agreed_membership = 0
-        """The newest membership that all ranks knew in the last step."""
         if not os.environ[VARIABLE]:
             raise UserError("a process of a job with --survive makes one run", "start a job for each run")
-        self._memberships = MembershipReader(agent_pipe.rank_end(), self._on_loss)
+        self._memberships = MembershipReader(agent_pipe.rank_end(), self._on_news)
         os.environ[VARIABLE] = ""
 
     @property
-    def rank(self) -> int:
-        return self._inner.rank
-
-    @property
-    def size(self) -> int:
-        return self._inner.size
-
-    @property
-    def controller(self) -> str:
-        return self._inner.controller
+    def place(self) -> int:
+        return self._place
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The members' ranks, as the launcher numbers them, by position; also while they connect."""
+        """See `Group.ranks`; also while they connect."""
         return self._tried.ranks if self._tried else (self.place,)
-
-    @property
-    def known_membership(self) -> int:
-        return self._memberships.newest
 
     @property
     def is_replacement(self) -> bool:
@@ -202,9 +164,6 @@ class SurvivingGroup:
 
     def gather(self, value: Any) -> list[Any]:
         return self._call("gather", value)
-
-    def broadcast(self, value: Any) -> Any:
-        return self._call("broadcast", value)
 
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
         self._call("broadcast_bytes", values, root)
@@ -232,10 +191,12 @@ class SurvivingGroup:
     def is_cut(self) -> bool:
         return bool(self.membership and self.membership.number < self._cut_below)
 
-    def _on_loss(self, number: int) -> None:
-        """The launcher says that ranks are lost: free this process from waiting for them."""
-        self._cut_below = number
-        self._abort()
+    def _on_news(self, membership: Membership) -> None:
+        """The launcher says who trains from now on: free this process from waiting for ranks that are lost."""
+        self.known_membership = membership.number
+        if membership.lost:
+            self._cut_below = membership.number
+            self._abort()
 
     def _abort(self) -> None:
         with self._aborting:
@@ -255,7 +216,6 @@ class SurvivingGroup:
         threading.Thread(target=ask, name="joining", daemon=True).start()
         self._say(READY)
         self.renew(None)
-        self.change_since(self.ranks)
 
     def _say(self, stage: str) -> bool:
         return agent_pipe.send(Reached(stage, self._tried.number if self._tried else 0))
@@ -265,11 +225,11 @@ class SurvivingGroup:
         self._has_state.set()
         self._say(TRAINS)
 
-    def change_since(self, before: Collection[int]) -> RanksChange:
-        """What has changed since the last call. before: the ranks of the group then."""
+    def change_since(self, before: Membership) -> RanksChange:
+        """What has changed since a former membership of this process."""
         assert self.membership
-        lost = self._memberships.take_lost(self.membership.number)
-        joined = tuple(rank for rank in self.membership.ranks if rank not in before or rank in lost)
+        lost = self._memberships.lost(before.number, self.membership.number)
+        joined = tuple(rank for rank in self.membership.ranks if rank not in before.ranks or rank in lost)
         return RanksChange(self.membership, lost, joined)
 
     def renew(self, change: RanksChanged | None) -> None:
@@ -285,11 +245,16 @@ class SurvivingGroup:
                 log.info("membership %d cannot be connected: %s", membership.number, failed)
                 change = change or failed
                 continue
-            self.membership, self._inner, self.agreed_membership = membership, inner, membership.number
+            self.membership, self.agreed_membership = membership, membership.number
+            self._use(inner)
             self._abort()  # where ranks were lost while it connected
             return
 
-    def _connected(self, membership: Membership) -> Connected:
+    def _use(self, inner: Group) -> None:
+        """Pass collectives on to this group."""
+        self._inner, self.rank, self.size, self.controller = inner, inner.rank, inner.size, inner.controller
+
+    def _connected(self, membership: Membership) -> Group:
         """Its members. Raises RanksChanged if one was lost meanwhile, TrainingError if they take too long."""
         clock = RunningTime()
 
@@ -323,7 +288,8 @@ class SurvivingGroup:
             if with_others:  # so that nothing is cut off that a slower rank still needs
                 inner.close()
         with self._aborting:
-            self._inner, self.membership = Alone(), None
+            self.membership = None
+            self._use(Group())
         inner.abort()
         with contextlib.suppress(Exception):
             inner.disconnect()

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.collectives import ring
-from hvdtrain.collectives.groups import MPIGroup, TorchDistributedGroup
+from hvdtrain.collectives.groups import AllreduceGroup, MPIGroup, TorchDistributedGroup
 from hvdtrain.errors import TrainingError
 from hvdtrain.frameworks import preparation
-from hvdtrain.interfaces.strategy import AllreduceGroup
 from hvdtrain.system import rank_info
 
 # Bytes reduced in total by one measurement, and limits of the number of allreduces that takes.

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from hvdtrain.collectives import ring, surviving
 from hvdtrain.collectives.combining import MakeCombiner, MeanOfRanks, choose_combiner
 from hvdtrain.collectives.compression import make_mean
-from hvdtrain.collectives.groups import MPIGroup, single_process
+from hvdtrain.collectives.groups import AllreduceGroup, MPIGroup, single_process
 from hvdtrain.collectives.horovod_membership import MembershipGroup
 from hvdtrain.collectives.limits import limited_start
 from hvdtrain.collectives.surviving import Connect, SurvivingGroup
@@ -23,7 +23,7 @@ from hvdtrain.frameworks.arithmetic import settle
 from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_environment
 from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces.learner import Learner
-from hvdtrain.interfaces.strategy import AllreduceGroup, Group, Strategy
+from hvdtrain.interfaces.strategy import Group, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import arithmetic, rank_info
 from hvdtrain.system.text import did_you_mean

@@ -3,60 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.interfaces.combining import Combiner, Mean, Packing
+from hvdtrain.interfaces.combining import Combiner, Mean
 from hvdtrain.system.membership import Membership
 
 
-class Group(Protocol):
-    """The processes of a job, seen from one of them; exchanges values in host memory.
+class Group:
+    """The processes of a job, seen from one of them; exchanges values in host memory. By itself one process, alone.
 
-    All methods are collectives: every rank calls them in the same order. They raise TrainingError or a framework's
-    error if another rank is lost.
+    `sum`, `gather`, `broadcast`, `broadcast_bytes` and `close` are collectives: every rank calls them in the same
+    order. They raise TrainingError or a framework's error if another rank is lost.
     """
 
-    @property
-    def rank(self) -> int:
-        """This process's number in the group."""
-
-    @property
-    def size(self) -> int:
-        """Number of processes."""
+    rank, size, local_rank = 0, 1, 0
+    """This process's number in the group, the number of processes, and the rank among those on this host."""
+    controller = ""
+    """What connects Horovod's processes, `Gloo` or `MPI`; empty for groups without Horovod."""
+    survives = False
+    """Whether training continues with other members where some are lost, or join; the others' stay the same."""
+    membership: Membership | None = None
+    """The present members, of a group that survives."""
+    known_membership = 0
+    """The number of the newest membership that this process knows; always 0 where members stay the same."""
+    agreed_membership = 0
+    """That of the newest one that all ranks know, by the last sum of a step."""
 
     @property
     def ranks(self) -> Sequence[int]:
         """The processes' ranks by position in the group, as the launcher numbers them."""
+        return range(self.size)
 
     @property
     def place(self) -> int:
         """This process's rank, as the launcher numbers it."""
-
-    @property
-    def survives(self) -> bool:
-        """Whether training continues with other members where some are lost, or join; the others' stay the same."""
-
-    @property
-    def membership(self) -> Membership | None:
-        """The present members, of a group that survives."""
-
-    @property
-    def known_membership(self) -> int:
-        """The number of the newest membership that this process knows; always 0 where members stay the same."""
-
-    agreed_membership: int
-    """The newest that all know, by the last sum of a step."""
-
-    @property
-    def local_rank(self) -> int:
-        """Rank among the processes on this host."""
-
-    @property
-    def controller(self) -> str:
-        """What connects Horovod's processes, `Gloo` or `MPI`; empty for groups without Horovod."""
+        return self.rank
 
     @property
     def communicate_s(self) -> float | None:
@@ -65,15 +49,21 @@ class Group(Protocol):
 
         Transfer, and waiting for other ranks. 0 in one process; None where it cannot be told. Any thread may read it.
         """
+        return 0.0
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Element-wise sum over all ranks of a float64 vector of shape (n,), which it may overwrite."""
+        return values
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, ordered by rank, on every rank."""
+        return [value]
 
-    def broadcast(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
+    def broadcast(self, value: Any, root: int = 0) -> Any:
+        """The small value of rank `root`, on every rank."""
+        # Not by a library's own: that of Horovod for MXNet returns on rank 0 before it is complete, so that a second
+        # call with the same name hangs.
+        return self.gather(value if self.rank == root else None)[root]
 
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
         """Replace `values` by those of rank `root`: uint8 (n,), contiguous, the same n on every rank.
@@ -84,15 +74,11 @@ class Group(Protocol):
     def close(self) -> None:
         """Leave the job in order."""
 
+    def abort(self) -> None:
+        """Cut all connections to the others, from any thread: a collective that waits fails at once."""
 
-class AllreduceGroup(Group, Protocol):
-    """A group that can also sum gradients, for strategies without an allreduce of their framework."""
-
-    def allreduce(self, values: np.ndarray) -> None:
-        """Sum `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n on every rank."""
-
-    def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
-        """`allreduce` of float32 values, which ranks send to each other as bytes: the same bits on every rank."""
+    def disconnect(self) -> None:
+        """Free what the group has, after `abort`, without waiting for other ranks."""
 
 
 class Strategy:

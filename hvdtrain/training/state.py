@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.collectives.arrays import broadcast_arrays, broadcast_from
+from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets import sharding
@@ -139,7 +139,7 @@ def broadcast_checkpoint(group: Group, saved: Checkpoint | None, root: int = 0) 
     if described := saved:
         empty = saved.optimizer._replace(arrays={})
         described = dataclasses.replace(saved, weights={}, optimizer=empty, other_ranks=({},) * len(saved.other_ranks))
-    described = broadcast_from(group, described, root)
+    described = group.broadcast(described, root)
     if described is None:
         return None
     local = saved if saved and group.rank == root else described

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from hvdtrain.collectives.arrays import broadcast_from
 from hvdtrain.collectives.surviving import RanksChange, RanksChanged, RanksJoin, SurvivingGroup
 from hvdtrain.errors import TrainingError
 from hvdtrain.interfaces.learner import Checkpoint, Position
@@ -69,7 +68,7 @@ class Handover(NamedTuple):
 def hand_over(group: Group, given: Handover | None, root: int) -> Handover:
     """What rank `root` gives, on every rank; the others give None. A collective."""
     state = broadcast_checkpoint(group, given.state if given else None, root)
-    folder, options, skipped, losses = broadcast_from(group, given and given[1:], root)
+    folder, options, skipped, losses = group.broadcast(given and given[1:], root)
     assert state
     return Handover(state, folder, options, skipped, losses)
 
@@ -81,12 +80,12 @@ def together(
 
     change: one that has come before.
     """
-    before = group.ranks
+    before = group.membership
     while True:
         try:
             if change:
                 group.renew(change)
-            return work(), group.change_since(before) if change else None
+            return work(), group.change_since(before) if change and before else None
         except RanksChanged as another:
             change = another
 

@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from hvdtrain.collectives import ring, surviving
-from hvdtrain.collectives.arrays import broadcast_from
 from hvdtrain.collectives.surviving import RanksChanged, SurvivingGroup, leave_if_agreed
 from hvdtrain.errors import Stopped
 from hvdtrain.interfaces.learner import Position
@@ -126,7 +125,7 @@ class Member:
         group = self._group
         found = agree(group, self._step)
         if not found.is_shared:
-            self._step = max(self._step, broadcast_from(group, self._step, found.root))
+            self._step = max(self._step, group.broadcast(self._step, found.root))
         elif found.root < 0:
             path = self._folder / "checkpoint"
             self._step = group.broadcast(int(path.read_text()) if path.exists() else 0)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.collectives.groups import Exchanging, SingleProcess
+from hvdtrain.collectives.groups import AllreduceGroup
 
 
-class ThreadGroup(Exchanging, SingleProcess):
+class ThreadGroup(AllreduceGroup):
     """One of several ranks. order: in which the values of ranks are added, by rank; None for ascending."""
 
     def __init__(self, rank: int, values: list[Any], barrier: threading.Barrier, order: list[int] | None = None):
@@ -24,9 +24,6 @@ class ThreadGroup(Exchanging, SingleProcess):
         gathered = list(self._values)
         self._barrier.wait(60)
         return gathered
-
-    def broadcast(self, value):
-        return self.gather(value)[0]
 
     def broadcast_bytes(self, values, root):
         values[:] = self.gather(values.copy())[root]

@@ -134,7 +134,7 @@ class Allreduce(NamedTuple):
     overlap: float = 0.0
     """Share of the communication hidden behind backward, of what could be; published systems have 0 to 0.75."""
     adds_packed: bool = False
-    """Whether it adds packed values at each of its hops; in others, ranks exchange parts (`groups.Exchanging`)."""
+    """Whether it adds packed values at each of its hops; in others, ranks exchange parts (`groups.AllreduceGroup`)."""
 
     def agreement(self, cluster: Cluster) -> Seconds:
         """What the ranks need before each call."""

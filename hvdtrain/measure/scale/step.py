@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.collectives.compression import make_mean, traffic
-from hvdtrain.collectives.groups import Exchanging, SingleProcess
+from hvdtrain.collectives.groups import AllreduceGroup
 from hvdtrain.collectives.mean import count
 from hvdtrain.config.forms import FP16, NONE, Method
 from hvdtrain.config.options import Config
@@ -89,7 +89,7 @@ def expected_maximum(number: int) -> float:
     return NormalDist().inv_cdf((number - 0.375) / (number + 0.25))
 
 
-class _Mirror(Exchanging, SingleProcess):
+class _Mirror(AllreduceGroup):
     """A rank that gets its own messages in place of those of the others: with it, a mean costs only its arithmetic."""
 
     def __init__(self, size: int) -> None:

@@ -107,7 +107,7 @@ def joined(launcher):
 
 def renewed(group, change):
     """What changes by it."""
-    before = group.ranks
+    before = group.membership
     group.renew(change)
     return group.change_since(before)
 
@@ -206,13 +206,11 @@ def test_a_rank_that_is_lost_when_the_others_have_just_connected(joined):
 
     joined.on_connect = connect
     joined.tell(made(2, 1, 2, lost={0: "first"}))
-    before = group.ranks
     assert renewed(group, RanksChanged()).lost == {0: "first"}, "the later loss is of the next change"
     with pytest.raises(RanksChanged) as cut:
         group.gather(None)
     assert joined.connected[1].aborted.is_set()
-    group.renew(cut.value)
-    assert group.change_since(before) == (made(3, 1, lost={2: KILLED}), {2: KILLED}, ())
+    assert renewed(group, cut.value) == (made(3, 1, lost={2: KILLED}), {2: KILLED}, ())
 
 
 def test_a_replaced_rank_has_joined(joined):

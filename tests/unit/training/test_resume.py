@@ -180,7 +180,7 @@ class OneOfTwo(SingleProcess):
     def __init__(self, rank: int, said: list) -> None:
         self.rank, self.said = rank, said
 
-    def broadcast(self, value):
+    def broadcast(self, value, root=0):
         if self.rank == 0:
             self.said.append(value)
         return self.said[-1]
