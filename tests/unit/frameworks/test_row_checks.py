@@ -6,11 +6,10 @@ import io
 import numpy as np
 import pytest
 from support.learners import learner, task
+from support.stack import FRAMEWORKS
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.row_checks import FirstOutputs, is_of_probabilities, mixing
-
-FRAMEWORKS = ("torch", "mxnet", "tensorflow")
 
 
 def of_last_row(self, outputs, labels):
@@ -30,7 +29,6 @@ MISTAKES = {
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("what", MISTAKES)
 def test_a_task_that_mixes_rows_is_an_error_unless_it_says_so(framework, what):
-    pytest.importorskip(framework)
     with pytest.raises(
         UserError, match=f"{what} of a row depends on the other rows of its batch.*attribute mixes_rows"
     ):

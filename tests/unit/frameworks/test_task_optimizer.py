@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_equal
 from support.in_process import train_here
-from support.learners import TASKS, learner, task
+from support.learners import TASKS, learner, task, task_class
 
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Batch
@@ -26,14 +26,7 @@ def sgd(framework, momentum=0.5):
 
 def adam(framework):
     """With a learning rate that falls."""
-    if framework == "mxnet":
-        import mxnet as mx
-
-        schedule = mx.lr_scheduler.FactorScheduler(1, 0.5, base_lr=0.01)
-        return mx.optimizer.Adam(learning_rate=0.01, lr_scheduler=schedule)
-    import tensorflow as tf
-
-    return tf.keras.optimizers.Adam(tf.keras.optimizers.schedules.ExponentialDecay(0.01, 1, 0.5))
+    return task_class(framework, "Scheduled").optimizer(None, None)
 
 
 def own(framework, make):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,9 +14,8 @@ from support.jobs import ROOT
 
 FOLDER = ROOT / "setup" / "horovod"
 PATCHES = sorted(FOLDER.glob("*.patch"))
-spec = importlib.util.spec_from_file_location("wheel_description", FOLDER.with_name("wheel_description.py"))
-wheel_description = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(wheel_description)
+wheel_description = runpy.run_path(str(FOLDER.with_name("wheel_description.py")))
+read_series, describe = (wheel_description[name] for name in ("read_series", "describe"))
 
 
 def header(patch: Path) -> dict[str, str]:
@@ -28,7 +27,7 @@ def header(patch: Path) -> dict[str, str]:
 
 
 def test_the_series_lists_each_patch_once():
-    assert sorted(wheel_description.read_series(FOLDER)) == PATCHES
+    assert sorted(read_series(FOLDER)) == PATCHES
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
@@ -50,7 +49,7 @@ def test_the_series_applies_to_the_published_source(tmp_path):
     (archive,) = tmp_path.iterdir()
     shutil.unpack_archive(archive, tmp_path)
     source = tmp_path / archive.name.removesuffix(".tar.gz")
-    for patch in wheel_description.read_series(FOLDER):
+    for patch in read_series(FOLDER):
         command = ["patch", "-p1", "--fuzz=0", "--input", patch]
         done = subprocess.run(command, cwd=source, capture_output=True, text=True)
         assert done.returncode == 0 and "offset" not in done.stdout, done.stdout
@@ -58,13 +57,13 @@ def test_the_series_applies_to_the_published_source(tmp_path):
 
 def test_the_page_lists_the_patches_in_their_order():
     rows = re.findall(r"^\| \[(.+?)\]\(\.\./setup/horovod/(.+?)\)", (ROOT / "docs" / "horovod.md").read_text(), re.M)
-    patches = wheel_description.read_series(FOLDER)
+    patches = read_series(FOLDER)
     assert rows == [(header(patch)["Description"].partition("\n")[0], patch.name) for patch in patches]
 
 
 def test_a_wheel_is_built_again_for_other_changes_but_not_for_another_header(tmp_path):
     def described() -> object:
-        return wheel_description.describe("0.28.1", folder)["patches"]
+        return describe("0.28.1", folder)["patches"]
 
     folder = shutil.copytree(FOLDER, tmp_path / "horovod")
     before, patch = described(), folder / "core-timeline-thread.patch"

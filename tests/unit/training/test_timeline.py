@@ -6,10 +6,9 @@ import threading
 
 import pytest
 from support.rank_threads import on_all_ranks
-from support.timeline_steps import LENGTHS, step
 from support.traces import Trace
 
-from hvdtrain.system.phases import BACKWARD, FIT, GRADIENTS
+from hvdtrain.system.phases import BACKWARD, DATA, FIT, FORWARD, GRADIENTS, UPDATE, Span, StepSpans
 from hvdtrain.training import tracing
 from hvdtrain.training.tracing import (
     ClockLine,
@@ -22,6 +21,19 @@ from hvdtrain.training.tracing import (
     summary,
     trace,
 )
+
+MS = 1_000_000
+LENGTHS = {DATA.name: 1, FORWARD.name: 2, BACKWARD.name: 4, GRADIENTS.name: 2, UPDATE.name: 1}
+
+
+def step(number, begin, **lengths):
+    """A step that begins at `begin` (ms). lengths: of its parts (ms); None leaves one out."""
+    parts, at = [], begin * MS
+    for name, length in {**LENGTHS, **lengths}.items():
+        if length is not None:
+            parts.append(Span(name, at, at + length * MS))
+            at += length * MS
+    return StepSpans(number, parts)
 
 
 def job(*by_rank, steps=10):
