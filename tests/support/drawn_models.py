@@ -21,7 +21,6 @@ import resource
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ import numpy as np
 
 from hvdtrain.jobs import gloo
 from hvdtrain.system import processes
+from hvdtrain.system.network import PortReservation
 from hvdtrain.system.rank_info import RankInfo
 from support import forks
 
@@ -376,33 +376,27 @@ def ended(pids: list[int]) -> list[int]:
     return [statuses[pid] for pid in pids]
 
 
-def free_port() -> int:
-    """Of two neighbors, of which ranks use the second; below those that the system gives to connections."""
-    while True:
-        port = random.SystemRandom().randrange(15000, 32000)
-        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", port))
-            other.bind(("127.0.0.1", port + 1))
-            return port
-
-
 @contextlib.contextmanager
 def launched(strategy: str, ranks: int, output: Path) -> Iterator[list[dict[str, str]]]:
-    """The variables that a launcher sets for each rank, while the server that Horovod needs runs in a process."""
+    """The variables that a launcher sets for each rank, and those of Horovod."""
     if ranks == 1:
         yield [{}]
         return
-    port, token = free_port(), secrets.token_hex(8)
-    common = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "HVDTRAIN_TOKEN": token,
-        "HVDTRAIN_SIZE": str(ranks),
-    }
+    reserved = PortReservation()
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(reserved.port)}
+    common |= {"HVDTRAIN_TOKEN": secrets.token_hex(8), "HVDTRAIN_SIZE": str(ranks)}
     of_ranks = [{**common, "HVDTRAIN_RANK": str(rank), "HVDTRAIN_LOCAL_RANK": str(rank)} for rank in range(ranks)]
-    if strategy != "horovod":
-        yield of_ranks
-        return
+    server = serving_horovod(ranks, output) if strategy == "horovod" else contextlib.nullcontext([{}] * ranks)
+    try:
+        with server as own:
+            yield [{**common, **variables} for common, variables in zip(of_ranks, own, strict=True)]
+    finally:
+        reserved.release()
+
+
+@contextlib.contextmanager
+def serving_horovod(ranks: int, output: Path) -> Iterator[list[dict[str, str]]]:
+    """The variables by which each rank finds Horovod's server, while that runs in a process."""
     reading, writing = os.pipe()
 
     def serve() -> None:
@@ -413,8 +407,7 @@ def launched(strategy: str, ranks: int, output: Path) -> Iterator[list[dict[str,
     try:
         address = "127.0.0.1", int(os.read(reading, 6))
         infos = [RankInfo("launch local", rank, ranks, rank) for rank in range(ranks)]
-        own = [gloo.environment(info, gloo.Layout(ranks, 0, 1), *address, "lo") for info in infos]
-        yield [{**common, **variables} for common, variables in zip(of_ranks, own, strict=True)]
+        yield [gloo.environment(info, gloo.Layout(ranks, 0, 1), *address, "lo") for info in infos]
     finally:
         for descriptor in (reading, writing):
             os.close(descriptor)

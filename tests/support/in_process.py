@@ -16,13 +16,20 @@ from hvdtrain.training import train as training
 
 
 @contextlib.contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    """As in a new process in this folder: variables that a framework sets end with it.
+def quickly() -> Iterator[None]:
+    """As in a new process: variables that a framework sets end with it.
 
     Without what takes most of the time of a small run: its plots, and the wait for the disk.
     """
-    here, quick = os.getcwd(), (mock.patch.object(plots, "plot_metrics"), mock.patch.object(os, "fsync"))
-    with mock.patch.dict(os.environ), quick[0], quick[1]:
+    with mock.patch.dict(os.environ), mock.patch.object(plots, "plot_metrics"), mock.patch.object(os, "fsync"):
+        yield
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """`quickly`, in this folder."""
+    here = os.getcwd()
+    with quickly():
         os.chdir(folder)
         try:
             yield

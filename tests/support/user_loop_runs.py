@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager as ContextManager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,8 +16,8 @@ import hvdtrain
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
-from hvdtrain.runs import plots
 from hvdtrain.training.loop import TrainingLoop
+from support.in_process import quickly
 from support.jobs import newest, result
 
 NUMBERS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
@@ -30,23 +28,15 @@ RUNTIME = {field.name for field in dataclasses.fields(RuntimeOptions)}
 
 
 def starter(runs: Path, framework: Framework | None = None) -> Callable[..., ContextManager]:
-    """Starts a run of this name, by default `run`, with options of both kinds, as hvdtrain.start does.
-
-    Without what takes most of the time of a small run: its plots, and the wait for the disk.
-    """
+    """Starts a run of this name, by default `run`, with options of both kinds, as hvdtrain.start does."""
 
     @contextlib.contextmanager
     def start(name: str = "run", **options: Any) -> Iterator[Any]:
-        runtime = {
-            "runs": runs,
-            "device": "cpu",
-            "quiet": True,
-            **({"name": name} if options.get("resume", "auto") == "auto" else {}),
-        }
+        named = {"name": name} if options.get("resume", "auto") == "auto" else {}
+        runtime = {"runs": runs, "device": "cpu", "quiet": True, **named}
         runtime.update((key, options.pop(key)) for key in RUNTIME & options.keys())
         begun = hvdtrain.start(Config(**{**CONFIG, **options}), RuntimeOptions(**runtime), framework=framework)
-        quick = mock.patch.object(plots, "plot_metrics"), mock.patch.object(os, "fsync")
-        with mock.patch.dict(os.environ), quick[0], quick[1], begun as run:
+        with quickly(), begun as run:
             yield run
 
     return start
@@ -69,11 +59,7 @@ def cut_off_in_step_2(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def state(folder):
     """What a checkpoint restores, and the metrics of the end."""
     saved = newest(folder)
-    return (
-        (saved.position, saved.optimizer.extra),
-        {**saved.weights, **saved.optimizer.arrays},
-        result(folder)["metrics"],
-    )
+    return (saved.position, saved.optimizer.extra), saved.weights | saved.optimizer.arrays, result(folder)["metrics"]
 
 
 def assert_identical(folder, other):
