@@ -141,6 +141,6 @@ def _variables(rank: int, size: int, token: str) -> dict[str, str]:
     place = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], map(str, (rank, size, 0)), strict=True))
     master = {rank_info.ADDRESS: address(0), rank_info.PORT: str(MASTER_PORT), rank_info.TOKEN: token}
     known = RankInfo(rank_info.LAUNCH, rank, size, 0)
-    horovod = gloo.environment(known, gloo.Layout(1, rank, size), address(0), STORE_PORT, INTERFACE)
-    own = {"HOROVOD_HOSTNAME": f"host{rank}", "GLOO_SOCKET_IFNAME": INTERFACE}
+    horovod = gloo.environment(known, gloo.Layout(1, rank, size), address(0), STORE_PORT)
+    own = {"HOROVOD_HOSTNAME": f"host{rank}", "GLOO_SOCKET_IFNAME": INTERFACE, "HOROVOD_GLOO_IFACE": INTERFACE}
     return {**environment(), **place, **master, **horovod, **own}

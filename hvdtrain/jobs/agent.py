@@ -1,6 +1,6 @@
 """The per-rank agent: what a launcher starts on each host, and what runs the rank's program there.
 
-    python -m hvdtrain.jobs.agent [--gloo] [--interface NAME] [--start-timeout S] -- PROGRAM ...
+    python -m hvdtrain.jobs.agent [--gloo] -- PROGRAM ...
 
 It forwards the program's output and exit status to the supervisor, forwards the supervisor's signals to the program,
 and ends the program when the supervisor has ended. So a job ends in the same way with horovodrun, mpirun and srun.
@@ -42,7 +42,6 @@ from hvdtrain.system.processes import (
     start_remedy,
     would_end,
 )
-from hvdtrain.system.rank_info import START_TIMEOUT_S
 from hvdtrain.system.run_end import Failure
 
 GRACE_S = 2.0
@@ -70,10 +69,6 @@ def main(argv: list[str]) -> int:
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m hvdtrain.jobs.agent", allow_abbrev=False)
     parser.add_argument("--gloo", action="store_true", help="set Horovod's variables for Gloo")
-    parser.add_argument("--interface", help="network interface between the hosts")
-    parser.add_argument(
-        "--start-timeout", type=float, default=START_TIMEOUT_S, help="seconds to connect to the supervisor"
-    )
     parser.add_argument("--survive", action="store_true", help="the job goes on without lost ranks")
     parser.add_argument("--on-terminal", action="store_true", help="leave the terminal to the program")
     parser.add_argument("--versions", action="store_true", help="print the versions installed on this host and exit")
@@ -102,13 +97,13 @@ class Agent:
             signal.signal(number, lambda *_: None)
         adopt_orphans()
         if agent_pipe.SUPERVISOR not in os.environ:
-            alone = gloo.standalone_variables(self._rank, self._options.interface) if self._options.gloo else {}
+            alone = gloo.standalone_variables(self._rank) if self._options.gloo else {}
             return shell_status(self._run_program({**os.environ, **alone}))
         hosts.receive_variables()  # now: their file is removed when all ranks have registered
         self._token = rank_info.token()
         # Before the connection: on a slow disk it takes a while. On one host versions cannot differ.
         local_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else stacks.versions_here()
-        channel = self._channel = protocol.connect(self._token, self._options.start_timeout)
+        channel = self._channel = protocol.connect(self._token, rank_info.start_timeout_s())
         protocol.keep_alive(channel.connection, self._options.survive)
         if environment := self._register(channel, local_versions):
             try:
@@ -149,24 +144,18 @@ class Agent:
         if not isinstance(answer, protocol.StartProgram):
             return None
         # The token stays the one that this process has: it never crosses the network.
-        environment = {
-            **os.environ,
-            **self._rank_variables(),
-            **answer.environment,
-            rank_info.TOKEN: self._token,
-        }
+        environment = {**self._rank_variables(), **answer.environment, rank_info.TOKEN: self._token}
         if self._options.gloo:
             local_size = answer.local_size
             layout = gloo.Layout(local_size, 0, 1) if local_size else gloo.layout(self._rank, os.environ)
-            environment.update(gloo.environment(self._rank, layout, *answer.store, self._options.interface))
+            environment.update(gloo.environment(self._rank, layout, *answer.store))
         return environment
 
     def _rank_variables(self) -> dict[str, str]:
         values = (self._rank.rank, self._rank.size, self._rank.local_rank)
         identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], map(str, values), strict=True))
-        seconds = self._options.start_timeout
-        gloo_timeout = os.environ.get(rank_info.GLOO_TIMEOUT, str(math.ceil(seconds)))
-        return {**identity, rank_info.START_TIMEOUT: f"{seconds:g}", rank_info.GLOO_TIMEOUT: gloo_timeout}
+        gloo_timeout = str(math.ceil(rank_info.start_timeout_s()))
+        return {rank_info.GLOO_TIMEOUT: gloo_timeout, **os.environ, **identity}
 
     def _send(self, message: protocol.Message) -> None:
         """To the supervisor, if there is one and it has not ended."""
@@ -213,7 +202,7 @@ class Agent:
 
     def _output_connection(self) -> socket.socket:
         first = self._channel.supervisor_address if self._channel else ""
-        channel = protocol.connect(self._token, self._options.start_timeout, first)
+        channel = protocol.connect(self._token, rank_info.start_timeout_s(), first)
         with contextlib.suppress(Closed):
             channel.send(protocol.OutputOf(self._key))
             channel.receive()

@@ -23,13 +23,10 @@ class Layout(NamedTuple):
     cross_size: int
 
 
-def environment(
-    rank: rank_info.RankInfo, layout: Layout, address: str, port: int, interface: str | None
-) -> dict[str, str]:
+def environment(rank: rank_info.RankInfo, layout: Layout, address: str, port: int) -> dict[str, str]:
     """Horovod's variables for this rank; address and port are those of the `Store`."""
     numbers = (rank.rank, rank.size, rank.local_rank, *layout)
-    values = gloo_variables(numbers, rank_info.host_name(), (address, port))
-    return {**values, **({"HOROVOD_GLOO_IFACE": interface} if interface else {})}
+    return gloo_variables(numbers, rank_info.host_name(), (address, port))
 
 
 def layout(rank: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:
@@ -49,7 +46,7 @@ def layout(rank: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:
     return Layout(counts[int(node)], having.index(int(node)), len(having))
 
 
-def standalone_variables(rank: rank_info.RankInfo, interface: str | None) -> dict[str, str]:
+def standalone_variables(rank: rank_info.RankInfo) -> dict[str, str]:
     """Horovod's variables for a rank without a supervisor, from the launcher's; on rank 0 the server runs from now on.
 
     Raises UserError if they are inconsistent, or its port cannot be opened.
@@ -57,8 +54,9 @@ def standalone_variables(rank: rank_info.RankInfo, interface: str | None) -> dic
     address, port = rank_info.rendezvous()
     store_port = port + 1  # above the ports on which rank 0 listens for other strategies
     if rank.rank == 0:
+        interface = os.environ.get("HOROVOD_GLOO_IFACE")
         Store(address_of(interface) if interface else "", store_port, rank.size)
-    return environment(rank, layout(rank, os.environ), address, store_port, interface)
+    return environment(rank, layout(rank, os.environ), address, store_port)
 
 
 class Store:

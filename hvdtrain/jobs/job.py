@@ -217,11 +217,11 @@ def remote_script(command: Sequence[str], environment: Mapping[str, str]) -> byt
 
 def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
     """Variables set for the ranks: defaults, where the user has not set them, and those that the job asks for."""
-    values = {}
+    values = {rank_info.START_TIMEOUT: f"{job.start_timeout_s:g}"}
     if "OMP_NUM_THREADS" not in environment:
         values["OMP_NUM_THREADS"] = environment.get(CORES_PER_TASK) or str(job.threads)
     if job.interface:
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        for name in ("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             values[name] = job.interface
     return {**values, **job.environment}
 
@@ -230,9 +230,7 @@ def agent_command(job: Job, *flags: str) -> list[str]:
     """The command line that runs the job's program under a rank's agent (see `hvdtrain.jobs.agent`)."""
     python = "python" if job.container else sys.executable  # the image's own
     inside = ["apptainer", "exec", "--nv", job.container] if job.container.endswith(".sif") else []
-    interface = ["--interface", job.interface] if job.interface else []
-    timeout = ["--start-timeout", f"{job.start_timeout_s:g}"]
-    return [*inside, python, "-m", "hvdtrain.jobs.agent", *flags, *interface, *timeout, "--", *job.program]
+    return [*inside, python, "-m", "hvdtrain.jobs.agent", *flags, "--", *job.program]
 
 
 def in_container(job: Job) -> list[str]:

@@ -138,14 +138,11 @@ def build_horovodrun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpe
         # It starts a rank in every slot that is listed, whatever -np says.
         command += ["-H", listed(placed(job.ranks, job.hosts))]
         command += ["--network-interfaces", job.interface] if job.interface else []
-    given = variables(job, environment)
-    if job.interface:
-        given.setdefault("HOROVOD_GLOO_IFACE", job.interface)
     agent, folder = agent_command(job), os.getcwd()
     if other_hosts(job.hosts) and shlex.quote(folder) != folder:  # a Horovod without the patch does not quote it
         in_folder = ["sh", "-c", 'cd "$0" && exec "$@"']
         command, agent = [*in_folder, "/", *command], [*in_folder, folder, *agent]
-    return [LaunchSpec([*command, *agent], given, shows_variables=True)]
+    return [LaunchSpec([*command, *agent], variables(job, environment), shows_variables=True)]
 
 
 class Launcher(NamedTuple):

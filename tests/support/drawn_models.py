@@ -383,7 +383,7 @@ def launched(strategy: str, ranks: int, output: Path) -> Iterator[list[dict[str,
         yield [{}]
         return
     reserved = PortReservation()
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(reserved.port)}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(reserved.port), "HOROVOD_GLOO_IFACE": "lo"}
     common |= {"HVDTRAIN_TOKEN": secrets.token_hex(8), "HVDTRAIN_SIZE": str(ranks)}
     of_ranks = [{**common, "HVDTRAIN_RANK": str(rank), "HVDTRAIN_LOCAL_RANK": str(rank)} for rank in range(ranks)]
     server = serving_horovod(ranks, output) if strategy == "horovod" else contextlib.nullcontext([{}] * ranks)
@@ -407,7 +407,7 @@ def serving_horovod(ranks: int, output: Path) -> Iterator[list[dict[str, str]]]:
     try:
         address = "127.0.0.1", int(os.read(reading, 6))
         infos = [RankInfo("launch local", rank, ranks, rank) for rank in range(ranks)]
-        yield [gloo.environment(info, gloo.Layout(ranks, 0, 1), *address, "lo") for info in infos]
+        yield [gloo.environment(info, gloo.Layout(ranks, 0, 1), *address) for info in infos]
     finally:
         for descriptor in (reading, writing):
             os.close(descriptor)
