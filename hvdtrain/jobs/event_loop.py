@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import Future
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 from hvdtrain.errors import Stopped
-from hvdtrain.system.processes import STOP_SIGNALS, TICK_S, RunningTime, is_second_request
+from hvdtrain.system.processes import STOP_SIGNALS, TICK_S, Result, RunningTime, in_background, is_second_request
 
-Result = TypeVar("Result")
 TASKS: set[asyncio.Task[None]] = set()
 """Those that run: event loops have only weak references to them."""
 
@@ -47,17 +44,7 @@ async def sleep(seconds: float) -> None:
 
 def in_thread(function: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
     """What a function that may block returns or raises. Its thread keeps neither the loop nor this process."""
-    result: Future[Result] = Future()
-    result.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            result.set_result(function(*arguments))
-        except Exception as error:
-            result.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return asyncio.wrap_future(result)
+    return asyncio.wrap_future(in_background(function, *arguments))
 
 
 def interrupted_status(number: int) -> int:

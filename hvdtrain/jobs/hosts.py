@@ -19,16 +19,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
-from collections.abc import Mapping, MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info, stacks
 from hvdtrain.system.network import HOST_NAME
-from hvdtrain.system.processes import end_with_parent
+from hvdtrain.system.processes import Result, end_with_parent, in_background
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.text import last_line, printable
 
@@ -121,6 +122,8 @@ def slurm_allocation(ranks: int, spread: bool, environment: Mapping[str, str]) -
 
 
 TIMEOUT_S = 30.0
+AT_ONCE = 16
+"""So many hosts are asked at the same time."""
 OUTPUT_BYTES = 1 << 20
 FILE_BYTES = 1 << 24
 """How much it may print, as a forced command may print without end; and the largest known_hosts that ssh may add to."""
@@ -158,8 +161,20 @@ def inspect(hosts: list[str]) -> dict[str, UserError | None]:
     if not shutil.which("ssh"):
         raise UserError("no ssh on PATH, which starts ranks on other hosts", "apt-get install openssh-client")
     here = stacks.versions_here()
-    with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
-        return dict(zip(hosts, pool.map(lambda host: _inspect(host, here), hosts), strict=True))
+    return dict(zip(hosts, _of_each(hosts, lambda host: _inspect(host, here)), strict=True))
+
+
+def _of_each(hosts: Sequence[str], function: Callable[[str], Result]) -> list[Result]:
+    """What a function returns for each host; its threads do not keep this process, as an ssh that hangs would."""
+    free = threading.Semaphore(AT_ONCE)
+
+    def call(host: str) -> Result:
+        with free:
+            return function(host)
+
+    results = [in_background(call, host) for host in hosts]
+    wait(results)
+    return [result.result() for result in results]
 
 
 def _inspect(host: str, here: dict[str, str]) -> UserError | None:
@@ -268,8 +283,7 @@ def _run_everywhere(hosts: list[str], script: str, stdin: str) -> None:
             reason = f"{host or 'this host'}: variables with credentials cannot be written to /tmp ({problem})"
             raise UserError(reason, "check that the host can be reached and that its /tmp has free space")
 
-    with ThreadPoolExecutor(min(len(hosts) + 1, 16)) as pool:
-        list(pool.map(run, ["", *hosts]))
+    _of_each(["", *hosts], run)
 
 
 def receive_variables(environment: MutableMapping[str, str] = os.environ) -> None:

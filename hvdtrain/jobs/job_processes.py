@@ -16,7 +16,7 @@ from hvdtrain.jobs import hosts
 from hvdtrain.jobs.agent import GRACE_S
 from hvdtrain.jobs.agents import MAX_STRANGERS, LineOutput
 from hvdtrain.jobs.console import Console
-from hvdtrain.jobs.event_loop import start_task
+from hvdtrain.jobs.event_loop import in_thread, start_task
 from hvdtrain.jobs.job import CONTROL_VARIABLES, Job, LaunchSpec, inherited, passed_on, remote_script
 from hvdtrain.system import credentials, rank_info, resources
 from hvdtrain.system.processes import adopt_orphans, end_descendants, start_remedy
@@ -90,7 +90,7 @@ class JobProcesses:
         public = {name: value for name, value in passed_on(environment).items() if not credentials.holds(name, value)}
         private = {name: value for name, value in environment.items() if name not in public}
         others = hosts.other_hosts(self._job.hosts)
-        self._variables_file = await asyncio.to_thread(hosts.distribute_variables, others, private)
+        self._variables_file = await in_thread(hosts.distribute_variables, others, private)
         return {**public, hosts.VARIABLES_FILE: self._variables_file}
 
     def all_registered(self) -> None:
@@ -102,7 +102,7 @@ class JobProcesses:
         if path:
             with contextlib.suppress(UserError):  # a host that can no longer be reached
                 others = hosts.other_hosts(self._job.hosts)
-                await asyncio.to_thread(hosts.remove_variables, others, path)
+                await in_thread(hosts.remove_variables, others, path)
 
     async def end(self, by_itself: bool) -> None:
         """Leave no process behind: what still runs gets SIGTERM, then SIGKILL. by_itself: the ranks have ended well."""
@@ -119,7 +119,7 @@ class JobProcesses:
                 await asyncio.wait_for(task, max(1 - (time.monotonic() - began), 0.1))
         await self._remove_credentials()
         # What the programs of killed agents have left; not what an ssh of the launcher has left for the next ssh.
-        await asyncio.to_thread(end_descendants, AGENT_VARIABLE if self._job.hosts else "")
+        await in_thread(end_descendants, AGENT_VARIABLE if self._job.hosts else "")
 
 
 def _files(job: Job) -> int:

@@ -23,7 +23,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
-from hvdtrain.jobs.event_loop import Result, Signals, in_thread, interrupted_status
+from hvdtrain.jobs.event_loop import Signals, in_thread, interrupted_status
 from hvdtrain.jobs.hosts import placed
 from hvdtrain.jobs.job import Job, inherited, python_programs_first, reduced
 from hvdtrain.jobs.memberships import pause_after
@@ -32,7 +32,7 @@ from hvdtrain.system import rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
 from hvdtrain.system.files import write_atomically
-from hvdtrain.system.processes import STOP_SIGNALS
+from hvdtrain.system.processes import STOP_SIGNALS, Result
 from hvdtrain.system.run_end import Failure, RunEnd, last_step, newest_checkpoint
 
 ON_END_LIMIT_S = 60.0

@@ -12,14 +12,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from hvdtrain.system.rank_info import host_name
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 """Signals that ask a job to stop after a checkpoint; a terminal that is closed sends SIGHUP."""
+Result = TypeVar("Result")
 # Loaded here: a child of a process with threads must take no lock before it executes its program.
 LIBC = ctypes.CDLL(None)
 
@@ -108,6 +111,21 @@ def reap_orphans(child: int = 0) -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+def in_background(function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+    """What a function that may block returns or raises. Its thread does not keep this process from ending."""
+    result: Future[Result] = Future()
+    result.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            result.set_result(function(*arguments))
+        except Exception as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return result
 
 
 def start_remedy(error: OSError) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,14 @@ def test_a_host_that_runs_something_else_is_named(ssh, script):
     assert str(raised.value).isprintable() and len(str(raised.value)) < 300
     problem = hosts.inspect(["node1"])["node1"]  # as the doctor and restarts do
     assert problem.reason and problem.remedy
+
+
+def test_a_host_that_does_not_answer_does_not_keep_the_launcher(ssh):
+    """One that was asked to end meanwhile. Needs a process, which waits at its end for threads of other kinds."""
+    ssh("exec sleep 60")
+    code = "import time; from hvdtrain.jobs import hosts; from hvdtrain.system.processes import in_background; "
+    code += "in_background(hosts.inspect, ['node1']); time.sleep(1)"
+    subprocess.run([sys.executable, "-c", code], timeout=20, check=True)
 
 
 def test_ssh_may_add_to_a_large_file_of_known_hosts(tmp_path):
