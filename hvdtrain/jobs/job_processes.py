@@ -114,9 +114,10 @@ class JobProcesses:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.gather(*(running.wait() for running in self._processes)), wait_s)
                 break
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(task, max(1 - (time.monotonic() - began), 0.1))
+        if self._tasks:  # of which errors go to the event loop's handler
+            _, late = await asyncio.wait(self._tasks, timeout=max(1 - (time.monotonic() - began), 0.1))
+            for task in late:
+                task.cancel()
         await self._remove_credentials()
         # What the programs of killed agents have left; not what an ssh of the launcher has left for the next ssh.
         await in_thread(end_descendants, AGENT_VARIABLE if self._job.hosts else "")

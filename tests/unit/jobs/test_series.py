@@ -149,7 +149,7 @@ def test_a_job_is_watched_while_it_runs_and_its_end_may_be_excused(tmp_path, cap
     assert "no end within 0.2 s" in reason
 
 
-HANDLERS = ["_register_rank", "_on_message", "_on_connection_end"]
+HANDLERS = ["_register_rank", "_on_message", "_on_connection_end", "_on_process_end"]
 BROKEN = """
 import sys
 from unittest import mock
