@@ -196,13 +196,15 @@ class Restarts:
         return self.folder if self._run and self._run.resumable else None
 
     async def _in_folder(self, function: Callable[..., Result], *arguments: Any) -> Result | None:
-        """What a function returns that uses the run's folder; None where that is on a server that does not respond."""
+        """What a function returns that uses the run's folder; None where that does not respond, or fails."""
         if self._folder_responds:
             try:
                 return await asyncio.wait_for(in_thread(function, *arguments), FILES_S)
             except asyncio.TimeoutError:
                 self._folder_responds = False
                 self._say(f"{self.folder} does not respond; its records of this job are incomplete")
+            except OSError as error:
+                self._say(f"{self.folder} cannot be used ({error.strerror}); its records of this job are incomplete")
         return None
 
     def _opened(self, run: OpenedRun) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import subprocess
@@ -253,16 +254,24 @@ def test_a_run_that_is_not_resumed_is_only_reported(tmp_path):
     assert RunEnd.read(folder).rank == 1 and not (folder / "attempts.json").exists()
 
 
+@pytest.mark.parametrize("message", ["does not respond", "cannot be used (Input/output error)"])
 @pytest.mark.parametrize("function", ["newest_checkpoint", "last_step", "write_atomically"])
-def test_a_folder_that_does_not_respond_keeps_no_job(tmp_path, monkeypatch, function):
-    """As on a file server that is gone; its accesses wait in threads of their own."""
+def test_a_folder_that_does_not_respond_keeps_no_job(tmp_path, monkeypatch, function, message):
+    """As on a file server that is gone, or fails; its accesses wait in threads of their own."""
+
+    def access(*_):
+        if "error" in message:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        waited.append(answered.wait(30))
+
     monkeypatch.setattr(run, "FILES_S", 0.2)
     answered, waited, folder = threading.Event(), [], tmp_path / "runs" / "run"
     save_checkpoint(folder / "checkpoints", position=Position(step=3))
-    monkeypatch.setattr(run, function, lambda *_: waited.append(answered.wait(30)))
+    monkeypatch.setattr(run, function, access)
     end, reported = run_attempts([KILLED] * 3, 2, OpenedRun(str(folder), True))
     assert end == KILLED and not waited
-    assert sum("does not respond" in line for line in reported) == 1
+    said = sum(message in line for line in reported)
+    assert said == 1 if "respond" in message else bool(said) == (function != "write_atomically")
     answered.set()
 
 
