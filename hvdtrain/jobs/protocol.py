@@ -11,6 +11,7 @@ host that is lost leaves data without an acknowledgment by TCP (`keep_alive`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -124,13 +125,12 @@ def decode(line: bytes) -> Message:
         raise ValueError(f"not a message ({type(error).__name__})") from None
 
 
-def parse(message: Mapping[str, Any]) -> Report:
-    """What a message of `agent_pipe` says. Raises ValueError for one of another form."""
+def parse(message: Mapping[str, Any]) -> Report | None:
+    """What a message of `agent_pipe` says; None for one of another form, as whoever has the pipe can write to it."""
     (kind, values), *_ = message.items() or [("", {})]
-    try:
+    with contextlib.suppress(KeyError, msgspec.ValidationError):
         return cast("Report", msgspec.convert(values, agent_pipe.KINDS[kind]))
-    except (KeyError, msgspec.ValidationError):
-        raise ValueError("not a message of a rank") from None
+    return None
 
 
 def keep_alive(connection: socket.socket, survives: bool) -> None:

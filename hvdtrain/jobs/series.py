@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from hvdtrain.errors import Stopped
 from hvdtrain.jobs import protocol
@@ -122,7 +122,7 @@ class JobSeries:
                 self._end_process()
                 self.status = self._process.returncode
                 return f"no end within {self._limit_s:g} s (its output is in {job.log})"
-            failure = _failure(said.receive())
+            failure = next((each for each in map(protocol.parse, said.receive()) if isinstance(each, Failure)), None)
             if failure:
                 file.write(f"hvdtrain: {failure}\n".encode(errors="backslashreplace"))
         return "" if self.status == 0 else f"{failure or f'exit status {self.status}'} (its output is in {job.log})"
@@ -153,16 +153,6 @@ class JobSeries:
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-
-
-def _failure(messages: list[dict[str, Any]]) -> Failure | None:
-    """The first failure among what a job says; None where there is none."""
-    for message in messages:
-        with contextlib.suppress(ValueError):
-            said = protocol.parse(message)
-            if isinstance(said, Failure):
-                return said
-    return None
 
 
 def _locked(log: Path) -> BinaryIO:

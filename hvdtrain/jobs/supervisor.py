@@ -8,7 +8,6 @@ first rank that fails ends the job (`job_end.py`), unless the job may go on with
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -213,8 +212,7 @@ class Supervisor:
     def _on_message(self, rank: RankConnection, message: Message) -> None:
         match message:
             case Said() if self._ranks.is_current(rank):
-                with contextlib.suppress(ValueError):  # whoever has the pipe can write to it
-                    self._take(rank, protocol.parse(message.said))
+                self._take(rank, protocol.parse(message.said))
             case Signal():
                 self._ends.ranks_asked = True
             case Ended():
@@ -224,7 +222,7 @@ class Supervisor:
                     failure = rank.failure or Failure(last_lines=tuple(rank.output.tail) if message.status > 0 else ())
                     self._ranks.lose(rank.number, replace(failure, status=message.status))
 
-    def _take(self, rank: RankConnection, said: Report) -> None:
+    def _take(self, rank: RankConnection, said: Report | None) -> None:
         match said:
             case Failure():
                 rank.failure = rank.failure or said

@@ -17,7 +17,6 @@ from hvdtrain.doctor import subprocesses
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.jobs import protocol
 from hvdtrain.system import agent_pipe
-from hvdtrain.system.agent_pipe import OpenedRun
 
 MESSAGES = (
     {"message": "Start", "environment": {"A": "b"}, "store": ["host", 1]},
@@ -70,9 +69,8 @@ def test_what_a_rank_says(lines: list[bytes]) -> None:
         for line in filter(None, lines):
             rank.send(line[: 1 << 15])
         for message in pipe.receive():
-            with rejects_cleanly(), contextlib.suppress(ValueError):
-                said = protocol.parse(message)
-                assert isinstance(said, OpenedRun) or str(said) is not None
+            with rejects_cleanly():
+                str(protocol.parse(message))
 
 
 @FUZZ
