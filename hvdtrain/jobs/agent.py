@@ -96,6 +96,8 @@ class Agent:
         for number in (*SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         adopt_orphans()
+        for name in (membership.VARIABLE, rank_info.REPLACES):  # of a job whose program has launched this one
+            os.environ.pop(name, None)
         if agent_pipe.SUPERVISOR not in os.environ:
             alone = gloo.standalone_variables(self._rank) if self._options.gloo else {}
             return shell_status(self._run_program({**os.environ, **alone}))

@@ -228,7 +228,7 @@ class Supervisor:
                 rank.failure = rank.failure or said
             case OpenedRun() if self._job.survives or rank.number == 0:  # a rank may train by itself
                 self._opened(said)
-            case Reached():
+            case Reached() if self._job.survives:
                 self._ranks.on_reached(rank, said)
             case NotRunning():
                 self._ranks.on_not_running(said)
