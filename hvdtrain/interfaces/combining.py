@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
 
-from hvdtrain.config.forms import Method
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 
@@ -93,10 +92,6 @@ class Packing(Protocol):
 
 class Mean(Protocol):
     """What computes the mean of a vector over all ranks, of gradients or of changes of weights, by a --compression."""
-
-    @property
-    def method(self) -> Method:
-        """The method."""
 
     def average(self, values: np.ndarray, shapes: Shapes) -> None:
         """Replace `values`, (n,), by their mean over all ranks: the same bits on each. A collective.

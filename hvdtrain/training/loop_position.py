@@ -10,7 +10,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.training.loop import TrainingLoop
-from hvdtrain.training.start import AlreadyFinished
+from hvdtrain.training.train import AlreadyFinished
 
 
 class LoopPosition:

@@ -27,7 +27,7 @@ from hvdtrain.tasks.registry import load_target
 from hvdtrain.training import consistency
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.run import RunContext
-from hvdtrain.training.start import start_run
+from hvdtrain.training.train import start_run
 
 PREFIX = "hvdtrain-replay-"
 

@@ -25,7 +25,7 @@ from hvdtrain.tasks.target import Script
 from hvdtrain.training import result
 from hvdtrain.training.loop_position import LoopPosition
 from hvdtrain.training.run import Findings, RunContext
-from hvdtrain.training.start import AlreadyFinished, check_trackers, start_run
+from hvdtrain.training.train import AlreadyFinished, check_trackers, start_run
 
 Arrays = tuple[Any, ...]
 EPOCH_END: Final[Arrays] = (object(),)

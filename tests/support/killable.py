@@ -58,10 +58,10 @@ def begins(phase: str) -> None:
 def obey() -> None:
     """Look for an order wherever the training says that a phase begins, and make steps longer."""
     from hvdtrain.system.phases import GRADIENTS, Phases
-    from hvdtrain.training import start
+    from hvdtrain.training import train
 
     begin, step_s = Phases.begin, float(os.environ.get(STEP_S, "0"))
-    start.MIN_LIMIT_S = float(os.environ.get(PATIENCE_S, start.MIN_LIMIT_S))
+    train.MIN_LIMIT_S = float(os.environ.get(PATIENCE_S, train.MIN_LIMIT_S))
 
     def begin_and_obey(self, phase) -> None:
         if phase is GRADIENTS and step_s and not (folder / "hurry").exists():

@@ -15,7 +15,7 @@ import hvdtrain
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import checkpoints
-from hvdtrain.training import start, trial
+from hvdtrain.training import train, trial
 
 torch = pytest.importorskip("torch")
 for name in ("tensorflow", "mxnet"):  # before a test, as they set variables of the environment
@@ -140,7 +140,7 @@ def test_all_numbers_of_rows_of_steps_and_evaluations_are_tried(seed, tmp_path, 
         trials.extend(seen)
         seen.clear()
 
-    monkeypatch.setattr(start, "try_out", try_out)
+    monkeypatch.setattr(train, "try_out", try_out)
     options = draw.choice([{"shards": draw.randint(1, 5)}, {"accumulate": draw.randint(1, 3)}, {}])
     given = task(of_layer(noted, layer=classes), draw.randint(12, 60), draw.randint(1, 99))
     trained(tmp_path, given, batch_size=draw.randint(5, 12), epochs=1, **options)
