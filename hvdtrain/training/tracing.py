@@ -234,15 +234,13 @@ class ClockLine:
     """A rank's clock against rank 0's, between a reading before the steps and one after them: clocks drift."""
 
     def __init__(self, rank: int, before: ClockReading, after: ClockReading) -> None:
-        self._first, self._last = before.offsets[rank], after.offsets[rank]
-        self._begin = before.at + self._first.ns
-        self._length = max(after.at + self._last.ns - self._begin, 1)
-        self.error_ns = max(self._first.error_ns, self._last.error_ns)
-        self.offset_ns = self._first.ns
+        self._offsets = [reading.offsets[rank].ns for reading in (before, after)]
+        self._times = [reading.at + ns for reading, ns in zip((before, after), self._offsets, strict=True)]
+        self.error_ns = max(reading.offsets[rank].error_ns for reading in (before, after))
+        self.offset_ns = self._offsets[0]
 
     def to_rank_0(self, time: int) -> float:
-        share = min(max((time - self._begin) / self._length, 0.0), 1.0)
-        return time - (self._first.ns + share * (self._last.ns - self._first.ns))
+        return time - float(np.interp(time, self._times, self._offsets))
 
 
 class Tracing(Observer):
