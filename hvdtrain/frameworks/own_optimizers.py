@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -18,20 +18,26 @@ KIND = "kind of optimizer"
 """In the arrays of its state: the class, as text."""
 
 
-def check_optimizer(
-    kind: str, trained: Set[int], names: Mapping[int, str], all_of_model: str, freeze: str, where: str = "setup()"
-) -> None:
-    """Raise UserError unless an optimizer trains all parameters of the model that can be trained, and no others.
+def at_setup(problem: str, remedy: str) -> UserError:
+    """What a script gives to setup() is wrong."""
+    return UserError(f"setup(): {problem}", remedy)
 
-    kind: what the framework calls an optimizer. trained: the identities of its parameters. names: those of the model's,
-    by identity. all_of_model, freeze: the code that corrects it. where: what got or made the optimizer.
+
+def check_optimizer(
+    error: Callable[[str, str], UserError], kind: str, trained: Set[int], names: Mapping[int, str], all_of_model: str,
+    freeze: str,
+) -> None:  # fmt: skip
+    """Raise an error unless an optimizer trains all parameters of the model that can be trained, and no others.
+
+    error: makes it of problem and remedy. kind: what the framework calls an optimizer. trained: the identities of its
+    parameters. names: those of the model's, by identity. all_of_model, freeze: the code that corrects it.
     """
     if not names or trained - names.keys():
         problem = "has parameters that are not the model's" if names else "has nothing to train"
-        raise UserError(f"{where}: the {kind} {problem}", f"make it with {all_of_model}")
+        raise error(f"the {kind} {problem}", f"make it with {all_of_model}")
     if missing := [name for parameter, name in names.items() if parameter not in trained]:
         remedy = f"give it all parameters, or freeze this one with {freeze}"
-        raise UserError(f"{where}: the {kind} lacks the parameter {missing[0]}", remedy)
+        raise error(f"the {kind} lacks the parameter {missing[0]}", remedy)
 
 
 def with_optimizer(target: Target) -> UserTask | None:

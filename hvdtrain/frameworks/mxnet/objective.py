@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import warnings
 from collections.abc import Callable
@@ -225,12 +226,8 @@ class MXNetTaskObjective(TaskOutputs):
                 problem = f"returned a model that does not use {name}, whose shape is not known"
                 raise self._task.error("model", problem, "leave its layer out, or give it in_units or in_channels")
         for name, parameter in self.parameters.items():
-            if parameter.grad_req == "add":
-                problem = f"returned a model whose parameter {name} adds up the gradients of all steps"
-                raise self._task.error("model", problem, "give it grad_req 'write'")
-            if is_sparse(parameter):
-                problem = f"returned a model whose parameter {name} is sparse"
-                raise self._task.error("model", problem, "leave out sparse_grad")
+            error = functools.partial(self._task.error, "model")
+            check_gradients(error, f"returned a model whose parameter {name}", parameter)
             if np.dtype(parameter.dtype) != np.float32:
                 problem = f"returned a model whose parameter {name} is {np.dtype(parameter.dtype)}"
                 raise self._task.error("model", problem, "use float32")
@@ -301,6 +298,17 @@ class MXNetTaskObjective(TaskOutputs):
 
     def load(self, weights: Weights) -> None:
         load_parameters(self._all, weights)
+
+
+def check_gradients(error: Callable[[str, str], UserError], what: str, parameter: gluon.Parameter) -> None:
+    """Raise an error unless a parameter has dense gradients, of one step each.
+
+    error: makes it of problem and remedy. what: names the parameter.
+    """
+    if parameter.grad_req == "add":
+        raise error(f"{what} adds up the gradients of all steps", "give it grad_req='write'")
+    if is_sparse(parameter):
+        raise error(f"{what} is sparse", "leave out sparse_grad")
 
 
 def seed_generators(seed: int) -> None:

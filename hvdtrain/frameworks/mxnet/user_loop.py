@@ -15,16 +15,15 @@ from hvdtrain.frameworks.mxnet.learner import LazyLoss, MXNetSteps
 from hvdtrain.frameworks.mxnet.network import (
     fill_gradients,
     forget_gradients,
-    is_sparse,
     load_array,
     load_parameters,
     named_parameters,
     parameter_weights,
 )
-from hvdtrain.frameworks.mxnet.objective import seed_generators, total
+from hvdtrain.frameworks.mxnet.objective import check_gradients, seed_generators, total
 from hvdtrain.frameworks.mxnet.own_optimizer import OwnStates
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.frameworks.own_optimizers import check_optimizer
+from hvdtrain.frameworks.own_optimizers import at_setup, check_optimizer
 from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces.combining import StepLoss
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState
@@ -161,25 +160,22 @@ def _check(model: Any, trainer: Any) -> None:
     """Raise UserError unless the trainer is a new one of the parameters of the model, which are initialized."""
     if not isinstance(model, gluon.Block) or not isinstance(trainer, gluon.Trainer):
         given = f"{type(model).__name__} and {type(trainer).__name__}"
-        raise UserError(f"setup(): got {given}", "give a gluon.Block and a gluon.Trainer")
+        raise at_setup(f"got {given}", "give a gluon.Block and a gluon.Trainer")
     parameters = named_parameters(model)
     for name, parameter in parameters.items():
         if parameter._data is None:
-            raise UserError(
-                f"setup(): the parameter {name} has no values yet",
+            raise at_setup(
+                f"the parameter {name} has no values yet",
                 "call the model's initialize(), and the model with some rows or give its layers their input sizes",
             )
-        if is_sparse(parameter):
-            raise UserError(f"setup(): the parameter {name} is sparse", "leave out sparse_grad")
-        if parameter.grad_req == "add":
-            raise UserError(f"setup(): the parameter {name} adds up gradients", "give it grad_req='write'")
+        check_gradients(at_setup, f"the parameter {name}", parameter)
     if any(getattr(type(trainer), name) is not getattr(gluon.Trainer, name) for name in ("step", "update")):
-        raise UserError(
-            f"setup(): {type(trainer).__name__} has a step() or update() of its own, which would not be called",
+        raise at_setup(
+            f"{type(trainer).__name__} has a step() or update() of its own, which would not be called",
             "give a gluon.Trainer, and put what it does into its optimizer or the loop",
         )
     if any(updater.states for updater in trainer._updaters):
-        raise UserError("setup(): the trainer has already made steps", "give a new one")
+        raise at_setup("the trainer has already made steps", "give a new one")
     trained = {id(parameter) for parameter in trainer._params if parameter.grad_req != "null"}
     names = {id(parameter): name for name, parameter in parameters.items() if parameter.grad_req != "null"}
-    check_optimizer("trainer", trained, names, "model.collect_params()", "grad_req='null'")
+    check_optimizer(at_setup, "trainer", trained, names, "model.collect_params()", "grad_req='null'")

@@ -41,6 +41,7 @@ from hvdtrain.frameworks.torch.optimizer import (
     order_of,
     read_state,
     settings_of,
+    trained_by,
     write_state,
 )
 from hvdtrain.frameworks.torch.shards import ShardStart
@@ -130,7 +131,7 @@ class TorchSteps(Engine):
     @property
     def _combined_parameters(self) -> list[nn.Parameter]:
         """The trained ones, as the optimizer has them: on the order depend the bits of a --compression."""
-        return [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
+        return trained_by(self._optimizer)
 
     def keep_in_shards(self, names: list[str]) -> None:
         self._changed = [self._model.get_parameter(name) for name in names]

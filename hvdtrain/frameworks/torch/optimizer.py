@@ -6,12 +6,11 @@ hvdtrain's own optimizers have canonical names; in a script's loop the arrays ar
 from __future__ import annotations
 
 import collections
-import inspect
 import itertools
 import json
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -81,11 +80,20 @@ def _groups(config: Config, named: dict[str, nn.Parameter]) -> list[dict[str, An
     return [group for group in groups if group["params"]]
 
 
+def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
+    """In the order of its groups."""
+    return itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
+
+
+def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """Those of its parameters that require gradients."""
+    return [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
+
+
 def order_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> tuple[str, ...]:
     """The names of the parameters that are trained, as the optimizer has them."""
     names = {id(parameter): name for name, parameter in parameters.items()}
-    every = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    return tuple(names[id(parameter)] for parameter in every if parameter.requires_grad)
+    return tuple(names[id(parameter)] for parameter in trained_by(optimizer))
 
 
 SETTINGS = (numbers.Real, str, tuple, list, torch.Tensor)
@@ -104,12 +112,6 @@ def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """A setting as JSON has it: also a tensor, as rates may be."""
     return value.tolist() if isinstance(value, torch.Tensor) else value
-
-
-def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step() cannot be called as most of PyTorch's, with closure=None."""
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    return closure is None or closure.default is not None
 
 
 def read_state(optimizer: Any, parameters: dict[str, nn.Parameter], extra: dict[str, Any]) -> OptimizerState:
@@ -135,24 +137,18 @@ def write_state(optimizer: Any, parameters: dict[str, nn.Parameter], state: Opti
                 value.copy_(torch.from_numpy(np.asarray(array / np.float32(state.scale))))  # else a scalar, of one
 
 
-def lay_out_state(optimizer: torch.optim.Optimizer) -> None:
-    """Give the state that was loaded from contiguous arrays the strides of the parameters, as when it was made."""
-    for parameter in itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups):
-        values = optimizer.state.get(parameter, {})
-        for key, value in values.items():
-            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                values[key] = laid_out_as(parameter.detach(), value)
-
-
-def saved_state(name: str, kept: Any) -> Weights:
-    """The state of an optimizer, a schedule or the like, as arrays. Raises UserError if it has something else."""
-    try:
-        return to_arrays(name, kept.state_dict())
-    except ValueError as error:
-        raise UserError(
-            f"the state of {name} cannot be saved ({error})",
-            "let its state_dict() have dense tensors, numbers, texts, lists and dicts only",
-        ) from None
+def saved_states(kept: Mapping[str, Any]) -> Weights:
+    """The states of an optimizer, schedules and the like, as arrays. Raises UserError if one has something else."""
+    arrays: Weights = {}
+    for name, one in kept.items():
+        try:
+            arrays |= to_arrays(name, one.state_dict())
+        except ValueError as error:
+            raise UserError(
+                f"the state of {name} cannot be saved ({error})",
+                "let its state_dict() have dense tensors, numbers, texts, lists and dicts only",
+            ) from None
+    return arrays
 
 
 def to_arrays(name: str, state: Any) -> Weights:

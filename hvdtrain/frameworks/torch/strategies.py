@@ -25,6 +25,7 @@ from hvdtrain.frameworks.torch.network import (
     trained_parameters,
     unlisted_buffers,
 )
+from hvdtrain.frameworks.torch.optimizer import parameters_of
 from hvdtrain.interfaces.strategy import Group, Strategy
 
 SENT_BY_HOROVOD = (torch.float16, torch.float32, torch.float64)
@@ -126,8 +127,7 @@ class _Compression:
 
 def _state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """The tensors in the state of an optimizer, by names that are the same on all ranks."""
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    states = (optimizer.state.get(parameter, {}) for parameter in parameters)
+    states = (optimizer.state.get(parameter, {}) for parameter in parameters_of(optimizer))
     named = ((f"state.{number}.{key}", value) for number, state in enumerate(states) for key, value in state.items())
     return {name: value for name, value in named if isinstance(value, torch.Tensor)}
 

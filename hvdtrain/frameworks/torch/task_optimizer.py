@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from hvdtrain.config.options import Config
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.own_optimizers import check_optimizer
+from hvdtrain.frameworks.torch.network import laid_out_as
 from hvdtrain.frameworks.torch.objective import seed_generators
 from hvdtrain.frameworks.torch.optimizer import (
     from_arrays,
-    lay_out_state,
     make_optimizer,
-    needs_closure,
-    saved_state,
+    parameters_of,
+    saved_states,
     to_arrays,
+    trained_by,
 )
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.target import Target
@@ -50,7 +52,7 @@ class TaskOptimizer:
     """
 
     def __init__(self, task: UserTask, config: Config, parameters: dict[str, nn.Parameter], size: int) -> None:
-        self._task, self._schedules, self._steps_per_epoch = task, list[TaskSchedule](), 1
+        self._task, self._schedules, self._steps_per_epoch = task, dict[str, TaskSchedule](), 1
         self.given: dict[str, float] = {}
         """Of what decides the learning rates, what the options give."""
         if task.has("optimizer"):
@@ -75,23 +77,15 @@ class TaskOptimizer:
         if not isinstance(optimizer, torch.optim.Optimizer):
             problem = f"returned {type(optimizer).__name__}"
             raise self._task.error("optimizer", problem, "return one torch.optim.Optimizer")
-        if type(optimizer).__module__.startswith("horovod."):
-            problem = "returned Horovod's DistributedOptimizer"
-            raise self._task.error("optimizer", problem, "return the one in it: the strategy combines the gradients")
-        if needs_closure(optimizer):
-            problem = f"returned {type(optimizer).__name__}, whose step() needs a closure"
-            raise self._task.error("optimizer", problem, "return one whose step() works without, as most of them do")
-        trained = {id(one) for group in optimizer.param_groups for one in group["params"] if one.requires_grad}
-        names = {id(parameter): name for name, parameter in parameters.items()}
-        where = f"--model {self._task.name}: optimizer()"
-        check_optimizer("optimizer", trained, names, "the parameters that it gets", "requires_grad_(False)", where)
+        check_brought(functools.partial(self._task.error, "optimizer"), optimizer, parameters, "the given parameters")
 
     def set_length(self, steps: int, epochs: int) -> None:
         """Make the schedules of a run of so many steps in all epochs. Raises UserError for what steps by a score."""
         self._steps_per_epoch = steps // epochs
         if self._task.has("schedule"):
             given = self._task.call("schedule", self.optimizer, steps, epochs)
-            self._schedules = [self._schedule(one) for one in (given if isinstance(given, list) else [given])]
+            every = map(self._schedule, given if isinstance(given, list) else [given])
+            self._schedules = {f"{SCHEDULE}{number}": schedule for number, schedule in enumerate(every)}
         self.learning_rate = self._present_rate()
 
     def _schedule(self, given: Any) -> TaskSchedule:
@@ -118,27 +112,23 @@ class TaskOptimizer:
         """
         self.learning_rate = self._present_rate()
         self._task.guard("the optimizer's step()", apply)
-        for scheduler, every in self._schedules:
+        for scheduler, every in self._schedules.values():
             if every == EVERY_STEP or (step + 1) % self._steps_per_epoch == 0:
                 self._task.guard(f"the step() of {type(scheduler).__name__}", scheduler.step)
 
     def _present_rate(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def _kept(self) -> Iterator[tuple[str, Any]]:
-        yield OPTIMIZER, self.optimizer
-        for number, schedule in enumerate(self._schedules):
-            yield f"{SCHEDULE}{number}", schedule.scheduler
+    @property
+    def _kept(self) -> dict[str, Any]:
+        return {OPTIMIZER: self.optimizer} | {name: one.scheduler for name, one in self._schedules.items()}
 
     def _kinds(self) -> list[str]:
-        return [type(kept).__name__ for _, kept in self._kept()]
+        return [type(kept).__name__ for kept in self._kept.values()]
 
     def arrays(self) -> Weights:
         """The state as arrays. Raises UserError for one that they cannot hold."""
-        arrays = to_arrays(KINDS, self._kinds())
-        for name, kept in self._kept():
-            arrays |= saved_state(name, kept)
-        return arrays
+        return to_arrays(KINDS, self._kinds()) | saved_states(self._kept)
 
     def accepts_state(self, arrays: Weights) -> bool:
         """Whether this is the state of an optimizer and schedules of the same classes."""
@@ -149,21 +139,53 @@ class TaskOptimizer:
 
         Raises ValueError, and other errors of PyTorch, if it is that of other parameters.
         """
-        states = {name: from_arrays(name, arrays) for name, _ in self._kept()}
+        states = {name: from_arrays(name, arrays) for name in self._kept}
         if step is None or not self._schedules:
-            for name, kept in self._kept():
-                kept.load_state_dict(states[name])
+            load_states(self._kept, states)
         else:
             every = {EVERY_STEP: 1, EVERY_EPOCH: self._steps_per_epoch}
-            counts = [(one.scheduler, step // every[one.every]) for one in self._schedules]
-            self._task.guard("a step() of schedule()", fast_forward, self.optimizer, states[OPTIMIZER], counts)
-        _keep_types(self.optimizer, states[OPTIMIZER]["state"])
-        lay_out_state(self.optimizer)
+            moved = {name: step // every[schedule.every] for name, schedule in self._schedules.items()}
+            self._task.guard("a step() of schedule()", load_states, self._kept, states, moved)
         self.learning_rate = self._present_rate()
 
 
-def fast_forward(optimizer: torch.optim.Optimizer, saved: dict[str, Any], counts: list[tuple[Any, int]]) -> None:
-    """Let new schedules make so many steps each, and load an optimizer's state without what schedules set."""
+def check_brought(
+    error: Callable[[str, str], UserError], optimizer: Any, parameters: Mapping[str, nn.Parameter], all_of_model: str
+) -> None:
+    """Raise an error unless an optimizer trains the parameters, and no others, in every strategy.
+
+    error: makes it of problem and remedy. all_of_model: the code that has all parameters.
+    """
+    if type(optimizer).__module__.startswith("horovod."):
+        remedy = "give the one that it was made from: the strategy combines the gradients"
+        raise error("the optimizer is Horovod's DistributedOptimizer", remedy)
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is None or closure.default is not None:
+        raise error(
+            f"the optimizer is {type(optimizer).__name__}, whose step() needs a closure",
+            "give one whose step() works with closure=None, as that of most of PyTorch's",
+        )
+    trained, names = set(map(id, trained_by(optimizer))), {id(one): name for name, one in parameters.items()}
+    check_optimizer(error, "optimizer", trained, names, all_of_model, "requires_grad_(False)")
+
+
+def load_states(kept: Mapping[str, Any], states: Mapping[str, Any], moved: Mapping[str, int] = {}) -> None:
+    """Set the states of an optimizer that a user's code brings, and of its schedules and the like, by name.
+
+    moved: schedules that make so many steps instead, as their run has another length.
+    """
+    optimizer = kept[OPTIMIZER]
+    groups = _fast_forward(optimizer, [(kept[name], count) for name, count in moved.items()]) if moved else []
+    for name in kept:
+        if name not in moved:
+            kept[name].load_state_dict(states[name])
+    for group, values in zip(optimizer.param_groups, groups, strict=bool(moved)):
+        group.update(values)
+    _lay_out_state(optimizer, states[OPTIMIZER].get("state", {}))
+
+
+def _fast_forward(optimizer: torch.optim.Optimizer, counts: list[tuple[Any, int]]) -> list[dict[str, Any]]:
+    """Let new schedules make so many steps each; returns what they then have set, of each group of the optimizer."""
     last = max(count for _, count in counts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of steps before an update
@@ -171,10 +193,7 @@ def fast_forward(optimizer: torch.optim.Optimizer, saved: dict[str, Any], counts
             for schedule, count in counts:
                 if (step + 1) * count // last > step * count // last:
                     schedule.step()
-    groups = [{name: group[name] for name in group if SCHEDULED.fullmatch(name)} for group in optimizer.param_groups]
-    optimizer.load_state_dict(saved)
-    for group, values in zip(optimizer.param_groups, groups, strict=True):
-        group.update(values)
+    return [{name: group[name] for name in group if SCHEDULED.fullmatch(name)} for group in optimizer.param_groups]
 
 
 def _required(function: Callable[..., Any]) -> list[str]:
@@ -184,10 +203,15 @@ def _required(function: Callable[..., Any]) -> list[str]:
     return [one.name for one in parameters if one.default is one.empty and one.kind not in kinds]
 
 
-def _keep_types(optimizer: torch.optim.Optimizer, saved: dict[Any, Any]) -> None:
-    """Give the loaded state its own types again: load_state_dict() casts it to those of the parameters."""
-    for number, parameter in enumerate(itertools.chain.from_iterable(g["params"] for g in optimizer.param_groups)):
-        for key, value in saved.get(number, {}).items():
-            loaded = optimizer.state[parameter][key]
-            if isinstance(value, torch.Tensor) and value.dtype is not loaded.dtype:
-                optimizer.state[parameter][key] = value.to(loaded.device)
+def _lay_out_state(optimizer: torch.optim.Optimizer, saved: Mapping[int, dict[str, Any]]) -> None:
+    """Give the loaded state its own types again, and the strides of the parameters, as when it was made.
+
+    load_state_dict() casts it to the types of the parameters; it was saved in contiguous arrays.
+    """
+    for number, parameter in enumerate(parameters_of(optimizer)):
+        loaded = optimizer.state.get(parameter, {})
+        for key, value in loaded.items():
+            before = saved.get(number, {}).get(key)
+            if isinstance(value, torch.Tensor) and isinstance(before, torch.Tensor):
+                typed = value if value.dtype is before.dtype else before.to(value.device)
+                loaded[key] = laid_out_as(parameter.detach(), typed) if typed.shape == parameter.shape else typed

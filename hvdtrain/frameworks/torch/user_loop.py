@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.own_optimizers import check_optimizer
+from hvdtrain.frameworks.own_optimizers import at_setup
 from hvdtrain.frameworks.torch.learner import TorchSteps
 from hvdtrain.frameworks.torch.network import (
     buffers_by_rank,
@@ -24,16 +23,13 @@ from hvdtrain.frameworks.torch.network import (
     why_not_saved,
 )
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
-from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, needs_closure, order_of, saved_state
+from hvdtrain.frameworks.torch.optimizer import from_arrays, order_of, parameters_of, saved_states
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.frameworks.torch.task_optimizer import fast_forward
+from hvdtrain.frameworks.torch.task_optimizer import OPTIMIZER, check_brought, load_states
 from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces.combining import StepLoss
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
-
-OPTIMIZER = "optimizer"
-"""Name of the optimizer's state among those that a checkpoint has."""
 
 
 class TorchUserLearner(TorchSteps, UserLearner):
@@ -85,7 +81,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
                 raise UserError(problem, remedy)
 
         def check_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            if not self._is_stepping and not ours.isdisjoint(map(id, _every_parameter(optimizer))):
+            if not self._is_stepping and not ours.isdisjoint(map(id, parameters_of(optimizer))):
                 self._refuse("the optimizer's step()")
 
         ours = set(map(id, self._parameters.values()))
@@ -109,7 +105,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
                     f"register(): {name} belongs to another optimizer",
                     "make it with the optimizer that setup() returns",
                 )
-            saved_state(name, state)
+        saved_states(states)
         self._kept |= states
 
     def weights(self) -> Weights:
@@ -170,19 +166,13 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def optimizer_state(self) -> OptimizerState:
         if not self._has_state:
             return OptimizerState({})
-        arrays = itertools.starmap(saved_state, self._kept.items())
-        return OptimizerState(dict(itertools.chain.from_iterable(map(dict.items, arrays))), extra=self._progress)
+        return OptimizerState(saved_states(self._kept), extra=self._progress)
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         if missing := self._kept.keys() ^ {name.partition("/")[0] for name in state.arrays}:
             raise ValueError(f"{', '.join(sorted(missing))} is not in both the script and the checkpoint")
         states = {name: from_arrays(name, state.arrays) for name in self._kept}
-        moved = self._moved_schedules(states) if self.has_other_length(state) else {}
-        if moved:
-            fast_forward(self._optimizer, states[OPTIMIZER], [(self._kept[name], moved[name]) for name in moved])
-        for name in states.keys() - ({OPTIMIZER, *moved} if moved else set()):
-            self._kept[name].load_state_dict(states[name])
-        lay_out_state(self._optimizer)
+        load_states(self._kept, states, self._moved_schedules(states) if self.has_other_length(state) else {})
         self._continue(state.extra)
         self._has_state = True
 
@@ -203,13 +193,9 @@ class TorchUserLearner(TorchSteps, UserLearner):
         return counts
 
 
-def _every_parameter(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
-    return itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
-
-
 def _trained(optimizer: Any, model: nn.Module) -> list[int]:
     """The parameters that are trained: combining their gradients was arranged in setup()."""
-    parameters = itertools.chain(model.parameters(), _every_parameter(optimizer))
+    parameters = itertools.chain(model.parameters(), parameters_of(optimizer))
     return [id(parameter) for parameter in parameters if parameter.requires_grad]
 
 
@@ -217,18 +203,8 @@ def _check(model: Any, optimizer: Any) -> None:
     """Raise UserError unless the optimizer trains the parameters of the model, and no others."""
     if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
         given = f"{type(model).__name__} and {type(optimizer).__name__}"
-        raise UserError(f"setup(): got {given}", "give a torch.nn.Module and a torch.optim.Optimizer")
+        raise at_setup(f"got {given}", "give a torch.nn.Module and a torch.optim.Optimizer")
     problem, remedy = why_not_saved(model)
     if problem:
-        raise UserError(f"setup(): the model's {problem}", remedy)
-    if type(optimizer).__module__.startswith("horovod."):
-        remedy = "give the optimizer that it was made from: the strategy combines the gradients"
-        raise UserError("setup(): the optimizer is Horovod's DistributedOptimizer", remedy)
-    if needs_closure(optimizer):
-        raise UserError(
-            f"setup(): the step() of {type(optimizer).__name__} does not have the argument closure=None",
-            "give an optimizer whose step() works without a closure, as most of PyTorch's do",
-        )
-    trained = {id(parameter) for parameter in _every_parameter(optimizer) if parameter.requires_grad}
-    names = {id(parameter): name for name, parameter in trained_parameters(model).items()}
-    check_optimizer("optimizer", trained, names, "model.parameters()", "requires_grad_(False)")
+        raise at_setup(f"the model's {problem}", remedy)
+    check_brought(at_setup, optimizer, trained_parameters(model), "model.parameters()")

@@ -322,6 +322,18 @@ def of_views(keep):
     return made(model, Keeping, keep=keep)
 
 
+class Halves(nn.Linear):
+    """Has parameters in bfloat16."""
+
+    def forward(self, numbers):
+        return super().forward(numbers.bfloat16()).float()
+
+
+def in_float32(gradient):
+    """A third of a gradient, which bfloat16 would round."""
+    return gradient.float() / 3
+
+
 def of_made_buffer(is_registered=True):
     model = Making(nn.Linear(4, 2))
     if is_registered:
@@ -341,6 +353,7 @@ RESUMED = {
     "buffer made later": of_made_buffer,
     "transposed state": lambda: of_views(torch.t),
     "state of complex numbers": lambda: of_views(lambda gradient: torch.complex(gradient, gradient).conj().imag),
+    "state of more precision": lambda: made(Halves(4, 2, dtype=torch.bfloat16), Keeping, keep=in_float32),
     "fused": of_transposed_weight,
 }
 
@@ -452,7 +465,7 @@ def keeping(keep):
         (lambda run: run.setup(*made(Stateful(4, 2))), "state _extra_state is of type dict"),
         (lambda run: run.setup(*made(nn.LazyLinear(2))), "weight has no values yet"),
         (lambda run: run.setup(*horovods()), "the optimizer is Horovod's DistributedOptimizer"),
-        (lambda run: run.setup(*made(parts()[0], torch.optim.LBFGS)), "the step() of LBFGS does not have"),
+        (lambda run: run.setup(*made(parts()[0], torch.optim.LBFGS)), "LBFGS, whose step() needs a closure"),
         (lambda run: (run.setup(*parts()), run.setup(*parts())), "setup() is called at the wrong time"),
         (lambda run: (run.setup(*parts()), run.register(x=3)), "x has no state_dict()"),
         (lambda run: (run.setup(*parts()), run.register(optimizer=parts()[1])), "optimizer is there already"),

@@ -165,7 +165,7 @@ def stepping(step):
         (lambda run: run.setup(m := block(), parts(m[0])[1]), "the trainer lacks the parameter 1.weight"),
         (lambda run: run.setup(m := block(), Halving(m.collect_params(), "sgd")), "Halving has a step() or update()"),
         (lambda run: run.setup(*stepped()), "the trainer has already made steps"),
-        (lambda run: run.setup(*parts(adding())), "the parameter 0.weight adds up gradients"),
+        (lambda run: run.setup(*parts(adding())), "the parameter 0.weight adds up the gradients"),
         (lambda run: run.setup(*parts(initialized(gluon.nn.Embedding(4, 4, sparse_grad=True)))), "0.weight is sparse"),
         (lambda run: (run.setup(*parts()), run.register(x=3)), "a script in MXNet has nothing to register"),
         (stepping(lambda found: found.mean()), "step(): got a tensor of shape (1,), not a value for each of 12"),
