@@ -6,7 +6,7 @@ import abc
 import contextlib
 import functools
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -131,15 +131,10 @@ class MXNetSteps(ContextLearner, Engine):
 
     def _finish_step(self) -> None:
         """Combine the gradients, and update the parameters."""
-        trainer, divisor = self._trainer, self._strategy.gradient_divisor
-        if not self._is_checked and not phases.is_recording:
-            self._update(lambda: trainer.step(divisor))
-            self._average()
-            return
         if self._strategy.waits:
             phases.begin(GRADIENTS)
-        trainer.allreduce_grads()
-        self._apply(divisor)
+        self._trainer.allreduce_grads()
+        self._apply(self._strategy.gradient_divisor)
 
     def _apply(self, divisor: float) -> None:
         """Update the parameters from the combined gradients, divided by `divisor`.
@@ -149,17 +144,14 @@ class MXNetSteps(ContextLearner, Engine):
         phases.begin(UPDATE)
         if self._is_checked and not self._clip(self._trainer._scale / divisor):
             self.skipped += 1
-        else:
-            self._update(lambda: self._trainer.update(divisor))
-            self._average()
-
-    def _update(self, update: Callable[[], None]) -> None:
-        """Update the parameters by a function of the trainer."""
-        update()
-
-    def _average(self) -> None:
+            return
+        self._update(divisor)
         if self._averages:
             self._averages.update(self._step)
+
+    def _update(self, divisor: float) -> None:
+        """Let the trainer update the parameters from the combined gradients, divided by `divisor`."""
+        self._trainer.update(divisor)
 
     def settings(self) -> dict[str, Any]:
         return settings_of(self._trainer)
@@ -262,12 +254,12 @@ class MXNetLearner(MXNetSteps):
     def accepts_state(self, state: OptimizerState) -> bool:
         return (not self._own_task or is_of_kind(state, self.optimizer_state())) and super().accepts_state(state)
 
-    def _update(self, update: Callable[[], None]) -> None:
+    def _update(self, divisor: float) -> None:
         if not self._own_task:
-            update()
+            super()._update(divisor)
             return
         self._objective.seed_step(self._step, MAX_SHARDS)  # the update draws the same on any number of ranks
-        self._own_task.guard("the optimizer's update()", update)
+        self._own_task.guard("the optimizer's update()", super()._update, divisor)
 
     def train_step(self, batch: Batch) -> StepLoss:
         self._states.set_lr(batch.lr)
