@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 import wandb
 
-from hvdtrain.runs import metrics
+from hvdtrain.runs.metrics import NAME, MetricsReader
 from hvdtrain.runs.trackers import Tracker, scalars
 from hvdtrain.system.network import is_offline
 from hvdtrain.system.text import printable
@@ -49,8 +48,11 @@ class WeightsAndBiases(Tracker):
                 stop_fn=lambda: None,  # else its web page could interrupt training
             ),
         )
-        for record in _earlier(folder / "metrics.jsonl", config["step"]):
-            self.log(record)
+        # Those of the steps before this process began, which may already have added others.
+        earlier = MetricsReader(folder / NAME).read().all() if config["step"] else ()
+        for record in earlier:
+            if record["step"] <= config["step"]:
+                self.log(record)
 
     def log(self, record: dict[str, Any]) -> None:
         values = scalars(record)
@@ -60,10 +62,3 @@ class WeightsAndBiases(Tracker):
     def end(self, status: str) -> None:
         self._run.summary["hvdtrain_status"] = status
         self._run.finish(exit_code=int(status == "failed"))
-
-
-def _earlier(path: Path, step: int) -> list[dict[str, Any]]:
-    """The records of the steps before this process began; the process itself may already have added others."""
-    with contextlib.suppress(OSError):
-        return [record for record in metrics.read(path) if record["step"] <= step] if step else []
-    return []
