@@ -13,7 +13,7 @@ from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.runs.changes import Changes
-from hvdtrain.runs.history import Curve, HistoryReader
+from hvdtrain.runs.history import HistoryReader
 from hvdtrain.runs.metrics import CURVES, NAME
 from hvdtrain.runs.search import find_runs
 from hvdtrain.system.files import changed_at_ns
@@ -169,18 +169,16 @@ def read_curves(folder: Path) -> dict[str, Any]:
         reader = _reader(folder)
         if reader.read().error:  # what was read before is gone
             reader = HistoryReader(folder / NAME)
-        curves = {
-            name if name in CURVES else name.removeprefix(f"{reader.part} "): _short(curve.thinned(MAX_POINTS))
-            for name, curve in reader.curves(CURVES).items()
-            if curve
+        thinned = {name: curve.thinned(MAX_POINTS) for name, curve in reader.curves(CURVES).items() if curve}
+        part, found = reader.part, Changes.of(reader)
+    curves = {
+        name if name in CURVES else name.removeprefix(f"{part} "): {
+            "epochs": shortened(curve.epochs), "steps": curve.steps, "values": shortened(curve.values),
         }
-        found = Changes.of(reader)
+        for name, curve in thinned.items()
+    }  # fmt: skip
     last = [change._asdict() for change in found.changes[-MAX_CHANGES:]]
     return {"curves": curves, "changes": {"summary": found.summary, "last": last}}
-
-
-def _short(curve: Curve) -> dict[str, Any]:
-    return {"epochs": shortened(curve.epochs), "steps": curve.steps, "values": shortened(curve.values)}
 
 
 def shortened(values: Iterable[float]) -> list[float]:
