@@ -179,14 +179,16 @@ def invalid(name: str, value: Any, problem: str, remedy: str = "") -> UserError:
 def convert(value: Any, kind: Any, strict: bool = True) -> Any:
     """A value of JSON or TOML as one of an option of this type. Raises ValueError if it is of another type.
 
-    An option that takes text also takes a number, and one that takes several texts a single one. strict: whether texts
-    do not stand for finite numbers and for truth values.
+    An option that takes text also takes a number or a path, and one that takes several texts a single one.
+    strict: whether texts do not stand for finite numbers and for truth values.
     """
+    if hasattr(value, "dtype"):
+        value = value.item()  # a number of NumPy or a framework
     if kind is str:
-        value = _number_as_text(value)
+        value = _as_text(value)
     elif kind == tuple[str, ...]:
         texts = (value,) if isinstance(value, str | int | float) else value
-        value = list(map(_number_as_text, texts)) if isinstance(texts, list | tuple) else texts
+        value = list(map(_as_text, texts)) if isinstance(texts, list | tuple) else texts
     import msgspec  # not for the launcher, which starts at once
 
     converted = msgspec.convert(value, kind, strict=strict, dec_hook=_path)
@@ -207,32 +209,34 @@ def accepted(name: str, value: Any, kind: Any, given: str, strict: bool = True) 
         raise UserError(f"{given} is not valid{hint}", f"give {_accepted(kind)}", option=name) from None
 
 
-def _number_as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float | Path) and not isinstance(value, bool) else value
 
 
 def _path(kind: type, value: Any) -> Path:
-    if kind is Path and isinstance(value, str):
-        return Path(value)
+    if kind is Path and isinstance(value, str | Path):
+        return value if isinstance(value, Path) else Path(value)
     raise ValueError(f"{value!r:.80} is not a path")
 
 
 def as_options(options: Any) -> None:
-    """Give paths, texts and lists of a dataclass of options their types, where a program gave texts and numbers.
+    """Give values of a dataclass of options their types, where a program gave others that stand for them.
 
     Raises UserError for values of other types, out of their range, or of another form.
     """
     for name, about in facts(type(options)).items():
-        kind, value = types(options.__class__)[name], getattr(options, name)
-        if about.parse or kind == tuple[str, ...] or (Path in alternatives(kind) and isinstance(value, str)):
-            value = accepted(name, value, kind, f"{key(name)} = {value!r:.{SHOWN_CHARACTERS}}")
-            object.__setattr__(options, name, value)
+        value, default = getattr(options, name), getattr(type(options), name, dataclasses.MISSING)
+        if value is default:
+            continue
+        kind = types(options.__class__)[name]
+        value = accepted(name, value, kind, f"{key(name)} = {value!r:.{SHOWN_CHARACTERS}}")
+        object.__setattr__(options, name, value)
         items = value if isinstance(value, tuple) else (value,)
         problem = next(filter(None, map(about.problem, items)), "")
         remedy = "" if problem == NOT_LOCAL else "give another number"
         if texts := choices(kind):
             remedy += f", or {', '.join(texts)}"
-        if about.parse and value != getattr(type(options), name):
+        if about.parse and value != default:
             problem, remedy = about.text_problem(value), f"give {about.form}"
         if problem:
             raise invalid(name, " ".join(map(str, items)), problem, remedy)

@@ -1,12 +1,18 @@
 """Options, ranges of steps, recipes, their JSON form, and the figure that is the score of a run."""
 
+import contextlib
 import dataclasses
+import functools
 import json
 import math
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
+from support.errors import refused
 
+from hvdtrain.config.option import convert, types
 from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
 from hvdtrain.config.recipes import RECIPES
 from hvdtrain.config.score import score_of
@@ -36,8 +42,24 @@ NUMBERS = [
 @pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=lambda value: getattr(value, "__name__", value))
 def test_no_number_is_unlimited(kind, name):
     for value in (float("inf"), float("nan"), float("-inf"), -1, 10**30):
-        with pytest.raises(UserError, match=f"--{name.replace('_', '-')} "):
-            kind(**{name: value})
+        refused(functools.partial(kind, **{name: value}), name.replace("_", "-"), option=name)
+
+
+OTHER_TYPES = ["one two", 1.5, True, None, [1], {"a": 1}, b"x", object(), np.zeros(2)]
+
+
+@pytest.mark.parametrize("kind", [Config, RuntimeOptions])
+def test_a_program_gives_values_of_the_types_of_a_command_line(kind):
+    """Or of NumPy. Others are refused, and not by what first computes with them."""
+    for name, of_type in types(kind).items():
+        for value in OTHER_TYPES:
+            with contextlib.suppress(UserError):
+                made = getattr(kind(**{name: value}), name)
+                assert convert(made, of_type) == made, (name, value)
+    with pytest.raises(UserError, match=r"optimizer = 'adm' is not valid \(did you mean adam\?\); give one of"):
+        Config(optimizer="adm")
+    config = Config(lr=np.float64(0.5), batch_size=np.int64(8), data=Path("photos"))
+    assert to_record(config) == to_record(Config(lr=0.5, batch_size=8, data="photos"))
 
 
 def test_help_says_what_it_trains_and_names_the_task_first():

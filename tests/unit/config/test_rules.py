@@ -131,7 +131,7 @@ def _says(error, rule):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"nesterov": True, "momentum": 0}, "--nesterov with --momentum 0: it requires momentum; use --optimizer sgd"),
+        ({"nesterov": True, "momentum": 0}, "--nesterov with --momentum 0.0: it requires momentum; use --optimizer"),
         ({"freeze": ("a", "b"), "groups": 2}, "--freeze a b with --groups 2: the number of gradients is not fixed"),
         (
             {"shards": 4, "precision": "fp16"},
