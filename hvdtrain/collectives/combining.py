@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from hvdtrain.collectives.compression import make_mean
 from hvdtrain.collectives.groups import AllreduceGroup
-from hvdtrain.collectives.mean import shape_of
+from hvdtrain.collectives.mean import shape_of, views
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.config.forms import NONE
 from hvdtrain.config.options import Config
@@ -31,9 +30,8 @@ class MeanOfRanks:
     def __init__(
         self, config: Config, group: AllreduceGroup, shapes: Sequence[tuple[int, ...]], to_matrix: ToMatrix = shape_of
     ) -> None:
-        self.mean = make_mean(config, group)
+        self.mean, self._shapes = make_mean(config, group), shapes
         self._matrices = [to_matrix(shape) for shape in shapes]
-        self._ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
 
     def begin(self, step: Batch, statistics: Sequence[np.ndarray]) -> None:
         """Nothing is left of the step before."""
@@ -44,11 +42,9 @@ class MeanOfRanks:
 
     def combine(self) -> Combined:
         """The mean over all ranks: their rows' weights make it that of the global batch."""
-        arrays = self._gradients.arrays
-        flat = np.concatenate([array.reshape(-1) for array in arrays])
+        flat = np.concatenate([array.reshape(-1) for array in self._gradients.arrays])
         self.mean.average(flat, self._matrices)
-        parts = zip(np.split(flat, self._ends), arrays, strict=True)
-        return Combined([part.reshape(array.shape) for part, array in parts], [], self._gradients.loss)
+        return Combined(views(flat, self._shapes), [], self._gradients.loss)
 
 
 def choose_combiner(config: Config, of_strategy: MakeCombiner | None) -> MakeCombiner | None:

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hvdtrain.collectives.groups import AllreduceGroup
 from hvdtrain.collectives.horovod import BYTES
-from hvdtrain.collectives.mean import PackedMean, PlainMean, count, packing_of
+from hvdtrain.collectives.mean import PackedMean, PlainMean, count, packing_of, views
 from hvdtrain.config.forms import NONE, PACKED, POWERSGD, Method, parse_method
 from hvdtrain.config.options import Config
 from hvdtrain.interfaces.combining import Mean, Shapes
@@ -32,17 +34,11 @@ SHORTEST = 1e-20
 """Length of a column below which it is taken as zero; squares of shorter ones are not exact in float32."""
 
 
-class Matrix(NamedTuple):
-    """One that is sent as the product of P^T (rank, rows) and Q (rank, columns)."""
-
-    place: slice
-    """Its elements in the vector."""
-    rows: int
-    columns: int
-
-
 class LowRankMean(PlainMean):
-    """The mean as products of rank `method.rank`; of arrays that are too small for that, as it is."""
+    """The mean as products of rank `method.rank`; of arrays that are too small for that, as it is.
+
+    A matrix is sent as the product of P^T (rank, rows) and Q (rank, columns).
+    """
 
     _shapes: Shapes | None = None
     _error: np.ndarray | None = None
@@ -59,63 +55,50 @@ class LowRankMean(PlainMean):
         if np.isfinite(mean).all():
             self._factors = factors
             np.subtract(local, mean, out=self._error)
-            for place in self._whole:
-                self._error[place] = 0
+            for whole in self._divide(self._error)[1]:
+                whole.fill(0)
         values[:] = mean
 
     def _begin(self, values: np.ndarray, shapes: Shapes) -> None:
-        """Divide the vector into matrices and what is sent as it is."""
-        self._shapes = shapes
-        ends = itertools.accumulate(rows * columns for rows, columns in shapes)
-        matrices = [
-            Matrix(slice(end - rows * columns, end), rows, columns)
-            for end, (rows, columns) in zip(ends, shapes, strict=True)
-        ]
-        is_low = [is_low_rank(matrix.rows, matrix.columns, self.method.rank) for matrix in matrices]
-        self._low = list(itertools.compress(matrices, is_low))
-        self._whole = [matrix.place for matrix, low in zip(matrices, is_low, strict=True) if not low]
-        columns = sum(matrix.columns for matrix in self._low)
-        self._first = np.random.default_rng(self._seed).standard_normal(self.method.rank * columns, np.float32)
+        """Begin with the state that was loaded, if it has these shapes."""
+        self._shapes, rank = shapes, self.method.rank
+        low = [shape for shape in shapes if is_low_rank(*shape, rank)]
+        self._left_shapes, self._right_shapes = ([(rank, shape[axis]) for shape in low] for axis in (0, 1))
+        self._first = np.random.default_rng(self._seed).standard_normal(count(self._right_shapes), np.float32)
         if self._factors is None or self._factors.shape != self._first.shape:  # resumed with another rank
             self._factors = self._first
         if self._error is None or self._error.shape != values.shape:
             self._error = np.zeros(len(values), np.float32)
 
+    def _divide(self, vector: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Its arrays that are sent as products, and those that are sent as they are."""
+        arrays = views(vector, self._shapes or ())
+        is_low = [is_low_rank(*shape, self.method.rank) for shape in self._shapes or ()]
+        return [*itertools.compress(arrays, is_low)], [*itertools.compress(arrays, map(operator.not_, is_low))]
+
     def _approximate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mean of all ranks' vectors, float32 (n,), and the factors Q of its matrices, one after the other."""
-        views = [values[matrix.place].reshape(matrix.rows, matrix.columns) for matrix in self._low]
-        lefts = [right @ view.T for right, view in zip(self._rights(), views, strict=True)]
-        message = np.concatenate([*map(np.ravel, lefts), *(values[place] for place in self._whole)])
+        low, whole = self._divide(values)
+        message = _joined([*(right @ matrix.T for right, matrix in zip(self._rights(), low, strict=True)), *whole])
         super()._average(message, ())
-        lefts = [orthogonal(left) for left in self._split(message, [matrix.rows for matrix in self._low])]
-        factors = np.concatenate(
-            [np.zeros(0, np.float32), *((left @ view).ravel() for left, view in zip(lefts, views, strict=True))]
-        )
-        if self._low:
+        received = views(message, [*self._left_shapes, *(array.shape for array in whole)])
+        lefts = [orthogonal(left) for left in received[: len(low)]]
+        factors = _joined([left @ matrix for left, matrix in zip(lefts, low, strict=True)])
+        if low:
             super()._average(factors, ())
-        mean, end = np.empty_like(values), len(message)
-        for place in reversed(self._whole):
-            start = end - (place.stop - place.start)
-            mean[place], end = message[start:end], start
-        rights = self._split(factors, [matrix.columns for matrix in self._low])
-        for matrix, left, right in zip(self._low, lefts, rights, strict=True):
-            mean[matrix.place] = product(left, right).ravel()
+        mean = np.empty_like(values)
+        low, whole = self._divide(mean)
+        for matrix, left, right in zip(low, lefts, views(factors, self._right_shapes), strict=True):
+            matrix[:] = product(left, right)
+        for array, sent in zip(whole, received[len(low) :], strict=True):
+            array[:] = sent
         return mean, factors
 
     def _rights(self) -> list[np.ndarray]:
         """The factors Q to begin with, (rank, columns); in place of zeros, which would stay zeros, the first ones."""
         assert self._factors is not None
-        columns = [matrix.columns for matrix in self._low]
-        pairs = zip(self._split(self._factors, columns), self._split(self._first, columns), strict=True)
+        pairs = zip(views(self._factors, self._right_shapes), views(self._first, self._right_shapes), strict=True)
         return [np.where(length(last)[:, None] < SHORTEST, first, last) for last, first in pairs]
-
-    def _split(self, flat: np.ndarray, lengths: list[int]) -> list[np.ndarray]:
-        """The factors, (rank, length) each, at the beginning of a flat array."""
-        rank = self.method.rank
-        ends = itertools.accumulate(rank * length for length in lengths)
-        return [
-            flat[end - rank * length : end].reshape(rank, length) for end, length in zip(ends, lengths, strict=True)
-        ]
 
     def arrays(self) -> Weights:
         return {} if self._error is None or self._factors is None else {ERROR: self._error, FACTORS: self._factors}
@@ -153,6 +136,11 @@ def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     for of_left, of_right in zip(left[1:], right[1:], strict=True):
         total += np.multiply.outer(of_left, of_right)
     return total
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of float32 as a vector, one after the other."""
+    return np.concatenate([np.zeros(0, np.float32), *map(np.ravel, arrays)])
 
 
 def _dot(one: np.ndarray, other: np.ndarray) -> float:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hvdtrain.collectives.mean import views
 from hvdtrain.interfaces.strategy import Group
 
 NOTHING = np.empty(0)
@@ -53,11 +54,11 @@ def sum_over_shards(
     sent = [number for number in range(len(shapes)) if finite[number] and largest[number]]
     sent_shapes = [shapes[number] for number in sent]
     flat = np.empty(sum(map(math.prod, sent_shapes)))
-    for number, total in zip(sent, _views(flat, sent_shapes), strict=True):
+    for number, total in zip(sent, views(flat, sent_shapes), strict=True):
         of_shards = [arrays[number].reshape(-1) for arrays in local_shards]
         _sum_rounded(of_shards, magic[number], total.reshape(-1))
     summed = np.asarray(group.sum(flat)) if group.size > 1 and sent else flat
-    totals = dict(zip(sent, _views(summed, sent_shapes), strict=True))
+    totals = dict(zip(sent, views(summed, sent_shapes), strict=True))
     arrays = [
         totals[number] if number in totals else np.full(shape, 0.0 if finite[number] else np.nan)
         for number, shape in enumerate(shapes)
@@ -105,9 +106,3 @@ def _magic_numbers(largest: np.ndarray, limit: int) -> np.ndarray:
     _, bounds = np.frexp(largest)
     headroom = max(1, math.ceil(math.log2(limit)) - 1)
     return np.where(largest > 0, np.ldexp(1.5, bounds + headroom), 0.0)
-
-
-def _views(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-    """Parts of a vector, in these shapes."""
-    ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
-    return [flat[end - math.prod(shape) : end].reshape(shape) for end, shape in zip(ends, shapes, strict=True)]

@@ -7,6 +7,7 @@ stays so, or makes its block not finite, so that ranks notice it as without pack
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,6 +23,12 @@ ROUND = "round"
 def shape_of(array: tuple[int, ...]) -> tuple[int, int]:
     """An array's shape as that of a matrix: its first dimension, of a layer's outputs, by all others."""
     return (1, math.prod(array)) if len(array) < 2 else (array[0], math.prod(array[1:]))
+
+
+def views(vector: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """The beginning of a vector as arrays of these shapes, one after the other."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
+    return [vector[end - math.prod(shape) : end].reshape(shape) for end, shape in zip(ends, shapes, strict=True)]
 
 
 def count(shapes: Shapes) -> int:
