@@ -17,7 +17,6 @@ from hvdtrain.interfaces.reading import Audit
 
 STREAM = 6
 """Of the random numbers that choose what is audited; others belong to weights, rows and steps."""
-HALF = 1 << 32
 
 
 def choose(seed: int, step: int, by_rank: Sequence[Sequence[int]], shards: Sequence[int]) -> Audit | None:
@@ -34,21 +33,14 @@ def choose(seed: int, step: int, by_rank: Sequence[Sequence[int]], shards: Seque
 
 
 def hash_shard(loss: float, arrays: Sequence[np.ndarray]) -> int:
-    """64 bits, from those of the loss and of arrays: a shard's gradients, and what it changes in the statistics."""
-    digest = hashlib.blake2b(np.float64(loss).tobytes(), digest_size=8)
+    """48 bits, from those of the loss and of arrays: a shard's gradients, and what it changes in the statistics.
+
+    So many, as a float64 holds them exactly.
+    """
+    digest = hashlib.blake2b(np.float64(loss).tobytes(), digest_size=6)
     for array in arrays:
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return int.from_bytes(digest.digest(), "little")
-
-
-def halves(value: int) -> tuple[float, float]:
-    """A hash as two numbers that float64 holds exactly."""
-    return float(value // HALF), float(value % HALF)
-
-
-def joined(high: float, low: float) -> int:
-    """The hash of these halves."""
-    return int(high) * HALF + int(low)
 
 
 class ShardHashes(Exception):

@@ -12,8 +12,7 @@ from typing import SupportsFloat
 
 import numpy as np
 
-from hvdtrain.collectives import audits
-from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
+from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer, hash_shard
 from hvdtrain.collectives.exact_sum import sum_over_shards
 from hvdtrain.errors import TrainingError
 from hvdtrain.interfaces.combining import Combined, Gradients, ShardLoss
@@ -53,7 +52,7 @@ class ShardSums:
         changes = [_change(before, after) for before, after in zip(self._start, gradients.statistics, strict=True)]
         arrays = [*gradients.arrays, *changes]
         if audit and audit.shard == shard.part:
-            self._hash = audits.hash_shard(float(gradients.loss), arrays)
+            self._hash = hash_shard(float(gradients.loss), arrays)
         if not shard.is_witness:
             self._added.append(arrays)
             self._losses.append(gradients.loss)
@@ -83,32 +82,31 @@ class ShardSums:
         By shard whether it computed it, its own number, and the loss. The hash of the audited shard, on the rank whose
         shard it is and on the one that checks it. By rank the newest membership that it knows.
         """
-        shards, hashes, memberships = np.zeros((3, self._shards)), np.zeros((2, 2)), np.zeros(self._group.size)
+        shards, hashes, memberships = np.zeros((3, self._shards)), np.zeros(2), np.zeros(self._group.size)
         added = (shard for shard in self._step.shards or () if not shard.is_witness)
         for shard, loss in zip(added, self._losses, strict=True):
             shards[:, shard.part] += 1, self._group.rank, float(loss)
         if audit := self._step.audit:
-            hashes[int(audit.by == self._group.rank)] = audits.halves(self._hash)
+            hashes[int(audit.by == self._group.rank)] = self._hash
         memberships[self._group.rank] = self._group.known_membership
-        return np.concatenate([shards.ravel(), hashes.ravel(), memberships])
+        return np.concatenate([shards.ravel(), hashes, memberships])
 
     def _unpack_status(self, carried: np.ndarray) -> list[ShardLoss]:
         """The losses, from the sum of what all ranks said; sets the membership that all know."""
-        of_shards, hashes, memberships = np.split(carried, [3 * self._shards, 3 * self._shards + 4])
+        of_shards, hashes, memberships = np.split(carried, [3 * self._shards, 3 * self._shards + 2])
         computed, ranks, losses = of_shards.reshape(3, self._shards).tolist()
         self._group.agreed_membership = int(memberships.min())
         self._check(computed)
         if audit := self._step.audit:
-            self._compare(audit, int(ranks[audit.shard]), *hashes.tolist())
+            self._compare(audit, int(ranks[audit.shard]), *map(int, hashes))
         return [
             ShardLoss(shard, int(rank), loss)
             for shard, (count, rank, loss) in enumerate(zip(computed, ranks, losses, strict=True))
             if count
         ]
 
-    def _compare(self, audit: Audit, owner: int, *hashes: float) -> None:
+    def _compare(self, audit: Audit, owner: int, of_owner: int, of_witness: int) -> None:
         """Raise ShardsDiffer unless both ranks have the same hash."""
-        of_owner, of_witness = audits.joined(*hashes[:2]), audits.joined(*hashes[2:])
         if of_owner != of_witness:
             raise ShardsDiffer(self._step.step, audit.shard, {owner: of_owner, audit.by: of_witness})
 
