@@ -14,6 +14,7 @@ import subprocess
 import pytest
 import yaml
 from support.doctor import as_root, unshared
+from support.environment import script
 from support.jobs import BIN, ROOT
 
 DOCKER = ROOT / "docker"
@@ -36,13 +37,6 @@ def make(target: str, path: str, **environment: str) -> tuple[int, str]:
         text=True,
     )
     return done.returncode, done.stdout + done.stderr
-
-
-def program(file, text: str):
-    """A program in place of the engine or of a tool of the GPU."""
-    file.write_text(f"#!/bin/sh\n{text}\n")
-    file.chmod(0o755)
-    return file
 
 
 def tools(folder, *names: str) -> str:
@@ -76,14 +70,14 @@ NO_CUDA = "STACK=tensorflow has no image for CUDA: give STACK=all, or DEVICE=cpu
 def test_make_reports_what_is_missing_or_does_not_exist(tmp_path, target, engine, given, said):
     path = tools(tmp_path / "bin", "cat")
     if engine:
-        program(tmp_path / "bin" / "docker", engine)
+        script(tmp_path / "bin" / "docker", engine)
     status, output = make(target, path, **given)
     assert (status != 0, said in output) == (True, True), output
 
 
 def test_docker_build_passes_stack_device_and_wheels(tmp_path):
     path = tools(tmp_path / "bin", "cat")
-    program(tmp_path / "bin" / "docker", ENGINE)
+    script(tmp_path / "bin" / "docker", ENGINE)
     (tmp_path / "torch.whl").touch()
     cuda = {"STACK": "pytorch", "DEVICE": "cuda", "WHEELS": str(tmp_path)}
     built = "engine build -f docker/Dockerfile --build-arg STACK={0} --build-arg DEVICE={1} {2}-t hvdtrain:{0}-{1} ."
@@ -94,8 +88,8 @@ def test_docker_build_passes_stack_device_and_wheels(tmp_path):
 
 def test_docker_run_uses_the_gpus_of_the_host(tmp_path):
     path = tools(tmp_path / "bin")
-    program(tmp_path / "bin" / "docker", ENGINE)
-    program(tmp_path / "bin" / "nvidia-smi", "echo GPU 0: a GPU")
+    script(tmp_path / "bin" / "docker", ENGINE)
+    script(tmp_path / "bin" / "nvidia-smi", "echo GPU 0: a GPU")
     run, volume = "engine run --rm --ipc=host", "-v hvdtrain-runs:/home/hvdtrain/runs"
     assert make("docker-run", path, NP="4")[1].splitlines()[-1] == (
         f"{run} --gpus all {volume} hvdtrain:all-cuda horovodrun -np 4 python -m hvdtrain.torch_lenet"
@@ -117,7 +111,7 @@ def test_docker_run_uses_the_gpus_of_the_host(tmp_path):
 )
 def test_docker_test_trains_in_each_framework_of_the_stack(tmp_path, stack, frameworks):
     path = tools(tmp_path / "bin")
-    program(tmp_path / "bin" / "docker", ENGINE)
+    script(tmp_path / "bin" / "docker", ENGINE)
     status, output = make("docker-test", path, STACK=stack)
     assert status == 0
     assert re.findall(rf"hvdtrain:{stack}-cpu .* python -m hvdtrain.(\w+)_lenet --max-steps 20", output) == frameworks
@@ -144,8 +138,8 @@ def test_the_image_keeps_each_python_s_pin_of_pytorch(tmp_path, version, expecte
         shutil.copytree(ROOT / name, tmp_path / name)
     file = tmp_path / "setup" / "stacks" / "pytorch" / "constraints.txt"
     file.write_text('torch==2.14.1 ; python_version < "3.11"\ntorch==2.15.0 ; python_version >= "3.11"\ntorchx==1\n')
-    program(tmp_path / "setup" / "environment.sh", "exit 7")
-    program(tmp_path / "python3", "")
+    script(tmp_path / "setup" / "environment.sh", "exit 7")
+    script(tmp_path / "python3", "")
     mounts = "mount -t tmpfs none /opt; mount -t tmpfs none /etc/ld.so.conf.d; mkdir -p /opt/venv"
     command = unshared("-m", f"{mounts}; cd {shlex.quote(str(tmp_path))}")
     variables = {

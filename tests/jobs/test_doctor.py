@@ -12,7 +12,8 @@ import re
 import signal
 
 import pytest
-from support.doctor import DOCTOR, DoctorResult, doctor, in_rank_1, path_with, requires, script
+from support.doctor import DOCTOR, DoctorResult, doctor, in_rank_1, path_with, requires
+from support.environment import script
 from support.jobs import ROOT, finish, launch, launcher, running, start, wait_for
 from support.jobs import run as run_command
 from support.stack import FASTEST, cases

@@ -8,6 +8,7 @@ import sys
 
 import psutil
 import pytest
+from support.environment import script
 from support.jobs import ROOT, launcher, run, succeed
 
 SUPPORT = ROOT / "tests" / "support"
@@ -18,8 +19,7 @@ MATRIX = pytest.mark.matrix
 def job(folder, by, ranks, program, *words, **variables):
     """The output of a program of support/ on so many ranks."""
     command = [*launcher(by, ranks), "python", str(SUPPORT / f"{program}.py"), *words]
-    output = succeed(command, folder, timeout_s=500, **variables)
-    return output
+    return succeed(command, folder, timeout_s=500, **variables)
 
 
 def other_interface():
@@ -136,9 +136,7 @@ def test_horovodrun_asks_the_build_what_it_contains_and_no_framework(tmp_path):
 )
 def test_horovodrun_asks_mpirun_once_for_its_version(version, status, implementation, tmp_path):
     mpi_run = pytest.importorskip("horovod.runner.mpi_run")
-    program = tmp_path / "mpirun"
-    program.write_text(f"#!/bin/sh\necho \"$@\" >> '{tmp_path}/calls'\necho '{version}'\nexit {status}\n")
-    program.chmod(0o755)
+    script(tmp_path / "mpirun", f"echo \"$@\" >> '{tmp_path}/calls'", f"echo '{version}'", f"exit {status}")
     found = mpi_run._get_mpi_implementation_flags(False, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert found[2] == implementation
     assert (tmp_path / "calls").read_text() == "--version\n"

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+from support.environment import script
 from support.jobs import ROOT, finish, launcher, pids_of_ranks, several, start, succeed
 from support.slowed import slowed
 from support.traces import Trace
@@ -69,7 +70,7 @@ def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
 
 
 SHIFT_S = 1000
-SHIFTED = f"""#!/bin/bash
+SHIFTED = f"""
 [ "$HOROVOD_RANK" = 1 ] && exec unshare --time --monotonic {SHIFT_S} "$@"
 exec "$@"
 """
@@ -78,11 +79,10 @@ exec "$@"
 @pytest.mark.matrix
 def test_clocks_that_differ_are_aligned(tmp_path):
     """As on two hosts: rank 1 has a monotonic clock of its own, in a namespace."""
-    program, probe = tmp_path / "shifted", ["unshare", "--time", "--monotonic", "1", "true"]
+    probe = ["unshare", "--time", "--monotonic", "1", "true"]
     if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to make a time namespace (unshare --time)")
-    program.write_text(SHIFTED)
-    program.chmod(0o755)
+    program = script(tmp_path / "shifted", SHIFTED)
     train = ["python", "-m", "hvdtrain.torch_lenet", *OPTIONS, "--max-steps", "20"]
     succeed([*launcher("local", 2), str(program), *train, "--timeline", "6:16"], tmp_path)
     trace = check(tmp_path / "runs" / "run", 2, 6, 16, PARTS, one_clock=False)

@@ -16,6 +16,7 @@ import pytest
 
 from hvdtrain.cli import doctor as command_line
 from hvdtrain.system.stacks import DISTRIBUTIONS
+from support.environment import script
 from support.jobs import BIN, launcher
 from support.jobs import run as run_command
 
@@ -75,14 +76,6 @@ def in_environment(folder: Path, variables: dict[str, str]) -> Iterator[None]:
         os.chdir(before)
         sys.path[:] = path
         sys.modules.update(imported)
-
-
-def script(path: Path, *lines: str) -> Path:
-    """Write an executable shell script."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-    path.chmod(0o755)
-    return path
 
 
 def path_with(folder: Path) -> str:

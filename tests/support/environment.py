@@ -60,3 +60,11 @@ def of_jobs(**own: str) -> dict[str, str]:
 def importing(*folders: Path | str) -> dict[str, str]:
     """The variable with which Python also finds what is in these folders, before all else."""
     return {"PYTHONPATH": os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+def script(path: Path, *lines: str, shell: str = "/bin/sh") -> Path:
+    """Write an executable shell script, in the place of a program."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([f"#!{shell}", *lines, ""]))
+    path.chmod(0o755)
+    return path

@@ -6,7 +6,7 @@ import json
 import os
 import time
 
-from support.doctor import script
+from support.environment import script
 from support.in_process import command
 from support.jobs import ROOT, running, wait_for
 from support.jobs import run as run_command

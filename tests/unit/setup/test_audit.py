@@ -19,6 +19,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support.environment import script
 from support.jobs import BIN, ROOT
 
 SETUP = ROOT / "setup"
@@ -188,10 +189,8 @@ list.format='json'
 def test_the_audit_reports_vulnerabilities_or_that_the_service_is_unreachable(tmp_path, printed, status, message):
     about = (SETUP / "audit.lock").read_bytes() + f"Python {platform.python_version()}\n".encode()
     tool = tmp_path / "hvdtrain" / f"audit-{hashlib.sha256(about).hexdigest()[:16]}" / "bin" / "pip-audit"
-    tool.parent.mkdir(parents=True)
+    script(tool, f'echo "$@" >{tmp_path}/words', f'printf "%s\\n" "{printed}"', f"exit {status}")
     (tool.parent.parent / "complete").touch()
-    tool.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/words\nprintf "%s\\n" "{printed}"\nexit {status}\n')
-    tool.chmod(0o755)
     done = subprocess.run(
         [SETUP / "audit.sh", BIN.parent, "-s", "osv"],
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
@@ -204,7 +203,6 @@ def test_the_audit_reports_vulnerabilities_or_that_the_service_is_unreachable(tm
 
 
 PYTHON = """\
-#!/bin/bash
 # As far as a tool's environment asks it: installing takes a while, and is interrupted once.
 case "$*" in
     -V) echo Python 3.99 ;;
@@ -223,10 +221,7 @@ TOOL = (
 
 
 def test_a_tool_is_installed_once_and_completely(tmp_path):
-    python = tmp_path / "venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(PYTHON)
-    python.chmod(0o755)
+    script(tmp_path / "venv" / "bin" / "python", PYTHON, shell="/bin/bash")
     command = ["bash", "-euo", "pipefail", "-c", TOOL, "bash", str(SETUP)]
     environment = {**os.environ, "HOME": str(tmp_path)}
     assert subprocess.run(command, env=environment).returncode != 0

@@ -14,14 +14,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.environment import script
 from support.jobs import ROOT, running, wait_for
 
-SETUP = ROOT / "setup"
+SETUP, BASH = ROOT / "setup", "/bin/bash"
 COMMANDS = (
     "awk bash cat cp cut dirname env find flock grep make mkdir mv readlink realpath rm sed sha256sum sort tail touch"
 )
 PYTHON = """\
-#!/bin/bash
 # A Python as far as set-up asks it; a virtual environment of it is a copy.
 home={home} version={version} kind=base
 here=$(realpath -m "$(dirname "${{BASH_SOURCE[0]}}")/..")
@@ -43,6 +43,12 @@ case "$*" in
     *) echo "not expected: $*" >&2; exit 1 ;;
 esac
 """
+RECORDER = """\
+[[ $* != *--show* ]] || {{ cat "{home}/shown"; exit; }}
+words="${{HVDTRAIN_REINSTALL:+again }}${{UV_TORCH_BACKEND:+backend=$UV_TORCH_BACKEND }}$HVDTRAIN_CONSTRAINTS"
+echo "$words {name} ${{*:2}}" >>"{home}/installed"
+[[ -z $OPAL_PREFIX ]] || echo "OPAL_PREFIX=$OPAL_PREFIX" >>"{home}/installed"
+"""
 CHOOSE = """\
 for asked; do
     (eval "$asked"; set -euo pipefail; source setup/stack.sh; choose_stack; echo "$stack $("$(find_python)" -V)") 2>&1
@@ -63,33 +69,20 @@ class Machine:
             conf = setup / "stacks" / name / "stack.conf"
             conf.write_text(re.sub(r"^PYTHONS=.*$", f'PYTHONS="{pythons}"', conf.read_text(), flags=re.M))
         for name in ("install.sh", "horovod.sh"):
-            (setup / name).write_text(
-                f"""#!/bin/bash
-[[ $* != *--show* ]] || {{ cat "{home}/shown"; exit; }}
-words="${{HVDTRAIN_REINSTALL:+again }}${{UV_TORCH_BACKEND:+backend=$UV_TORCH_BACKEND }}$HVDTRAIN_CONSTRAINTS"
-echo "$words {name} ${{*:2}}" >>"{home}/installed"
-[[ -z $OPAL_PREFIX ]] || echo "OPAL_PREFIX=$OPAL_PREFIX" >>"{home}/installed"
-"""
-            )
+            script(setup / name, RECORDER.format(home=home, name=name), shell=BASH)
         (home / "shown").touch()
         for name in ("g++", "patch", "mpicxx", "mpirun"):
-            self.program(self.tools / name, "#!/bin/sh\n")
+            script(self.tools / name)
         self.commands.mkdir()
         for name in COMMANDS.split():
             (self.commands / name).symlink_to(str(shutil.which(name)))
 
-    @staticmethod
-    def program(path: Path, text: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
-
     def python(self, version: str, torch: str = "") -> Path:
         """Adds a Python where pyenv keeps it, with a PyTorch of this version if one is given."""
         home = self.home / ".pyenv" / "versions" / version
-        python = home / "bin" / f"python{version.rpartition('.')[0]}"
-        self.program(python, PYTHON.format(home=home, version=version))
-        (home / "Python.h").write_text("")
+        name, text = f"python{version.rpartition('.')[0]}", PYTHON.format(home=home, version=version)
+        python = script(home / "bin" / name, text, shell=BASH)
+        (home / "Python.h").touch()
         if torch:
             (home / "has-torch").write_text(torch)
         return python
@@ -179,7 +172,7 @@ TOO_NEW = ", which MXNet needs: setting up STACK=pytorch\npytorch Python"
 def test_set_up_takes_the_first_python_of_the_stack(machine, pythons, choices):
     machine.add(*pythons.split())
     # A command that only prints an error is no Python.
-    machine.program(machine.home / "shims" / "python3.97", "#!/bin/sh\necho 'command not found' >&2\nexit 127\n")
+    script(machine.home / "shims" / "python3.97", "echo 'command not found' >&2", "exit 127")
     assert machine.choose(*choices) == [*choices.values()]
 
 
@@ -315,7 +308,7 @@ def test_distclean_removes_an_environment_that_set_up_made_also_after_an_interru
     venv, find = machine.home / "with spaces" / "of [x]", machine.tools / "find"
     assert machine.distclean(venv) == (0, ""), "there is none yet"
     machine.set_up(VENV=str(venv))
-    machine.program(find, '#!/bin/sh\ncase $1 in *"]") rm -rf "$1/bin"; kill -9 $PPID; esac\n')
+    script(find, 'case $1 in *"]") rm -rf "$1/bin"; kill -9 $PPID; esac')
     assert machine.distclean(venv)[0] != 0 and venv.is_dir() and not (venv / "bin").exists()
     find.unlink()
     machine.set_up(VENV=str(venv))
@@ -372,7 +365,6 @@ def test_the_system_pytorch_is_kept_until_it_changes(machine):
 
 
 HANGING = """\
-#!/bin/bash
 tail -f /dev/null &
 echo "$$ $!" >hangs.part
 mv hangs.part hangs
@@ -394,8 +386,9 @@ def test_a_signal_ends_all_that_was_started(machine, command, number):
     machine.set_up()
     shutil.copy(ROOT / "Makefile", machine.checkout)
     # As mpirun does, horovodrun ends what it has started.
-    machine.program(machine.venv / "bin" / "horovodrun", HANGING.replace("tail", "trap 'kill $!; exit' TERM\ntail"))
-    machine.program(machine.checkout / "setup" / "horovod.sh", HANGING)
+    ends_what_it_started = HANGING.replace("tail", "trap 'kill $!; exit' TERM\ntail")
+    script(machine.venv / "bin" / "horovodrun", ends_what_it_started, shell=BASH)
+    script(machine.checkout / "setup" / "horovod.sh", HANGING, shell=BASH)
     (machine.checkout / "setup.cfg").write_text("changed")
     process, hangs = machine.start(*command.split()), machine.checkout / "hangs"
     wait_for(hangs.exists, 30)
@@ -423,7 +416,7 @@ def test_the_mpi_of_another_environment_is_not_the_systems(machine, first, marke
     machine.set_up()
     (machine.checkout / "setup.cfg").write_text("changed")
     for name in ("mpicxx", "mpirun"):
-        machine.program(machine.home / first / "bin" / name, "#!/bin/sh\n")
+        script(machine.home / first / "bin" / name)
         if "alone" in marker:
             (machine.tools / name).unlink()
     if marker:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 from packaging.tags import sys_tags
+from support.environment import script
 from support.jobs import ROOT
 
 from hvdtrain.doctor.checks.horovod import RECORD
@@ -240,7 +241,6 @@ def test_the_kind_of_mpi_is_read_from_its_launcher(printed, mpi):
 
 
 PYTHON = """\
-#!/bin/bash
 # As far as setup/horovod.sh asks it; the wheel that it installs cannot be imported.
 case "$*" in
     *describe* | *' label') echo '{}' ;;
@@ -255,12 +255,10 @@ esac
 def test_a_horovod_that_cannot_be_imported_does_not_count_as_the_one_that_it_replaced(tmp_path):
     setup, venv = tmp_path / "setup", tmp_path / "venv"
     shutil.copytree(ROOT / "setup", setup)
-    (setup / "install.sh").write_text('#!/bin/bash\n[[ $2 != --file ]] || touch "$HOME/replaced"\n')
-    (venv / "bin").mkdir(parents=True)
-    (venv / ".hvdtrain-horovod").write_text("prebuilt\n")
+    script(setup / "install.sh", '[ "$2" != --file ] || touch "$HOME/replaced"')
     for name in ("python", "horovodrun"):
-        (venv / "bin" / name).write_text(PYTHON)
-        (venv / "bin" / name).chmod(0o755)
+        script(venv / "bin" / name, PYTHON, shell="/bin/bash")
+    (venv / ".hvdtrain-horovod").write_text("prebuilt\n")
     environment = {**os.environ, "HOME": str(tmp_path), "HOROVOD_WHEELS": "/wheels", "XDG_CACHE_HOME": str(tmp_path)}
     run = functools.partial(subprocess.run, [setup / "horovod.sh", venv], env=environment, capture_output=True)
     assert run().returncode == 0 and not (tmp_path / "replaced").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from support.doctor import doctor, nvidia_smi
+from support.environment import script
 from support.made_up_packages import BUILT
 
 from hvdtrain.doctor.checks.gpu import check_gpu, check_gpu_per_rank, runs_on
@@ -72,11 +73,8 @@ def test_gpu_older_than_torch(environment, tmp_path, monkeypatch):
 
 
 def test_nvidia_smi_cannot_reach_the_driver(environment, tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
-    smi = tmp_path / "bin" / "nvidia-smi"
-    smi.write_text('#!/bin/sh\necho "Failed to initialize NVML: Driver/library version mismatch"; exit 18\n')
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    smi = script(tmp_path / "nvidia-smi", 'echo "Failed to initialize NVML: Driver/library version mismatch"; exit 18')
+    monkeypatch.setenv("PATH", str(smi.parent))
     found = environment.finding(check_gpu)
     assert found.status == "fail" and "cannot reach the driver" in found.text and "version mismatch" in found.text
     assert "reboot" in found.remedy and not environment.findings(check_gpu_per_rank)

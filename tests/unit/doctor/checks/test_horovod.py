@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.doctor import doctor, script
+from support.doctor import doctor
+from support.environment import script
 from support.jobs import BIN
 from support.made_up_packages import BUILT, horovod_record
 

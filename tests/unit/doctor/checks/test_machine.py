@@ -10,7 +10,8 @@ import signal
 import time
 
 import pytest
-from support.doctor import as_root, doctor, path_with, requires, script, unshared
+from support.doctor import as_root, doctor, path_with, requires, unshared
+from support.environment import script
 
 from hvdtrain.doctor import quick
 from hvdtrain.doctor.checks import machine

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support.environment import script
 from support.errors import refused
 
 from hvdtrain.config.sources import CommandLine
@@ -101,9 +102,7 @@ def test_tables_of_all_libraries_fit_the_terminal(tmp_path, monkeypatch, width):
 
 def programs(path, *lines):
     """What starts the ranks of a library, as a script."""
-    path.write_text("#!/bin/sh\n" + "\n".join(lines))
-    path.chmod(0o755)
-    return Library("mpi", lambda _: [str(path)])
+    return Library("mpi", lambda _: [str(script(path, *lines))])
 
 
 @pytest.mark.parametrize(
