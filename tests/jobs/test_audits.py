@@ -70,8 +70,9 @@ def test_others_go_on_without_a_rank_that_is_wrong_and_end_with_the_bits_of_a_so
 @pytest.mark.guarantee("wrong-bits")
 def test_the_loop_of_a_script_computes_the_shard_again_and_goes_on_without_a_rank_that_is_wrong(tmp_path):
     """Over Horovod; the sound run is of one process."""
-    sound = ["python", str(SUPPORT / "user_loop.py"), *SCRIPT, "--strategy", "single", "--name", "sound"]
-    command = [*SURVIVING, "python", str(SUPPORT / "flipped_loop.py"), *SCRIPT, "--strategy", "horovod", *EXCLUDE]
+    loop = str(SUPPORT / "user_loop.py")
+    sound = ["python", loop, *SCRIPT, "--strategy", "single", "--name", "sound"]
+    command = [*SURVIVING, "python", str(PROGRAMS), "flip_from", loop, *SCRIPT, "--strategy", "horovod", *EXCLUDE]
     for words in (sound, command):
         output = succeed(words, tmp_path)
     assert re.search(WRONG + "and again .*; 2 ranks continue", output), output

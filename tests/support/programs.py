@@ -1,6 +1,6 @@
 """Programs that tests start under a launcher: training with an injected fault, and checks inside a job.
 
-usage: python programs.py PROGRAM FRAMEWORK [OPTIONS of training]
+usage: python programs.py PROGRAM FRAMEWORK|SCRIPT.py [OPTIONS of training]
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import errno
 import importlib
 import os
+import runpy
 import signal
 import sys
 import tempfile
@@ -261,5 +262,9 @@ if __name__ == "__main__":
     BEGINS.get(name, lambda: None)()
     if name in STEPS:
         before_steps(framework, STEPS[name])
-    trains = several if name in ("several", "in_small_parts") else main
-    trains(framework, argv=options)
+    if framework.endswith(".py"):
+        sys.argv = [framework, *options]
+        runpy.run_path(framework, run_name="__main__")
+    else:
+        trains = several if name in ("several", "in_small_parts") else main
+        trains(framework, argv=options)
