@@ -15,7 +15,13 @@ REHEARSAL = os.environ.get("GPU_REHEARSAL") == "1"
 OPTIONS = ("--data", "synthetic", "--batch-size", "64", "--lr", "0.02", "--epochs", "4", "--quiet")
 STEPS = 24
 """Of most trainings."""
-DETERMINISTIC = "deterministic_training.py"
+DETERMINISTIC = """
+import torch
+from hvdtrain.cli.train import main
+torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+main("torch")
+"""
+"""Training with cuDNN's deterministic kernels, as bit-exact comparisons on a GPU need them."""
 
 
 class Jobs:
@@ -27,10 +33,10 @@ class Jobs:
     def command(
         self, *options: str, device: str = "gpu", name: str = "run", by: str = "alone", np: int = 1, program: str = ""
     ) -> list[str]:
-        """The command line of a training. program: a file in tests/support that trains in its own way."""
+        """The command line of a training. program: code that trains in its own way."""
         if REHEARSAL:
             device = "auto"
-        begin = [str(ROOT / "tests" / "support" / program)] if program else ["-m", "hvdtrain.torch_lenet"]
+        begin = ["-c", program] if program else ["-m", "hvdtrain.torch_lenet"]
         # Where it is given a second time, an option has the last value.
         named = [] if "--resume" in options else ["--name", name]
         given = [*named, "--device", device, *OPTIONS, *options]
