@@ -157,6 +157,15 @@ except OSError:
 """
 
 
+def wait_for_states(slurm: Slurm, folder: Path, job: str, *expected: str, seconds: float = 60) -> None:
+    """Wait until both tasks of an array have these states."""
+
+    def states() -> list[str]:
+        return [slurm.state(f"{job}_{task}") for task in range(2)]
+
+    wait_for(lambda: states() == [*expected], seconds, lambda: f"{states()} {log(folder, f'{job}_0')}", every_s=0.5)
+
+
 @MATRIX
 def test_a_shell_of_srun_is_no_rank_and_launches_jobs(slurm, tmp_path):
     _, output = slurm.run([sys.executable, "-c", IN_A_TERMINAL, "bash", "--norc"], tmp_path)
@@ -174,10 +183,7 @@ def test_an_array_trains_a_sweep(slurm, tmp_path):
     job = submit(slurm, tmp_path, [*sweep, "--", "train", *training], *options)
     assert 'Comment=a # "b"' in slurm.run(["scontrol", "show", "job", job])[1]
 
-    def states() -> list[str]:
-        return [slurm.state(f"{job}_{task}") for task in range(2)]
-
-    wait_for(lambda: states() == ["COMPLETED"] * 2, 90, lambda: f"{states()} {log(tmp_path, f'{job}_0')}", every_s=1)
+    wait_for_states(slurm, tmp_path, job, "COMPLETED", "COMPLETED", seconds=90)
     assert {path.name for path in tmp_path.glob("*.log")} == {f"hvdtrain-{job}_{task}.log" for task in range(2)}
     assert "batch-size=64,seed=0" in (tmp_path / "all" / "report" / "report.md").read_text()
     assert not list(tmp_path.glob("all/*.log"))
@@ -208,16 +214,13 @@ def test_scancel_and_requeue_concern_one_task_of_an_array(slurm, tmp_path):
     runs = [tmp_path / "runs" / f"slurm-{job}_{task}" for task in (0, 1)]
     wait_for(lambda: all((run / "metrics.jsonl").exists() for run in runs), 60, lambda: log(tmp_path, f"{job}_0"))
 
-    def states() -> list[str]:
-        return [slurm.state(f"{job}_{task}") for task in range(2)]
-
     slurm.run(["scancel", "--batch", "--signal=USR1", f"{job}_1"])
-    wait_for(lambda: states() == ["RUNNING", "PENDING"], 30, states, every_s=0.5)
+    wait_for_states(slurm, tmp_path, job, "RUNNING", "PENDING")
     slurm.run(["scancel", f"{job}_0"])
-    wait_for(lambda: states() == ["CANCELLED", "RUNNING"], 60, states, every_s=0.5)
+    wait_for_states(slurm, tmp_path, job, "CANCELLED", "RUNNING")
     wait_for(lambda: "resumed from" in (runs[1] / "logs" / "rank-0.log").read_text(), 60)
     slurm.run(["scancel", "--batch", "--signal=TERM", f"{job}_1"])
-    wait_for(lambda: states() == ["CANCELLED"] * 2, 60, states, every_s=0.5)
+    wait_for_states(slurm, tmp_path, job, "CANCELLED", "CANCELLED")
 
 
 def test_node_lists_are_expanded_as_slurm_does(slurm):

@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 
-from support.cluster_jobs import LAUNCH
+from support.cluster_jobs import LAUNCH, ranks_on
 from support.jobs import ROOT, PrintedJob, wait_for
 
 PROGRAM = [sys.executable, str(ROOT / "tests" / "support" / "survivor.py")]
@@ -22,12 +22,6 @@ def begin(hosts, folder, *options):
     return PrintedJob(folder, command, lambda words, folder: hosts.start("host1", words, folder, SECRET_TOKEN="x y"))
 
 
-def ranks(hosts, name):
-    """The processes of the ranks of a host, without their agents."""
-    start = " ".join(PROGRAM)
-    return [pid for pid, line in hosts.processes(name).items() if line.startswith(start)]
-
-
 def test_a_rank_of_another_host_is_replaced(hosts, tmp_path):
     """By ssh, without variables on its command line, and nothing stays behind."""
     job = begin(hosts, tmp_path, "-n", "3", "-H", "host1:1,host2:2", "--env", "SECRET_TOKEN")
@@ -35,7 +29,7 @@ def test_a_rank_of_another_host_is_replaced(hosts, tmp_path):
     agents = [line for line in hosts.processes("host2").values() if "hvdtrain.jobs.agent" in line]
     assert agents and "x y" not in "".join(agents)
     assert "x y" not in "".join(hosts.processes("host1").values())
-    os.kill(max(ranks(hosts, "host2")), signal.SIGKILL)
+    os.kill(max(ranks_on(hosts, "host2", " ".join(PROGRAM))), signal.SIGKILL)
     job.until(r"\[0\] member 2 \[0, [12]\]", r"\[0\] member 3 \[0, [12], [12]\]")
     assert re.search(r"^hvdtrain: rank [12] on host2 was killed by SIGKILL; 2 ranks continue$", job.output, re.M)
     assert job.end() == 0, job.output
@@ -50,7 +44,7 @@ def test_a_host_without_a_network_is_left_out_and_comes_back(hosts, tmp_path):
     hosts.cable("host2", False)
     try:
         job.until(r"\[0\] member 2 \[0\]", seconds=12)
-        wait_for(lambda: not ranks(hosts, "host2"), 15)
+        wait_for(lambda: not ranks_on(hosts, "host2", " ".join(PROGRAM)), 15)
     finally:
         hosts.cable("host2", True)
     job.until(r"\[0\] member 3 \[0, 1\]", seconds=90)

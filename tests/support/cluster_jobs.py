@@ -26,6 +26,6 @@ def skip_if_the_folder_has_a_space(by: list[str]) -> None:
         )
 
 
-def ranks_on(hosts: Hosts, name: str) -> list[int]:
+def ranks_on(hosts: Hosts, name: str, program: str = "python -c import os, signal") -> list[int]:
     """The processes of the ranks, without their agents."""
-    return [pid for pid, line in hosts.processes(name).items() if line.startswith("python -c import os, signal")]
+    return [pid for pid, line in hosts.processes(name).items() if line.startswith(program)]
