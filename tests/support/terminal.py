@@ -26,8 +26,7 @@ class TerminalCommand:
         self.resize(columns, lines)
         path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
         variables = {**os.environ, "TERM": "xterm-256color", "PATH": path, **environment}
-        for name in ("COLUMNS", "LINES", "NO_COLOR"):
-            variables.pop(name, None)
+        variables.pop("COLUMNS", None)  # of pytest-xdist
         self.process = subprocess.Popen(
             command, cwd=folder, env=variables, stdin=other, stdout=other, stderr=other, start_new_session=True
         )

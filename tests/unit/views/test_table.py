@@ -68,9 +68,8 @@ SHOW = f"from {__name__} import TABLE; print(TABLE.terminal())"
 def shown(environment):
     """What a terminal of 70 columns gets."""
     master, terminal = pty.openpty()
-    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
-    variables |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TERM": "xterm", **environment}
-    subprocess.run([sys.executable, "-c", SHOW], stdout=terminal, env={"COLUMNS": "70", **variables}, check=True)
+    own = {"COLUMNS": "70", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TERM": "xterm", **environment}
+    subprocess.run([sys.executable, "-c", SHOW], stdout=terminal, env={**os.environ, **own}, check=True)
     os.close(terminal)
     with open(master, "rb", buffering=0) as file:
         return file.read(1 << 16).decode(errors="replace")
