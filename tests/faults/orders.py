@@ -74,7 +74,7 @@ class Plan:
 
     seed: int
     ranks: list[dict[str, Any]]
-    size: int = 0
+    size: int
     steps: int = 0
     step_s: float = 0.0
     is_program: bool = False
@@ -93,7 +93,7 @@ def draw(seed: int) -> Plan:
     it = random.Random(seed)
     size = it.choice((1, 2, 2, 3, 3, 4, 5))
     max_ranks = size + it.choice((0, 0, 1)) if size < 5 else 0
-    plan = Plan(seed, [_rank(it) for _ in range(max(size, max_ranks))])
+    plan = Plan(seed, [_rank(it) for _ in range(max(size, max_ranks))], size)
     plan.is_program, plan.has_list = it.random() < 0.15, it.random() < 0.3
     plan.steps, plan.step_s = it.randint(2, 30), it.choice((0.0, 0.01, 0.03))
     plan.min_ranks, plan.max_ranks = it.randint(1, size) if it.random() < 0.2 else 1, max_ranks
@@ -113,8 +113,6 @@ def draw(seed: int) -> Plan:
     for what in ENDS:
         if it.random() < 0.06:
             plan.steps_of.append((it.randrange(size), it.randrange(plan.steps), what))
-    plan.ranks = plan.ranks[: max(size, max_ranks)]
-    plan.size = size
     return plan
 
 
