@@ -80,7 +80,9 @@ class HorovodGroup(AllreduceGroup):
         # In place only where tensors share the memory: after a rank was lost, MXNet's allreduce_ kept the ranks from
         # connecting again.
         is_shared = np.may_share_memory(values, to_numpy(to_tensor(values)))
-        self._allreduce = hvd.allreduce_ if is_shared else hvd.allreduce
+        # That of TensorFlow also computes the number of ranks, by operations that take longer than a small sum.
+        without_mean = getattr(importlib.import_module(f"{hvd.__name__}.mpi_ops"), "_allreduce", hvd.allreduce)
+        self._allreduce = hvd.allreduce_ if is_shared else without_mean
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
         self.controller = "MPI" if hvd.mpi_enabled() else "Gloo"
         self._waiting_seconds = _measure_waiting(hvd)
