@@ -41,6 +41,8 @@ def begin() -> Path | None:
     # Ranks that are threads of this process wait for each other inside of TensorFlow's operations. With one thread for
     # all of them, as training sets where OMP_NUM_THREADS is 1, they would wait forever.
     os.environ["TF_NUM_INTEROP_THREADS"] = "4"
+    # Trainings in this process have --shards after others without, and MKL reads this variable only once.
+    os.environ["MKL_CBWR"] = "AUTO"
     return made
 
 

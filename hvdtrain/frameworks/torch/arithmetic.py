@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.arithmetic import MKL_BRANCH
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """By --precision."""
+NO_BRANCH = ("", "OFF")
+"""Values of MKL_CBWR with which results may depend on the addresses of arrays."""
 
 
 def settle(count: int, isa: str) -> None:
@@ -28,14 +35,35 @@ def settle(count: int, isa: str) -> None:
 
 
 def make_deterministic(count: int, may_use_gpu: bool) -> None:
-    """Make operations deterministic, or errors, where more than one thread computes them; no TF32 on GPUs."""
+    """Make operations deterministic, or errors, where more than one thread computes them; no TF32 on GPUs.
+
+    Raises UserError if MKL computed before it was asked for reproducible results.
+    """
     uses_gpu = may_use_gpu and torch.cuda.is_available()
+    branch = os.environ.get(MKL_BRANCH, "")
+    if not uses_gpu and branch.upper() not in NO_BRANCH and _mkl_has_no_branch():
+        raise UserError(
+            "--shards: PyTorch has multiplied matrices before hvdtrain started, whose bits may depend on addresses",
+            f"start hvdtrain before the first product of matrices, or set {MKL_BRANCH}={branch} before the start",
+            option="shards",
+        )
     if count > 1 or uses_gpu:
         torch.use_deterministic_algorithms(True)
     if uses_gpu:
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def _mkl_has_no_branch() -> bool:
+    """Whether MKL, which reads MKL_CBWR when it computes first, computes without it; False for a PyTorch without MKL.
+
+    Intel's mkl_types.h: MKL_CBWR_BRANCH, what is asked for, and MKL_CBWR_BRANCH_OFF are 1.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return int(library.mkl_serv_cbwr_get(1)) == 1
+    return False
 
 
 def threads() -> int:

@@ -79,6 +79,7 @@ assert all(torch.equal(product, products[0]) for product in products), "they dep
 """
 
 
+A_PRODUCT = "import torch; torch.ones(3, 3) @ torch.ones(3, 3)"
 CAPABILITY = "import torch; assert torch.backends.cpu.get_cpu_capability() == 'AVX2'"
 
 
@@ -91,6 +92,8 @@ def test_pytorch_is_held_by_its_functions():
         case("threads 1", after=PRODUCTS, shards=4),
         case("threads 1", after=CAPABILITY, isa="avx2"),
         case("refused isa True", before="import torch; torch.nn.Linear(3, 3)", isa="avx2"),
+        case("refused shards True", before=A_PRODUCT, shards=4),
+        case("threads 1", before=A_PRODUCT, shards=4, environment={"MKL_CBWR": "AUTO"}),
         OMP_NUM_THREADS="1",
     )
     deterministic = "import torch; assert torch.are_deterministic_algorithms_enabled()"
