@@ -98,8 +98,10 @@ def _explained(value: Any, problem: str, path: Iterable[str]) -> str:
             known = FIELDS.get(kind, ())
             where.append(f"layer {int(key) + 1}" + f" ({kind})" * (kind in FIELDS))
     given = f" ({reprlib.repr(value)})" if problem.startswith("Expected `object`") else ""
-    unknown = re.search("(?:Invalid value|unknown field) ['`](.*)['`]", problem)
-    hint = f"{did_you_mean(unknown[1], known)}; known: {', '.join(known) or 'none'}" if unknown else ""
+    hint = ""
+    if unknown := re.search("(?:Invalid value|unknown field) ['`](.*)['`]", problem):
+        hint = f"{did_you_mean(unknown[1], known)}; known: {', '.join(known) or 'none'}"
+        problem = problem.replace(unknown[1], f"{unknown[1]:.60}")
     place = ", ".join(word for word in where if word not in ("description", "layers"))
     return f"{place}{': ' * bool(place)}{problem}{given}{hint}"
 

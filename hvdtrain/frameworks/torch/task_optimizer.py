@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import re
 import warnings
@@ -77,7 +76,11 @@ class TaskOptimizer:
         if not isinstance(optimizer, torch.optim.Optimizer):
             problem = f"returned {type(optimizer).__name__}"
             raise self._task.error("optimizer", problem, "return one torch.optim.Optimizer")
-        check_brought(functools.partial(self._task.error, "optimizer"), optimizer, parameters, "the given parameters")
+
+        def error(problem: str, remedy: str) -> UserError:
+            return self._task.error("optimizer", f"returned one that cannot be used: {problem}", remedy)
+
+        check_brought(error, optimizer, parameters, "the given parameters")
 
     def set_length(self, steps: int, epochs: int) -> None:
         """Make the schedules of a run of so many steps in all epochs. Raises UserError for what steps by a score."""
@@ -161,10 +164,9 @@ def check_brought(
         raise error("the optimizer is Horovod's DistributedOptimizer", remedy)
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is None or closure.default is not None:
-        raise error(
-            f"the optimizer is {type(optimizer).__name__}, whose step() needs a closure",
-            "give one whose step() works with closure=None, as that of most of PyTorch's",
-        )
+        problem = "has no argument closure" if closure is None else "needs a closure"
+        remedy = "give one whose step() works with closure=None, as that of most of PyTorch's"
+        raise error(f"the optimizer is {type(optimizer).__name__}, whose step() {problem}", remedy)
     trained, names = set(map(id, trained_by(optimizer))), {id(one): name for name, one in parameters.items()}
     check_optimizer(error, "optimizer", trained, names, all_of_model, "requires_grad_(False)")
 

@@ -371,6 +371,8 @@ def nested(depth):
         ({"layers": [LAYER, 5]}, "layer 2: Expected `object`, got `int` (5)"),
         ({"layers": [{"outputs": 3}]}, "layer 1: Object missing required field `type`"),
         ({"layers": [{"type": "covn"}]}, "layer 1: Invalid value 'covn' (did you mean conv?); known: conv, dense"),
+        ({"layers": [{"type": "z" * 10**5}]}, f"layer 1: Invalid value '{'z' * 60}'; known: conv, dense"),
+        ({"layers": [{**LAYER, "k" * 10**5: 3}]}, f"contains unknown field `{'k' * 60}`; known: outputs, kernel"),
         ({"layers": [{"type": "dense"}]}, "layer 1 (dense): Object missing required field `outputs`"),
         (
             {"layers": [{"type": "relu", "slope": 1.0}]},

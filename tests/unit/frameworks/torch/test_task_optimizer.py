@@ -25,6 +25,11 @@ OTHER = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
 CONFIG = Config(strategy="single", epochs=2, batch_size=8)
 
 
+class WithoutClosure(torch.optim.SGD):
+    def step(self):
+        super().step()
+
+
 class Task:
     def data(self):
         return (X, Y), (X, Y)
@@ -57,9 +62,13 @@ def train(trained, steps, first=0):
     ("optimizer", "text"),
     [
         (lambda self, parameters: None, "optimizer() returned NoneType; return one torch.optim.Optimizer"),
-        (lambda self, parameters: OTHER, "the optimizer has parameters that are not the model's"),
+        (
+            lambda self, parameters: OTHER,
+            "optimizer() returned one that cannot be used: the optimizer has parameters that are not the model's",
+        ),
         (lambda self, parameters: torch.optim.SGD(parameters[:1], lr=0.1), "the optimizer lacks the parameter bias"),
         (lambda self, parameters: torch.optim.LBFGS(parameters), "LBFGS, whose step() needs a closure"),
+        (lambda self, parameters: WithoutClosure(parameters), "WithoutClosure, whose step() has no argument closure"),
     ],
 )
 def test_what_is_no_optimizer(optimizer, text):
