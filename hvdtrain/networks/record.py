@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -75,13 +75,12 @@ def _converted(record: Any, schema: type[Schema]) -> Schema:
     try:
         return msgspec.convert(record, schema)
     except (msgspec.ValidationError, RecursionError) as error:
-        problem, _, path = str(error).partition(
-            " - at `$"
-        )  # as "Expected `int`, got `float` - at `$.layers[0].stride`"
+        # As "Expected `int`, got `float` - at `$.layers[0].stride`".
+        problem, _, path = str(error).partition(" - at `$")
         raise ValueError(_explained(record, printable(problem), re.findall(r"\w+", path))) from None
 
 
-def _explained(value: Any, problem: str, path: Iterable[str]) -> str:
+def _explained(value: Any, problem: str, path: Sequence[str]) -> str:
     """The problem of a value in a record, after its place. path: keys, and numbers of items of lists."""
     where: list[str] = []
     known: Collection[str] = Network.__struct_fields__
@@ -91,19 +90,25 @@ def _explained(value: Any, problem: str, path: Iterable[str]) -> str:
         if key == "type":
             known = FIELDS
         elif not key.isdecimal():
-            where.append(key)
-        elif where[-1] == "input_shape":
-            where.append(f"length {int(key) + 1}")
-        else:
+            where.append("input_shape (channels, height, width)" if key == "input_shape" else key)
+        elif "input_shape" not in path:
             known = FIELDS.get(kind, ())
             where.append(f"layer {int(key) + 1}" + f" ({kind})" * (kind in FIELDS))
-    given = f" ({reprlib.repr(value)})" if problem.startswith("Expected `object`") else ""
-    hint = ""
-    if unknown := re.search("(?:Invalid value|unknown field) ['`](.*)['`]", problem):
-        hint = f"{did_you_mean(unknown[1], known)}; known: {', '.join(known) or 'none'}"
-        problem = problem.replace(unknown[1], f"{unknown[1]:.60}")
     place = ", ".join(word for word in where if word not in ("description", "layers"))
-    return f"{place}{': ' * bool(place)}{problem}{given}{hint}"
+    return f"{place}{': ' * bool(place)}{_with_hint(value, problem, path, known)}"
+
+
+def _with_hint(value: Any, problem: str, path: Sequence[str], known: Collection[str]) -> str:
+    """The problem, with the value that is no table, or with what is known instead of a name that is not."""
+    if not isinstance(value, dict) and path[-1:] != ["type"]:
+        is_table = not path or (path[-1].isdecimal() and "input_shape" not in path)
+        return f"{problem} ({reprlib.repr(value)})" if is_table else problem
+    names = value if isinstance(value, dict) else [str(value)]
+    unknown = [name for name in names if name not in {*known, "type"}]
+    if not unknown:
+        return problem
+    problem = problem.replace(unknown[0], f"{unknown[0]:.60}")
+    return f"{problem}{did_you_mean(unknown[0], known)}; known: {', '.join(known) or 'none'}"
 
 
 def _checked(network: Network) -> Network:

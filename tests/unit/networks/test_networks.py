@@ -366,8 +366,11 @@ def nested(depth):
             {"layers": [LAYER], "classes": 3},
             "unknown field `classes` (did you mean layers?); known: layers, input_shape",
         ),
-        ({"layers": [LAYER], "input_shape": [1, 28]}, "input_shape: Expected `array` of length 3, got 2"),
-        ({"layers": [LAYER], "input_shape": [1, 0, 28]}, "input_shape, length 2: Expected `int` >= 1"),
+        (
+            {"layers": [LAYER], "input_shape": [1, 28]},
+            "(channels, height, width): Expected `array` of length 3, got 2",
+        ),
+        ({"layers": [LAYER], "input_shape": [1, 0, 28]}, "input_shape (channels, height, width): Expected `int` >= 1"),
         ({"layers": [LAYER, 5]}, "layer 2: Expected `object`, got `int` (5)"),
         ({"layers": [{"outputs": 3}]}, "layer 1: Object missing required field `type`"),
         ({"layers": [{"type": "covn"}]}, "layer 1: Invalid value 'covn' (did you mean conv?); known: conv, dense"),
