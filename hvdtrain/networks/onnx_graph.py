@@ -65,12 +65,14 @@ class _Graph:
         self._chain(self._network.layers, INPUT)
         self._nodes[-1].output[0] = OUTPUT  # there is a node, as images become logits, and no other one follows it
         tensor = helper.make_tensor_value_info
+        # In the order of their use: that in which a checkpoint is read is another one each time.
+        used = dict.fromkeys(name for node in self._nodes for name in node.input if name in self._arrays)
         return helper.make_graph(
             self._nodes,
             "network",
             [tensor(INPUT, onnx.TensorProto.FLOAT, ["n", *self._network.input_shape])],
             [tensor(OUTPUT, onnx.TensorProto.FLOAT, ["n", self._network.outputs])],
-            [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in self._arrays.items()],
+            [numpy_helper.from_array(np.ascontiguousarray(self._arrays[name]), name) for name in used],
         )
 
     def _chain(self, layers: tuple[Layer, ...], x: str) -> str:

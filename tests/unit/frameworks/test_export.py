@@ -57,6 +57,15 @@ def test_onnx_has_the_logits_of_pytorch(seed):
         np.testing.assert_allclose(logits, expected[:rows], rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_same_weights_make_the_same_file_in_whatever_order_they_are_read(seed):
+    network = random_network(seed)
+    weights = random_weights(network, seed)
+    reversed_weights = dict(reversed(weights.items()))
+    first, second = (to_onnx(network, given, {}).SerializeToString() for given in (weights, reversed_weights))
+    assert first == second
+
+
 def model(seed=0):
     network = random_network(seed)
     return Model("random", network, random_weights(network, seed), "torch", {})
