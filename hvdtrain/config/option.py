@@ -182,7 +182,7 @@ def convert(value: Any, kind: Any, strict: bool = True) -> Any:
     An option that takes text also takes a number or a path, and one that takes several texts a single one.
     strict: whether texts do not stand for finite numbers and for truth values.
     """
-    if hasattr(value, "dtype"):
+    if getattr(value, "shape", None) == ():
         value = value.item()  # a number of NumPy or a framework
     if kind is str:
         value = _as_text(value)

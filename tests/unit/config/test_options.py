@@ -45,7 +45,7 @@ def test_no_number_is_unlimited(kind, name):
         refused(functools.partial(kind, **{name: value}), name.replace("_", "-"), option=name)
 
 
-OTHER_TYPES = ["one two", 1.5, True, None, [1], {"a": 1}, b"x", object(), np.zeros(2)]
+OTHER_TYPES = ["one two", 1.5, True, None, [1], {"a": 1}, b"x", object(), np.zeros(2), np.float64]
 
 
 @pytest.mark.parametrize("kind", [Config, RuntimeOptions])
