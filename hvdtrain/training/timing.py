@@ -14,9 +14,9 @@ from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.step_times import NO_TIME, WINDOW_S, SlowRank, StepSeconds, slow_ranks
 from hvdtrain.system import rank_info
-from hvdtrain.system.phases import CHECKPOINT, DATA, EVALUATION, EVALUATION_DATA, LOGGING, LOOP, START, phases
+from hvdtrain.system.phases import CHECKPOINT, DATA, EVALUATION, EVALUATION_DATA, LOGGING, LOOP, RENEWING, START, phases
 from hvdtrain.system.text import finite_number
-from hvdtrain.training.observer import Observer, Pause
+from hvdtrain.training.observer import Observer
 
 PART_S = 1.0
 """A window's parts take this long: logging steps that are shorter count together, as within less chance decides."""
@@ -87,7 +87,7 @@ def wait_share(intervals: Sequence[StepsInterval]) -> float:
     return sum(each.waited_s for each in intervals) / (sum(each.seconds for each in intervals) or 1.0)
 
 
-PAUSES = (START, CHECKPOINT, EVALUATION, EVALUATION_DATA)
+PAUSES = (START, CHECKPOINT, EVALUATION, EVALUATION_DATA, RENEWING)
 """Phases in which a run does not train."""
 
 
@@ -106,10 +106,6 @@ class Throughput(Observer):
         """Clocks of training, of the loop in it, and of waiting for data, in s."""
         training_s = time.perf_counter() - phases.seconds(*PAUSES)
         return np.array([training_s, phases.seconds(LOOP, DATA, LOGGING), phases.seconds(DATA)])
-
-    def renewed(self, at: Position, pause: Pause) -> None:
-        """The interval begins again here."""
-        self._begin(at)
 
     def recall(self, records: Sequence[Mapping[str, Any]], global_batch: int) -> None:
         """Take the intervals of an earlier process from its records of logging steps."""

@@ -30,6 +30,7 @@ from hvdtrain.system.phases import (
     JOINING,
     LOGGING,
     LOOP,
+    RENEWING,
     START,
     phases,
 )
@@ -102,7 +103,7 @@ def test_rows_that_pad_a_batch_are_not_images(clock):
     speed = Throughput(start)
     assert (speed.images_per_s, speed.seconds_per_step) == (0, 0)
     for number in range(6):
-        phases.begin(EVALUATION if number % 2 else START)
+        phases.begin((START, EVALUATION, RENEWING)[number % 3])
         clock.now += 10
         phases.begin(LOOP)
         clock.now += 1
