@@ -62,7 +62,8 @@ class LowRankMean(PlainMean):
     def _begin(self, values: np.ndarray, shapes: Shapes) -> None:
         """Begin with the state that was loaded, if it has these shapes."""
         self._shapes, rank = shapes, self.method.rank
-        low = [shape for shape in shapes if is_low_rank(*shape, rank)]
+        self._is_low = [is_low_rank(*shape, rank) for shape in shapes]
+        low = list(itertools.compress(shapes, self._is_low))
         self._left_shapes, self._right_shapes = ([(rank, shape[axis]) for shape in low] for axis in (0, 1))
         self._first = np.random.default_rng(self._seed).standard_normal(count(self._right_shapes), np.float32)
         if self._factors is None or self._factors.shape != self._first.shape:  # resumed with another rank
@@ -73,8 +74,8 @@ class LowRankMean(PlainMean):
     def _divide(self, vector: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Its arrays that are sent as products, and those that are sent as they are."""
         arrays = views(vector, self._shapes or ())
-        is_low = [is_low_rank(*shape, self.method.rank) for shape in self._shapes or ()]
-        return [*itertools.compress(arrays, is_low)], [*itertools.compress(arrays, map(operator.not_, is_low))]
+        whole = itertools.compress(arrays, map(operator.not_, self._is_low))
+        return [*itertools.compress(arrays, self._is_low)], [*whole]
 
     def _approximate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mean of all ranks' vectors, float32 (n,), and the factors Q of its matrices, one after the other."""

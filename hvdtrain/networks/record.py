@@ -40,7 +40,7 @@ class _NetworkOnData(msgspec.Struct):
 def to_record(value: Any) -> Any:
     """A network as JSON values, without those that are the default; `from_record` is the inverse.
 
-    What is no network or layer stays as it is.
+    Values of other types are returned unchanged.
     """
     if isinstance(value, Network | Layer):
         fields = {field.name: (to_record(getattr(value, field.name)), field) for field in msgspec.structs.fields(value)}
@@ -99,7 +99,7 @@ def _explained(value: Any, problem: str, path: Sequence[str]) -> str:
 
 
 def _with_hint(value: Any, problem: str, path: Sequence[str], known: Collection[str]) -> str:
-    """The problem, with the value that is no table, or with what is known instead of a name that is not."""
+    """The problem, with a value that is not a table, or with the known names where a name is unknown."""
     if not isinstance(value, dict) and path[-1:] != ["type"]:
         is_table = not path or (path[-1].isdecimal() and "input_shape" not in path)
         return f"{problem} ({reprlib.repr(value)})" if is_table else problem

@@ -225,8 +225,8 @@ class MXNetTaskObjective(TaskOutputs):
             if parameter._deferred_init:
                 problem = f"returned a model that does not use {name}, whose shape is not known"
                 raise self._task.error("model", problem, "leave its layer out, or give it in_units or in_channels")
+        error = functools.partial(self._task.error, "model")
         for name, parameter in self.parameters.items():
-            error = functools.partial(self._task.error, "model")
             check_gradients(error, f"returned a model whose parameter {name}", parameter)
             if np.dtype(parameter.dtype) != np.float32:
                 problem = f"returned a model whose parameter {name} is {np.dtype(parameter.dtype)}"

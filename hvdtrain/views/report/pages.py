@@ -111,7 +111,6 @@ def html_page(report: RunsReport) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["zip"] = zip
     script = _script()
     return environment.from_string(_resource("page.html.jinja")).render(
         report=report,
