@@ -11,7 +11,7 @@ from support.jobs import succeed
 from faults.orders import draw
 from faults.survived_kills import PATHS
 
-SECONDS = 30
+SECONDS = 15
 """In which jobs begin."""
 
 

@@ -12,7 +12,7 @@ from support.jobs import ROOT, succeed
 
 from fuzz.properties import LONG
 
-SHORT = {"torch": ("1",), "mxnet": ("3:5",), "tensorflow": ("1", "--ways", "^two$|^shards on 1$")}
+SHORT = {"torch": ("1",), "mxnet": ("3",), "tensorflow": ("1", "--ways", "^two$|^shards on 1$")}
 """Seeds, and which ways: TensorFlow compiles each step again in each rank."""
 
 

@@ -34,7 +34,8 @@ COMMANDS = [
     pytest.param("mxnet_module.py", 1, "--epochs 8", "accuracy", 0.8, marks=MATRIX),
     pytest.param("resnet20.py", 0, "--epochs 2", "accuracy", 0.2, marks=MATRIX),
     pytest.param("resnet20.py", 1, "--data digits --epochs 2", "accuracy", 0.2, marks=MATRIX),
-    ("image_folder.py", 0, "--epochs 3 --batch-size 12", "accuracy", 0.6),
+    # The short suite has image folders in test_data_sources.
+    pytest.param("image_folder.py", 0, "--epochs 3 --batch-size 12", "accuracy", 0.6, marks=MATRIX),
     pytest.param("own_loop.py", 0, "", "accuracy", 0.95, marks=MATRIX),  # as support/user_loop.py
     pytest.param("own_loop.py", 1, "", "accuracy", 0.95, marks=MATRIX),
     pytest.param("own_loop.py", 2, "", "accuracy", 0.95, marks=MATRIX),

@@ -3,11 +3,13 @@
 import json
 import subprocess
 
+import pytest
 from support.cluster import need
 from support.jobs import ROOT, succeed
 from support.stack import FASTEST
 
 
+@pytest.mark.matrix
 def test_a_cell_is_measured_and_its_hosts_are_removed(tmp_path):
     need(("ip", "tc", "sysctl"), "iproute2 procps")
     command = ["python", str(ROOT / "benchmarks" / "links" / "run.py"), "--part", "speed", "--links", "200/2ms"]

@@ -57,7 +57,7 @@ OTHERS = [
 
 
 @pytest.mark.guarantee("same-bits")
-@pytest.mark.parametrize("framework", cases(FRAMEWORKS, {"torch", "mxnet"}))
+@pytest.mark.parametrize("framework", cases(FRAMEWORKS, {"torch"}))
 @pytest.mark.parametrize(("by", "strategy", "ranks"), OTHERS)
 def test_any_ranks_have_the_bits_of_one_process(job, framework, by, strategy, ranks):
     for name in runs_of(framework, strategy):
@@ -91,7 +91,13 @@ def test_bf16(tmp_path, framework):
 
 
 @pytest.mark.guarantee("same-bits")
-@pytest.mark.parametrize(("framework", "script"), [("torch", "user_loop.py"), ("mxnet", "user_loop_gluon.py")])
+@pytest.mark.parametrize(
+    ("framework", "script"),
+    [
+        pytest.param("torch", "user_loop.py", marks=MATRIX),
+        ("mxnet", "user_loop_gluon.py"),
+    ],  # test_audits has one of PyTorch
+)
 def test_a_loop_of_a_script(tmp_path, framework, script):
     """With random numbers, batch normalization, and learning rates by group or parameter."""
     options = ("--epochs", "2", "--batch-size", "20", "--shards", "5", "--device", "cpu")
