@@ -102,7 +102,7 @@ lock: ## Update the hashes of all stacks' pinned packages (needs uv)
 	done
 	@uv pip compile -q $(LOCK) setup/audit.in -o setup/audit.lock
 	@for tool in uv wheel; do uv pip compile -q $(LOCK) setup/$$tool.in -o setup/$$tool.lock || exit; done
-	@uv pip compile -q $(LOCK) setup/docs.in -o setup/docs.lock
+	@uv pip compile -q $(LOCK) setup/docs.in setup.cfg -o setup/docs.lock
 	@uv pip compile -q $(LOCK) setup/dist.in -o setup/dist.lock
 
 docs: ## Build the site of the documentation into build/site, and check its links (needs no set-up)

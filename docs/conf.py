@@ -24,8 +24,6 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["html_image"]
 default_role = "code"
 smartquotes = False  # they would change -- in the names of options
-# What modules import at their top. The site needs their docstrings only, and so none of the packages of training.
-autodoc_mock_imports = ["filelock", "msgspec", "numpy", "PIL", "requests", "rich", "safetensors"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 html_theme = "furo"

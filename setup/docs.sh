@@ -4,7 +4,7 @@
 #   usage: setup/docs.sh [FOLDER]     FOLDER: of the site (default: build/site)
 #
 # A warning, such as a link without a target, is an error. Sphinx has an environment of its own in the cache folder, made with BASE_PYTHON
-# (default: python3). No other package is needed: what Python's docstrings say is read without those that training imports.
+# (default: python3), with what `import hvdtrain` needs, as it reads docstrings: neither a framework nor Horovod.
 set -euo pipefail
 # shellcheck source=/dev/null
 source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
