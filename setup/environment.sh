@@ -22,6 +22,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 # shellcheck source=setup/stack.sh
 source "$(dirname "${BASH_SOURCE[0]}")/stack.sh"
 setup=$root/setup
+# shellcheck source=setup/apt.sh
+source "$setup/apt.sh"
 # shellcheck source=setup/uv.sh
 source "$setup/uv.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
@@ -69,17 +71,6 @@ use_packages() {
     step "Packages: from $packages only"
     unset PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_INDEX UV_DEFAULT_INDEX UV_INDEX_URL UV_EXTRA_INDEX_URL UV_FIND_LINKS
     export PIP_CONFIG_FILE=/dev/null PIP_NO_INDEX=1 PIP_FIND_LINKS="file://${packages// /%20}"
-}
-
-# Installs Debian packages, or prints the command that does.
-apt_install() {
-    if [[ $EUID -eq 0 ]] && command -v apt-get >/dev/null; then
-        step "Installing with apt-get: $*"
-        apt-get update -qq || true
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
-    else
-        die "missing: $*. Install them first; on Debian and Ubuntu: sudo apt-get install $*"
-    fi
 }
 
 # Sets `python`. Where the machine has none, the system's may be installed.

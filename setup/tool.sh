@@ -5,6 +5,7 @@
 # ensure_tool NAME sets `tool` to the environment of setup/NAME.lock, and makes it where it is missing or not complete.
 ensure_tool() {
     local lock=$setup/$1.lock maker=${python:-${venv:-}/bin/python} said
+    local -x PYTHONUTF8=1 # the cache folder may have a name that the locale has not
     tool=$cache/$1-$(cat "$lock" <("$maker" -V) | sha256sum | cut -c 1-16)
     mkdir -p "$cache"
     exec 9>"$cache/tools.lock"
