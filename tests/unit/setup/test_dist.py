@@ -1,9 +1,8 @@
-"""What is published: the wheel has every file of the package, and says which version it is; and the site of the pages.
+"""What is published: the wheel has every file of the package, and says which version it is.
 
-Processes: they build the wheel and the site, and start the package in the wheel.
+Processes: they build the wheel, and start the package in it.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -54,17 +53,3 @@ def test_the_citation_is_of_this_version():
     assert citation["version"] == hvdtrain.__version__
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(citation["date-released"]))
     assert {"cff-version", "message", "title", "authors", "license"} <= citation.keys()
-
-
-@pytest.mark.matrix  # it may download Sphinx
-def test_the_site_has_no_broken_link_and_lists_its_versions(tmp_path):
-    (tmp_path / "0.0.1").mkdir()
-    (tmp_path / "0.0.1" / "index.html").touch()
-    command = [ROOT / "setup" / "docs.sh", tmp_path]
-    environment = {**os.environ, "BASE_PYTHON": os.path.realpath(sys.executable)}  # without the packages of training
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
-    assert built.returncode == 0, built.stderr
-    versions = (tmp_path / "index.html").read_text()
-    assert all(f'href="{version}/index.html"' in versions for version in ("0.0.1", hvdtrain.__version__))
-    api = (tmp_path / hvdtrain.__version__ / "docs" / "reference.html").read_text()
-    assert "hvdtrain.fit" in api and "UserLoop.step" in api
