@@ -26,7 +26,7 @@ engine() {
     if ((${#mute[@]})); then
         die "${mute[0]} is installed, but does not answer: start its daemon (systemctl start docker), or install podman, which needs none"
     fi
-    die "no ${ENGINE:-docker and no podman} on PATH: install one (apt-get install podman), or build without an engine as docs/docker.md says"
+    die "no ${ENGINE:-docker and no podman} on PATH: install one (apt-get install podman); docs/docker.md says what podman needs in a container"
 }
 
 has_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; }

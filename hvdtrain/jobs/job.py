@@ -178,9 +178,9 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
 OF_SHELL = re.compile(
     r"_.*|PWD|OLDPWD|SHLVL|HOST(NAME)?|MAIL|EDITOR|VISUAL|PAGER|PS[0-9]|COLORTERM|COLUMNS|LINES|DISPLAY|XAUTHORITY|WINDOWID"
     r"|(LS|LESS|HIST|XDG|DBUS|SSH|GPG|BASH|ZSH|TMUX|STY|CONDA|PYENV|LMOD|MODULE|SYSTEMD|INVOCATION|JOURNAL|DEBUGINFOD).*"
-    r"|OPAL_PREFIX"
+    r"|OPAL_PREFIX|container"
 )
-"""Variables that say nothing about a job, and the place of this host's Open MPI."""
+"""Variables that say nothing about a job, also podman's in a container, and the place of this host's Open MPI."""
 
 
 def has_other_hosts(job: Job, environment: Mapping[str, str]) -> bool:

@@ -156,6 +156,7 @@ def test_variables_with_secrets_are_not_passed_on():
 )
 def test_variables_go_everywhere_on_this_host_and_are_named_where_others_take_part(launcher, options, slurm, left_out):
     own = {"MY_ROWS": "1", "WANDB_API_KEY": "x", "WANDB_MODE": "offline", "_": "x", "LS_COLORS": "x", "XDG_SEAT": "1"}
+    own["container"] = "podman"
     environment = {"PATH": "/bin", **own, **slurm}
     job = Job(("true",), 2, environment={"WANDB_MODE": "offline"}, launcher=launcher, **options)
     passed, names = inherited(job, environment)
