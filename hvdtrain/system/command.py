@@ -40,18 +40,20 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The options. Raises UserError for invalid ones."""
+        for parser in self._parsers():
+            parser._begin(args or ())
         rest = any(action.nargs in (argparse.PARSER, argparse.REMAINDER) for action in self._actions)
         parse = super().parse_args if rest else super().parse_intermixed_args
         return parse(args, namespace)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self._given = list(args or ())
+    def _begin(self, args: Sequence[str]) -> None:
+        """Keep what is given, for suggestions, and take what is not an option now for one that was removed."""
+        self._given = args
         for name, replacement in self._replacements.items():
             # Of some, the form with no- was an option as well.
             gone = [form for form in (name, f"--no-{name[2:]}") if form not in self._option_string_actions]
             if name in gone:
                 self.add_argument(*gone, nargs="?", action=RemovedOption, const=replacement)
-        return super().parse_known_args(args, namespace)
 
     def print_help(self, file: Any = None) -> None:
         """Print, and unlike argparse raise OSError if that fails."""
@@ -76,11 +78,16 @@ class Parser(argparse.ArgumentParser):
 
     def all_actions(self) -> Iterator[argparse.Action]:
         """Options and positional arguments of this parser, and of the commands below it."""
+        for parser in self._parsers():
+            yield from parser._actions
+
+    def _parsers(self) -> Iterator[Parser]:
+        """This parser, and those of the commands below it."""
+        yield self
         for action in self._actions:
-            yield action
             if isinstance(action, argparse._SubParsersAction):
                 for command in action.choices.values():
-                    yield from command.all_actions()
+                    yield from command._parsers()
 
     def _misspelt(self) -> Iterator[tuple[str, str]]:
         """The options given that do not exist but are close to one that does, and that one."""

@@ -1,5 +1,6 @@
 """Misspelt names get those that were probably meant, bash completes them, and unusable paths are one line."""
 
+import argparse
 import re
 import subprocess
 import sys
@@ -48,6 +49,19 @@ def ended(command):
 def test_commands(capsys, command, text):
     assert ended(command.split()) == 2
     assert (text if " " in text else f"(did you mean {text}?)") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [("report runs --outptu x", "(did you mean --output?)"), ("runs --reverse", "--reverse is no longer an option")],
+)
+def test_whichever_methods_argparse_calls_in_a_version_of_python(capsys, monkeypatch, command, text):
+    """From 3.13.5, options between arguments are not parsed by the method that parses others."""
+    monkeypatch.setattr(
+        argparse.ArgumentParser, "parse_known_intermixed_args", argparse.ArgumentParser.parse_known_args
+    )
+    assert ended(command.split()) == 2
+    assert text in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
