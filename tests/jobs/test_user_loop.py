@@ -9,7 +9,7 @@ import functools
 import itertools
 
 import pytest
-from support.jobs import ROOT, distance, launch, launcher, newest, records, run, succeed
+from support.jobs import ROOT, Runs, distance, launch, launcher, newest, records, run, succeed, try_each
 from support.user_loop_runs import assert_identical, state
 
 SUPPORT = ROOT / "tests" / "support"
@@ -35,17 +35,14 @@ def script(framework, run_name, *options, **variables):
     return [*environment, str(SCRIPTS[framework]), *OPTIONS, "--name", run_name, *options]
 
 
-def several(folder, by, np, *scripts):
-    """Run scripts one after the other in one job; returns its exit status and output, and the folder of the runs."""
-    words = [word for given in scripts for word in ("--then", *given)][1:]
-    command = [*launcher(by, np), "python", str(SUPPORT / "several_scripts.py"), *words]
-    return *run(command, folder, timeout_s=300), folder / "runs"
+def several(folder, by, np, scripts):
+    """Run scripts, by names of runs, one after the other in one job."""
+    program = [*launcher(by, np), "python", str(SUPPORT / "several_scripts.py")]
 
+    def job_of(some):
+        return [*program, *[word for given in some for word in ("--then", *given)][1:]]
 
-def finished(status, output, runs):
-    """Folder of the runs, and output, of a job that did not fail."""
-    assert status == 0, output[-6000:]
-    return runs, output
+    return Runs(folder / "runs", try_each(scripts, job_of, folder))
 
 
 def restarted(folder, *words, by=("--restarts", "1"), np=2, **environment):
@@ -58,37 +55,45 @@ def restarted(folder, *words, by=("--restarts", "1"), np=2, **environment):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
-    """The runs of a framework's two ranks over Horovod, and their output."""
+    """The runs of a framework's two ranks over Horovod."""
 
     @functools.cache
     def job(framework):
-        scripts = [script(framework, "ranks"), script(framework, "left", LEAVE_AT="7")]
+        scripts = {"ranks": script(framework, "ranks"), "left": script(framework, "left", LEAVE_AT="7")}
         for name, options in RARE.items():
-            scripts.append(script(framework, name, *options, STATE="1"))
-        scripts.append(script(framework, "rare-left", *RARE["rare"], STATE="1", LEAVE_AT="7"))
+            scripts[name] = script(framework, name, *options, STATE="1")
+        scripts["rare-left"] = script(framework, "rare-left", *RARE["rare"], STATE="1", LEAVE_AT="7")
         if framework == "torch":
             for name, more in (("epochs", ()), ("shards", ("--shards", "5"))):
-                scripts.append([str(EPOCHS), *OPTIONS_OF_EPOCHS, "--name", name, *more])
-            scripts.append([str(SUPPORT / "user_loop_again.py")])
-        return several(tmp_path_factory.mktemp(framework), "local", 2, *scripts)
+                scripts[name] = [str(EPOCHS), *OPTIONS_OF_EPOCHS, "--name", name, *more]
+            scripts["again"] = [str(SUPPORT / "user_loop_again.py")]
+        return several(tmp_path_factory.mktemp(framework), "local", 2, scripts)
 
-    return lambda framework: finished(*job(framework))
+    return job
 
 
 @pytest.fixture(scope="module")
 def alone(together):
-    """The folder of the runs of one process, of the whole training, and of what `left` leaves of it."""
+    """The runs of one process: of the whole training, and of what `left` leaves of it."""
 
     @functools.cache
     def job(framework):
-        runs, _ = together(framework)
-        resume = [str(SCRIPTS[framework]), "--strategy", "single", "--quiet", "--resume", "runs/left"]
-        scripts = [script(framework, "alone", "--strategy", "single"), [*resume, "--name", "resumed"]]
+        resumed = [
+            str(SCRIPTS[framework]),
+            "--strategy",
+            "single",
+            "--quiet",
+            "--resume",
+            "runs/left",
+            "--name",
+            "resumed",
+        ]
+        scripts = {"alone": script(framework, "alone", "--strategy", "single"), "resumed": resumed}
         if framework == "torch":
-            scripts.append([str(EPOCHS), *OPTIONS_OF_EPOCHS, "--name", "one", "--shards", "5"])
-        return several(runs.parent, "alone", 1, *scripts)
+            scripts["one"] = [str(EPOCHS), *OPTIONS_OF_EPOCHS, "--name", "one", "--shards", "5"]
+        return several(together(framework).path.parent, "alone", 1, scripts)
 
-    return lambda framework: finished(*job(framework))[0]
+    return job
 
 
 def assert_like_one_process(folder, expected):
@@ -99,8 +104,8 @@ def assert_like_one_process(folder, expected):
 @pytest.mark.guarantee("user-same-weights")
 @pytest.mark.parametrize("framework", SCRIPTS)
 def test_ranks_train_as_one_process_does(framework, together, alone):
-    runs, output = together(framework)
-    assert output.count("after the run: 24 steps, 2 epochs, on cpu") >= 2
+    runs = together(framework)
+    assert runs.output("ranks").count("after the run: 24 steps, 2 epochs, on cpu") >= 2
     assert_like_one_process(runs / "ranks", alone(framework) / "alone")
 
 
@@ -119,10 +124,11 @@ def test_ranks_train_as_one_process_does(framework, together, alone):
 )
 def test_other_strategies_train_as_one_process_does(framework, by, strategies, alone, tmp_path):
     ranks = 3 if by == "mpirun" else 2
-    scripts = [script(framework, strategy, "--strategy", strategy) for strategy in strategies]
-    runs, output = finished(*several(tmp_path, by, ranks, *scripts))
-    assert output.count("after the run: 24 steps, 2 epochs, on cpu") == ranks * len(strategies)
+    scripts = {strategy: script(framework, strategy, "--strategy", strategy) for strategy in strategies}
+    runs = several(tmp_path, by, ranks, scripts)
     for strategy in strategies:
+        output = runs.output(strategy)
+        assert output.count("after the run: 24 steps, 2 epochs, on cpu") == ranks * len(strategies)
         assert_like_one_process(runs / strategy, alone(framework) / "alone")
 
 
@@ -140,7 +146,7 @@ def test_a_killed_script_continues_bit_for_bit_when_it_is_started_again(framewor
 
     In PyTorch, a layer of it has no gradient in some steps on some ranks.
     """
-    whole = together(framework)[0] / name
+    whole = together(framework) / name
     words = script(framework, "killed", *RARE[name], "--resume", "auto", "--checkpoint-every", "4")
     restarted(tmp_path, *words, STATE="1", KILL_AT="7" if "rare" in name else "15")
     killed = tmp_path / "runs" / "killed"
@@ -154,11 +160,11 @@ def test_a_killed_script_continues_bit_for_bit_when_it_is_started_again(framewor
 @pytest.mark.guarantee("user-other-ranks")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_script_that_leaves_its_loop_has_a_result_and_can_be_resumed(framework, together, alone):
-    runs, output = together(framework)
-    assert output.count("after the run: 7 steps, 0 epochs") == 4
+    runs = together(framework)
+    assert runs.output("left").count("after the run: 7 steps, 0 epochs") == 4
     assert newest(runs / "left").position.step == 7
     assert set(state(runs / "left")[2]) == {"loss squared"}
-    assert distance(newest(alone(framework) / "resumed").weights, newest(runs / "alone").weights) < 1e-5
+    assert distance(*(newest(alone(framework) / name).weights for name in ("resumed", "alone"))) < 1e-5
     # Between sync points: all ranks then have the same weights, or the run fails.
     assert newest(runs / "rare-left").position.step == 7
 
@@ -170,7 +176,8 @@ def logged(folder):
 
 @pytest.mark.needs("torch")
 def test_schedules_of_epochs_and_figures_are_the_same_after_a_kill_in_the_middle_of_an_epoch(together, tmp_path):
-    runs, output = together("torch")
+    runs = together("torch")
+    output = runs.output("epochs")
     assert output.count("the rate at the end is 0.00025") == 4
     lines = collections.Counter(line.partition(": ")[2] for line in output.splitlines() if ": epoch " in line)
     assert lines.total() == 12 and all(count % 2 == 0 for count in lines.values()), "other scores on the other rank"
@@ -184,7 +191,7 @@ def test_schedules_of_epochs_and_figures_are_the_same_after_a_kill_in_the_middle
 
 @pytest.mark.needs("torch")
 def test_in_shards_the_figures_have_the_same_bits_for_any_number_of_ranks(together, alone):
-    one, two = alone("torch") / "one", together("torch")[0] / "shards"
+    one, two = alone("torch") / "one", together("torch") / "shards"
     assert_identical(two, one)
     figures = [[record["mean_loss"] for record in logged(folder).values()] for folder in (one, two)]
     assert figures[0] == figures[1] and len(figures[0]) == 9
@@ -218,11 +225,12 @@ def test_a_lost_rank_changes_neither_schedules_nor_weights(together, tmp_path):
     words = (EPOCHS, *OPTIONS_OF_EPOCHS, "--shards", "5", "--name", "lost")
     output = restarted(tmp_path, *words, by=["--survive"], np=3, KILL_AT="13")
     assert "the rate at the end is 0.00025" in output
-    assert_identical(tmp_path / "runs" / "lost", together("torch")[0] / "shards")
+    assert_identical(tmp_path / "runs" / "lost", together("torch") / "shards")
 
 
 @pytest.mark.needs("torch")
 def test_runs_of_one_process_may_train_the_same_model(together):
     """user_loop_again.py compares the weights."""
-    runs, _ = together("torch")
+    runs = together("torch")
+    assert runs.output("again")
     assert all(newest(runs / f"{strategy}-second").position.step == 4 for strategy in ("ring", "horovod", "ddp"))

@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -26,6 +27,10 @@ from support.stack import named_by, require
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 PROGRAMS = Path(__file__).with_name("programs.py")
+Words = Sequence[str]
+Key = TypeVar("Key")
+Ended = tuple[int, str]
+"""Exit status and output."""
 
 
 def real_data_folder() -> Path | None:
@@ -255,18 +260,53 @@ def train(folder: Path, framework: str, *options: str, by: str = "alone", np: in
     return folder / "runs" / name
 
 
-def several(framework: str, trainings: Iterable[tuple[str, ...]], by: str, np: int) -> list[str]:
+def several(framework: str, trainings: Iterable[Words], by: str, np: int) -> list[str]:
     """The command line of a job that trains with each of these options, one after the other."""
     options = [word for given in trainings for word in ("--then", *given)][1:]
     return [*launcher(by, np), "python", str(PROGRAMS), "several", framework, *options]
 
 
-def train_several(folder: Path, framework: str, runs: dict[str, tuple[str, ...]], by: str, np: int) -> Path:
-    """Train with each of the options, by name, in one job, which starts the framework once; the folder of the runs."""
-    succeed(
-        several(framework, [(*given, "--name", name) for name, given in runs.items()], by, np), folder, timeout_s=300
-    )
-    return folder / "runs"
+def try_each(parts: Mapping[Key, Words], job_of: Callable[[list[Words]], list[str]], folder: Path) -> dict[Key, Ended]:
+    """Run the job that `job_of` makes of the parts; exit status and output of that of each part.
+
+    Where a part fails or hangs, those before it stand, and another job goes on with those after it. Rank 0 prints
+    which part begins (`parts` of programs.py).
+    """
+    ended: dict[Key, Ended] = {}
+    while left := [key for key in parts if key not in ended]:
+        try:
+            status, output = run(job_of([parts[key] for key in left]), folder, timeout_s=600)
+        except pytest.fail.Exception as error:
+            status, output = 1, str(error)
+        begun = re.findall(r"part (\d+) of the job begins", output)
+        good = int([1, *begun][-1]) - 1 if status else len(left)
+        ended |= dict.fromkeys(left[:good], (0, output))
+        ended |= dict.fromkeys(left[good : good + 1] if begun else left, (status, output))
+    return ended
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The folder of the runs of a job. A test that asks for a run of the job that failed fails."""
+
+    path: Path
+    ended: dict[str, Ended]
+
+    def __truediv__(self, name: str) -> Path:
+        self.output(name)
+        return self.path / name
+
+    def output(self, name: str) -> str:
+        """The output of the job that made a run."""
+        status, output = self.ended.get(name, (0, ""))
+        assert status == 0, f"{name} failed:\n{output[-6000:]}"
+        return output
+
+
+def train_several(folder: Path, framework: str, runs: dict[str, tuple[str, ...]], by: str, np: int) -> Runs:
+    """Train with each of the options, by name, in one job, which starts the framework once."""
+    named = {name: (*given, "--name", name) for name, given in runs.items()}
+    return Runs(folder / "runs", try_each(named, lambda some: several(framework, some, by, np), folder))
 
 
 def newest(run_folder: Path) -> Checkpoint:

@@ -9,13 +9,14 @@ import contextlib
 import ctypes
 import errno
 import importlib
+import itertools
 import os
 import runpy
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -205,13 +206,20 @@ def several(framework: str, argv: list[str]) -> None:
 
     The option `apart` stands for the function of that name. Each training initializes Horovod and shuts it down.
     """
-    while argv:
-        end = argv.index("--then") if "--then" in argv else len(argv)
-        if argv[0] == "apart":
+    for given in parts(argv):
+        if given[0] == "apart":
             apart(framework)
         else:
-            train(*CommandLine.read(argv[:end], "several", framework).options(), examine_host)
-        argv = argv[end + 1 :]
+            train(*CommandLine.read(given, "several", framework).options(), examine_host)
+
+
+def parts(words: list[str]) -> Iterator[list[str]]:
+    """What is between the words `--then`. Rank 0 prints which part of the job begins, for `try_each` of jobs.py."""
+    for number, (is_end, given) in enumerate(itertools.groupby(words, "--then".__eq__)):
+        if not is_end:
+            if rank_info.detect().rank == 0:
+                print(f"part {number // 2 + 1} of the job begins", flush=True)
+            yield [*given]
 
 
 def apart(framework: str) -> None:

@@ -10,14 +10,13 @@ import os
 import runpy
 import sys
 
+from programs import parts
+
 from hvdtrain.runs import plots
 
 plots.plot_metrics = lambda folder, *_: folder  # Matplotlib takes half a second for each run
 
-words = sys.argv[1:]
-while words:
-    end = words.index("--then") if "--then" in words else len(words)
-    given, words = words[:end], words[end + 1 :]
+for given in parts(sys.argv[1:]):
     variables = dict(word.split("=", 1) for word in itertools.takewhile(lambda word: "=" in word, given))
     os.environ.update(variables)
     sys.argv = given[len(variables) :]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hvdtrain.interfaces.learner import Checkpoint
-from support.jobs import newest, run, several
+from support.jobs import Ended, newest, several, try_each
 
 STARTS_ONCE = re.compile(r"ddp|(keras-fit-)?multiworker|(module-)?kvstore-dist(-device)?")
 """Strategies that a process can start only once: torch.distributed, TensorFlow's collectives, MXNet's servers."""
@@ -73,11 +73,11 @@ def resumed(of: SharedRun, whole: int, part: int) -> tuple[SharedRun, SharedRun,
 
 
 class SharedJobs:
-    """Starts a job, with all its runs, when a test asks for the first of them."""
+    """Starts a job, with all its runs, when a test asks for the first of them. A run that failed fails its tests."""
 
     def __init__(self, folder: Path, runs: Iterable[SharedRun]) -> None:
         self._folder, self._runs = folder, tuple(dict.fromkeys(runs))
-        self._finish = functools.cache(self._start)  # a job that failed fails all its tests, but is not repeated
+        self._finish = functools.cache(self._start)
 
     def folder(self, shared: SharedRun) -> Path:
         """The folder of a run."""
@@ -87,8 +87,8 @@ class SharedJobs:
     def output(self, shared: SharedRun) -> str:
         """The output of a run's job."""
         assert shared in self._runs, "the test's `trains` mark must name this run"
-        status, output = self._finish(shared.job)
-        assert status == 0, output[-6000:]
+        status, output = self._finish(shared.job)[shared]
+        assert status == 0, f"{shared.folder_name} failed:\n{output[-6000:]}"
         return output
 
     def newest(self, shared: SharedRun) -> Checkpoint:
@@ -106,11 +106,11 @@ class SharedJobs:
             assert all(np.array_equal(array, expected[name]) for name, array in arrays.items())
         return other
 
-    def _start(self, job: tuple[str, str, int, str]) -> tuple[int, str]:
+    def _start(self, job: tuple[str, str, int, str]) -> dict[SharedRun, Ended]:
         framework, by, ranks, _ = job
         runs = sorted((shared for shared in self._runs if shared.job == job), key=_order)
-        command = several(framework, [shared.arguments for shared in runs], by, ranks)
-        return run(command, self._folder, timeout_s=600)
+        arguments = {shared: shared.arguments for shared in runs}
+        return try_each(arguments, lambda some: several(framework, some, by, ranks), self._folder)
 
 
 def _order(shared: SharedRun) -> tuple[bool, bool, bool]:
