@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
-from support.jobs import wait_for
+from support.jobs import running, wait_for
 from support.untrusted import save_checkpoint
 
 from hvdtrain.runs import checkpoints
@@ -101,12 +102,10 @@ def test_suspended_process_is_not_ended_and_nothing_stays_behind(programs):
     process.send_signal(signal.SIGCONT)
     time.sleep(1)
     programs["work"].assert_running()
-    children = subprocess.check_output(["ps", "--ppid", str(process.pid), "-o", "pid="], text=True).split()
-    assert len(children) == 1
+    (child,) = psutil.Process(process.pid).children()
     process.kill()
     process.wait()
-    command = ["ps", "-p", children[0], "-o", "args="]
-    wait_for(lambda: "interpreter_watch" not in subprocess.run(command, capture_output=True, text=True).stdout, 10)
+    wait_for(lambda: not running(child.pid), 10)
 
 
 def test_process_at_a_prompt_of_pdb_is_not_ended_and_other_ranks_see_it_work(programs):
