@@ -92,8 +92,8 @@ def requires(*command: str) -> None:
 
 
 def unshared(flags: str, code: str) -> list[str]:
-    """A command line that runs a program in namespaces of its own, after some shell code; skips if not permitted."""
-    requires("unshare", flags, "true")
+    """A command line that runs a program in namespaces of its own, after some shell code; skips where that fails."""
+    requires("unshare", flags, "sh", "-ec", code)
     return ["unshare", flags, "sh", "-ec", f'{code}\nexec "$@"', "sh"]
 
 

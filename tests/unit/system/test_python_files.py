@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.python_files import MAX_CHARACTERS, is_reference, load_object, user_lines
+from hvdtrain.system.python_files import MAX_CHARACTERS, PACKAGE, is_reference, load_object, user_lines
 from hvdtrain.system.run_end import Failure
 
 FILE = """import json
@@ -50,7 +50,8 @@ def test_frames_begin_in_the_users_file_and_end_where_it_failed(error_of):
 
 def test_an_error_that_followed_from_another_one_shows_both(error_of):
     text = "\n".join(user_lines(error_of("chained")))
-    assert text.count("Traceback") == 2 and "direct cause" in text and "hvdtrain" not in text
+    assert text.count("Traceback") == 2 and "direct cause" in text
+    assert str(PACKAGE) not in text
 
 
 def test_a_recursion_is_shown_from_both_ends(error_of):
