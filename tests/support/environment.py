@@ -13,6 +13,10 @@ SETTINGS = re.compile(
     r"|XDG_(CONFIG|STATE)_HOME"
     # What is printed would be wrapped and colored as in the terminal of who runs the tests.
     r"|COLUMNS|LINES|(NO|FORCE|PYTHON)_COLORS?|TTY_(COMPATIBLE|INTERACTIVE)"
+    # Python has UTF-8 then, whatever the locale; and programs sort and speak as everywhere.
+    r"|LC_\w+|LANG(UAGE)?|PYTHON(UTF8|COERCECLOCALE|IOENCODING)"
+    # Warnings of libraries would be errors, assertions nothing, and scripts would not find what is next to them.
+    r"|PYTHON(WARNINGS|DEVMODE|OPTIMIZE|SAFEPATH|INSPECT|UNBUFFERED)"
     # With it, each start compiles all modules again, which doubles its time.
     r"|PYTHONDONTWRITEBYTECODE"
 )

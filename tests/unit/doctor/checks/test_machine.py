@@ -162,10 +162,10 @@ def test_ssh_to_other_hosts(tmp_path):
     script(
         tmp_path / "bin" / "ssh",
         'while [ "$1" = -o ]; do shift 2; done; [ "$1" = -- ] && shift',
-        f"case $1 in node1) ;; node2) export PYTHONPATH={tmp_path / 'fake'};;",
+        f"case $1 in node1) fake=;; node2) fake={tmp_path / 'fake'}:; export PYTHONPATH=$fake$PYTHONPATH;;",
         '*) echo "$1: Permission denied (publickey)." >&2; exit 255;; esac',
         # The command itself sets PYTHONPATH where the caller has one.
-        'exec sh -c "$(echo "$2" | sed "s|env PYTHONPATH=|env PYTHONPATH=$PYTHONPATH:|")"',
+        'exec sh -c "$(echo "$2" | sed "s|PYTHONPATH=|PYTHONPATH=$fake|")"',
     )
     result = doctor(tmp_path, "--only", "ssh", "--hosts", "node1,node2,node3,-oProxyCommand=x",
                   PATH=path_with(tmp_path / "bin"))  # fmt: skip
