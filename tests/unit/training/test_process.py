@@ -136,8 +136,10 @@ def test_threads_of_devices_are_cores_and_gpus_have_none(monkeypatch):
 PROGRAM = """
 import pathlib, sys, time
 from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.system.command import prepare_streams
 from hvdtrain.training.ranks import StopRequest
 
+prepare_streams()  # as commands do: what a closed terminal does not take is no error
 with StopRequest(pathlib.Path(), SingleProcess()) as stop:
     print("ready", flush=True)
     while True:
