@@ -23,6 +23,8 @@ export VENV
 export TF_CPP_MIN_LOG_LEVEL ?= 1
 # The user's setting is overridden: with it, each process would compile the modules of the checkout again.
 unexport PYTHONDONTWRITEBYTECODE
+# As where the environment is activated by hand; and `cd` prints what it has found by CDPATH.
+unexport PYTHONHOME CDPATH
 
 # The first framework of the environment's stack, unless FRAMEWORK names another.
 framework = $(or $(FRAMEWORK),$$(. "setup/stacks/$$(cat "$(VENV)/.hvdtrain-stack")/stack.conf"; echo "$${FRAMEWORKS%% *}"))

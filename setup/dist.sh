@@ -12,7 +12,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$(cd "$1" && pwd)
 folder=${2:-dist}
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
+cache=$XDG_CACHE_HOME/hvdtrain
 
 die() { printf 'dist: %s\n' "$*" >&2; exit 1; }
 

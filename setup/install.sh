@@ -25,7 +25,6 @@ constraints=$venv/.hvdtrain-constraints # of an environment with the system's Py
 [[ -f $constraints ]] || constraints=$stack/constraints.txt
 constraints=${HVDTRAIN_CONSTRAINTS:-$constraints}
 again=${HVDTRAIN_REINSTALL:-}
-unset PYTHONPATH # what is there would count as installed
 exec 7>"$venv/.hvdtrain-install.lock" # as `make wheel` installs, too
 flock 7
 
@@ -37,7 +36,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
-pip() { "$python" -m pip "$@" -qq --disable-pip-version-check; }
+pip() { "$python" -m pip "$@" -q --disable-pip-version-check; }
 
 # The packages of a linked PyTorch are not to be chosen again; pip finds them installed.
 linked() {
@@ -50,27 +49,26 @@ choose() {
         linked >"$work/overrides"
         printf '%s\n' "${requirements[@]}" |
             "$uv" pip compile -q --no-header --no-annotate --no-build-isolation --python "$python" -c "$constraints" \
-                --override "$work/overrides" -o "$work/chosen" "${options[@]}" - "${files[@]}" >/dev/null
+                --override "$work/overrides" -o "$work/chosen" "${options[@]}" - "${files[@]}"
     else
         printf '%s\n' "${requirements[@]}" >"$work/requirements"
         pip install --dry-run --no-build-isolation -c "$constraints" --report "$work/chosen" "${options[@]}" \
             ${again:+--ignore-installed} -r "$work/requirements" "${files[@]/#/--requirement=}"
-    fi
+    fi >/dev/null 2>"$work/said"
 }
 
 install() {
-    local remedy="check the network, and which index pip uses (pip config list), and try again"
     touch "$venv/.hvdtrain-installing"
     if [[ -n $uv ]]; then
         "$uv" pip install -q --no-deps --no-build-isolation --python "$python" ${again:+--reinstall} "$@"
     else
         pip install --no-deps --no-build-isolation ${again:+--force-reinstall} "$@"
-    fi 2>"$work/said" && return
+    fi 2>"$work/said" || failed "packages cannot be installed"
+}
+
+failed() {
     cat "$work/said" >&2
-    ! grep -q 'Hash mismatch\|DO NOT MATCH' "$work/said" ||
-        remedy="a file is not the one that was published: check which index pip uses (pip config list), or update the \
-lock (make lock)"
-    die "packages cannot be installed; $remedy"
+    die "$1; $(remedy "$work/said")"
 }
 
 into='' show='' checkout='' requirements=() files=() options=()
@@ -91,7 +89,7 @@ while (($#)); do
     esac
     shift
 done
-choose || die "the packages cannot be found; check the network, and which index pip uses (pip config list), and try again"
+choose || failed "the packages cannot be found"
 if [[ -n $show ]]; then
     cat "$work/chosen"
     exit

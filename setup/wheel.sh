@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/whole.sh"
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$(cd "$1" && pwd)
 folder=${2:-dist}
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
+cache=$XDG_CACHE_HOME/hvdtrain
 # What the environment or the machine provides: MPI, the frameworks, CUDA.
 provided=('libmpi*' 'libopen-*' 'libtorch*' 'libc10*' 'libmxnet*' 'libtensorflow*' 'libnccl*' 'libcud*' 'libcublas*' 'libnv*'
     'libamdhip*' 'librccl*')
@@ -54,7 +54,7 @@ wheel=$(compgen -G "$work/repaired/*.whl")
 # One slash more: only whole folders count.
 private=("$venv/" "$(cd "$setup/.." && pwd)/" "$cache/" horovod-build.)
 [[ $HOME = / ]] || private+=("$HOME/")
-found=$(PYTHONSAFEPATH='' "$venv/bin/python" "$setup/wheels.py" search "$wheel" "${private[@]}") ||
+found=$("$venv/bin/python" "$setup/wheels.py" search "$wheel" "${private[@]}") ||
     die "the wheel contains paths of this machine: $found"
 mkdir -p "$folder"
 # A rename, so that nobody sees a part of it, also if two build one at once.

@@ -301,3 +301,17 @@ def test_ranks_on_this_host_have_the_variables_of_its_shell(tmp_path, by):
     status, output = run(launch(["python", "show.py"], by=by, ranks=2), tmp_path, **outer, **OWN)
     assert (status, sorted(output.splitlines()[-2:])) == (0, ["[0] True []", "[1] True []"]), output
     assert "--env" not in output and not (tmp_path / "hit").exists()
+
+
+@pytest.mark.skipif(not (BIN / "hvdtrain-no-ssh").exists(), reason="this Open MPI is not the one that set-up installs")
+def test_open_mpi_starts_ranks_on_this_host_where_there_is_no_ssh(tmp_path):
+    """It starts nothing unless it finds a program that starts it on other hosts."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
+    path = {"PATH": f"{BIN}:{tmp_path / 'bin'}", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    for command in (["mpirun", "--oversubscribe"], ["horovodrun", "--mpi"]):
+        assert succeed([*command, "-np", "2", "sh", "-c", "echo started"], tmp_path, **path).count("started") == 2
+    status, said = run(["mpirun", "-H", "other:2", "-np", "2", "true"], tmp_path, **path)
+    assert status != 0 and said.startswith(
+        "mpirun: neither ssh nor rsh is here to start ranks on other: apt-get install"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,8 +107,9 @@ def check_host_name(context: CheckContext) -> Iterator[Finding]:
 
 @check("network", "host")
 def check_ssh(context: CheckContext) -> Iterator[Finding]:
-    """ssh without a password to --hosts, and the same versions and files there"""
+    """ssh without a password to --hosts, and the same versions and files there; else what is impossible without ssh"""
     if not context.hosts:
+        yield from _without_ssh(context)
         return
     invalid = [host for host in context.hosts if not HOST_NAME.fullmatch(host)]
     for host in invalid:
@@ -126,3 +128,15 @@ def check_ssh(context: CheckContext) -> Iterator[Finding]:
             yield fail(f"{host}: {problem.reason}", problem.remedy)
         else:
             yield ok(f"{host}: ssh works, with the same versions and files there")
+
+
+def _without_ssh(context: CheckContext) -> Iterator[Finding]:
+    """What is not possible here, where nothing starts ranks on other hosts: some builds of Open MPI then start none."""
+    if any(map(shutil.which, ("ssh", "rsh"))):
+        return
+    allowed = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+    if shutil.which("mpirun") and context.run(["mpirun", "-np", "1", "true"], 20, **allowed).status != 0:
+        text = "there is no ssh, without which mpirun and horovodrun with MPI start nothing here, not even on this host"
+        yield warn(text, "apt-get install openssh-client")
+    else:
+        yield ok("there is no ssh, which only jobs on other hosts need (apt-get install openssh-client)")

