@@ -85,20 +85,15 @@ ensure_system() {
         # Debian has these two in packages of their own.
         "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=("python$version-venv")
         [[ -n ${HOROVOD_WHEELS:-} || -f $include/Python.h ]] || missing+=("python$version-dev")
-    elif command -v python3 >/dev/null; then
-        die "no Python $(one_of "$PYTHONS") found, which STACK=$stack needs: install one, or set BASE_PYTHON"
+    elif apt_python; then
+        missing+=("python$offered" "python$offered-venv" "python$offered-dev")
+        command -v python3 >/dev/null || missing+=(python3)
     else
-        missing+=(python3 python3-venv python3-dev)
+        no_python
     fi
     if ((${#missing[@]})); then
         apt_install "${missing[@]}"
-        # The system's Python may be for another stack than the one that was chosen without any.
-        if [[ -z $python ]]; then
-            choose_stack
-            wanted=$(wanted)
-        fi
-        python=$(find_python) ||
-            die "the system's python3 is no Python $(one_of "$PYTHONS"), which STACK=$stack needs: set BASE_PYTHON"
+        python=$(find_python) || no_python
     fi
 }
 

@@ -44,7 +44,11 @@ linked() {
         sed "s/^Name: \(.*\)/\1; python_version < '0'/"
 }
 
+# Of packages that the constraints leave to PyTorch, which needs other versions for another CUDA, the lock's are preferred:
+# uv does so with what its output has.
 choose() {
+    : >"$work/chosen"
+    [[ -f $venv/.hvdtrain-constraints ]] || cat "$stack"/locked-only.txt >"$work/chosen" 2>/dev/null || true
     if [[ -n $uv ]]; then
         linked >"$work/overrides"
         printf '%s\n' "${requirements[@]}" |
@@ -52,9 +56,14 @@ choose() {
                 --override "$work/overrides" -o "$work/chosen" "${options[@]}" - "${files[@]}"
     else
         printf '%s\n' "${requirements[@]}" >"$work/requirements"
-        pip install --dry-run --no-build-isolation -c "$constraints" --report "$work/chosen" "${options[@]}" \
-            ${again:+--ignore-installed} -r "$work/requirements" "${files[@]/#/--requirement=}"
+        mv "$work/chosen" "$work/preferred"
+        choose_by_pip -c "$work/preferred" 2>/dev/null || choose_by_pip
     fi >/dev/null 2>"$work/said"
+}
+
+choose_by_pip() {
+    pip install --dry-run --no-build-isolation -c "$constraints" --report "$work/chosen" "$@" "${options[@]}" \
+        ${again:+--ignore-installed} -r "$work/requirements" "${files[@]/#/--requirement=}"
 }
 
 install() {

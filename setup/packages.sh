@@ -15,7 +15,7 @@ setup=$root/setup
 source "$setup/uv.sh"
 
 choose_stack
-python=$(find_python) || die "no Python $(one_of "$PYTHONS") found, which STACK=$stack needs: set BASE_PYTHON"
+python=$(find_python) || no_python
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 packages=${PACKAGES:-packages/${purpose:-$stack}-py$version}
 mkdir -p "$packages"

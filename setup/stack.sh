@@ -4,9 +4,25 @@
 #
 #   choose_stack   sets `stack`, `folder`, `extras`, `constraints` and the variables of its stack.conf
 #   find_python    prints the path of the Python to use
+#   apt_python     sets `offered` to the Python of the stack that apt-get can install
+#   no_python      ends with what works in place of a Python that is missing
 #   system_torch   is the Python whose PyTorch is used as it is; empty where PyTorch is installed
 #   marker         is a file of each environment that set-up made; remove_environment removes one
 #   has_new_pip    is true if the pip of a Python writes reports; pip_pin prints one that does, with its SHA-256
+
+step() { printf '==> %s\n' "$*"; }
+die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
+
+# The packages of all stacks are for these systems. Where nothing tells the C library, it counts as new enough.
+check_system() {
+    local system machine libc='glibc 2.28'
+    read -r system machine < <(uname -sm)
+    ! type -P getconf >/dev/null || libc=$(getconf GNU_LIBC_VERSION 2>/dev/null) || libc='another C library'
+    [[ $system-$machine =~ ^Linux-(x86_64|aarch64)$ && $libc =~ ^glibc\ 2\.([0-9]+) && ${BASH_REMATCH[1]} -ge 28 ]] ||
+        die "packages need Linux with glibc 2.28 or later on x86_64 or aarch64, and this is $system with $libc on" \
+            "$machine: use a machine or a container that has them, such as Debian 12"
+}
+check_system
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit
@@ -14,9 +30,6 @@ venv=${VENV:-.venv}
 [[ $venv = /* ]] || venv=$root/$venv
 venv=$(realpath -ms "$venv") # a link and a slash would mean what the link leads to
 marker=$venv/.hvdtrain-path
-
-step() { printf '==> %s\n' "$*"; }
-die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 
 # The marker goes last: what an interruption leaves is still known as set-up's own.
 remove_environment() {
@@ -38,7 +51,7 @@ read_stack() {
     folder=setup/stacks/$stack
     [[ $stack = *[!a-z]* || ! -f $folder/stack.conf ]] &&
         die "STACK=$stack is not a stack: give $(one_of "$(cd setup/stacks && echo *)")"
-    PYTHONS='' EXTRAS='' NEEDS='' NO_DEPENDENCIES=''
+    PYTHONS='' EXTRAS='' NEEDS='' NO_DEPENDENCIES='' MACHINES='' ELSEWHERE=''
     # shellcheck source=/dev/null
     source "$folder/stack.conf"
     extras=${HVDTRAIN_EXTRAS:-$EXTRAS}
@@ -54,6 +67,7 @@ choose_stack() {
     made=$(cat "$venv/.hvdtrain-stack" 2>/dev/null || true)
     if [[ -n ${STACK:-} ]]; then
         read_stack "$STACK"
+        runs_here || die "STACK=$stack $(elsewhere): give $(stacks_where true)"
     elif [[ ${USE_SYSTEM_TORCH:-0} != 0 || $purpose = test-gpu ]]; then
         read_stack pytorch
     elif [[ -n $made ]]; then
@@ -65,20 +79,42 @@ choose_stack() {
     [[ -z $BASE_PYTHON ]] || check_base_python
 }
 
-# The stack with all frameworks, unless the machine has only Pythons that are too new for MXNet.
+runs_here() { [[ -z $MACHINES || " $MACHINES " = *" $(uname -m) "* ]]; }
+elsewhere() { printf 'cannot be set up on %s: %s' "$(uname -m)" "$ELSEWHERE"; }
+
+# Names the stacks for this machine of which a command is true.
+stacks_where() {
+    local name found=''
+    for name in $(cd setup/stacks && echo *); do
+        if (read_stack "$name" && runs_here && "$@") >/dev/null; then found+=" STACK=$name"; fi
+    done
+    one_of "${found# }"
+}
+
+# The stack with all frameworks, unless the machine, or each of its Pythons, is not for MXNet. Where it has no Python, that
+# of its package manager counts.
 default_stack() {
-    local needed found=' was found'
-    [[ -z $BASE_PYTHON ]] || found=''
+    local get name
+    for get in find_python apt_python; do
+        for name in all pytorch; do
+            read_stack "$name"
+            if runs_here && $get >/dev/null; then
+                [[ $stack = all ]] || step "$(read_stack all && why_not_all): setting up STACK=$stack"
+                return
+            fi
+        done
+    done
     read_stack all
-    if ! find_python >/dev/null; then
-        needed=$(one_of "$PYTHONS")
-        read_stack pytorch
-        if find_python >/dev/null; then
-            step "${BASE_PYTHON:+BASE_PYTHON=$BASE_PYTHON is }no Python $needed$found, which MXNet" \
-                "needs: setting up STACK=pytorch"
-        else
-            read_stack all # installing the system's python3, or an error, comes next
-        fi
+    runs_here || read_stack pytorch # an error comes next
+}
+
+why_not_all() {
+    if ! runs_here; then
+        printf 'STACK=all %s' "$(elsewhere)"
+    elif [[ -n $BASE_PYTHON ]]; then
+        printf 'BASE_PYTHON=%s is no Python %s, which MXNet needs' "$BASE_PYTHON" "$(one_of "$PYTHONS")"
+    else
+        printf 'no Python %s was found, which MXNet needs' "$(one_of "$PYTHONS")"
     fi
 }
 
@@ -112,6 +148,7 @@ has_torch() {
 }
 
 minor_of() { cut -d . -f 1,2 <<<"$1"; }
+has_minor() { [[ " $PYTHONS " = *" $1 "* ]]; } # of the stack
 is_version() { [[ $1 =~ ^[0-9]+\.[0-9]+(\.[0-9]+)?$ ]]; }
 # "3.12 3.11 3.10" becomes "3.12, 3.11 or 3.10".
 one_of() { sed 's/ /, /g; s/\(.*\), /\1 or /' <<<"$*"; }
@@ -126,7 +163,7 @@ print("%d.%d.%d" % sys.version_info[:3], kind, os.path.realpath(sys.prefix))'
 usable() {
     local version kind prefix want
     read -r version kind prefix < <("$1" -c "$about_python" 2>/dev/null) && [[ -n $prefix ]] || return 1
-    [[ " $PYTHONS " = *" $(minor_of "$version") "* ]] || return 1
+    has_minor "$(minor_of "$version")" || return 1
     for want in ${2:-$PYTHONS}; do
         [[ $version. = "$want".* ]] || continue
         # The environment itself may be on PATH, and may be removed.
@@ -197,23 +234,63 @@ find_python() {
 
 # Ends with the reason if the stack cannot use BASE_PYTHON.
 check_base_python() {
-    local version=$BASE_PYTHON minor name others=''
+    local version=$BASE_PYTHON minor others
     if ! is_version "$BASE_PYTHON"; then
         version=$("$BASE_PYTHON" -c "$about_python" 2>/dev/null | cut -d ' ' -f 1) || true
         is_version "$version" ||
             die "BASE_PYTHON=$BASE_PYTHON does not start a Python: give a version, such as ${PYTHONS%% *}, or a path"
     fi
     minor=$(minor_of "$version")
-    if [[ " $PYTHONS " != *" $minor "* ]]; then
-        for name in $(cd setup/stacks && echo *); do
-            if (read_stack "$name" && [[ " $PYTHONS " = *" $minor "* ]]); then others+=" STACK=$name"; fi
-        done
+    if ! has_minor "$minor"; then
+        others=$(stacks_where has_minor "$minor")
         die "STACK=$stack cannot use Python $version (BASE_PYTHON=$BASE_PYTHON): $NEEDS Python $(one_of "$PYTHONS");" \
-            "give BASE_PYTHON=${PYTHONS%% *}${others:+, or $(one_of "${others# }")}"
+            "give BASE_PYTHON=${PYTHONS%% *}${others:+, or $others}"
     fi
     find_python >/dev/null && return
     is_version "$BASE_PYTHON" || die "BASE_PYTHON=$BASE_PYTHON is the environment $venv itself: give another Python"
     [[ -z $system_torch ]] || die "USE_SYSTEM_TORCH=1: no Python $BASE_PYTHON with PyTorch found: give the path of one"
+    ! apt_python || return 0
     die "BASE_PYTHON=$BASE_PYTHON: found neither on PATH nor where pyenv, uv and conda keep theirs, nor in /usr/bin," \
-        "/usr/local/bin and /opt: install it, or give the path of one"
+        "/usr/local/bin and /opt: give the path of one, or $(bring_python "$BASE_PYTHON")"
+}
+
+# True if apt-get can install one of the stack's Pythons; the system's python3 is preferred.
+apt_python() {
+    local version
+    type -P apt-cache >/dev/null || return 1
+    # The lists of a new container are empty.
+    [[ $EUID -ne 0 || -n ${apt_lists:-} ]] || apt-get update -qq >/dev/null 2>&1 || true
+    apt_lists='up to date'
+    for version in "$(minor_of "$(apt_version python3)")" $PYTHONS; do
+        has_minor "$version" && [[ ${BASE_PYTHON:-$version} = "$version" && -n $(apt_version "python$version") ]] || continue
+        offered=$version
+        return
+    done
+    return 1
+}
+
+apt_version() { apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: \([0-9].*\)/\1/p'; }
+
+no_python() {
+    local version others
+    version=$(python3 -c "$about_python" 2>/dev/null | cut -d ' ' -f 1) || true
+    others=$(stacks_where obtainable)
+    die "no Python $(one_of "$PYTHONS") is found${version:+ (python3 is $version)}, which STACK=$stack needs:" \
+        "${others:+give $others, or }$(bring_python "${PYTHONS%% *}")"
+}
+
+obtainable() { find_python || apt_python; }
+
+# Set-up finds a Python that uv has installed.
+bring_python() {
+    local first=''
+    if ! type -P python3 >/dev/null; then
+        printf "install python%s with the system's package manager" "$1"
+        return
+    fi
+    # Debian has it in a package of its own.
+    python3 -c 'import ensurepip' 2>/dev/null || ! type -P apt-get >/dev/null ||
+        first="$([[ $EUID -eq 0 ]] || echo 'sudo ')apt-get install python3-venv && "
+    printf 'install Python %s: %s' "$1" \
+        "${first}python3 -m venv ~/uv && ~/uv/bin/pip install uv && ~/uv/bin/uv python install $1"
 }

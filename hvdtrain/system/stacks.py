@@ -76,7 +76,7 @@ STACKS = {
     stack.name: stack
     for stack in (
         Stack("all", ("3.11", "3.10"), ("torch", "mxnet", "tensorflow")),
-        Stack("pytorch", ("3.13", "3.12", "3.11", "3.10"), ("torch",)),
+        Stack("pytorch", ("3.14", "3.13", "3.12", "3.11", "3.10"), ("torch",)),
         Stack("tensorflow", ("3.13", "3.12", "3.11", "3.10"), ("tensorflow",)),
     )
 }

@@ -20,10 +20,8 @@ from pathlib import Path
 
 import pytest
 from support.environment import script
-from support.jobs import BIN, ROOT
-
-SETUP = ROOT / "setup"
-STACKS = sorted(path.name for path in (SETUP / "stacks").iterdir())
+from support.jobs import BIN
+from support.setup import SETUP, STACKS, pinned_uv
 
 
 @pytest.mark.needs()
@@ -83,12 +81,6 @@ def wheel(folder, name, *, requires=""):
         records = [f"{name}.py", *(f"{info}/{file}" for file in ("METADATA", "WHEEL", "RECORD"))]
         archive.writestr(f"{info}/RECORD", "".join(f"{record},,\n" for record in records))
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def pinned_uv() -> str:
-    """The uv that set-up uses, fetched if need be."""
-    script = f'setup={SETUP} python={sys.executable}; source "$setup/uv.sh"; find_uv >/dev/null; echo "$HVDTRAIN_UV"'
-    return subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout.strip()
 
 
 class Installer:

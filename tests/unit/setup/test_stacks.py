@@ -19,8 +19,8 @@ from support.jobs import ROOT, running, wait_for
 
 SETUP, BASH = ROOT / "setup", "/bin/bash"
 COMMANDS = (
-    "awk bash cat chmod cp cut dirname env find flock grep make mkdir mv readlink realpath rm sed sha256sum sort tail "
-    "touch"
+    "awk bash cat chmod cp cut dirname env find flock getconf grep make mkdir mv readlink realpath rm sed sha256sum sort"
+    " tail touch uname"
 )
 PYTHON = """\
 # A Python as far as set-up asks it; a virtual environment of it is a copy.
@@ -196,6 +196,82 @@ def test_what_cannot_be_chosen_is_an_error_of_one_line(machine):
     machine.add("3.97.1", "3.98.1")
     for said, error in zip(machine.choose(*errors), errors.values(), strict=True):
         assert said.startswith(f"set-up: {error}") and "\n" not in said
+
+
+def test_a_machine_without_a_python_of_the_stack_hears_what_works_before_anything_is_installed(machine):
+    """On one with python3 of an unknown version, on one where that fits another stack, and on one without any."""
+    (machine.tools / "patch").unlink()
+    script(machine.tools / "apt-get", f'[[ $1 = update ]] || echo "$@" >>{machine.home}/apt', shell=BASH)
+    shim = machine.home / "shims" / "python3"
+    bring = "install Python 3.97: python3 -m venv ~/uv && ~/uv/bin/pip install uv && ~/uv/bin/uv python install 3.97"
+    none = "set-up: no Python 3.97 or 3.96 is found{}, which STACK=all needs: {}\n"
+    for version, variables, said in (
+        ("3.99.1", {}, none.format(" (python3 is 3.99.1)", bring)),
+        (
+            "3.98.1",
+            {"STACK": "all"},
+            none.format(" (python3 is 3.98.1)", f"give STACK=pytorch or STACK=tensorflow, or {bring}"),
+        ),
+        ("", {}, none.format("", "install python3.97 with the system's package manager")),
+    ):
+        shim.unlink(missing_ok=True)
+        if version:
+            script(shim, PYTHON.format(home=machine.home / version, version=version), shell=BASH)
+        assert machine.set_up(1, **variables) == said
+    assert not (machine.home / "apt").exists() and not machine.venv.exists()
+
+
+@pytest.mark.parametrize(
+    ("offered", "variables", "stack", "python"),
+    [
+        ("python3=3.96.2 python3.96=3.96.2-1 python3.97=3.97~rc1", {}, "all", "3.96"),
+        ("python3=3.98.2 python3.98=3.98.2-1", {}, "pytorch", "3.98"),
+        ("python3=3.99.1 python3.98=3.98.2-1", {"STACK": "tensorflow"}, "tensorflow", "3.98"),
+        ("python3=3.98.1 python3.98=3.98.1 python3.97=3.97.1", {"BASE_PYTHON": "3.97"}, "all", "3.97"),
+        ("python3=3.99.1 python3.99=3.99.1", {}, "all", ""),
+    ],
+)
+def test_the_package_managers_python_decides_on_a_machine_without_any(machine, offered, variables, stack, python):
+    """Before it is installed; what apt-get installs here is no Python."""
+    versions = (one.partition("=") for one in offered.split())
+    answers = (f'[[ $2 != {name} ]] || echo "  Candidate: {version}"' for name, _, version in versions)
+    script(machine.tools / "apt-cache", *answers, shell=BASH)
+    script(machine.tools / "apt-get")
+    said = machine.set_up(1, **variables)
+    assert (f"setting up STACK={stack}" in said) == (stack == "pytorch")
+    if python:
+        assert f": python{python} python{python}-venv python{python}-dev python3" in said
+    else:
+        assert said.startswith("set-up: no Python 3.97 or 3.96 is found, which STACK=all needs: install python3.97")
+
+
+def test_what_a_machine_cannot_run_is_an_error_of_one_line(machine):
+    machine.add("3.97.1", "3.98.1")
+
+    def says(system: str, libc: str = "glibc 2.36", **variables: str) -> str:
+        script(
+            machine.tools / "uname",
+            f'[[ $1 = -sm ]] && echo "{system}" || echo "{system.partition(" ")[2]}"',
+            shell=BASH,
+        )
+        script(machine.tools / "getconf", f'echo "{libc}"; [[ "{libc}" ]]', shell=BASH)
+        (said,) = machine.choose("" + " ".join(f"{name}={value}" for name, value in variables.items()))
+        return said
+
+    known = "set-up: packages need Linux with glibc 2.28 or later on x86_64 or aarch64, and this is "
+    for system, libc, name in (
+        ("Darwin arm64", "", "Darwin with another C library on arm64"),
+        ("Linux ppc64le", "glibc 2.36", "Linux with glibc 2.36 on ppc64le"),
+        ("Linux x86_64", "glibc 2.17", "Linux with glibc 2.17 on x86_64"),
+        ("Linux x86_64", "", "Linux with another C library on x86_64"),
+    ):
+        assert says(system, libc) == f"{known}{name}: use a machine or a container that has them, such as Debian 12"
+    assert says("Linux x86_64") == "all Python 3.97.1"
+    needs = "STACK=all cannot be set up on aarch64: MXNet's package is built with Arm Performance Libraries there"
+    assert re.fullmatch(rf"==> {needs}, .*: setting up STACK=pytorch\npytorch Python 3.98.1", says("Linux aarch64"))
+    assert re.fullmatch(
+        rf"set-up: {needs}, .*: give STACK=pytorch or STACK=tensorflow", says("Linux aarch64", STACK="all")
+    )
 
 
 def test_what_set_up_cannot_do_is_an_error_before_it_makes_anything(machine):

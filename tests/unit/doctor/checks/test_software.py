@@ -64,8 +64,8 @@ MXNET = "torch==2.13.0 mxnet==1.9.1"
         ),
         (
             quick.check_python,
-            *("3.14.2", "tensorflow", ""),
-            ("fail", "too new for the stack tensorflow, which needs Python 3.10 to 3.13", "pytorch BASE_PYTHON=3.13"),
+            *("3.15.2", "tensorflow", ""),
+            ("fail", "too new for the stack tensorflow, which needs Python 3.10 to 3.13", "pytorch BASE_PYTHON=3.14"),
         ),
         (quick.check_python, "3.9.2", "tensorflow", "", ("fail", "too old for the stack tensorflow", "")),
         (quick.check_numpy, "3.11.9", "", "mxnet==1.9.1 numpy==2.5.5", ("fail", "2.5.5", "install 'numpy<1.24'")),
