@@ -25,6 +25,7 @@ from hvdtrain.frameworks.trained import trained_model
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.record import RunFolder
+from hvdtrain.system import arithmetic
 from hvdtrain.system.files import unique_name
 from hvdtrain.system.processes import end_with_parent
 from hvdtrain.system.python_files import is_script
@@ -105,7 +106,8 @@ def launch(task: str, ranks: int = 1, config: Config | None = None, options: Run
     given = {**_changed(config or Config(), Config()), **_changed(options, RuntimeOptions())}
     program = [sys.executable, "-m", "hvdtrain"]
     command = [*program, "launch", "local", "-n", str(ranks), "--", *program, "train", task, *arguments(given)]
-    ended = subprocess.run(command, check=False, preexec_fn=lambda: end_with_parent(signal.SIGTERM))
+    environment = arithmetic.given_environment()
+    ended = subprocess.run(command, env=environment, check=False, preexec_fn=lambda: end_with_parent(signal.SIGTERM))
     if ended.returncode:
         raise TrainingError(f"the job ended with status {ended.returncode}", f"see the logs in {options.runs / name}")
     return RunFolder(options.runs / name)

@@ -190,7 +190,8 @@ class Config:
     shards: int = option(0, BITS, minimum=0, maximum=MAX_SHARDS, affects_speed=True, is_common=True)
     """Shards of each global batch: any number of ranks up to it trains the same bits; 0 for a part per rank."""
     threads: int = option(0, BITS, minimum=0, maximum=MAX_THREADS, affects_speed=True)
-    """Threads that compute an operation in each rank; 0 is 1 with --shards, else what OMP_NUM_THREADS says."""
+    """Threads that compute an operation in each rank; 0 is 1 with --shards, else what OMP_NUM_THREADS says,
+    or an equal share of the cores of the host."""
     isa: Literal["auto", "avx2", "avx512"] = option("auto", BITS, affects_speed=True)
     """Instruction set that all libraries use at most; auto is the best one of the host."""
     ema: float = option(

@@ -18,7 +18,7 @@ from hvdtrain.doctor.checks import variables
 from hvdtrain.system import rank_info, stacks
 from hvdtrain.system.arithmetic import openmp_threads
 from hvdtrain.system.network import Interface, interfaces
-from hvdtrain.system.resources import memory_limit, within_quota
+from hvdtrain.system.resources import cores_of_host, cores_of_rank, memory_limit
 from hvdtrain.system.stacks import STACKS, installed_version
 from hvdtrain.system.text import format_bytes
 
@@ -79,16 +79,13 @@ def old_numpy() -> str:
 @check("machine", "rank")
 def check_threads(context: ExaminedRank) -> Iterator[Finding]:
     """OMP_NUM_THREADS against the number of cores per rank"""
-    usable = within_quota(os.cpu_count() or 1)  # bound ranks share the host, not one core each
+    usable = cores_of_host()
     each = max(usable // context.ranks, 1)
-    value = os.environ.get("OMP_NUM_THREADS")
+    value = os.environ.get("OMP_NUM_THREADS", "")
     remedy = f"export OMP_NUM_THREADS={each} (horovodrun and mpirun -x OMP_NUM_THREADS pass it on)"
-    if value is None:
-        if context.ranks > 1 and usable > 1:
-            text = f"OMP_NUM_THREADS is not set: each of {context.ranks} ranks starts threads for all {usable} cores"
-            yield warn(text, remedy)
-            return
-        yield ok(f"OMP_NUM_THREADS is not set; {context.ranks} rank(s) on {usable} core(s)")
+    if not value:
+        share = cores_of_rank()
+        yield ok(f"OMP_NUM_THREADS is not set: {context.ranks} rank(s) times {share} thread(s) on {usable} core(s)")
         return
     first = openmp_threads()
     if not first:

@@ -5,15 +5,25 @@ Also how fast it multiplies matrices in each precision on this processor.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import os
+import re
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
-from hvdtrain.system import arithmetic
+from hvdtrain.system import arithmetic, stacks
 
+OWN_THREADS: dict[str, str] = {"torch": "MKL_NUM_THREADS", "tensorflow": "TF_NUM_INTRAOP_THREADS"}
+"""Variables that take precedence over OMP_NUM_THREADS."""
+OPENBLAS = "OPENBLAS_NUM_THREADS"
+OF_NUMPY = re.compile(r"/numpy[^/]*/.*openblas[^/]*$")
+OPENBLAS_THREADS = tuple(f"{prefix}openblas_set_num_threads{end}" for prefix in ("", "scipy_") for end in ("", "64_"))
+"""The names that builds of OpenBLAS give one function."""
 PRODUCT = 512
 """Rows and columns of the matrices that are multiplied to compare precisions."""
 WARM_UPS, PRODUCTS, LIMIT_S = 2, 7, 1.0
@@ -28,8 +38,40 @@ def settle(config: Config, runtime: RuntimeOptions) -> None:
     count = arithmetic.fixed_threads(config.threads, config.shards)
     if count or config.isa != "auto":
         _module(config.framework).settle(count, config.isa)
+    if not count and _is_late(config.framework):
+        _module(config.framework).share_cores(arithmetic.default_threads())
+    settle_numpy(count or arithmetic.default_threads())
     if config.shards:
         _module(config.framework).make_deterministic(count, runtime.device != "cpu")
+
+
+def too_many_threads(framework: Framework) -> str:
+    """Why a framework computes with more threads than its rank has cores, and what to do; empty if it does not."""
+    share, used = arithmetic.default_threads(), threads(framework)
+    if not _is_late(framework) or used <= share:
+        return ""
+    return (
+        f"{stacks.TITLES[framework]} computes with {used} threads, as it was used before hvdtrain started, and this "
+        f"rank has {share} core(s) for itself; set {arithmetic.OPENMP}={share} before the start"
+    )
+
+
+def _is_late(framework: Framework) -> bool:
+    """Whether the framework was imported before the default of its threads was set, and no variable of its own is."""
+    late = arithmetic.OPENMP in arithmetic.set_too_late(framework) and bool(arithmetic.default_threads())
+    return late and OWN_THREADS.get(framework) not in arithmetic.given_environment()
+
+
+def settle_numpy(count: int) -> None:
+    """Let the OpenBLAS of a NumPy that is imported compute with so many threads (0 leaves them)."""
+    if not count or "numpy" not in sys.modules or os.environ.get(OPENBLAS, str(count)) != str(count):
+        return
+    libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text(errors="replace").splitlines()}
+    for path in filter(OF_NUMPY.search, libraries):
+        library = ctypes.CDLL(path)
+        for name in OPENBLAS_THREADS:
+            if hasattr(library, name):
+                getattr(library, name)(count)
 
 
 def threads(framework: Framework) -> int:

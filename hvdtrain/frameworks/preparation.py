@@ -31,9 +31,10 @@ def set_environment() -> None:
     """
     if len(resources.core_binding().before) >= 2 * rank_info.detect().size:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
-    if threads := arithmetic.openmp_threads():
-        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
-        os.environ.setdefault(TF_CONCURRENT_OPERATIONS, str(threads))
+    arithmetic.share_cores()
+    for name in ("TF_NUM_INTRAOP_THREADS", TF_CONCURRENT_OPERATIONS):
+        if name not in os.environ and (threads := arithmetic.openmp_threads()):
+            arithmetic.set_default(name, str(threads))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
 

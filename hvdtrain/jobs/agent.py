@@ -30,7 +30,7 @@ from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.jobs import gloo, hosts, protocol
 from hvdtrain.jobs.program_pipes import ProgramOutput
 from hvdtrain.jobs.protocol import Channel, Closed
-from hvdtrain.system import agent_pipe, membership, rank_info, stacks
+from hvdtrain.system import agent_pipe, arithmetic, membership, rank_info, stacks
 from hvdtrain.system.network import PortReservation
 from hvdtrain.system.processes import (
     ProcessIdentity,
@@ -98,6 +98,7 @@ class Agent:
         adopt_orphans()
         for name in (membership.VARIABLE, rank_info.REPLACES):  # of a job whose program has launched this one
             os.environ.pop(name, None)
+        arithmetic.share_cores()  # the program may be any: on this host, and once in a job whose ranks come and go
         if agent_pipe.SUPERVISOR not in os.environ:
             alone = gloo.standalone_variables(self._rank) if self._options.gloo else {}
             return shell_status(self._run_program({**os.environ, **alone}))

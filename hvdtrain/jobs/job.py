@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import Host, other_hosts, placed
-from hvdtrain.system import agent_pipe, credentials, rank_info
+from hvdtrain.system import agent_pipe, credentials, rank_info, resources
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 
 
@@ -40,7 +40,7 @@ class Job:
     """The folder of Open MPI on all hosts; empty where it is the system's."""
     container: str = ""
     """Image in which the ranks run: a .sif file for Apptainer, else a name for Slurm's pyxis."""
-    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    cores: int = field(default_factory=lambda: resources.within_quota(len(os.sched_getaffinity(0))))
     """Cores of this host; other hosts are assumed to have as many."""
     as_root: bool = field(default_factory=lambda: os.geteuid() == 0)
     start_timeout_s: float = START_TIMEOUT_S
@@ -131,7 +131,6 @@ PASSED_ON = re.compile(
     r"|XLA|TORCH|PYTORCH|MXNET|DMLC|SLURM|SLURMD|SBATCH|SALLOC|SRUN)_\w+)"
 )
 """Variables that jobs need. No others are passed on to other hosts, where more users may see them."""
-CORES_PER_TASK = "SLURM_CPUS_PER_TASK"
 CONTROL_VARIABLES = (agent_pipe.SUPERVISOR, rank_info.TOKEN, rank_info.LAUNCHER)
 """What is set for the agents; the token goes into a file where variables show on command lines."""
 
@@ -218,8 +217,6 @@ def remote_script(command: Sequence[str], environment: Mapping[str, str]) -> byt
 def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
     """Variables set for the ranks: defaults, where the user has not set them, and those that the job asks for."""
     values = {rank_info.START_TIMEOUT: f"{job.start_timeout_s:g}"}
-    if "OMP_NUM_THREADS" not in environment:
-        values["OMP_NUM_THREADS"] = environment.get(CORES_PER_TASK) or str(job.threads)
     if job.interface:
         for name in ("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             values[name] = job.interface

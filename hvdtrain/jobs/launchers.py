@@ -14,7 +14,6 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import Host, other_hosts, placed, ssh
 from hvdtrain.jobs.job import (
     CONTROL_VARIABLES,
-    CORES_PER_TASK,
     OF_HOST,
     Job,
     LaunchSpec,
@@ -26,6 +25,7 @@ from hvdtrain.jobs.job import (
 )
 from hvdtrain.jobs.memberships import Place, Places
 from hvdtrain.system import rank_info
+from hvdtrain.system.resources import CORES_PER_TASK
 
 
 def build_rank(job: Job, environment: Mapping[str, str], place: Place) -> LaunchSpec:
@@ -34,6 +34,7 @@ def build_rank(job: Job, environment: Mapping[str, str], place: Place) -> Launch
     flags = ["--gloo", *(["--survive"] if job.survives else []), *(["--on-terminal"] if terminal else [])]
     values = map(str, (place.rank, job.max_ranks, place.local_rank))
     identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], values, strict=True))
+    identity[rank_info.LOCAL_SIZE[0]] = str(job.ranks_per_host)  # also where ranks are lost and come
     here = LaunchSpec(agent_command(job, *flags), {**variables(job, environment), **identity}, place.rank, terminal)
     if job.launcher == "srun":
         return here._replace(command=[*_srun(job, place.host), *here.command])

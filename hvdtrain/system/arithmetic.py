@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import rank_info, stacks
+from hvdtrain.system import launching, rank_info, resources, stacks
 
 SLOWER = 1.1
 """A precision is slower than another one if its product takes this many times as long: less is chance."""
@@ -56,7 +56,8 @@ AT_MOST = {
 """The variables that --isa sets."""
 FEATURES_OF_NUMPY_2 = {"avx2": ",AVX512_SPR,X86_V4", "avx512": ",AVX512_SPR"}
 """More features to disable; older versions print a warning if they do not know one."""
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+OPENMP = "OMP_NUM_THREADS"
+THREADS = (OPENMP, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 """Variables with the number of threads of an operation."""
 NOT_DYNAMIC = {"OMP_DYNAMIC": "FALSE", "MKL_DYNAMIC": "FALSE"}
 """Never fewer threads than asked for."""
@@ -82,6 +83,7 @@ READERS = ("torch", "mxnet", "tensorflow")
 """Modules that read such variables, of which `set_too_late` tells."""
 
 _held: dict[str, str] = {}
+_defaults: dict[str, str] = {}
 _late: dict[str, set[str]] = {module: set() for module in READERS}
 
 
@@ -146,6 +148,7 @@ def fixed_threads(threads: int, shards: int) -> int:
 def hold(threads: int, isa: str, shards: int) -> None:
     """Hold all libraries at these threads and instruction sets, by variables; with --shards also deterministic.
 
+    Without threads, and without a variable that says how many, they are those of `share_cores`.
     Call it before NumPy and frameworks are imported, as some read a variable only then; `set_too_late` has those that
     a module which was imported before may not have seen. A second call changes nothing. Raises UserError if this host
     does not have the instruction set.
@@ -153,16 +156,51 @@ def hold(threads: int, isa: str, shards: int) -> None:
     fixed = _at_most(isa)
     if count := fixed_threads(threads, shards):
         fixed |= {**dict.fromkeys(THREADS, str(count)), **NOT_DYNAMIC}
+    else:
+        share_cores()
     if shards:
         fixed |= DETERMINISTIC
     defaults = {**DETERMINISTIC_UNLESS_SET, **_openblas_kernels()} if shards else {}
     values = {**{name: os.environ.get(name, value) for name, value in defaults.items()}, **fixed}
+    _set(values)
+    _held.update({**defaults, **fixed})
+
+
+def share_cores() -> None:
+    """Let libraries compute with as many threads as this rank has cores for itself, unless a variable says how many.
+
+    A variable that acts on one library takes precedence there. torchrun's default of 1 thread, whatever the cores, does
+    not count. A second call changes nothing.
+    """
+    given = os.environ.get(OPENMP)
+    if OPENMP in {*_held, *_defaults}:
+        return
+    if not given or (given == "1" and rank_info.detect().launcher == "torchrun" and launching.has_default(OPENMP)):
+        set_default(OPENMP, str(resources.cores_of_rank()))
+
+
+def set_default(name: str, value: str) -> None:
+    """Set a variable that the user has not set; `given_environment` is without it."""
+    _set({name: value})
+    _defaults[name] = value
+
+
+def _set(values: dict[str, str]) -> None:
     changed = {name for name, value in values.items() if os.environ.get(name) != value}
     for module in READERS:
         if module in sys.modules:
             _late[module] |= changed
     os.environ.update(values)
-    _held.update({**defaults, **fixed})
+
+
+def default_threads() -> int:
+    """The threads of `share_cores`; 0 where a variable or an option says how many."""
+    return openmp_threads() if OPENMP in _defaults and os.environ.get(OPENMP) == _defaults[OPENMP] else 0
+
+
+def given_environment() -> dict[str, str]:
+    """The environment without defaults of this process, for jobs that it starts: their ranks have their own."""
+    return {name: value for name, value in os.environ.items() if _defaults.get(name) != value}
 
 
 def _at_most(isa: str) -> dict[str, str]:
@@ -207,7 +245,7 @@ def variables() -> dict[str, str]:
 
 def openmp_threads() -> int:
     """The threads of OMP_NUM_THREADS, which may be a list: the first of it. 0 where it is not set or not valid."""
-    given = re.fullmatch(r"\s*([0-9]{1,9})\s*(,\s*[0-9]{1,9}\s*)*", os.environ.get("OMP_NUM_THREADS", ""), re.ASCII)
+    given = re.fullmatch(r"\s*([0-9]{1,9})\s*(,\s*[0-9]{1,9}\s*)*", os.environ.get(OPENMP, ""), re.ASCII)
     return int(given[1]) if given else 0
 
 

@@ -93,11 +93,17 @@ def ending_started(variable: str) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _has_variable(pid: int, name: str) -> bool:
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment with which a process was started; empty if it cannot be read."""
     try:
-        return f"\0{name}=".encode() in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # it has ended, or runs as another user
-        return False
+        return {}
+    return dict(os.fsdecode(entry).partition("=")[::2] for entry in entries if entry)
+
+
+def _has_variable(pid: int, name: str) -> bool:
+    return name in environment_of(pid)
 
 
 def reap_orphans(child: int = 0) -> bool:
@@ -221,12 +227,23 @@ def _place() -> str:
 
 def _start_time(pid: int) -> int | None:
     """Field `starttime` of proc(5); None for a process that has ended."""
+    state, *fields = _status(pid)
+    return None if state in "ZX" else int(fields[18])
+
+
+def parent_of(pid: int) -> int:
+    """The process that has started or adopted this one; 0 if that is in another namespace, or this has ended."""
+    _, *fields = _status(pid)
+    return int(fields[0]) if fields else 0
+
+
+def _status(pid: int) -> list[str]:
+    """The fields `state` and following of proc(5); only X, of a dead process, for one that has ended."""
     try:
         # The kernel cuts a program's name at 15 bytes, also within a character.
-        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if state in "ZX" else int(fields[18])
+        return ["X"]
 
 
 TICK_S = 0.5

@@ -53,8 +53,11 @@ TOKEN = "HVDTRAIN_TOKEN"
 """The per-job secret by which the ranks of a job authenticate each other."""
 TOKEN_FILE = "HVDTRAIN_TOKEN_FILE"
 """A file that holds the token, where it must not be among the variables."""
-LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS")
-"""Variables in which launchers pass the number of ranks on a host."""
+LOCAL_SIZE = (
+    "HVDTRAIN_LOCAL_SIZE",
+    *("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS"),
+)
+"""Variables in which launchers pass the number of ranks on a host; hvdtrain's first."""
 LAUNCHER = "HVDTRAIN_LAUNCHER"
 """The launcher that `hvdtrain launch` used: local, horovodrun, mpirun or srun."""
 JOB = "HVDTRAIN_JOB"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import rank_info
+from hvdtrain.system import launching, rank_info
 from hvdtrain.system.text import format_ranks
 
 CGROUPS, CGROUP_ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
@@ -23,6 +23,7 @@ MEMORY_FILES = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 """Limit and use of memory, of cgroups version 2 and 1, and in `memory.stat` the pages of files that are freed first."""
+CORES_PER_TASK = "SLURM_CPUS_PER_TASK"
 MIN_THREADS = 2
 """Fewest hardware threads per rank for which ranks are bound: Horovod's background thread and those of MPI, Gloo and
 the ring run next to the computation, and must not wait for it."""
@@ -161,7 +162,7 @@ def core_binding() -> Binding:
 
 
 def bind_cores(uses_gpu: bool) -> Binding:
-    """Bind this process to its rank's share of the host's cores, and let OpenMP use as many threads, unless it is set.
+    """Bind this process to its rank's share of the host's cores.
 
     Call it before any thread is started, as only those started later are also bound. Nothing is bound where that may
     be worse than the kernel's own choice: with one rank on the host; with fewer than MIN_THREADS hardware threads for
@@ -178,18 +179,25 @@ def bind_cores(uses_gpu: bool) -> Binding:
     after = frozenset(thread for core in part for thread in core.threads) or before
     if part:
         os.sched_setaffinity(0, after)
-        os.environ.setdefault("OMP_NUM_THREADS", str(len(part)))
     _binding = Binding(before, after)
     return _binding
 
 
 def cores_of_rank() -> int:
-    """Hardware threads that this rank has for itself: those it is bound to, or its share of the host's; at least 1."""
-    binding = core_binding()
-    count = len(binding.after)
-    if binding.after == binding.before and not _is_bound(binding.after):
-        count //= rank_info.local_size()
-    return max(within_quota(count), 1)
+    """Hardware threads that this rank has for itself, at least 1: an equal share of what all ranks of the host have.
+
+    It is less where a launcher has bound the rank to fewer, or Slurm was asked for fewer. All ranks of a host have the
+    same number, unless a launcher has bound them to different ones.
+    """
+    given = os.environ.get(CORES_PER_TASK, "")
+    of_slurm = int(given) if rank_info.NUMBER.fullmatch(given) else sys.maxsize
+    return max(min(cores_of_host() // rank_info.local_size(), len(core_binding().after), of_slurm), 1)
+
+
+def cores_of_host() -> int:
+    """Hardware threads that all ranks of this host have together: their launcher's, as far as limits grant them."""
+    before = core_binding().before
+    return within_quota(len(launching.affinity(before) & _granted(before) | before))
 
 
 def core_share(cores: Sequence[Core], local_rank: int, ranks: int) -> Sequence[Core]:
@@ -220,14 +228,23 @@ def read_cores(allowed: Iterable[int], root: Path = DEVICE_ROOT) -> list[Core]:
 
 
 def _is_bound(allowed: frozenset[int]) -> bool:
-    """Whether the process may use less than its control group: the kernel grants at most that to who asks for all."""
+    """Whether the process may use less than its control group."""
+    return _granted(allowed) != allowed
+
+
+def _granted(allowed: frozenset[int]) -> frozenset[int]:
+    """What the control group of this process has: the kernel grants at most that to who asks for all.
+
+    None where it may not ask. allowed: what the process may use, and again afterwards.
+    """
+    now = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, _read_list(DEVICE_ROOT / "cpu/possible") or allowed)
-        return frozenset(os.sched_getaffinity(0)) != allowed
+        return frozenset(os.sched_getaffinity(0))
     except OSError:
-        return True
+        return frozenset()
     finally:
-        os.sched_setaffinity(0, allowed)
+        os.sched_setaffinity(0, now)
 
 
 def _read_list(path: Path) -> set[int]:

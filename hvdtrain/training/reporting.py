@@ -148,6 +148,7 @@ class Reporter(Observer):
         yield run.schedule_problem
         yield from run.options_without_effect()
         yield self._workers_problem
+        yield arithmetic.too_many_threads(config.framework)
         if run.learner.device == "cpu":
             yield arithmetic.slow_precision(config.framework, config.precision)
         yield from run.target.problems(run.dataset)

@@ -6,8 +6,10 @@ import contextlib
 import ctypes
 import os
 
+import mxnet
+
 from hvdtrain.errors import UserError
-from hvdtrain.system import arithmetic
+from hvdtrain.system import arithmetic, resources
 
 OPENMP = "libgomp.so.1"
 """GCC's OpenMP, by which MXNet and its OpenBLAS compute."""
@@ -32,6 +34,19 @@ def settle(count: int, isa: str) -> None:
             f"set {arithmetic.OPENBLAS_KERNELS}={value} before the start, or import mxnet after hvdtrain.start()",
             option="isa",
         )
+
+
+def share_cores(count: int) -> None:
+    """Compute with so many threads, if MXNet has not computed.
+
+    It has no function for that: its threads, which begin at the first operation, leave a number of cores to others.
+    """
+    library = ctypes.CDLL(mxnet.libinfo.find_lib_path()[0])
+    with contextlib.suppress(AttributeError):  # a build of another compiler
+        engine, reserve = library._ZN5mxnet6engine6OpenMP3GetEv, library._ZN5mxnet6engine6OpenMP17set_reserve_coresEi
+        engine.restype, reserve.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_int)
+        reserve(engine(), max(len(resources.core_binding().before) - count, 0))
+        ctypes.CDLL(OPENMP).omp_set_num_threads(count)  # for this thread
 
 
 def make_deterministic(count: int, may_use_gpu: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import arithmetic
+from hvdtrain.system import arithmetic, resources
 
 DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 """By --precision."""
@@ -39,6 +39,15 @@ def settle(count: int, isa: str) -> None:
         )
 
 
+def share_cores(count: int) -> None:
+    """Compute with so many threads, unless the script has chosen a number itself, or TensorFlow has computed."""
+    threading = tf.config.threading
+    try:
+        threading.set_intra_op_parallelism_threads(threading.get_intra_op_parallelism_threads() or count)
+    except RuntimeError:
+        os.environ.pop(INTRAOP, None)  # it was not read
+
+
 def make_deterministic(count: int, may_use_gpu: bool) -> None:
     """Make operations deterministic, or errors, where more than one thread computes them; no TF32 on GPUs."""
     uses_gpu = may_use_gpu and bool(tf.config.list_physical_devices("GPU"))
@@ -52,7 +61,8 @@ def threads() -> int:
     """The threads that compute an operation."""
     value = os.environ.get(INTRAOP, "")
     by_variable = int(value) if value.isdecimal() else 0
-    return tf.config.threading.get_intra_op_parallelism_threads() or by_variable or len(os.sched_getaffinity(0))
+    all_cores = len(resources.core_binding().before)
+    return tf.config.threading.get_intra_op_parallelism_threads() or by_variable or all_cores
 
 
 def product(precision: str, size: int) -> Callable[[], object]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from hvdtrain.errors import UserError
+from hvdtrain.system import resources
 from hvdtrain.system.arithmetic import MKL_BRANCH
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -32,6 +33,13 @@ def settle(count: int, isa: str) -> None:
             f"start hvdtrain before the first tensor or model, or set ATEN_CPU_CAPABILITY={isa} before the start",
             option="isa",
         )
+
+
+def share_cores(count: int) -> None:
+    """Compute with so many threads, unless the script has chosen a number itself."""
+    before = resources.core_binding().before
+    if torch.get_num_threads() in (len(before), len(resources.read_cores(before))):  # PyTorch's own choices
+        torch.set_num_threads(count)
 
 
 def make_deterministic(count: int, may_use_gpu: bool) -> None:

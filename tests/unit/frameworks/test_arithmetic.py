@@ -14,7 +14,9 @@ from support.jobs import ROOT
 
 from hvdtrain.frameworks import arithmetic
 from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS, set_environment
+from hvdtrain.system import arithmetic as of_system
 from hvdtrain.system.arithmetic import openmp_threads, threads_by_variables
+from hvdtrain.system.resources import within_quota
 
 PROGRAM = """
 import json, os, sys
@@ -24,6 +26,7 @@ if is_imported:
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks import arithmetic as of_frameworks
+from hvdtrain.frameworks.preparation import set_environment
 from hvdtrain.system import arithmetic
 
 if "avx512vl" not in arithmetic.processor().flags:
@@ -38,12 +41,14 @@ for case in cases:
     config = Config(framework=framework, **case["options"])
     for _ in range(2):
         arithmetic.hold(config.threads, config.isa, config.shards)
+        set_environment()
         try:
             of_frameworks.settle(config, RuntimeOptions(device="cpu"))
         except UserError as error:
             found = f"refused {error.option} {bool(error.remedy)}"
         else:
-            found = f"threads {of_frameworks.threads(framework)}"
+            too_many = bool(of_frameworks.too_many_threads(framework))
+            found = f"threads {of_frameworks.threads(framework)}{' too many' * too_many}"
         assert found == case["expected"], (case, found)
     exec(case.get("after", ""))
     os._exit(0)
@@ -98,6 +103,57 @@ def test_pytorch_is_held_by_its_functions():
     )
     deterministic = "import torch; assert torch.are_deterministic_algorithms_enabled()"
     check("torch", False, case("threads 2", after=deterministic, threads=2, shards=4))
+
+
+CORES = len(os.sched_getaffinity(0))
+SHARE = max(within_quota(CORES) // 2, 1)
+
+
+def shared(expected=f"threads {SHARE}", ranks=2, environment=(), **rest):
+    """A case of one of several ranks of a host."""
+    names = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE")
+    values = dict(zip(names, ("0", "0", str(ranks), str(ranks)), strict=True))
+    return case(expected, values | dict(environment), **rest)
+
+
+@pytest.mark.needs("torch")
+def test_pytorch_that_was_imported_first_computes_on_its_share_of_the_cores():
+    own = f"import torch; torch.set_num_threads({CORES + 5})"
+    check(
+        *("torch", True),
+        shared(),
+        shared("threads 1", ranks=CORES),
+        shared("threads 1", ranks=8 * CORES, before=A_PRODUCT),
+        shared(f"threads {CORES + 5} too many", before=own),
+        shared(f"threads {CORES + 5}", threads=CORES + 5),
+        shared(after=BLAS),
+    )
+
+
+BLAS = f"""
+import ctypes, numpy
+libraries = [line.split()[-1] for line in open("/proc/self/maps") if "/numpy" in line and "openblas" in line]
+library = ctypes.CDLL(libraries[0])
+name = next(name for name in of_frameworks.OPENBLAS_THREADS if hasattr(library, name)).replace("set", "get")
+assert getattr(library, name)() == {SHARE}
+"""
+
+
+@pytest.mark.needs("mxnet")
+def test_mxnet_that_was_imported_first_computes_on_its_share_of_the_cores():
+    check("mxnet", True, shared(), shared("threads 1", ranks=CORES))
+    check("mxnet", False, shared(), shared("threads 3", environment={"OMP_NUM_THREADS": "3"}))
+
+
+@pytest.mark.needs("tensorflow")
+def test_tensorflow_that_was_imported_first_computes_on_its_share_of_the_cores():
+    used = "import tensorflow as tf; tf.ones(3) + 1"
+    check(
+        *("tensorflow", True),
+        shared(after=used),
+        shared("threads 3", environment={"TF_NUM_INTRAOP_THREADS": "3"}),
+        shared(f"threads {CORES}{' too many' * (SHARE < CORES)}", before=used),
+    )
 
 
 @pytest.mark.needs("mxnet")
@@ -198,11 +254,14 @@ def test_a_keras_that_cannot_train_is_one_line_with_a_remedy():
 )
 def test_a_list_of_threads_counts_as_its_first_number(monkeypatch, given, threads):
     monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": given})
+    monkeypatch.setattr(of_system, "_defaults", {})
+    monkeypatch.setattr(of_system, "_held", {})
     assert openmp_threads() == threads
     assert threads_by_variables() == (threads or len(os.sched_getaffinity(0)))
     set_environment()
     assert os.environ.get("TF_NUM_INTRAOP_THREADS", "") == os.environ.get(TF_CONCURRENT_OPERATIONS, "")
-    assert os.environ.get("TF_NUM_INTRAOP_THREADS", "") == (str(threads) if threads else "")
+    assert os.environ.get("TF_NUM_INTRAOP_THREADS", "") == ("" if given and not threads else str(openmp_threads()))
+    assert openmp_threads() or given, "none is a share of the cores"
 
 
 IMPORT_MXNET = """

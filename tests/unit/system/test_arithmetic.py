@@ -7,6 +7,7 @@ import pytest
 from support.errors import refused
 
 from hvdtrain.system import arithmetic
+from hvdtrain.system.rank_info import RankInfo
 
 AVX512 = " ".join(sorted(arithmetic.AVX512))
 CPUINFO = """processor\t: 0
@@ -23,9 +24,11 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\n"
 @pytest.fixture
 def environment(monkeypatch):
     """An environment without the variables, on a host with AVX-512 and no framework imported; nothing is held."""
-    values = {name: value for name, value in os.environ.items() if name not in arithmetic.DECIDING}
+    of_libraries = {*arithmetic.DECIDING, *arithmetic.THREADS}
+    values = {name: value for name, value in os.environ.items() if name not in of_libraries}
     monkeypatch.setattr(os, "environ", values)
     monkeypatch.setattr(arithmetic, "_held", {})
+    monkeypatch.setattr(arithmetic, "_defaults", {})
     monkeypatch.setattr(arithmetic, "_late", {module: set() for module in arithmetic.READERS})
     for module in arithmetic.READERS:
         monkeypatch.delitem(sys.modules, module, raising=False)
@@ -68,16 +71,32 @@ def test_other_processors(tmp_path, monkeypatch):
     assert arithmetic.best_instruction_set(arithmetic.read_processor(tmp_path / "none").flags) == "aarch64"
 
 
-def test_threads_of_all_libraries_and_nothing_without_the_options(environment):
+def test_threads_of_all_libraries_and_without_the_options_a_share_of_the_cores(environment, monkeypatch):
     before = dict(environment)
+    monkeypatch.setattr("hvdtrain.system.resources.cores_of_rank", lambda: 5)
     arithmetic.hold(0, "auto", 0)
-    assert environment == before
+    assert environment == before | {"OMP_NUM_THREADS": "5"}
+    assert arithmetic.default_threads() == 5 and arithmetic.given_environment() == before
     environment.update(OMP_NUM_THREADS="8", MKL_NUM_THREADS="3")
     arithmetic.hold(2, "auto", 0)
     assert {environment[name] for name in arithmetic.THREADS} == {"2"}
     assert arithmetic.threads_by_variables() == 2 and "MKL_CBWR" not in environment
+    assert not arithmetic.default_threads() and arithmetic.given_environment() == environment
     arithmetic.hold(0, "auto", 4)
     assert {environment[name] for name in arithmetic.THREADS} == {"1"}
+
+
+@pytest.mark.parametrize(("of_launcher", "threads"), [(True, "5"), (False, "1")])
+def test_torchrun_s_default_of_one_thread_is_not_the_user_s(environment, monkeypatch, of_launcher, threads):
+    monkeypatch.setattr("hvdtrain.system.resources.cores_of_rank", lambda: 5)
+    monkeypatch.setattr("hvdtrain.system.launching.has_default", lambda name: of_launcher)
+    monkeypatch.setattr("hvdtrain.system.rank_info.detect", lambda: RankInfo("torchrun", 0, 2, 0))
+    environment["OMP_NUM_THREADS"] = "1"
+    arithmetic.hold(0, "auto", 0)
+    assert environment["OMP_NUM_THREADS"] == threads
+    arithmetic.hold(1, "auto", 0)
+    arithmetic.hold(0, "auto", 0)
+    assert environment["OMP_NUM_THREADS"] == "1"
 
 
 @pytest.mark.parametrize("isa", sorted(arithmetic.AT_MOST))

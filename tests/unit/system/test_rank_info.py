@@ -211,7 +211,7 @@ thread = threading.Thread(target=lambda: seen.append(frozenset(os.sched_getaffin
 thread.start()
 thread.join()
 assert seen == [bound.after] == [resources.core_binding().after]
-print(len(bound.before), len(bound.after), os.environ.get("OMP_NUM_THREADS"), bound.text or "none")
+print(len(bound.before), len(bound.after), resources.cores_of_rank(), bound.text or "none")
 """
 
 
@@ -229,6 +229,33 @@ def test_a_process_and_its_threads_are_bound_unless_it_is_already():
         pytest.skip("a launcher, a CPU quota or taskset limits this process")
     assert int(first[1]) + int(second[1]) == int(first[0])
     assert first[3] != second[3]
-    assert first[2].isdecimal()
-    assert bound_rank("all", "0", OMP_NUM_THREADS="7").split()[2] == "7"
-    assert bound_rank("first", "0").split() == ["1", "1", "None", "none"]
+    assert first[2] == second[2] == str(int(first[0]) // 2)
+    assert bound_rank("all", "0", SLURM_CPUS_PER_TASK="1").split()[2] == "1"
+    assert bound_rank("first", "0").split() == ["1", "1", "1", "none"]
+
+
+@pytest.mark.parametrize(
+    ("own", "launcher", "granted", "quota", "ranks", "cores"),
+    [
+        (8, 8, 8, 0, 2, 4),
+        (8, 8, 8, 0, 3, 2),
+        (8, 8, 8, 0, 16, 1),
+        (8, 8, 8, 6, 2, 3),  # a quota is of all ranks
+        (8, 8, 8, 1, 2, 1),
+        (4, 4, 8, 0, 2, 2),  # taskset before the launcher
+        (4, 8, 8, 0, 2, 4),  # bound by the launcher
+        (1, 8, 8, 0, 2, 1),
+        (4, 8, 8, 0, 4, 2),  # bound to a socket, with another rank
+        (4, 64, 8, 0, 2, 4),  # the daemon of a batch system has all cores, the job has fewer
+        (2, 64, 0, 0, 2, 2),  # not known
+        (2, 8, 8, 0, 1, 2),
+    ],
+)
+def test_a_rank_has_an_equal_share_of_the_cores(monkeypatch, own, launcher, granted, quota, ranks, cores):
+    own, launcher, granted = (frozenset(range(count)) for count in (own, launcher, granted))
+    monkeypatch.setattr(resources, "core_binding", lambda: resources.Binding(own, own))
+    monkeypatch.setattr(resources, "_granted", lambda allowed: granted)
+    monkeypatch.setattr(resources, "cpu_quota", lambda: quota)
+    monkeypatch.setattr("hvdtrain.system.launching.affinity", lambda own: launcher)
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(ranks))
+    assert resources.cores_of_rank() == cores
