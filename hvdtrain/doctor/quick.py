@@ -18,7 +18,7 @@ from hvdtrain.doctor.checks import variables
 from hvdtrain.system import rank_info, stacks
 from hvdtrain.system.arithmetic import openmp_threads
 from hvdtrain.system.network import Interface, interfaces
-from hvdtrain.system.resources import cores_of_host, cores_of_rank, memory_limit
+from hvdtrain.system.resources import cores_of_host, memory_limit
 from hvdtrain.system.stacks import STACKS, installed_version
 from hvdtrain.system.text import format_bytes
 
@@ -84,8 +84,7 @@ def check_threads(context: ExaminedRank) -> Iterator[Finding]:
     value = os.environ.get("OMP_NUM_THREADS", "")
     remedy = f"export OMP_NUM_THREADS={each} (horovodrun and mpirun -x OMP_NUM_THREADS pass it on)"
     if not value:
-        share = cores_of_rank()
-        yield ok(f"OMP_NUM_THREADS is not set: {context.ranks} rank(s) times {share} thread(s) on {usable} core(s)")
+        yield ok(f"OMP_NUM_THREADS is not set: {context.ranks} rank(s) times {each} thread(s) on {usable} core(s)")
         return
     first = openmp_threads()
     if not first:

@@ -40,7 +40,7 @@ def settle(config: Config, runtime: RuntimeOptions) -> None:
         _module(config.framework).settle(count, config.isa)
     if not count and _is_late(config.framework):
         _module(config.framework).share_cores(arithmetic.default_threads())
-    settle_numpy(count or arithmetic.default_threads())
+    _settle_numpy(count or arithmetic.default_threads())
     if config.shards:
         _module(config.framework).make_deterministic(count, runtime.device != "cpu")
 
@@ -62,12 +62,12 @@ def _is_late(framework: Framework) -> bool:
     return late and OWN_THREADS.get(framework) not in arithmetic.given_environment()
 
 
-def settle_numpy(count: int) -> None:
+def _settle_numpy(count: int) -> None:
     """Let the OpenBLAS of a NumPy that is imported compute with so many threads (0 leaves them)."""
     if not count or "numpy" not in sys.modules or os.environ.get(OPENBLAS, str(count)) != str(count):
         return
-    libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text(errors="replace").splitlines()}
-    for path in filter(OF_NUMPY.search, libraries):
+    mapped = (line.split(maxsplit=5)[5:] for line in os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines())
+    for path in {path for found in mapped for path in found if OF_NUMPY.search(path)}:
         library = ctypes.CDLL(path)
         for name in OPENBLAS_THREADS:
             if hasattr(library, name):

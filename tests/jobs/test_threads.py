@@ -71,7 +71,7 @@ def test_mpirun_binds_ranks_to_cores_by_itself(tmp_path):
     assert 1 <= found[0] <= found[1] <= share(2) and found[2:] == [5, 5, 6, 6]
 
 
-@pytest.mark.parametrize("survive", [(), matrix("--survive")])
+@pytest.mark.parametrize("survive", [(), matrix(("--survive",))])
 def test_any_program_of_hvdtrain_s_launcher_gets_the_share(tmp_path, survive):
     *command, end = launcher("local", 2)
     program = "import os; print(f\"threads {os.environ['OMP_NUM_THREADS']}.\")"

@@ -247,7 +247,7 @@ def test_a_process_and_its_threads_are_bound_unless_it_is_already():
         (1, 8, 8, 0, 2, 1),
         (4, 8, 8, 0, 4, 2),  # bound to a socket, with another rank
         (4, 64, 8, 0, 2, 4),  # the daemon of a batch system has all cores, the job has fewer
-        (2, 64, 0, 0, 2, 2),  # not known
+        (2, 64, 0, 0, 2, 1),  # the kernel does not tell
         (2, 8, 8, 0, 1, 2),
     ],
 )

@@ -33,6 +33,8 @@ def test_more_ranks_or_threads_than_cores(tmp_path):
     result.has("slots", "warn", f"{20 * slots} ranks on {slots} core(s)", "oversubscribe", remedy=f"at most {slots}")
     result = doctor(tmp_path, "--only", "threads", OMP_NUM_THREADS=str(4 * cores))
     result.has("threads", "warn", f"OMP_NUM_THREADS={4 * cores} is too high", remedy="export OMP_NUM_THREADS=")
+    result = doctor(tmp_path, "--only", "threads", "--ranks", str(2 * cores), OMP_NUM_THREADS="")
+    result.has("threads", "ok", f"{2 * cores} rank(s) times 1 thread(s)")
     result = doctor(tmp_path, "--only", "threads", OMP_NUM_THREADS="many")
     result.has("threads", "fail", "is not a positive integer", remedy="OMP_NUM_THREADS=")
 
