@@ -80,7 +80,7 @@ def of_user_code(kind: type) -> tuple[Rule, ...]:
 
 SCRIPT_REMEDIES = {
     "accumulate": "use --shards N, with which the loop gets each batch in N parts, or a smaller --batch-size",
-    "precision": "leave it out, and compute in torch.autocast",
+    "precision": "leave it out; in PyTorch, torch.autocast computes in it",
     "weights": "leave it out, and load them into the model before setup()",
     "freeze": "leave it out, and freeze parameters of the model before setup()",
 }
@@ -157,8 +157,6 @@ RULES: tuple[Rule, ...] = (
     ),
     # What frameworks lack.
     Rule("compile", {"framework": but("torch")}, "torch.compile belongs to PyTorch"),
-    Rule("precision", {"framework": only("mxnet")}, "MXNet 1.9 has no fp16 product on the CPU", allowed=SCALED),
-    Rule("isa", {"framework": only("mxnet"), "precision": only("bf16")}, "it needs AVX-512", allowed=but("avx2")),
     # What strategies lack.
     *_together(
         _strategy("ndarray*", "manual", "module*", "keras-fit*"),

@@ -1,22 +1,27 @@
 """How a framework that is imported is held at the threads, instruction set and determinism that the options ask for.
 
-Also how fast it multiplies matrices in each precision on this processor.
+Also in which precisions it computes on this processor, and how fast.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import dataclasses
+import functools
 import importlib
 import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
+from hvdtrain.errors import UserError
 from hvdtrain.system import arithmetic, stacks
+from hvdtrain.system.attempt import attempt
 
 OWN_THREADS: dict[str, str] = {"torch": "MKL_NUM_THREADS", "tensorflow": "TF_NUM_INTRAOP_THREADS"}
 """Variables that take precedence over OMP_NUM_THREADS."""
@@ -72,6 +77,39 @@ def _settle_numpy(count: int) -> None:
         for name in OPENBLAS_THREADS:
             if hasattr(library, name):
                 getattr(library, name)(count)
+
+
+def check_precision(config: Config, runtime: RuntimeOptions) -> None:
+    """Raise UserError if the framework does not compute in --precision on this processor, where that would train."""
+    framework, precision = config.framework, config.precision
+    if precision == "fp32" or (runtime.device != "cpu" and _module(framework).has_gpu()):
+        return
+    if problem := precision_problem(framework, precision):
+        isa = "" if config.isa == "auto" else f" with --isa {config.isa}"
+        raise UserError(
+            f"--precision {precision}: {framework} does not compute in it on this processor{isa} ({problem})",
+            f"use --precision {' or '.join(_other_precisions(config))}",
+            option="precision",
+        )
+
+
+@functools.cache
+def precision_problem(framework: Framework, precision: str) -> str:
+    """Why a framework does not compute in a precision on this processor, in one line; empty if it does.
+
+    It is tried in a copy of this process: it may crash, as TensorFlow's bf16 with oneDNN held at AVX2, MXNet's changes
+    the whole process, and TensorFlow cannot divide a CPU any more once it has computed.
+    """
+    return attempt(functools.partial(_module(framework).compute, precision)).problem
+
+
+def _other_precisions(config: Config) -> Iterator[str]:
+    """The precisions that the other options allow and this processor can compute in."""
+    for other in get_args(get_type_hints(Config)["precision"]):
+        with contextlib.suppress(UserError):
+            dataclasses.replace(config, precision=other)
+            if other == "fp32" or not precision_problem(config.framework, other):
+                yield other
 
 
 def threads(framework: Framework) -> int:

@@ -19,7 +19,7 @@ from hvdtrain.config import rules
 from hvdtrain.config.option import invalid
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.arithmetic import settle
+from hvdtrain.frameworks.arithmetic import check_precision, settle
 from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_environment
 from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces.learner import Learner
@@ -284,6 +284,7 @@ def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> St
     entry = find_strategy(config)
     require(entry.requires, config.framework)
     rules.check(config, runtime, **known, **entry.facts)
+    check_precision(config, runtime)
     return entry
 
 

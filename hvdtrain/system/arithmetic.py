@@ -8,6 +8,7 @@ which variable acts where.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import platform
 import re
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import launching, rank_info, resources, stacks
+from hvdtrain.system.attempt import attempt
 
 SLOWER = 1.1
 """A precision is slower than another one if its product takes this many times as long: less is chance."""
@@ -39,7 +41,7 @@ INSTRUCTION_SETS = (
 """Instruction sets by which libraries choose kernels, the best first, and the kernel's names of what they need."""
 
 MKL_BRANCH, OPENBLAS_KERNELS, NUMPY_FEATURES = "MKL_CBWR", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES"
-_AVX512_OF_NUMPY = "AVX512_CLX,AVX512_CNL,AVX512_ICL"
+_BEYOND_AVX512 = "AVX512_CLX,AVX512_CNL,AVX512_ICL,AVX512_SPR"
 _SET_BY_ISA = {
     "ATEN_CPU_CAPABILITY": ("avx2", "avx512"),
     "ONEDNN_MAX_CPU_ISA": ("AVX2", "AVX512_CORE"),
@@ -47,15 +49,13 @@ _SET_BY_ISA = {
     "MKL_ENABLE_INSTRUCTIONS": ("AVX2", "AVX512"),
     MKL_BRANCH: ("AVX2", "AVX512"),
     OPENBLAS_KERNELS: ("Haswell", "SkylakeX"),
-    NUMPY_FEATURES: (f"AVX512F,AVX512CD,AVX512_SKX,{_AVX512_OF_NUMPY}", _AVX512_OF_NUMPY),
+    NUMPY_FEATURES: (f"AVX512F,AVX512CD,AVX512_SKX,X86_V4,{_BEYOND_AVX512}", _BEYOND_AVX512),
     "TF_ENABLE_ONEDNN_OPTS": ("0", "1"),  # by default on with AVX-512 only; its bf16 fails with oneDNN at AVX2
 }
 AT_MOST = {
     isa: {name: values[place] for name, values in _SET_BY_ISA.items()} for place, isa in enumerate(("avx2", "avx512"))
 }
-"""The variables that --isa sets."""
-FEATURES_OF_NUMPY_2 = {"avx2": ",AVX512_SPR,X86_V4", "avx512": ",AVX512_SPR"}
-"""More features to disable; older versions print a warning if they do not know one."""
+"""The variables that --isa sets; of NumPy's features, those that `at_most` finds."""
 OPENMP = "OMP_NUM_THREADS"
 THREADS = (OPENMP, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 """Variables with the number of threads of an operation."""
@@ -153,7 +153,7 @@ def hold(threads: int, isa: str, shards: int) -> None:
     a module which was imported before may not have seen. A second call changes nothing. Raises UserError if this host
     does not have the instruction set.
     """
-    fixed = _at_most(isa)
+    fixed = at_most(isa)
     if count := fixed_threads(threads, shards):
         fixed |= {**dict.fromkeys(THREADS, str(count)), **NOT_DYNAMIC}
     else:
@@ -203,16 +203,35 @@ def given_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if _defaults.get(name) != value}
 
 
-def _at_most(isa: str) -> dict[str, str]:
+def at_most(isa: str) -> dict[str, str]:
     """The variables that --isa sets on this host. Raises UserError if it does not have the instruction set."""
     if isa == "auto":
         return {}
     if not dict(INSTRUCTION_SETS)[isa] <= processor().flags:
         raise _missing(isa)
-    values = dict(AT_MOST[isa])
-    if stacks.numbers(stacks.public_version("numpy")) >= (2,):
-        values[NUMPY_FEATURES] += FEATURES_OF_NUMPY_2[isa]
-    return values
+    names, known = AT_MOST[isa][NUMPY_FEATURES].split(","), _features_of_numpy()
+    return {**AT_MOST[isa], NUMPY_FEATURES: ",".join(name for name in names if name in known)}
+
+
+def _features_of_numpy() -> set[str]:
+    """The features that NumPy can disable here: it warns of others, which its version or the processor does not have.
+
+    It must not be imported before they are set, and those that it has disabled already stay so.
+    """
+    if "numpy" in sys.modules:
+        return {*_usable_features(), *os.environ.get(NUMPY_FEATURES, "").split(",")}
+
+    def report() -> None:
+        os.environ.pop(NUMPY_FEATURES, None)
+        print(*_usable_features())
+
+    return {*attempt(report).output.split()}
+
+
+def _usable_features() -> list[str]:
+    core = "numpy._core" if stacks.numbers(stacks.public_version("numpy")) >= (2,) else "numpy.core"
+    module = importlib.import_module(f"{core}._multiarray_umath")
+    return [name for name in module.__cpu_dispatch__ if module.__cpu_features__[name]]
 
 
 def _missing(isa: str) -> UserError:

@@ -6,7 +6,7 @@ Libraries read the environment when a process starts, and ranks need environment
 import json
 
 import pytest
-from support.jobs import launcher, newest, run, succeed, train
+from support.jobs import ROOT, launcher, newest, run, succeed, train
 from support.stack import FASTEST, FRAMEWORKS, cases
 from support.untrusted import changed_state, rewrite
 
@@ -20,6 +20,7 @@ LIMITS = {
     "tensorflow": "ONEDNN_MAX_CPU_ISA=AVX2",
 }
 """By framework, a limit that decides its bits where a processor has AVX-512."""
+TASK = f"-m hvdtrain train {ROOT}/tests/support/tasks/of_mxnet.py:Classifier --framework mxnet"
 TWO = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
 
 
@@ -40,6 +41,19 @@ def test_a_rank_with_another_instruction_set_is_refused_before_the_first_step(tm
     assert status == 2, output
     assert LIMITS[framework].partition("=")[0] in output and "--isa" in output
     assert "Traceback" not in output
+    assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
+
+
+@pytest.mark.needs("mxnet")
+@pytest.mark.parametrize("what", ["-m hvdtrain.mxnet_lenet", pytest.param(TASK, marks=pytest.mark.matrix)])
+def test_a_rank_that_does_not_compute_in_a_precision_is_one_line_before_the_first_step(tmp_path, what):
+    """No rank waits for it. Other ranks may have a processor that does."""
+    limit_it = "test $HVDTRAIN_RANK = 0 || export DNNL_MAX_CPU_ISA=AVX2"
+    program = f"{limit_it}; exec python {what} --precision bf16 --device cpu --max-steps 1 --name run"
+    status, output = run([*launcher("local", 2), "sh", "-c", program], tmp_path)
+    assert status == 2, output
+    assert "--precision bf16: mxnet does not compute in it on this processor (MXNetError" in output
+    assert "use --precision fp32" in output and "Traceback" not in output
     assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
 
 

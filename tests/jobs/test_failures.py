@@ -37,7 +37,7 @@ torch       --recipe cake                             cake
 torch       --resume nowhere                          --resume nowhere: no such folder
 torch       --data no-such-data                       no-such-data
 torch       --model cifar_lenet                       takes images of 3x32x32, but the data's are 1x28x28
-mxnet       --precision fp16                          --precision fp16 with --framework mxnet: MXNet 1.9 has no fp16
+mxnet       --precision fp16                          --precision fp16: mxnet does not compute in it on this processor
 """
 """A framework, options, and a part of their error."""
 

@@ -46,7 +46,7 @@ def begin() -> Path | None:
     # all of them, as training sets where OMP_NUM_THREADS is 1, they would wait forever.
     os.environ["TF_NUM_INTEROP_THREADS"] = "4"
     # Trainings in this process have --shards after others without, and MKL reads this variable only once.
-    os.environ["MKL_CBWR"] = "AUTO"
+    os.environ.setdefault("MKL_CBWR", "AUTO")
     return made
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import os
 
-import mxnet
+import mxnet as mx
+from mxnet.contrib import amp
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import arithmetic, resources
@@ -41,7 +43,7 @@ def share_cores(count: int) -> None:
 
     It has no function for that: its threads, which begin at the first operation, leave a number of cores to others.
     """
-    library = ctypes.CDLL(mxnet.libinfo.find_lib_path()[0])
+    library = ctypes.CDLL(mx.libinfo.find_lib_path()[0])
     with contextlib.suppress(AttributeError):  # a build of another compiler
         engine, reserve = library._ZN5mxnet6engine6OpenMP3GetEv, library._ZN5mxnet6engine6OpenMP17set_reserve_coresEi
         engine.restype, reserve.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_int)
@@ -53,8 +55,39 @@ def make_deterministic(count: int, may_use_gpu: bool) -> None:
     """Nothing to do: MXNet reads variables."""
 
 
+def has_gpu() -> bool:
+    """False: what MXNet 1.9 computes in a reduced precision, it computes on the processor."""
+    return False
+
+
 def threads() -> int:
     """The threads that compute an operation."""
     with contextlib.suppress(OSError, AttributeError):
         return int(ctypes.CDLL(OPENMP).omp_get_max_threads())
     return arithmetic.threads_by_variables()
+
+
+def compute_in(precision: str) -> None:
+    """Let this process compute in a precision: MXNet's bf16 casts all graphs from then on, so before the first one."""
+    if precision == "bf16":
+        with contextlib.redirect_stdout(io.StringIO()):
+            amp.init(target_dtype="bfloat16")
+    elif amp.amp._amp_initialized:
+        raise UserError(
+            f"--precision {precision}: an earlier run or the script (by amp.init) has set this process to bf16, which "
+            "MXNet keeps",
+            "train in another process, for example by hvdtrain.launch, without amp.init",
+            option="precision",
+        )
+
+
+def compute(precision: str) -> None:
+    """Compute a convolution and a product on the processor; it raises what MXNet raises where it cannot."""
+    compute_in(precision)
+    dtype = "float16" if precision == "fp16" else "float32"
+    block = mx.gluon.nn.HybridSequential()
+    block.add(mx.gluon.nn.Conv2D(4, 3), mx.gluon.nn.Dense(2))
+    block.cast(dtype)
+    block.initialize(ctx=mx.cpu())
+    block.hybridize()
+    block(mx.nd.ones((2, 3, 8, 8), dtype=dtype)).wait_to_read()

@@ -5,19 +5,17 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
-import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
-from mxnet.contrib import amp
 
 from hvdtrain.config.options import MAX_SHARDS, Config
-from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, device_number, parts_of, statistics_by_rank
 from hvdtrain.frameworks.engine import Engine
+from hvdtrain.frameworks.mxnet.arithmetic import compute_in
 from hvdtrain.frameworks.mxnet.batch_norm import BlockStatistics, RunningStatistics, Statistics
 from hvdtrain.frameworks.mxnet.network import (
     Forward,
@@ -59,7 +57,7 @@ class ContextLearner(Learner):
     """What all learners in MXNet share: the contexts of this process, which are its GPUs or parts of the CPU."""
 
     def __init__(self, strategy: Strategy) -> None:
-        _settle_precision(strategy.config.precision)
+        compute_in(strategy.config.precision)
         self.group, self._config, devices = strategy.group, strategy.config, strategy.devices
         self.state_by_rank = strategy.state_by_rank
         gpus = mx.context.num_gpus()
@@ -319,16 +317,3 @@ class MXNetLearner(MXNetSteps):
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         self._states.write(state.without(KIND))
-
-
-def _settle_precision(precision: str) -> None:
-    """Let this process compute in a precision: MXNet's bf16 casts all graphs from then on, so before the first one."""
-    if precision == "bf16":
-        with contextlib.redirect_stdout(io.StringIO()):
-            amp.init(target_dtype="bfloat16")
-    elif amp.amp._amp_initialized:
-        raise UserError(
-            f"--precision {precision}: an earlier run of this process was in bf16, which MXNet keeps",
-            "train in another process, for example by hvdtrain.launch",
-            option="precision",
-        )

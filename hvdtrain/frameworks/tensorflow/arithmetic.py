@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import arithmetic, resources
@@ -50,11 +53,16 @@ def share_cores(count: int) -> None:
 
 def make_deterministic(count: int, may_use_gpu: bool) -> None:
     """Make operations deterministic, or errors, where more than one thread computes them; no TF32 on GPUs."""
-    uses_gpu = may_use_gpu and bool(tf.config.list_physical_devices("GPU"))
+    uses_gpu = may_use_gpu and has_gpu()
     if count > 1 or uses_gpu:
         tf.config.experimental.enable_op_determinism()
     if uses_gpu:
         tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+def has_gpu() -> bool:
+    """Whether this host has a GPU that TensorFlow can use."""
+    return bool(tf.config.list_physical_devices("GPU"))
 
 
 def threads() -> int:
@@ -70,3 +78,18 @@ def product(precision: str, size: int) -> Callable[[], object]:
     with tf.device("CPU:0"):
         matrix = tf.fill([size, size], tf.cast(0.5, DTYPES[precision]))
     return lambda: tf.linalg.matmul(matrix, matrix)
+
+
+def compute(precision: str) -> None:
+    """Compute a convolution and a product on the processor; it raises what TensorFlow raises where it cannot.
+
+    In the copy of a process in which TensorFlow has computed, operations wait for its threads: so in a fresh one.
+    """
+    if getattr(context.context(), "_initialized", False):
+        path = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        code = f"from {__name__} import compute; compute({precision!r})"
+        os.execve(sys.executable, [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": path})
+    with tf.device("CPU:0"):
+        images, filters = (tf.ones(shape, DTYPES[precision]) for shape in ((2, 8, 8, 3), (3, 3, 3, 4)))
+        features = tf.reshape(tf.nn.conv2d(images, filters, 1, "VALID"), (2, -1))
+        float(tf.reduce_sum(tf.linalg.matmul(features, features, transpose_b=True)))

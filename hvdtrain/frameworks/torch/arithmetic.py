@@ -47,7 +47,7 @@ def make_deterministic(count: int, may_use_gpu: bool) -> None:
 
     Raises UserError if MKL computed before it was asked for reproducible results.
     """
-    uses_gpu = may_use_gpu and torch.cuda.is_available()
+    uses_gpu = may_use_gpu and has_gpu()
     branch = os.environ.get(MKL_BRANCH, "")
     if not uses_gpu and branch.upper() not in NO_BRANCH and _mkl_has_no_branch():
         raise UserError(
@@ -74,6 +74,11 @@ def _mkl_has_no_branch() -> bool:
     return False
 
 
+def has_gpu() -> bool:
+    """Whether this host has a GPU that PyTorch can use."""
+    return torch.cuda.is_available()
+
+
 def threads() -> int:
     """The threads that compute an operation."""
     return torch.get_num_threads()
@@ -83,6 +88,17 @@ def product(precision: str, size: int) -> Callable[[], object]:
     """Multiplies two square matrices of this size on the processor."""
     matrix = torch.full((size, size), 0.5, dtype=DTYPES[precision])
     return lambda: matrix @ matrix
+
+
+def compute(precision: str) -> None:
+    """Compute a convolution and a product on the processor; it raises what PyTorch raises where it cannot.
+
+    With one thread, as it may wait for others in a copy of a process.
+    """
+    torch.set_num_threads(1)
+    images, filters = (torch.ones(shape, dtype=DTYPES[precision]) for shape in ((2, 3, 8, 8), (4, 3, 3, 3)))
+    features = torch.nn.functional.conv2d(images, filters).flatten(1)
+    float((features @ features.T).sum())
 
 
 def check_scalable(parameters: Mapping[str, torch.Tensor], precision: str) -> None:

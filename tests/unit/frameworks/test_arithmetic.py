@@ -8,10 +8,13 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from support.errors import refused
 from support.jobs import ROOT
 
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks import arithmetic
 from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS, set_environment
 from hvdtrain.system import arithmetic as of_system
@@ -203,6 +206,63 @@ def test_a_product_is_measured(precision):
     pytest.importorskip("torch")
     assert 0 < arithmetic.product_s("torch", precision) < 10
     assert arithmetic.product_s("mxnet", precision) is None
+
+
+def test_the_remedy_names_precisions_that_compute_here_and_that_the_options_allow(monkeypatch):
+    problems = {"bf16": "IllError: no", "fp16": ""}
+    monkeypatch.setattr(arithmetic, "precision_problem", lambda framework, precision: problems[precision])
+    monkeypatch.setattr(arithmetic, "_module", lambda framework: SimpleNamespace(has_gpu=lambda: True))
+    cpu = RuntimeOptions(device="cpu")
+
+    def remedy(**options):
+        config = Config(framework="torch", strategy="single", precision="bf16", **options)
+        arithmetic.check_precision(config, RuntimeOptions())  # a GPU computes
+        return refused(lambda: arithmetic.check_precision(config, cpu), "(IllError: no)", option="precision").remedy
+
+    assert remedy() == "use --precision fp32 or fp16"
+    assert remedy(shards=4) == "use --precision fp32"
+    problems["fp16"] = "IllError: no"
+    assert remedy() == "use --precision fp32"
+    arithmetic.check_precision(Config(framework="torch", strategy="single"), cpu)
+
+
+TRIED = """
+import sys
+from hvdtrain.frameworks import arithmetic
+from hvdtrain.frameworks.preparation import require
+framework, precision, before = sys.argv[1:]
+require([framework], framework)
+exec(before)
+print(arithmetic.precision_problem(framework, precision))
+"""
+BY_KERAS = "import numpy as np, tensorflow as tf; tf.keras.layers.Conv2D(8, 3)(np.ones((64, 28, 28, 1)))"
+BY_TORCH = "import torch; torch.nn.Conv2d(1, 8, 3)(torch.ones(64, 1, 28, 28)).sum().backward()"
+
+
+@pytest.mark.parametrize(
+    ("framework", "precision", "before", "limits", "problem"),
+    [
+        ("torch", "bf16", BY_TORCH, "OMP_NUM_THREADS=2", ""),
+        ("torch", "fp16", "", "", ""),
+        ("mxnet", "fp16", "", "", "MXNetError: FP16 gemm on cpu not implemented!"),
+        ("mxnet", "bf16", "", "DNNL_MAX_CPU_ISA=AVX2", "MXNetError: could not create a primitive descriptor iterator"),
+        ("tensorflow", "fp16", "", "TF_ENABLE_ONEDNN_OPTS=0", ""),
+        *(
+            pytest.param("tensorflow", "bf16", before, "TF_ENABLE_ONEDNN_OPTS=1 ONEDNN_MAX_CPU_ISA=AVX2", "Error: ",
+                         marks=[pytest.mark.matrix] if before else [])
+            for before in ("", BY_KERAS)
+        ),
+    ],
+)  # fmt: skip
+def test_a_precision_is_tried(framework, precision, before, limits, problem):
+    """Also where the framework has computed already, with threads of its own."""
+    program = [sys.executable, "-c", TRIED, framework, precision, before]
+    done = subprocess.run(
+        ["env", *limits.split(), *program], capture_output=True, text=True, cwd=ROOT, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.splitlines()[-1]
+    assert problem in found and bool(problem) == bool(found)
 
 
 with_tf_keras = pytest.mark.skipif(

@@ -1,10 +1,13 @@
 """The variables that hold libraries at threads and instruction sets, and what is known of the processor."""
 
 import os
+import subprocess
 import sys
 
 import pytest
+from support.environment import importing, of_jobs
 from support.errors import refused
+from support.jobs import ROOT
 
 from hvdtrain.system import arithmetic
 from hvdtrain.system.rank_info import RankInfo
@@ -33,6 +36,7 @@ def environment(monkeypatch):
     for module in arithmetic.READERS:
         monkeypatch.delitem(sys.modules, module, raising=False)
     on_host(monkeypatch, AVX512)
+    monkeypatch.setattr(arithmetic, "_features_of_numpy", lambda: {"AVX2", "AVX512F", "AVX512_ICL", "AVX512_SPR"})
     return values
 
 
@@ -103,8 +107,9 @@ def test_torchrun_s_default_of_one_thread_is_not_the_user_s(environment, monkeyp
 def test_isa_replaces_what_the_user_set(environment, isa):
     environment.update(ONEDNN_MAX_CPU_ISA="SSE41", MKL_CBWR="COMPATIBLE")
     arithmetic.hold(0, isa, 4)
-    for name, value in arithmetic.AT_MOST[isa].items():
-        assert environment[name].startswith(value)
+    features = {"avx2": "AVX512F,AVX512_ICL,AVX512_SPR", "avx512": "AVX512_ICL,AVX512_SPR"}
+    for name, value in {**arithmetic.AT_MOST[isa], arithmetic.NUMPY_FEATURES: features[isa]}.items():
+        assert environment[name] == value
     assert arithmetic.variables() == {}
     assert arithmetic.instruction_set(isa) == isa
 
@@ -123,11 +128,36 @@ def test_a_host_without_the_instruction_set(environment, monkeypatch, flags, rem
     assert error.remedy.startswith(remedy)
 
 
-def test_newer_numpys_know_more_features(environment, monkeypatch):
-    for version, count in (("1.23.5", 6), ("2.4.6", 8)):
-        monkeypatch.setattr(arithmetic.stacks, "public_version", lambda name, version=version: version)
-        arithmetic.hold(0, "avx2", 0)
-        assert environment[arithmetic.NUMPY_FEATURES].count(",") == count - 1
+NUMPY = """
+import sys
+if {is_imported}:
+    import numpy
+from hvdtrain.system import arithmetic
+features = []
+for _ in range(2):
+    arithmetic.hold(0, {isa!r}, 0)
+    features.append(arithmetic.at_most({isa!r})[arithmetic.NUMPY_FEATURES])
+assert features[0] == features[1] and ("numpy" in sys.modules) == {is_imported}, features
+import numpy
+features += [name for name in arithmetic._usable_features() if name.startswith("AVX512_I")]
+assert arithmetic.at_most({isa!r})[arithmetic.NUMPY_FEATURES] == features[0]
+assert {is_imported} or not features[2:], features
+"""
+
+
+@pytest.mark.parametrize("given", [{}, {arithmetic.NUMPY_FEATURES: "AVX512F,AVX512_ICL,AVX512_SPR,X86_V4"}])
+@pytest.mark.parametrize("is_imported", [False, True])
+@pytest.mark.parametrize("isa", sorted(arithmetic.AT_MOST))
+def test_numpy_disables_what_it_knows_and_the_processor_has(isa, is_imported, given):
+    """It says so if not, when it is imported."""
+    if not dict(arithmetic.INSTRUCTION_SETS)[isa] <= arithmetic.processor().flags:
+        pytest.skip(f"needs a processor with {isa}")
+    if given and is_imported:
+        pytest.skip("NumPy itself would warn of the user's variable")
+    code = NUMPY.format(isa=isa, is_imported=is_imported)
+    environment = {**of_jobs(**importing(ROOT)), arithmetic.NUMPY_FEATURES: "", **given}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_an_imported_module_may_not_have_seen(environment, monkeypatch):
