@@ -5,6 +5,7 @@ It starts processes because strategies connect real ranks; few, in each of which
 
 import dataclasses
 import json
+import os
 import sys
 
 import numpy as np
@@ -12,13 +13,15 @@ import pytest
 from support.combinations import FEW_STEPS, REFERENCES, Case, network_of
 from support.environment import importing
 from support.jobs import ROOT, launcher, succeed
-from support.stack import FRAMEWORKS, INSTALLED, REFERENCE
+from support.stack import FRAMEWORKS, INSTALLED, REFERENCE, precision_problem
 
 from hvdtrain.config.rules import SINGLE
 from hvdtrain.networks.random_numbers import initial_weights
+from hvdtrain.system.arithmetic import MKL_BRANCH
 
 TESTS = ROOT / "tests"
-VARIABLES = {**importing(TESTS, ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+VARIABLES = {**importing(TESTS, ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", MKL_BRANCH: os.environ[MKL_BRANCH]}
+"""In one process, cases with --shards follow others: MKL reads its variable once."""
 LIMIT = {"fp32": 5e-3, "bf16": 0.4, "fp16": 0.3}
 """Largest distance of a precision from the reference in fp32, as a share of the distance that training moved.
 
@@ -60,6 +63,9 @@ def _problems(folder, case):
             yield str(result)
         return
     row, reference = case.row, json.loads((folder / f"{case.id}-reference.json").read_text())
+    if "skipped" not in reference:
+        yield f"one process: {reference}"
+        return
     if result["skipped"] != reference["skipped"] or result["steps"] != reference["steps"]:
         yield f"{result}, but one process {reference}"
     weights, expected = (dict(np.load(folder / f"{case.id}{end}.npz")) for end in ("", "-reference"))
@@ -106,8 +112,9 @@ WORST = {
 
 @pytest.mark.guarantee("combinations")
 def test_worst_combinations(tmp_path):
-    rows = [(framework, row) for framework in INSTALLED for row in WORST[framework]]
-    cases = [Case(framework, f"{i}", {"precision": "fp32", **row}) for i, (framework, row) in enumerate(rows)]
+    rows = [(framework, {"precision": "fp32", **row}) for framework in INSTALLED for row in WORST[framework]]
+    refused = [bool(precision_problem(framework, row["precision"])) for framework, row in rows]
+    cases = [Case(framework, f"{i}", row, refused[i]) for i, (framework, row) in enumerate(rows)]
     train_all(tmp_path, cases)
     assert problems(tmp_path, cases) == {}
 

@@ -6,6 +6,7 @@ It starts processes because ranks compile at once into one cache, and a resumed 
 import pytest
 from support.jobs import distance, newest, result, train, train_several
 from support.parity import EVERY_STEP, PLAIN, assert_same_training, reference
+from support.stack import require_precision
 
 COMPILE = ("--compile", *PLAIN, *EVERY_STEP)
 
@@ -36,6 +37,7 @@ def test_weights_equal_those_of_the_uncompiled_network(tmp_path, shared_jobs, st
 @pytest.mark.matrix
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_resumes_bit_for_bit_with_partial_batches(tmp_path, precision):
+    require_precision("torch", precision)
     """Batches of 100 images in two passes, and a last one of 37; the second run finds the first one's graphs."""
     options = ("--compile", "--strategy", "single", "--batch-size", "100", "--remainder", "exact", "--accumulate", "2")
     options += ("--precision", precision, "--epochs", "2", "--hang-timeout", "20")

@@ -8,7 +8,7 @@ import functools
 import pytest
 from support.jobs import PROGRAMS, ROOT, launcher, run, succeed, train, train_several
 from support.same_bits import assert_same_bits, weights_hash
-from support.stack import FRAMEWORKS, cases
+from support.stack import FRAMEWORKS, cases, require_precision
 
 SUPPORT = ROOT / "tests" / "support"
 SHARDS = ("--shards", "5", "--epochs", "1", "--max-steps", "14", "--log-every", "3", "--device", "cpu", "--lr", "0.02")
@@ -82,6 +82,7 @@ def test_a_run_resumed_with_other_ranks_and_another_strategy_and_runs_of_ddp(tmp
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_bf16(tmp_path, framework):
     """Also where shards have different numbers of rows, and a step may be skipped."""
+    require_precision(framework, "bf16")
     options = (*SHARDS, "--precision", "bf16", "--batch-size", "100", "--on-nan", "skip")
     folders = [
         train(tmp_path, framework, *options, "--strategy", strategy, "--name", name, by=by, np=ranks)

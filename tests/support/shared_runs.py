@@ -15,6 +15,7 @@ import pytest
 
 from hvdtrain.interfaces.learner import Checkpoint
 from support.jobs import Ended, newest, several, try_each
+from support.stack import precision_problem, require_precision
 
 STARTS_ONCE = re.compile(r"ddp|(keras-fit-)?multiworker|(module-)?kvstore-dist(-device)?")
 """Strategies that a process can start only once: torch.distributed, TensorFlow's collectives, MXNet's servers."""
@@ -43,6 +44,10 @@ class SharedRun:
     @property
     def resumes(self) -> bool:
         return "--resume" in self.options
+
+    @property
+    def precision(self) -> str:
+        return self.options[self.options.index("--precision") + 1] if "--precision" in self.options else "fp32"
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -87,6 +92,7 @@ class SharedJobs:
     def output(self, shared: SharedRun) -> str:
         """The output of a run's job."""
         assert shared in self._runs, "the test's `trains` mark must name this run"
+        require_precision(shared.framework, shared.precision)
         status, output = self._finish(shared.job)[shared]
         assert status == 0, f"{shared.folder_name} failed:\n{output[-6000:]}"
         return output
@@ -108,7 +114,8 @@ class SharedJobs:
 
     def _start(self, job: tuple[str, str, int, str]) -> dict[SharedRun, Ended]:
         framework, by, ranks, _ = job
-        runs = sorted((shared for shared in self._runs if shared.job == job), key=_order)
+        mine = (shared for shared in self._runs if shared.job == job)
+        runs = sorted((one for one in mine if not precision_problem(framework, one.precision)), key=_order)
         arguments = {shared: shared.arguments for shared in runs}
         return try_each(arguments, lambda some: several(framework, some, by, ranks), self._folder)
 

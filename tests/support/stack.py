@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
+import subprocess
+import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
+
+from support.environment import of_jobs
 
 FRAMEWORKS = ("torch", "mxnet", "tensorflow")
 INSTALLED = tuple(name for name in FRAMEWORKS if importlib.util.find_spec(name))
@@ -32,6 +37,23 @@ def require(*frameworks: str) -> None:
     """Skip the test that calls this, unless these frameworks are installed."""
     if text := reason(*frameworks):
         pytest.skip(text)
+
+
+@functools.cache
+def precision_problem(framework: str, precision: str) -> str:
+    """Why a framework does not compute in a precision here, as training finds it, in a process like that of a job."""
+    if precision == "fp32" or framework not in INSTALLED:
+        return ""
+    code = f"from hvdtrain.frameworks.arithmetic import precision_problem as p; print(p({framework!r}, {precision!r}))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=of_jobs(), stdout=subprocess.PIPE, text=True, timeout=200, check=True)
+    return done.stdout.strip()
+
+
+def require_precision(framework: str, precision: str) -> None:
+    """Skip the test that calls this, unless a framework computes in a precision on this processor."""
+    if text := precision_problem(framework, precision):
+        pytest.skip(f"{framework} does not compute in {precision} on this processor ({text})")
 
 
 def needed_by(item: pytest.Item) -> set[str]:
