@@ -34,7 +34,7 @@ export DEVICE NP CMD ENGINE WHEELS
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup packages wheel train test test-all test-gpu fuzz chaos horovod-test lint format bench lock docs dist audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup packages wheel train test test-avx2 test-all test-gpu fuzz chaos horovod-test lint format bench lock docs dist audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -56,6 +56,19 @@ train: setup ## Train LeNet on NP processes with FRAMEWORK (default: the stack's
 
 test: setup ## Run the short test suite, which tests every guarantee; ARGS are passed to pytest
 	@$(ACTIVE) python -m pytest -n $(WORKERS) -m "not matrix" $(ARGS)
+
+# Of one framework, another one each day.
+DAYS_FRAMEWORK = $(or $(FRAMEWORK),$$(set -- $$(. "setup/stacks/$$(cat "$(VENV)/.hvdtrain-stack")/stack.conf"; echo $$FRAMEWORKS); \
+    shift $$(($$(date +%s) / 86400 % $$#)); echo $$1))
+LIMIT = from hvdtrain.system import arithmetic as a; flags = a.processor().flags; \
+    more = dict(a.INSTRUCTION_SETS)["avx512"] <= flags; \
+    print(*(f"{name}={value}" for name, value in a.at_most("avx2").items()) if more else ())
+test-avx2: setup ## Run the contracts of FRAMEWORK (default: another one each day) with libraries limited to AVX2
+	@$(ACTIVE_PATH); limit=$$(python -c '$(LIMIT)'); framework=$(DAYS_FRAMEWORK); \
+	[ "$$limit" ] || { echo "This processor has no AVX-512: make test runs everything with what it has"; exit 0; }; \
+	echo "Contracts of $$framework, limited to AVX2: $$limit"; began=$$(date +%s); \
+	env $$limit python -m pytest -n $(WORKERS) -m "not matrix" tests/contracts -k "$$framework" $(ARGS) && \
+	echo "It took $$(($$(date +%s) - began)) s"
 
 test-all: setup ## Run all tests: every framework with every launcher, and print the coverage; ARGS are passed to pytest
 	@$(ACTIVE) python -m pytest -n $(WORKERS) --cov=hvdtrain --cov-report=term:skip-covered $(ARGS)
