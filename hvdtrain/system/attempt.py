@@ -68,7 +68,8 @@ def _call(function: Callable[[], object], output: int) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         for stream in (1, 2):
             os.dup2(output, stream)
-        sys.stdout = sys.stderr = os.fdopen(output, "w", buffering=1, closefd=False)  # a notebook has streams of its own
+        # A notebook has streams of its own.
+        sys.stdout = sys.stderr = os.fdopen(output, "w", buffering=1, closefd=False)
         function()
         status = 0
     except BaseException as error:
