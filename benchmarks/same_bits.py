@@ -22,7 +22,6 @@ import hashlib
 import importlib.util
 import itertools
 import json
-import runpy
 import shutil
 import sys
 import tempfile
@@ -33,16 +32,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.same_bits import numbers, weights_hash
+
 from hvdtrain.jobs.launchers import mpirun_here
 from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.measure.bench.strategies import environment, launched_here
 from hvdtrain.runs import record
 
-SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
-TASKS, TRAIN_SEVERAL = SUPPORT / "tasks", Path(__file__).with_name("train_several.py")
-_shared = runpy.run_path(str(SUPPORT / "same_bits.py"))
-numbers, weights_hash = _shared["numbers"], _shared["weights_hash"]
-
+HERE = Path(__file__).resolve().parent
+TASKS, TRAIN_SEVERAL = HERE.parent / "tests" / "support" / "tasks", HERE / "train_several.py"
 FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 NETWORKS = ("lenet", "resnet20", "lstm", "default")
 OPTIMIZERS = {

@@ -63,3 +63,8 @@ def test_runs_that_share_processes():
         *(("torch", 5, "local"), ("torch", 5, "mpirun"))
     }
     assert len({run.folder for run in runs}) == len(runs)
+
+
+def test_the_program_starts_without_the_paths_of_tests(tmp_path):
+    """As docs/same-bits.md says. It needs a process, as this one finds tests/."""
+    assert "--transports" in succeed(["python", str(PROGRAM), "--help"], tmp_path)

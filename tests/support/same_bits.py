@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.runs import metrics
-from support.jobs import result
+from hvdtrain.runs.records import RunResult, read
 
 MEASURED = {"time", "images_per_s", "outside_s", "data_wait_s", "compute_s", "communicate_s", "data_s", "evaluation_s"}
 """What a record has of times and speeds."""
@@ -14,7 +14,7 @@ MEASURED = {"time", "images_per_s", "outside_s", "data_wait_s", "compute_s", "co
 
 def weights_hash(run_folder: Path) -> str:
     """That of a completed run's parameters and running statistics."""
-    return result(run_folder)["parameters"]
+    return read(run_folder / "result.json", RunResult).parameters
 
 
 def numbers(run_folder: Path) -> list[dict[str, Any]]:
