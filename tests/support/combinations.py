@@ -97,6 +97,8 @@ class Case:
             own = self.name
         elif "mirrored" in self.row["strategy"]:
             own = f"devices{self.row['devices']}"
+        elif "multiworker" in self.row["strategy"]:  # it configures TensorFlow before that starts
+            own = "multiworker"
         elif self.framework == "mxnet" and self.row["precision"] == "bf16":  # it changes all graphs of a process
             own = "bf16"
         return f"{self.framework}-{self.launcher}-{own}"
