@@ -237,7 +237,7 @@ class PlainRun:
     rank, size = 0, 1
 
     def __init__(self, drawn: Drawn, evaluates: bool, framework: Any) -> None:
-        self._drawn, self._evaluates, self._framework = drawn, evaluates, framework
+        self.drawn, self._evaluates, self._framework = drawn, evaluates, framework
         self.steps, self.epochs, self.scores = 0, EPOCHS, {}
 
     def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
@@ -259,7 +259,7 @@ class PlainRun:
         return itertools.chain.from_iterable(self.each_epoch(train, test, evaluate))
 
     def _epoch(self, epoch: int, train: Any) -> Iterator[Any]:
-        batches = plain_batches(self._drawn, epoch)
+        batches = plain_batches(self.drawn, epoch)
         for number, rows in enumerate(batches):
             self.ends_epoch = number == len(batches) - 1
             yield tuple(self._framework.tensor(array[rows]) for array in train)
@@ -422,8 +422,8 @@ def arguments(drawn: Drawn, way: Way, ranks: int, last: int) -> list[str]:
     options |= {"strategy": "single" if ranks == 1 else drawn.strategy}
     if drawn.odds is None:
         options |= {"lr": str(LR), "momentum": "0.9", "schedule": "constant", "warmup-epochs": "0"}
-    if options["strategy"] == "ddp":
-        options |= {"accumulate": "1"}  # it makes no parts
+    if drawn.strategy == "ddp":
+        options |= {"accumulate": "1"}  # it makes no parts, and one process is to compute the same
     if way.shards:
         options |= {"shards": str(drawn.shards)}
     if way.first:

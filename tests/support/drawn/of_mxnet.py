@@ -262,11 +262,11 @@ def script(drawn: Drawn, run: Any) -> None:
         model(mx.nd.array(drawn.data[0][0][:BATCH]))
     if "hybridized" in odds:
         model.hybridize()
-    given = drawn.options
-    options = {"learning_rate": LR, "momentum": 0.9, "wd": float(given.get("weight-decay", 0))}
+    options = {"learning_rate": LR, "momentum": 0.9}
     if "schedule" in odds:
         options["lr_scheduler"] = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=LR)
-    model, _ = run.setup(model, gluon.Trainer(model.collect_params(), "nag" if "nesterov" in given else "sgd", options))
+    kind = "nag" if "nesterov" in drawn.options else "sgd"
+    model, _ = run.setup(model, gluon.Trainer(model.collect_params(), kind, options))
     last = next(p for p in reversed(model.collect_params().values()) if p.grad_req != "null" and len(p.shape) == 2)
 
     def clip() -> None:
@@ -315,6 +315,11 @@ class Parts:
     @staticmethod
     def update(run: PlainRun, losses: mx.nd.NDArray) -> None:
         losses.backward()
+        # By PyTorch's rule, as hvdtrain: MXNet's `nag` would decay the momentum by the updated weight.
+        if decay := float(run.drawn.options.get("weight-decay", 0)):
+            for parameter in run.model.collect_params().values():
+                if parameter.grad_req != "null":
+                    parameter.grad()[:] += len(losses) * decay * parameter.wd_mult * parameter.data()
         run.optimizer.step(len(losses), ignore_stale_grad=True)
 
 
