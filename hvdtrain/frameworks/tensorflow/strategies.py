@@ -203,11 +203,16 @@ def _divide_cpu(devices: int) -> None:
     try:
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
     except RuntimeError as error:
-        raise UserError(
-            f"--strategy mirrored: TensorFlow has started in this process, and not with {devices} devices",
-            "train in another process, for example by hvdtrain.launch",
-            option="strategy",
-        ) from error
+        raise _has_started("mirrored", f"and not with {devices} devices") from error
+
+
+def _has_started(strategy: str, why: str) -> UserError:
+    """What a strategy says that is to set up TensorFlow, in a process in which another training has started it."""
+    return UserError(
+        f"--strategy {strategy}: TensorFlow has started in this process, {why}",
+        "train in another process, for example by hvdtrain.launch",
+        option="strategy",
+    )
 
 
 class TensorFlowMultiWorker(TensorFlowDistributed):
@@ -223,7 +228,15 @@ class TensorFlowMultiWorker(TensorFlowDistributed):
             os.environ[TF_CONFIG] = json.dumps({"cluster": {"worker": workers}, "task": task})
         if group.size > 1:  # workers never reach each other by a proxy, which gRPC would take from http_proxy
             os.environ["no_grpc_proxy"] = ",".join({host for host, _ in rank_info.cluster().addresses})  # noqa: SIM112
-        super().__init__(config, runtime, group, 1, tf.distribute.MultiWorkerMirroredStrategy())
+        super().__init__(config, runtime, group, 1, new_multiworker())
+
+
+def new_multiworker() -> tf.distribute.MultiWorkerMirroredStrategy:
+    """It connects the ranks. Raises UserError in a process in which TensorFlow has started."""
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        raise _has_started("multiworker", "which connects ranks only before that") from error
 
 
 def to_matrix(array: tuple[int, ...]) -> tuple[int, int]:

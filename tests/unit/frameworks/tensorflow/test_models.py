@@ -1,5 +1,7 @@
 """What a Keras model may do besides computing: a task's steps end at the weights of Keras' fit."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,7 +13,7 @@ from support.model_steps import batches, check, learner_of, made, of_pieces, tas
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import PeerLost, UserError
-from hvdtrain.frameworks.tensorflow.strategies import TensorFlowMirrored
+from hvdtrain.frameworks.tensorflow.strategies import TensorFlowMirrored, new_multiworker
 
 BY_ROW = ({"accumulate": 2}, {"shards": 5}, {"accumulate": 3, "clip_norm": 1e6}, {"shards": 3})
 OTHERS = ({}, {"on_nan": "skip"}, {"clip_norm": 1e6}, {})
@@ -132,6 +134,16 @@ def test_another_number_of_devices_in_the_same_process_is_an_error(monkeypatch):
     with pytest.raises(UserError) as caught:
         config = Config(framework="tensorflow", strategy="mirrored")
         TensorFlowMirrored(config, RuntimeOptions(device="cpu", devices=3))
+    assert caught.value.option == "strategy"
+
+
+def test_ranks_are_not_connected_where_tensorflow_has_started(monkeypatch):
+    """As it has in a process that trained before."""
+    tf.constant(0)
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
+    with pytest.raises(UserError, match="strategy multiworker: TensorFlow has started in this process") as caught:
+        new_multiworker()
     assert caught.value.option == "strategy"
 
 
