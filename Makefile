@@ -4,6 +4,8 @@
 VENV ?= .venv
 NP ?= 2
 ARGS ?=
+# What test-all and test-matrix run of their tests: 1/4 for the first of four parts; all without it.
+PART ?=
 # Tests that run at the same time; most of their time is the start of frameworks.
 WORKERS ?= 2
 # What make test-gpu writes.
@@ -29,12 +31,14 @@ unexport PYTHONHOME CDPATH
 # The first framework of the environment's stack, unless FRAMEWORK names another.
 framework = $(or $(FRAMEWORK),$$(. "setup/stacks/$$(cat "$(VENV)/.hvdtrain-stack")/stack.conf"; echo "$${FRAMEWORKS%% *}"))
 
+of_part = $(if $(PART),--part $(PART))
+
 export DEVICE NP CMD ENGINE WHEELS
 # `make chaos` and `make horovod-test` run packages of tests/.
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup packages wheel train test test-avx2 test-all test-gpu fuzz chaos horovod-test lint format bench lock docs dist audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup packages wheel train test test-avx2 test-all test-matrix test-gpu fuzz chaos horovod-test lint format bench lock docs dist audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -70,8 +74,11 @@ test-avx2: setup ## Run the contracts of FRAMEWORK (default: another one each da
 	env $$limit python -m pytest -n $(WORKERS) -m "not matrix" tests/contracts -k "$$framework" $(ARGS) && \
 	echo "It took $$(($$(date +%s) - began)) s"
 
-test-all: setup ## Run all tests: every framework with every launcher, and print the coverage; ARGS are passed to pytest
-	@$(ACTIVE) python -m pytest -n $(WORKERS) --cov=hvdtrain --cov-report=term:skip-covered $(ARGS)
+test-all: setup ## Run all tests, or PART=1/4: every framework with every launcher, and print the coverage; ARGS are passed to pytest
+	@$(ACTIVE) python -m pytest -n $(WORKERS) --cov=hvdtrain --cov-report=term:skip-covered $(of_part) $(ARGS)
+
+test-matrix: setup ## Run what make test leaves out, or PART=1/14 of it; ARGS are passed to pytest
+	@$(ACTIVE) python -m pytest -n $(WORKERS) -m matrix $(of_part) $(ARGS)
 
 # In an environment of its own, beside the one for other work.
 test-gpu: VENV = .venv-gpu

@@ -1,10 +1,11 @@
 """What a rank costs that has started Horovod and does nothing else: CPU seconds per second, of all its threads.
 
-usage: python benchmarks/idle.py [FOLDER]   (default: runs/bench; FOLDER/idle.json gets what `goals.py` reads)
+usage: python benchmarks/idle.py [--repeats N] [FOLDER]   (FOLDER/idle.json gets what `goals.py` reads)
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from hvdtrain.measure.bench.allreduce import LIBRARIES
 from hvdtrain.measure.bench.strategies import environment
 
-RANKS, REPEATS = 2, 5
+RANKS = 2
 PROGRAM = """
 import json, time
 from hvdtrain.frameworks import preparation
@@ -30,10 +31,14 @@ hvd.shutdown()
 """
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Measure Horovod over Gloo and MPI, also as shipped, and print the share of a core of each rank."""
-    folder = Path(*argv) if argv else Path("runs/bench")
-    rows = [{"library": name, "runs": [idle(name) for _ in range(REPEATS)]} for name in LIBRARIES if "horovod" in name]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/bench"), help="default: runs/bench")
+    parser.add_argument("--repeats", type=int, default=5, help="jobs of each library; default: 5")
+    options = parser.parse_args()
+    folder, names = options.folder, [name for name in LIBRARIES if "horovod" in name]
+    rows = [{"library": name, "runs": [idle(name) for _ in range(options.repeats)]} for name in names]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "idle.json").write_text(json.dumps(rows, indent=1) + "\n")
     for row in rows:
@@ -50,4 +55,4 @@ def idle(name: str) -> list[float]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,6 +1,6 @@
 """18 layouts of one training: ranks, launchers, transports and kills, which with --shards end with one hash.
 
-usage: python benchmarks/layouts.py [--frameworks F...] [--half]
+usage: python benchmarks/layouts.py [--frameworks F...] [--launchers NAME...] [--half]
 
 The training is `--recipe book --shards 8`, LeNet on the real Fashion-MNIST (HVDTRAIN_DATA), of ten steps; in the last
 two layouts ranks are killed. --half: instead, 16 ranks of a small network, over the ring and over Horovod, of which 8
@@ -114,9 +114,11 @@ def main() -> None:
     """Train the layouts, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frameworks", nargs="+", default=["torch"])
+    parser.add_argument("--launchers", nargs="+", help="a part of the layouts, such as alone mpirun; default: all")
     parser.add_argument("--half", action="store_true")
     given = parser.parse_args()
     layouts, options = (HALF, SMALL) if given.half else (LAYOUTS, BOOK)
+    layouts = [layout for layout in layouts if not given.launchers or layout.launcher in given.launchers]
     differs = False
     print("| framework | launcher | strategy | ranks | killed | hash of the weights | last loss |")
     print("| --- | --- | --- | ---: | ---: | --- | ---: |")

@@ -1,6 +1,6 @@
 """The first part of make bench: hvdtrain compared with hand-written loops on this machine.
 
-usage: python benchmarks/run.py [--steps N] [--repeats N] [--output FILE]
+usage: python benchmarks/run.py [--steps N] [--repeats N] [--frameworks F...] [--output FILE]
 
 LeNet of the recipe `book`, Fashion-MNIST (synthetic images if HVDTRAIN_DATA does not have it), global batch 256, two
 processes with one thread each. Every job runs in processes of its own, through its launcher. The jobs of a repeat
@@ -29,6 +29,7 @@ from hvdtrain.runs import record
 from hvdtrain.system import arithmetic, stacks
 from hvdtrain.views.table import spread
 
+INSTALLED = [name for name in ("torch", "mxnet", "tensorflow") if importlib.util.find_spec(name)]
 HERE = Path(__file__).resolve().parent
 Runs = list[dict[str, float]]
 """Figures of a job's repeats."""
@@ -83,11 +84,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200, help="steps of a job, at least 60; default: 200")
     parser.add_argument("--repeats", type=int, default=5, help="how often each job runs; default: 5")
+    parser.add_argument("--frameworks", nargs="+", default=INSTALLED, help="default: all that are installed")
     parser.add_argument("--output", type=Path, default=Path("runs/bench.jsonl"), help="file to append results to")
     options = parser.parse_args()
     data = default_dataset()
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Runs] = {name: [] for name in [*BARE, *OURS] if importlib.util.find_spec(framework_of(name))}
+    results: dict[str, Runs] = {name: [] for name in [*BARE, *OURS] if framework_of(name) in options.frameworks}
     for repeat in range(options.repeats):
         for name, done in results.items():
             print(f"repeat {repeat + 1}/{options.repeats}: {name}", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import environment, stack
+from support import environment, parts, stack
 from support.jobs import ending_started, real_data_folder
 from xdist.scheduler import LoadScopeScheduling
 
@@ -20,11 +20,6 @@ SHOWN = 10
 """Of the slowest files, when all tests have run."""
 seconds: Counter[str] = Counter()
 """That the tests of each file took."""
-TOGETHER = {
-    **{f"tests/contracts/test_{name}.py": "same jobs" for name in ("parity", "strategies", "networks", "tasks")},
-    **{f"tests/cluster/test_{name}.py": "same hosts" for name in ("hosts", "slurm", "survive")},
-}
-"""Files whose tests compare runs of the same jobs, and those whose jobs run on the same hosts."""
 
 
 # How long an example takes says more about the other programs of this machine than about the code.
@@ -32,12 +27,15 @@ settings.register_profile("any speed", deadline=None, suppress_health_check=[Hea
 settings.load_profile("any speed")
 
 
-class ByFile(LoadScopeScheduling):
-    """Tests that share fixtures run in the same worker: those of a file, and those of TOGETHER."""
+class ByScope(LoadScopeScheduling):
+    """Tests that share fixtures run in the same worker."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return TOGETHER.get(path, path)
+        return parts.scope_of(nodeid)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--part", type=parts.parse, help="run only this part of the tests, such as 1/4")
 
 
 def pytest_configure(config):
@@ -65,16 +63,19 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def pytest_xdist_make_scheduler(config, log):
-    return ByFile(config, log)
+    return ByScope(config, log)
 
 
 def pytest_pycollect_makemodule(module_path, parent):
     return stack.TestModule.from_parent(parent, path=module_path)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(tryfirst=True, wrapper=True)
+def pytest_collection_modifyitems(config, items):
     stack.skip_what_is_missing(items)
+    yield  # -m and -k leave some out
+    if part := config.getoption("part"):
+        parts.select(config, items, *part)
 
 
 @pytest.fixture(autouse=True, scope="session")

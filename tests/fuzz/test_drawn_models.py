@@ -14,6 +14,9 @@ from fuzz.properties import LONG
 
 SHORT = {"torch": ("1",), "mxnet": ("3",), "tensorflow": ("1", "--ways", "^two$|^shards on 1$")}
 """Seeds, and which ways: TensorFlow compiles each step again in each rank."""
+STEPS = {"torch": (10, 100), "mxnet": (20, 100), "tensorflow": (5, 20)}
+"""How many seeds the matrix trains in about two minutes, and in all."""
+MORE = [(name, first, count) for name, (count, last) in STEPS.items() for first in range(0, last, count)]
 
 
 def check(folder, framework, seeds, *options):
@@ -31,7 +34,7 @@ def test_drawn_models(tmp_path, framework):
 
 
 @pytest.mark.guarantee("user-same-step")
-@pytest.mark.matrix
-@pytest.mark.parametrize("framework", SHORT)
-def test_more_drawn_models(tmp_path, framework):
-    check(tmp_path, framework, "0:20" if framework == "tensorflow" else "0:100")
+@pytest.mark.matrix(minutes=2)
+@pytest.mark.parametrize(("framework", "first", "count"), MORE)
+def test_more_drawn_models(tmp_path, framework, first, count):
+    check(tmp_path, framework, f"{first}:{first + count}")
