@@ -27,6 +27,8 @@ Row = dict[str, Any]
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
 REFERENCES = "references"
 """The job that trains the references of all cases."""
+SHAKEN = "shaken"
+"""The job that trains them again and again, from weights that differ by less than what sums round."""
 NUMBERS: dict[str, tuple[float | str, ...]] = {
     "model": ("lenet", "cifar_lenet", f"{mixed_networks.__file__}:WITHOUT_NORM"),
     "momentum": (0.9, 0.0),

@@ -1,7 +1,8 @@
 """Trains cases of `combinations` one after the other in one job, so that launcher and framework start once.
 
 usage: python train_combinations.py JOB..., where the cases are in cases.json; the job `references` trains in REFERENCE,
-in one process and fp32, what each case must end with. Rank 0 writes <case>.json, and <case>.npz with the weights.
+in one process and fp32, what each case must end with, and `shaken` what rounding may make of that. Rank 0 writes
+<case>.json, and <case>.npz with the weights.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Batch, Dataset
+from hvdtrain.networks.description import Weights
 from hvdtrain.networks.layers import Shape
 from hvdtrain.runs import checkpoints, plots
 from hvdtrain.system import rank_info
 from hvdtrain.tasks import registry
+from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import loop, train
 from hvdtrain.training.batches import Batches
-from support.combinations import REFERENCES, Case, options_of
+from support.combinations import REFERENCES, SHAKEN, Case, options_of
 from support.jobs import records, result
 from support.stack import REFERENCE
 
@@ -40,6 +43,8 @@ ROWS, TEST_ROWS = 35, 20
 """Training images (the last batch of an epoch has one), and test images."""
 BAD_STEP = 1
 """With --on-nan skip, a row's weight is NaN at this step."""
+SHAKES, NOISE = 8, 1e-6
+"""How often a reference is trained from other weights, and by what part these differ: what sums of 10 numbers round."""
 LOSS_SCALE = 256.0
 """Initial loss scale of fp16, so low that a batch of one row does not overflow."""
 
@@ -108,15 +113,29 @@ def attempt(case: Case) -> dict[str, Any]:
     return outcome(*options, case.id, has_nan(case))
 
 
-def reference(case: Case) -> dict[str, Any]:
-    """The same training in one process, for ranks whose batches and learning rates add up."""
+def reference(case: Case, end: str = "reference") -> dict[str, Any]:
+    """The same training in one process, for ranks whose batches and learning rates add up. end: of its files' names."""
     config, _ = options_of(case)
     times = case.ranks if config.batch_scope == "per-rank" else 1
     plain = {"framework": REFERENCE, "strategy": "single", "precision": "fp32"}
     plain |= {"accumulate": 1, "compression": "none", "groups": "auto", "batch_scope": "global"}
     plain |= {"sync_every": 1}
     config = dataclasses.replace(config, **plain, batch_size=config.batch_size * times, lr=config.lr * times)
-    return outcome(config, RuntimeOptions(device="cpu", quiet=True), f"{case.id}-reference", has_nan(case))
+    return outcome(config, RuntimeOptions(device="cpu", quiet=True), f"{case.id}-{end}", has_nan(case))
+
+
+def shaken(case: Case, number: int) -> dict[str, Any]:
+    """The reference from weights with some noise."""
+    generator, initial_weights = np.random.default_rng(number), NetworkTarget.initial_weights
+
+    def with_noise(self: NetworkTarget, config: Config) -> Weights:
+        weights = initial_weights(self, config)
+        return {
+            name: array * np.float32(1 + NOISE * generator.normal(size=array.shape)) for name, array in weights.items()
+        }
+
+    with mock.patch.object(NetworkTarget, "initial_weights", with_noise):
+        return reference(case, f"reference-{number}")
 
 
 def share_process(framework: str) -> None:
@@ -144,13 +163,15 @@ def outcomes(jobs: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     cases = [Case(**values) for values in json.loads(Path("cases.json").read_text())]
     if REFERENCES in jobs:
         yield from ((f"{case.id}-reference", reference(case)) for case in cases if not case.refused)
+    if SHAKEN in jobs:
+        yield from ((f"{case.id}-reference-{n}", shaken(case, n)) for case in cases for n in range(SHAKES))
     # Module sets a variable for its process.
     mine = sorted((case for case in cases if case.job in jobs), key=lambda case: "module" in case.row["strategy"])
     yield from ((case.id, attempt(case)) for case in mine)
 
 
 def main(jobs: list[str]) -> None:
-    share_process(REFERENCE if REFERENCES in jobs else jobs[0].partition("-")[0])
+    share_process(REFERENCE if {REFERENCES, SHAKEN} & {*jobs} else jobs[0].partition("-")[0])
     for name, values in outcomes(jobs):
         print(rank_info.detect().rank, name, values, flush=True)
         if rank_info.detect().rank == 0:
