@@ -85,7 +85,8 @@ class TorchSteps(Engine):
         """Add the gradients of the weighted losses, (n,), to those of the step; returns the losses' sum."""
         loss = losses @ row_weights
         phases.begin(BACKWARD)
-        self._scaler.scale(loss).backward()
+        with self._strategy.backward():
+            self._scaler.scale(loss).backward()
         return loss.detach()
 
     def _wrap_model(self, finds_unused: bool) -> nn.Module:

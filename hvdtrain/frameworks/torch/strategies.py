@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -56,6 +57,10 @@ class TorchStrategy(Strategy):
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         """The optimizer that training uses; also broadcasts parameters and optimizer state from rank 0."""
         return optimizer
+
+    def backward(self) -> contextlib.AbstractContextManager[None]:
+        """The context of a backward pass. Raises UserError for a model that the strategy cannot train."""
+        return contextlib.nullcontext()
 
     def reduce(self, optimizer: Any) -> None:
         """Return when the gradients are those of the global batch."""
@@ -224,6 +229,20 @@ class TorchDDP(TorchStrategy):
         for parameter in model.parameters():
             if parameter.requires_grad:
                 self.unhook.append(parameter.register_post_accumulate_grad_hook(note_time).remove)
+
+    @contextlib.contextmanager
+    def backward(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            if "marked as ready twice" not in str(error):
+                raise
+            raise UserError(
+                "DistributedDataParallel got the gradient of a parameter twice, as with reentrant checkpoints where it "
+                "also looks for unused parameters",
+                "use checkpoint(..., use_reentrant=False), or --strategy horovod",
+                option="strategy",
+            ) from error
 
     def reduce(self, optimizer: Any) -> None:
         if self._wrapped and not self._wrapped.is_called:  # else ranks would drift apart without a word

@@ -324,7 +324,7 @@ PIECES = {
     "torch.func": Piece(lambda: Layer(of_function)),
     "inference mode": Piece(lambda: Layer(in_inference_mode)),
     "backward inside": ODD(lambda: Layer(backward_inside)),
-    "reentrant checkpoint": Piece(lambda: Layer(checkpointed(True))),
+    "reentrant checkpoint": ODD(lambda: Layer(checkpointed(True))),  # by DDP that looks for unused parameters
     "checkpoint": Piece(lambda: Layer(checkpointed(False))),
     "batch norm": STATE(lambda: nn.BatchNorm1d(FEATURES)),
     "batch norm without momentum": STATE(lambda: nn.BatchNorm1d(FEATURES, momentum=None)),

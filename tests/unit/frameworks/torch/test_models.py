@@ -12,6 +12,7 @@ from support.model_steps import GRADIENTS, assert_close, batches, check, learner
 from torch import nn
 
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.torch.strategies import Distributed, TorchDDP
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*weight_norm:FutureWarning",
@@ -138,3 +139,13 @@ def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, losses,
     with pytest.raises(UserError) as caught:
         learner_of(of_pieces("torch"), task, **options)
     assert named in caught.value.reason and caught.value.option == ("precision" if options else "model")
+
+
+def test_reentrant_checkpoints_where_ddp_looks_for_unused_parameters_are_an_error_with_a_remedy(tmp_path):
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        model = Distributed(PIECES["reentrant checkpoint"].make(), find_unused_parameters=True)
+        with pytest.raises(UserError, match="use_reentrant=False"), TorchDDP.backward(None):
+            model(torch.ones(2, FEATURES, requires_grad=True)).sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
