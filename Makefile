@@ -34,11 +34,11 @@ framework = $(or $(FRAMEWORK),$$(. "setup/stacks/$$(cat "$(VENV)/.hvdtrain-stack
 of_part = $(if $(PART),--part $(PART))
 
 export DEVICE NP CMD ENGINE WHEELS
-# `make chaos` and `make horovod-test` run packages of tests/.
+# `make chaos`, `make horovod-test` and `make test-machines` run packages of tests/.
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup packages wheel train test test-avx2 test-all test-matrix test-gpu fuzz chaos horovod-test lint format bench lock docs dist audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup packages wheel train test test-avx2 test-all test-matrix test-gpu test-machines fuzz chaos horovod-test lint format bench lock docs dist audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -87,6 +87,9 @@ test-gpu: ## Prove on a GPU, with this machine's PyTorch, what docs/gpus.md says
 	@STACK=pytorch USE_SYSTEM_TORCH=1 FOR=test-gpu setup/environment.sh
 	@set -o pipefail; $(ACTIVE_PATH); python -m torch.utils.collect_env | tee "$(REPORT)"; \
 	python -m pytest tests/gpu -v -rA --durations=0 $(ARGS) | tee -a "$(REPORT)"
+
+test-machines: ## Run README's commands on fresh machines made on this one (needs root); ARGS='--only debian-12-*' selects
+	@$(TEST_PATH) python3 -m machines $(ARGS)
 
 fuzz: setup ## Fuzz each parser for FUZZ_MINUTES (10); ARGS selects parsers by parts of their names
 	@FUZZ_MINUTES="$(FUZZ_MINUTES)" $(ACTIVE) python -m pytest tests/fuzz -v --durations=0 -k "$(ARGS)"

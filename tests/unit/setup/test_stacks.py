@@ -19,8 +19,8 @@ from support.jobs import ROOT, running, wait_for
 
 SETUP, BASH = ROOT / "setup", "/bin/bash"
 COMMANDS = (
-    "awk bash cat chmod cp cut dirname env find flock getconf grep make mkdir mv readlink realpath rm sed sha256sum sort"
-    " tail touch uname"
+    "awk bash cat chmod cp cut dirname env find flock getconf grep make mkdir mv readlink realpath rm sed sha256sum"
+    " sort tail touch uname"
 )
 PYTHON = """\
 # A Python as far as set-up asks it; a virtual environment of it is a copy.
