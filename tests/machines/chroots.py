@@ -81,7 +81,7 @@ class Chroot:
     def made(self, work: Work) -> Iterator[Run]:
         root = work.folder / self.name
         try:
-            shutil.copytree(debootstrapped(self.suite, self.foreign, work), root, symlinks=True)
+            work.run(["cp", "-a", str(debootstrapped(self.suite, self.foreign, work)), str(root)])
             self._prepare(root, work)
 
             def run(line: str, log: IO[str]) -> int:

@@ -133,6 +133,7 @@ def test_an_ordinary_user_gets_what_set_up_names(work, monkeypatch):
     monkeypatch.setattr(chroots.Chroot, "_enter", enter)
     monkeypatch.setattr(chroots.Chroot, "_prepare", lambda *_: None)
     monkeypatch.setattr(chroots, "debootstrapped", lambda *_: work.logs)
+    work.folder.mkdir()
     machine = chroots.Chroot("fresh", "", "bookworm", {"train": Command("make train")}, "user")
     assert program.try_machine(machine, ["train"], work)["train"].startswith("passed")
     packages = [line for user, line in entered if user == "root"]
