@@ -129,7 +129,7 @@ class Chroot:
         """Run a line in the machine, and return its status."""
         home = HOME[user]
         mounts = [(source, place, "ro") for source, place in work.settings.mounts.items()]
-        if work.cache and user == self.user:
+        if work.cache and (root / home.relative_to("/") / ".cache").is_dir():
             mounts.append((self._cache(root, work), home / ".cache", "rw"))
         variables = {
             "HOME": str(home),
