@@ -8,10 +8,10 @@ from machines.machine import Command, Machine
 from machines.narrow_path import NarrowPath
 
 README = {
+    "docs": Command("make docs"),  # first, as it promises to need no set-up
     "train": Command("make train"),
     "unit": Command("make test ARGS=tests/unit"),
     "test": Command("make test"),
-    "docs": Command("make docs"),
 }
 RELEASES = {"12": "bookworm", "13": "trixie", "testing": "testing"}
 USERS = {"root": "root", "user": "an ordinary user, for whom root installs what set-up names"}
