@@ -41,7 +41,7 @@ def try_machine(machine: Machine, commands: Sequence[str], work: Work) -> dict[s
             for command in commands:
                 log, begin = work.logs / f"{machine.name}.{command}.log", time.monotonic()
                 with open(log, "w") as said:
-                    status = run(machine.commands[command].line, said)
+                    status = run(machine.commands[command], said)
                 seconds = time.monotonic() - begin
                 results[command] = f"failed, status {status}" if status else f"passed, {seconds:.0f} s"
                 print(f"{machine.name}/{command}: {results[command]}", flush=True)

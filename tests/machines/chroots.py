@@ -84,11 +84,11 @@ class Chroot:
             work.run(["cp", "-a", str(debootstrapped(self.suite, self.foreign, work)), str(root)])
             self._prepare(root, work)
 
-            def run(line: str, log: IO[str]) -> int:
+            def run(command: Command, log: IO[str]) -> int:
                 """Again, where a command names packages that it needs: it may name others then."""
                 for _ in range(3):
                     begin = log.tell()
-                    status = self._enter(root, work, self.user, f"cd ~/hvdtrain && {line}", log)
+                    status = self._enter(root, work, self.user, f"cd ~/hvdtrain && {command.line}", log)
                     named = REMEDY.findall(Path(log.name).read_bytes()[begin:].decode(errors="replace"))
                     if not status or not named or self.user == "root":
                         break

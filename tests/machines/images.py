@@ -45,7 +45,7 @@ class Image:
     def missing(self) -> str:
         if os.geteuid():
             return "needs root"
-        return lacking("debootstrap", "podman", "podman-compose", "runc", "git", "make")
+        return lacking("debootstrap", "podman", "podman-compose", "netavark", "aardvark-dns", "runc", "git", "make")
 
     @contextlib.contextmanager
     def made(self, work: Work) -> Iterator[Run]:
@@ -60,8 +60,9 @@ class Image:
             pack = f"tar -C {shlex.quote(str(debootstrapped('bookworm', '', work)))} -c . | podman import -q - {BASE}"
             work.run(["bash", "-o", "pipefail", "-c", pack], env=variables)
 
-            def run(line: str, log: IO[str]) -> int:
-                return work.call(["bash", "-c", line], log, cwd=folder / "hvdtrain", env=variables)
+            def run(command: Command, log: IO[str]) -> int:
+                alone = ["unshare", "--net"] if command.offline else []
+                return work.call([*alone, "bash", "-c", command.line], log, cwd=folder / "hvdtrain", env=variables)
 
             yield run
         finally:

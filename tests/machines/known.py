@@ -16,24 +16,24 @@ README = {
 RELEASES = {"12": "bookworm", "13": "trixie", "testing": "testing"}
 USERS = {"root": "root", "user": "an ordinary user, for whom root installs what set-up names"}
 
-# As the first lines of compose.yaml say, once sshd answers. podman checks a container's health only by systemd.
+# As the first lines of compose.yaml say, once each node's sshd answers.
 NODES = """\
 set -e
-compose() { podman-compose --podman-run-args=--no-healthcheck -f docker/compose.yaml "$@"; }
+on() { podman exec $(podman ps -qf label=com.docker.compose.service=$1) "${@:2}"; }
 . setup/stacks/$STACK/stack.conf
-trap 'compose down -v' EXIT
-compose up -d
+trap 'podman-compose -f docker/compose.yaml down -v' EXIT
+podman-compose -f docker/compose.yaml up -d
 for node in node1 node2; do
-    for _ in {1..60}; do ! compose exec -T $node ssh localhost true || break; sleep 1; done
+    for _ in {1..60}; do ! on $node ssh localhost true || break; sleep 1; done
 done
-compose exec -T node1 python -m hvdtrain launch horovodrun -n 2 -H node1:1,node2:1 --interface eth0 -- \\
+on node1 python -m hvdtrain launch horovodrun -n 2 -H node1:1,node2:1 --interface eth0 -- \\
     python -m hvdtrain.${FRAMEWORKS%% *}_lenet
 """
 IMAGE = {
     "build": Command("make docker-build"),
-    "run": Command("make docker-run"),
-    "test": Command("make docker-test"),
-    "nodes": Command(NODES, "training on the nodes of docker/compose.yaml"),
+    "run": Command("make docker-run", offline=True),
+    "test": Command("make docker-test", offline=True),
+    "nodes": Command(NODES, "training on the nodes of docker/compose.yaml", offline=True),
 }
 
 # What set-up installs before it builds Horovod, which takes hours in emulation.

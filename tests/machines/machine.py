@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -21,10 +22,12 @@ class Command(NamedTuple):
     line: str
     title: str = ""
     """In the head of a table, in place of the line."""
+    offline: bool = False
+    """Whether it runs without a network, in an image."""
 
 
-Run = Callable[[str, IO[str]], int]
-"""Runs a command line in the checkout of a machine, writes what it says into a file, and returns its exit status."""
+Run = Callable[[Command, IO[str]], int]
+"""Runs a command in the checkout of a machine, writes what it says into a file, and returns its exit status."""
 
 
 @dataclass
@@ -74,7 +77,8 @@ class Machine(Protocol):
 
 def lacking(*programs: str) -> str:
     """Reason to skip a machine that needs these programs."""
-    missing = [name for name in programs if not shutil.which(name)]
+    path = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/usr/lib/podman", "/usr/libexec/podman"))
+    missing = [name for name in programs if not shutil.which(name, path=path)]
     return f"needs {', '.join(missing)}" if missing else ""
 
 

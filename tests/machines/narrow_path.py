@@ -35,8 +35,8 @@ class NarrowPath:
             clone(checkout, work)
             variables = {**os.environ, "PATH": str(programs), "XDG_CACHE_HOME": str(cache)}
 
-            def run(line: str, log: IO[str]) -> int:
-                return work.call(["bash", "-c", line], log, cwd=checkout, env=variables)
+            def run(command: Command, log: IO[str]) -> int:
+                return work.call(["bash", "-c", command.line], log, cwd=checkout, env=variables)
 
             yield run
         finally:

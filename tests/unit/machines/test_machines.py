@@ -29,10 +29,15 @@ class Made:
     def missing(self):
         return self.reason
 
+    def run(self, command, log):
+        self.done.append(command.line)
+        print(command.line, "said", file=log)
+        return int(command.line == "false")
+
     @contextlib.contextmanager
     def made(self, work):
         try:
-            yield lambda line, log: self.done.append(line) or print(line, "said", file=log) or int(line == "false")
+            yield self.run
         finally:
             self.done.append("removed")
 
