@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from machines.chroots import debootstrapped
-from machines.machine import Command, Run, Work, clone, lacking
+from machines.machine import Command, Run, Work, clone, environment, lacking
 
 BASE = "docker.io/library/debian:bookworm-slim"
 # runc, since crun refuses some trees of cgroups; limits that also a process without CAP_SYS_RESOURCE may set.
@@ -50,7 +50,7 @@ class Image:
     @contextlib.contextmanager
     def made(self, work: Work) -> Iterator[Run]:
         folder = work.folder / self.name
-        variables = {**os.environ, **self._variables(folder, work)}
+        variables = environment(**self._variables(folder, work))
         try:
             (folder / "tmp").mkdir(parents=True)
             (folder / "containers.conf").write_text(CONTAINERS)

@@ -16,6 +16,8 @@ from machines.settings import Settings
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 4 * 3600
 """For one command, so that none hangs the others."""
+MAKES = {"MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS", "PYTHONPATH", "VENV", "HVDTRAIN_DATA"}
+"""Variables of the make that started this program."""
 
 
 class Command(NamedTuple):
@@ -73,6 +75,11 @@ class Machine(Protocol):
 
     def made(self, work: Work) -> AbstractContextManager[Run]:
         """The machine, as long as the context lasts."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """For a command that runs outside of a machine made of files: this one's, without what make has set in it."""
+    return {name: value for name, value in os.environ.items() if name not in MAKES} | more
 
 
 def lacking(*programs: str) -> str:

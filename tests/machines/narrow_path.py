@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from machines.machine import Command, Run, Work, clone, lacking
+from machines.machine import Command, Run, Work, clone, environment, lacking
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class NarrowPath:
                 made.mkdir(parents=True, exist_ok=True)
             link_programs(programs, self.without)
             clone(checkout, work)
-            variables = {**os.environ, "PATH": str(programs), "XDG_CACHE_HOME": str(cache)}
+            variables = environment(PATH=str(programs), XDG_CACHE_HOME=str(cache))
 
             def run(command: Command, log: IO[str]) -> int:
                 return work.call(["bash", "-c", command.line], log, cwd=checkout, env=variables)

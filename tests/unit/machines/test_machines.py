@@ -10,7 +10,7 @@ import sys
 import pytest
 from machines import __main__ as program
 from machines import chroots, images, known, narrow_path, table
-from machines.machine import Command, Work
+from machines.machine import Command, Work, environment
 from machines.settings import Settings
 from support.jobs import ROOT
 
@@ -157,6 +157,17 @@ def test_a_path_without_some_programs(tmp_path, monkeypatch):
     narrow_path.link_programs(tmp_path / "links", ("ssh", "ps"))
     links = {link.name: link.resolve().parent.name for link in (tmp_path / "links").iterdir()}
     assert links == {"make": "first", "ls": "second"}
+
+
+def test_commands_do_not_see_the_make_that_runs_them(tmp_path):
+    """Its ARGS would be theirs."""
+    (tmp_path / "Makefile").write_text("all:\n\t@$(MAKE) -s inner\ninner:\n\t@echo given $(ARGS)\n\t@$(RUN)\n")
+    code = "import subprocess; from machines.machine import environment; "
+    code += "subprocess.run(['make', '-s', 'inner', 'RUN='], env=environment())"
+    run = f'RUN=PYTHONPATH={ROOT / "tests"} {sys.executable} -c "{code}"'
+    said = subprocess.run(["make", "-s", "ARGS=outer", run, "inner"], cwd=tmp_path, capture_output=True, text=True)
+    assert said.stdout.splitlines() == ["given outer", "given"], said.stderr
+    assert environment(ARGS="own")["ARGS"] == "own"
 
 
 def test_the_program_needs_no_other_package():
