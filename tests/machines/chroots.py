@@ -47,7 +47,7 @@ def debootstrapped(suite: str, foreign: str, work: Work) -> Path:
     base = work.bases / "-".join(filter(None, (suite, foreign)))
     if not base.exists():
         part = base.with_suffix(".part")
-        shutil.rmtree(part, ignore_errors=True)
+        work.run(["rm", "-rf", str(part)])
         architecture = [f"--arch={foreign}"] if foreign else []
         work.run([*NAMESPACES, "debootstrap", "--variant=minbase", *architecture, suite, str(part)])
         part.rename(base)
@@ -97,8 +97,7 @@ class Chroot:
 
             yield run
         finally:
-            if not work.keep:
-                shutil.rmtree(root, ignore_errors=True)
+            work.remove(root)
 
     def _prepare(self, root: Path, work: Work) -> None:
         settings, home = work.settings, root / HOME[self.user].relative_to("/")

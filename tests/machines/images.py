@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +67,7 @@ class Image:
         finally:
             if not work.keep:
                 work.run(["podman", "system", "reset", "--force"], env=variables)
-                shutil.rmtree(folder, ignore_errors=True)
+            work.remove(folder)
 
     def _variables(self, folder: Path, work: Work) -> dict[str, str]:
         mounts = [*work.settings.mounts.items(), (folder / "pip.conf", Path("/etc/pip.conf"))]

@@ -62,6 +62,11 @@ class Work:
             if status := self.call(command, log, **options):
                 raise RuntimeError(f"status {status} of {' '.join(command)}: {log.name}")
 
+    def remove(self, folder: Path) -> None:
+        """Remove a machine's files, unless they are kept. Nothing is mounted there after its commands."""
+        if not self.keep:
+            self.run(["rm", "-rf", "--one-file-system", str(folder)])
+
 
 class Machine(Protocol):
     """`commands` have names, with which --only selects them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +39,7 @@ class NarrowPath:
 
             yield run
         finally:
-            if not work.keep:
-                shutil.rmtree(folder, ignore_errors=True)
+            work.remove(folder)
 
 
 def link_programs(folder: Path, without: tuple[str, ...]) -> None:
