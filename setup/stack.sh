@@ -16,7 +16,7 @@ die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 # The packages of all stacks are for these systems. Where nothing tells the C library, it counts as new enough.
 check_system() {
     local system machine libc='glibc 2.28'
-    read -r system machine < <(uname -sm)
+    read -r system machine <<<"$(uname -sm)"
     ! type -P getconf >/dev/null || libc=$(getconf GNU_LIBC_VERSION 2>/dev/null) || libc='another C library'
     [[ $system-$machine =~ ^Linux-(x86_64|aarch64)$ && $libc =~ ^glibc\ 2\.([0-9]+) && ${BASH_REMATCH[1]} -ge 28 ]] ||
         die "packages need Linux with glibc 2.28 or later on x86_64 or aarch64, and this is $system with $libc on" \
@@ -284,13 +284,14 @@ obtainable() { find_python || apt_python; }
 # Set-up finds a Python that uv has installed.
 bring_python() {
     local first=''
-    if ! type -P python3 >/dev/null; then
+    if type -P apt-get >/dev/null; then
+        # Debian has it in a package of its own.
+        python3 -c 'import ensurepip' 2>/dev/null ||
+            first="$([[ $EUID -eq 0 ]] || echo 'sudo ')apt-get install python3-venv && "
+    elif ! type -P python3 >/dev/null; then
         printf "install python%s with the system's package manager" "$1"
         return
     fi
-    # Debian has it in a package of its own.
-    python3 -c 'import ensurepip' 2>/dev/null || ! type -P apt-get >/dev/null ||
-        first="$([[ $EUID -eq 0 ]] || echo 'sudo ')apt-get install python3-venv && "
     printf 'install Python %s: %s' "$1" \
         "${first}python3 -m venv ~/uv && ~/uv/bin/pip install uv && ~/uv/bin/uv python install $1"
 }

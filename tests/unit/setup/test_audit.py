@@ -69,14 +69,14 @@ def test_what_was_chosen_gets_the_hashes_of_the_lock(tmp_path, capsys, chosen):
     assert (tmp_path / "others").read_text() == "torch==2.13.0+cpu\n"
 
 
-def wheel(folder, name, *, requires=""):
+def wheel(folder, name, *, requires="", version="1.0"):
     """A wheel with one module, and the SHA-256 of its file."""
-    path = folder / f"{name}-1.0-py3-none-any.whl"
-    info = f"{name}-1.0.dist-info"
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}.py", "")
         needs = f"Requires-Dist: {requires}\n" if requires else ""
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         records = [f"{name}.py", *(f"{info}/{file}" for file in ("METADATA", "WHEEL", "RECORD"))]
         archive.writestr(f"{info}/RECORD", "".join(f"{record},,\n" for record in records))
@@ -139,6 +139,19 @@ def test_only_files_that_the_lock_has_are_installed(by, tmp_path):
     (one.site / "second.py").unlink()
     status, said = one.install("first", HVDTRAIN_REINSTALL="yes")
     assert (status, one.installed()) == (0, {"first", "second"}), said
+
+
+@pytest.mark.parametrize("by", ["uv where it can be had", "pip"])
+def test_what_the_constraints_leave_open_has_the_version_of_the_lock_where_that_fits(by, tmp_path):
+    """PyTorch leaves the versions of some packages for CUDA open; its builds for another CUDA need others."""
+    one = Installer(tmp_path, "" if by == "pip" else pinned_uv())
+    wheel(one.wheels, "second", version="2.0")
+    (one.setup / "stacks" / "small" / "locked-only.txt").write_text("second==1.0\n")
+    (tmp_path / "constraints.txt").write_text("first==1.0\n")
+    for wanted, version in (("second", "1.0"), ("second>=2", "2.0")):
+        status, said = one.install("--show", "first", wanted, HVDTRAIN_CONSTRAINTS=str(tmp_path / "constraints.txt"))
+        assert status == 0, said
+        assert set(locked["chosen"](said)) == {"first==1.0", f"second=={version}"}
 
 
 def test_packages_are_downloaded_in_place_of_installing_them(tmp_path):

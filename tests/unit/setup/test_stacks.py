@@ -203,7 +203,8 @@ def test_a_machine_without_a_python_of_the_stack_hears_what_works_before_anythin
     (machine.tools / "patch").unlink()
     script(machine.tools / "apt-get", f'[[ $1 = update ]] || echo "$@" >>{machine.home}/apt', shell=BASH)
     shim = machine.home / "shims" / "python3"
-    bring = "install Python 3.97: python3 -m venv ~/uv && ~/uv/bin/pip install uv && ~/uv/bin/uv python install 3.97"
+    by_uv = "python3 -m venv ~/uv && ~/uv/bin/pip install uv && ~/uv/bin/uv python install 3.97"
+    bring, sudo = f"install Python 3.97: {by_uv}", "sudo " * (os.geteuid() != 0)
     none = "set-up: no Python 3.97 or 3.96 is found{}, which STACK=all needs: {}\n"
     for version, variables, said in (
         ("3.99.1", {}, none.format(" (python3 is 3.99.1)", bring)),
@@ -212,12 +213,14 @@ def test_a_machine_without_a_python_of_the_stack_hears_what_works_before_anythin
             {"STACK": "all"},
             none.format(" (python3 is 3.98.1)", f"give STACK=pytorch or STACK=tensorflow, or {bring}"),
         ),
-        ("", {}, none.format("", "install python3.97 with the system's package manager")),
+        ("", {}, none.format("", f"install Python 3.97: {sudo}apt-get install python3-venv && {by_uv}")),
     ):
         shim.unlink(missing_ok=True)
         if version:
             script(shim, PYTHON.format(home=machine.home / version, version=version), shell=BASH)
         assert machine.set_up(1, **variables) == said
+    (machine.tools / "apt-get").unlink()
+    assert machine.set_up(1) == none.format("", "install python3.97 with the system's package manager")
     assert not (machine.home / "apt").exists() and not machine.venv.exists()
 
 
@@ -242,7 +245,7 @@ def test_the_package_managers_python_decides_on_a_machine_without_any(machine, o
     if python:
         assert f": python{python} python{python}-venv python{python}-dev python3" in said
     else:
-        assert said.startswith("set-up: no Python 3.97 or 3.96 is found, which STACK=all needs: install python3.97")
+        assert said.startswith("set-up: no Python 3.97 or 3.96 is found, which STACK=all needs: install Python 3.97: ")
 
 
 def test_what_a_machine_cannot_run_is_an_error_of_one_line(machine):
