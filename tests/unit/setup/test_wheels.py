@@ -248,6 +248,7 @@ case "$*" in
     *' fits') [[ ! -e $HOME/changed ]] ;;
     *' take '*) echo "$HOME/horovod.whl" ;;
     *'-m pip install'*) touch "$HOME/replaced" ;;
+    *'-m pip download'*) echo "/x.h:1:2: error: unknown type"; seq 50; exit 1 ;;
     *'import horovod'*) exit 1 ;;
 esac
 """
@@ -267,6 +268,14 @@ def test_a_horovod_that_cannot_be_imported_does_not_count_as_the_one_that_it_rep
     assert run().returncode == 1 and (tmp_path / "replaced").exists()
     (tmp_path / "changed").unlink()
     assert run().returncode == 1, "the environment asks for the first one again, which is not there"
+
+    # What ends the build of another one may be far above its last lines.
+    (tmp_path / "changed").touch()
+    del environment["HOROVOD_WHEELS"]
+    script(venv / "bin" / "mpicxx")
+    said = run().stderr.decode()
+    assert "\n50\n" in said and "\n1\n" not in said and "/x.h:1:2: error: unknown type\n" in said
+    assert "set-up: building Horovod failed; the full log is" in said
 
 
 def add_package(site: Path, name: str, *requires: str, lists_files: bool = True) -> None:
