@@ -325,6 +325,6 @@ def records(run_folder: Path, *kinds: str) -> list[dict[str, Any]]:
 
 
 def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    """The largest difference of any parameter, as a share of its value where that is above 1."""
+    """The largest difference of any parameter, as a share of the largest value of its array where that is above 1."""
     assert one.keys() == other.keys()
-    return max(float((np.abs(one[name] - other[name]) / np.maximum(np.abs(other[name]), 1)).max()) for name in one)
+    return max(float(np.abs(one[name] - other[name]).max() / max(1, np.abs(other[name]).max())) for name in one)
