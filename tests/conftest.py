@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     """Before any file of tests imports a framework, which sets variables."""
+    if sys.flags.optimize and not getattr(config.option, "numprocesses", None):  # workers have no such setting
+        raise pytest.UsageError("Python removes the assertions of tests/support: unset PYTHONOPTIMIZE, leave out -O")
     if home := environment.begin():
         config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
 

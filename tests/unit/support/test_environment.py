@@ -30,6 +30,7 @@ def test_job(tmp_path):
     variables = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     assert {"GIVEN", "OTHER", "HVDTRAIN_DATA"} <= variables.keys()
     assert not {"HVDTRAIN_LAUNCHER", "SLURM_JOB_ID", "RANK", "PYTHONDONTWRITEBYTECODE"} & variables.keys()
+    assert not {"LC_ALL", "PYTHONUTF8", "PYTHONSAFEPATH"} & variables.keys()
     assert "FORCE_COLOR" not in variables and variables.get("COLUMNS") != "40"
     assert "TORCHINDUCTOR_CACHE_DIR" not in variables
     assert f"HOME is {Path.home()}" in output and Path.home().name.startswith("home-of-tests-")
@@ -47,7 +48,7 @@ def test_settings_and_home_of_the_user_have_no_effect(tmp_path):
     (tmp_path / "test_others.py").write_text(OTHERS)
     settings = {"HVDTRAIN_LAUNCHER": "x", "HVDTRAIN_DATA": "x", "SLURM_JOB_ID": "1", "RANK": "1", "OTHER": "x"}
     settings |= {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT / "tests")}
-    settings |= {"COLUMNS": "40", "FORCE_COLOR": "1"}
+    settings |= {"COLUMNS": "40", "FORCE_COLOR": "1", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "conftest", "-p", "no:cacheprovider", "test_others.py"]
     command = ["env", "-u", "PYTEST_XDIST_WORKER", *command]
     status, output = run(command, tmp_path, **settings)
@@ -55,6 +56,12 @@ def test_settings_and_home_of_the_user_have_no_effect(tmp_path):
     assert not (tmp_path / "read").exists(), "of another home"
     (made,) = [line for line in output.splitlines() if "home-of-tests-" in line]
     assert not os.path.exists(made)
+
+
+def test_assertions_that_python_removes_are_missed(tmp_path):
+    command = [sys.executable, "-O", "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "--collect-only"]
+    status, output = run(command, tmp_path, PYTHONPATH=str(ROOT / "tests"))
+    assert status == 4 and "unset PYTHONOPTIMIZE" in output, output
 
 
 LIMIT = 64 << 20
