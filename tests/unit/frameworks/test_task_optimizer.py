@@ -82,6 +82,7 @@ def test_a_run_with_averages_of_weights_resumes_its_optimizer(framework, tmp_pat
     assert "optimizer state" not in (tmp_path / "runs" / "run" / "logs" / "rank-0.log").read_text()
 
 
+@pytest.mark.needs("tensorflow")
 def test_a_schedule_of_keras_needs_no_config():
     import tensorflow as tf
 
@@ -100,6 +101,7 @@ def test_what_is_no_optimizer(framework):
         learner(framework, own(framework, lambda framework: None))
 
 
+@pytest.mark.needs("tensorflow")
 def test_an_optimizer_that_cannot_update_is_said_before_the_first_step():
     def built(framework):
         optimizer = sgd(framework)
@@ -112,6 +114,7 @@ def test_an_optimizer_that_cannot_update_is_said_before_the_first_step():
         learner("tensorflow", own("tensorflow", built))
 
 
+@pytest.mark.needs("tensorflow")
 def test_momentum_is_not_taken_for_averages_of_the_same_shapes():
     import tensorflow as tf
 
