@@ -33,6 +33,8 @@ class ShardSums:
     def __init__(self, group: Group, shards: int, parameters: Sequence[tuple[int, ...]]) -> None:
         self._group, self._shards, self._parameters = group, shards, list(parameters)
         self._start: list[np.ndarray] = []
+        self._infinite: list[int] = []
+        """Which of these have elements that are not finite, as of a mask, or of a minimum before its first value."""
         self._added: list[list[np.ndarray]] = []
         self._losses: list[SupportsFloat] = []
         self._remaining: Iterator[Batch] = iter(())
@@ -43,6 +45,7 @@ class ShardSums:
     def begin(self, step: Batch, statistics: Sequence[np.ndarray]) -> None:
         """Begin a step, whose `shards` are added in their order, with the statistics with which every shard begins."""
         self._step, self._start = step, list(statistics)
+        self._infinite = [number for number, array in enumerate(self._start) if not np.isfinite(array).all()]
         self._added, self._losses, self._hash = [], [], 0
         self._remaining = iter(step.shards or ())
 
@@ -50,7 +53,8 @@ class ShardSums:
         """Add the step's next shard."""
         shard, audit = next(self._remaining), self._step.audit
         changes = [_change(before, after) for before, after in zip(self._start, gradients.statistics, strict=True)]
-        arrays = [*gradients.arrays, *changes]
+        ended = [_became_finite(self._start[number], gradients.statistics[number]) for number in self._infinite]
+        arrays = [*gradients.arrays, *changes, *ended]
         if audit and audit.shard == shard.part:
             self._hash = hash_shard(float(gradients.loss), arrays)
         if not shard.is_witness:
@@ -65,15 +69,19 @@ class ShardSums:
         """
         if self._step.audit and self._step.audit.only:
             raise ShardHashes(self._group.gather(self._hash))
-        shapes = [*self._parameters, *(array.shape for array in self._start)]
+        infinite = [self._start[number] for number in self._infinite]
+        shapes = [*self._parameters, *(array.shape for array in (*self._start, *infinite))]
         sums = sum_over_shards(self._group, self._added, shapes, self._shards, self._packed_status())
         self._added = []
         losses = self._unpack_status(sums.carried)
         means = [np.empty(shape, np.float32) for shape in self._parameters]
         for total, mean in zip(sums.arrays, means, strict=False):  # after the gradients come the statistics
             np.divide(total, self._shards, mean, casting="same_kind")
-        changes = (total / max(len(losses), 1) for total in sums.arrays[len(means) :])
-        statistics = [_changed(before, change) for before, change in zip(self._start, changes, strict=True)]
+        changes = [total / max(len(losses), 1) for total in sums.arrays[len(means) :]]
+        statistics = [_changed(before, change) for before, change in zip(self._start, changes, strict=False)]
+        for number, before, ended in zip(self._infinite, infinite, changes[len(self._start) :], strict=True):
+            # Where all shards have a finite value now; else one that is infinite makes the mean infinite.
+            statistics[number] = np.where(np.isfinite(before) | (ended == 1), statistics[number], before)
         return Combined(means, statistics, losses)
 
     def _packed_status(self) -> np.ndarray:
@@ -121,16 +129,27 @@ class ShardSums:
             raise TrainingError(problem, step=self._step.step)
 
 
+def _became_finite(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """1 for elements that were not finite and are, else 0."""
+    return (np.isfinite(after) & ~np.isfinite(before)).astype(np.float64)
+
+
 def _change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """after - before, float64; 0 for elements that stay as they are, which may be infinite, as in masks, or NaN."""
+    """after - before, float64; `after` for elements that became finite, and 0 for those that stay, finite or not."""
     with np.errstate(invalid="ignore"):
         stays = (after == before) | ((after != after) & (before != before))
-        return np.where(stays, 0.0, np.subtract(after, before, dtype=np.float64))
+        change = np.subtract(after, _finite(before, after), dtype=np.float64)
+        return np.where(stays, 0.0, change)
 
 
 def _changed(before: np.ndarray, change: np.ndarray) -> np.ndarray:
     """before + change, in the type of `before`; elements without a change keep their bits."""
     with np.errstate(invalid="ignore"):
-        total = np.add(before, change, dtype=np.float64)
+        total = np.add(_finite(before, change), change, dtype=np.float64)
         rounded = np.asarray(np.rint(total) if before.dtype.kind in "iu" else total).astype(before.dtype)
-    return np.where(change == 0, before, rounded)
+    return np.where((change == 0) & np.isfinite(before), before, rounded)
+
+
+def _finite(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """`before`, with 0 in the place of elements that were not finite where `after` is."""
+    return np.where(np.isfinite(before) | ~np.isfinite(after), before, before.dtype.type(0))

@@ -189,6 +189,16 @@ def test_statistics_that_no_shard_changes_keep_their_bits():
     assert counted.tolist() == [2**60 + 1, -4]
 
 
+def test_statistics_become_finite_where_they_do_in_all_shards():
+    """As a minimum of values before its first one: those of layers for quantization begin so."""
+    step = ShardSums(SingleProcess(), 2, [])
+    step.begin(step_of(0, 1), [np.array([np.inf, np.inf, np.inf, -np.inf, 1], np.float32)])
+    for values in ([2, 0, 3, -np.inf, 1.5], [4, 0, np.inf, -np.inf, 2]):
+        step.add(Gradients(1.0, [], [np.array(values, np.float32)]))
+    _, (after,), _ = step.combine()
+    assert after.dtype == np.float32 and after.tolist() == [3, 0, np.inf, -np.inf, 1.75]
+
+
 BY_RANK = Assignment.contiguous(3, 8).by_rank
 SHARDS_OF_RANK = [[0, 1], [2], [3]]
 
