@@ -25,6 +25,10 @@ default_ulimits = ["nofile=1024:1024", "nproc=10000:10000"]
 runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
+lock_type = "file"
+tmp_dir = "{folder}/libpod"
+[network]
+network_config_dir = "{folder}/networks"
 """
 STORAGE = """\
 [storage]
@@ -52,7 +56,7 @@ class Image:
         variables = environment(**self._variables(folder, work))
         try:
             (folder / "tmp").mkdir(parents=True)
-            (folder / "containers.conf").write_text(CONTAINERS)
+            (folder / "containers.conf").write_text(CONTAINERS.format(folder=folder))
             (folder / "storage.conf").write_text(STORAGE.format(folder=folder))
             (folder / "pip.conf").write_text(work.settings.pip)
             clone(folder / "hvdtrain", work)
