@@ -24,7 +24,7 @@ KIND = re.compile(r"^(?:\w+\.)*(\w+: )\1*")
 """The class of an error, of which MXNet's are named twice."""
 
 
-class Attempt(NamedTuple):
+class AttemptEnd(NamedTuple):
     """What came of a trial. status: 0, 1 after an exception, or minus the signal that ended it."""
 
     status: int
@@ -41,7 +41,7 @@ class Attempt(NamedTuple):
         return KIND.sub(r"\1", NODE.sub("", reason))[:200]
 
 
-def attempt(function: Callable[[], object]) -> Attempt:
+def attempt(function: Callable[[], object]) -> AttemptEnd:
     """Call a function in a copy of this process, which ends with it; what it and its libraries print is the output."""
     output = os.memfd_create("attempt")
     try:
@@ -51,7 +51,7 @@ def attempt(function: Callable[[], object]) -> Attempt:
         if not pid:
             _call(function, output)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        return Attempt(status, os.pread(output, os.fstat(output).st_size, 0).decode(errors="replace"))
+        return AttemptEnd(status, os.pread(output, os.fstat(output).st_size, 0).decode(errors="replace"))
     finally:
         os.close(output)
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from hvdtrain.system import attempt
-from hvdtrain.system.attempt import Attempt
+from hvdtrain.system.attempt import AttemptEnd
 
 
 def test_what_works_has_its_output_and_no_problem():
@@ -57,4 +57,4 @@ def test_in_a_thread_of_a_process_that_handles_signals(monkeypatch):
         thread.join()
     finally:
         signal.signal(signal.SIGALRM, previous)
-    assert found == [Attempt(-signal.SIGALRM, "")]
+    assert found == [AttemptEnd(-signal.SIGALRM, "")]
