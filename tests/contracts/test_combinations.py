@@ -148,7 +148,7 @@ def test_worst_combinations(tmp_path):
 
 
 @pytest.mark.guarantee("combinations")
-@pytest.mark.matrix
+@pytest.mark.matrix(minutes=4)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_pair_of_options_works_or_is_refused(tmp_path, framework):
     program = [sys.executable, str(TESTS / "support" / "combinations.py"), framework]
