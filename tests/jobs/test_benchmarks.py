@@ -45,9 +45,7 @@ OTHERS = {
 """Programs that have no test of their own, and why."""
 
 
-def commands_of(case):
-    """The program of a case."""
-    return getattr(case, "values", case)[0].split()[0]
+COMMANDS = [getattr(case, "values", case)[0] for case in SMALLEST]
 
 
 def test_each_program_has_a_smallest_form():
@@ -56,11 +54,11 @@ def test_each_program_has_a_smallest_form():
     }
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     named = {name for page in pages for name in re.findall(r"benchmarks/([\w/]+\.py)", page.read_text())}
-    assert used | named == {*map(commands_of, SMALLEST), *OTHERS}
+    assert used | named == {*(command.split()[0] for command in COMMANDS), *OTHERS}
 
 
 @pytest.mark.matrix(minutes=0.5)
-@pytest.mark.parametrize(("command", "expected"), SMALLEST)
+@pytest.mark.parametrize(("command", "expected"), SMALLEST, ids=COMMANDS)
 def test_a_program_runs(request, tmp_path, command, expected):
     program, *options = shlex.split(command)
     if program.startswith("links/"):
