@@ -50,7 +50,7 @@ def train_all(folder, cases):
     jobs = [(REFERENCES, alone) if alone in commands else (REFERENCES,), *((job,) for job in commands if job != alone)]
     for names in jobs:
         run_job(folder, commands.get(names[-1], []), *names)
-    far = [case for case in cases if trained(folder, case) and distance(folder, case) > limit(case)]
+    far = [case for case in cases if trained(folder, case) and is_far(folder, case)]
     if far:
         (folder / "cases.json").write_text(json.dumps([dataclasses.asdict(case) for case in far]))
         run_job(folder, [], SHAKEN)
@@ -64,6 +64,10 @@ def run_job(folder, command, *names):
 
 def trained(folder, case):
     return not case.refused and (folder / f"{case.id}.npz").exists()
+
+
+def is_far(folder, case):
+    return not distance(folder, case) <= limit(case)  # nor is it a number
 
 
 def distance(folder, case):
@@ -105,7 +109,7 @@ def _problems(folder, case):
         return
     if result["skipped"] != reference["skipped"] or result["steps"] != reference["steps"]:
         yield f"{result}, but one process {reference}"
-    if distance(folder, case) > limit(case):
+    if is_far(folder, case):
         yield f"{distance(folder, case):.2g} of its way from the weights of one process"
     if row["strategy"] in SINGLE and any(result["communicate_s"]):
         yield f"one process communicates: {result['communicate_s']}"
