@@ -88,7 +88,7 @@ test-gpu: ## Prove on a GPU, with this machine's PyTorch, what docs/gpus.md says
 	@set -o pipefail; $(ACTIVE_PATH); python -m torch.utils.collect_env | tee "$(REPORT)"; \
 	python -m pytest tests/gpu -v -rA --durations=0 $(ARGS) | tee -a "$(REPORT)"
 
-test-machines: ## Run README's commands on fresh machines made on this one (needs root); ARGS='--only debian-12-*' selects
+test-machines: ## Run README's commands on fresh machines made on this one (needs root); ARGS="--only 'debian-12-*'" selects
 	@$(TEST_PATH) python3 -m machines $(ARGS)
 
 fuzz: setup ## Fuzz each parser for FUZZ_MINUTES (10); ARGS selects parsers by parts of their names

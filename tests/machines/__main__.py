@@ -56,14 +56,18 @@ def try_machine(machine: Machine, commands: Sequence[str], work: Work) -> dict[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="machines, or machine/command")
+    parser.add_argument("--only", nargs="*", default=["*"], metavar="PATTERN", help="machines, or machine/command")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keep what machines download and build there")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="what commands say (a new temporary folder)")
     parser.add_argument("--keep", action="store_true", help="do not remove the machines")
     parser.add_argument("--write", action="store_true", help=f"write the results into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--list", action="store_true", help="list machines and commands, and run nothing")
     options = parser.parse_args()
-    machines = [(machine, chosen(machine, options.only)) for group in GROUPS for machine in group]
+    known = [machine for group in GROUPS for machine in group]
+    for pattern in options.only:
+        if not any(chosen(machine, [pattern]) for machine in known):
+            parser.error(f"no machine and no machine/command is called {pattern}: --list shows them")
+    machines = [(machine, chosen(machine, options.only)) for machine in known]
     if options.list:
         for machine, commands in machines:
             print(*(f"{machine.name}/{command}" for command in commands), sep="\n", end="\n" * bool(commands))

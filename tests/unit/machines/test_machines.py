@@ -82,6 +82,14 @@ def test_patterns_choose_machines_and_commands():
     assert len(names) == len({*names})
 
 
+def test_a_pattern_without_a_machine_is_an_error(monkeypatch, capsys):
+    """Such as one that the shell has made a path of."""
+    monkeypatch.setattr(sys, "argv", ["machines", "--list", "--only", "*/docs", "tests/unit"])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert (ended.value.code, "is called tests/unit: --list shows them" in capsys.readouterr().err) == (2, True)
+
+
 def test_the_page_keeps_results_of_commands_that_did_not_run_again():
     groups, page = [[Made()]], f"# Title\n{table.BEGIN}{table.END}\nend\n"
     page = table.written(page, groups, {("made", "bad"): "failed, status 1"})
@@ -98,7 +106,7 @@ def test_the_page_keeps_results_of_commands_that_did_not_run_again():
 
 def test_the_page_has_each_machine_and_command():
     page = PAGE.read_text()
-    assert table.written(page, known.GROUPS, {}) == page, "run: make test-machines ARGS='--only none --write'"
+    assert table.written(page, known.GROUPS, {}) == page, "run: make test-machines ARGS='--only --write'"
 
 
 def test_what_settings_name_is_found_on_the_machine(tmp_path):
