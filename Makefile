@@ -42,7 +42,7 @@ LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custo
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 setup: ## Create the virtual environment of STACK (all, pytorch, tensorflow) with BASE_PYTHON, and build Horovod
 	@setup/environment.sh

@@ -20,8 +20,9 @@ from support.stack import FASTEST
 
 import hvdtrain
 
-TARGETS = re.findall(r"^([a-z-]+):(?![=:])(?! *\w+ *=)(?! export)", (ROOT / "Makefile").read_text(), re.M)
-A_TEST = "ARGS=--collect-only -q tests/unit/system/test_phases.py"
+TARGETS = re.findall(r"^([a-z0-9-]+):(?![=:])(?! *\w+ *=)(?! export)", (ROOT / "Makefile").read_text(), re.M)
+SHORT_FILE, MATRIX_FILE = "tests/unit/system/test_phases.py", "tests/jobs/test_links_benchmark.py"
+A_TEST = f"ARGS=--collect-only -q {SHORT_FILE}"
 PRINTED = ("--dry-run",)
 """Of a target that takes minutes, downloads gigabytes, or needs an engine or a GPU: only what it would run."""
 
@@ -42,7 +43,10 @@ FORMS = {
     "train": Form((f"FRAMEWORK={FASTEST}", "ARGS=--max-steps 2"), "test accuracy"),
     "test": Form((A_TEST,), "test_phases.py"),
     "test-all": Form(("ARGS=--version",), "pytest "),
+    "test-avx2": Form(("ARGS=--collect-only -q",), ""),
+    "test-matrix": Form((A_TEST.replace(SHORT_FILE, MATRIX_FILE), "PART=1/1"), MATRIX_FILE),
     "test-gpu": Form(PRINTED, "tests/gpu"),
+    "test-machines": Form(("ARGS=--help",), "--only"),
     "fuzz": Form(("FUZZ_MINUTES=0", "ARGS=tf_config"), "passed"),
     "chaos": Form(("ARGS=--help",), "--only"),
     "horovod-test": Form(("ARGS=--help",), "--core"),
