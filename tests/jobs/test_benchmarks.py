@@ -11,7 +11,7 @@ from support.stack import FASTEST
 
 PROGRAMS = ROOT / "benchmarks"
 TORCH = pytest.mark.needs("torch")
-PEER = {"torch": "bare-ddp", "mxnet": "bare-kvstore"}.get(FASTEST, "")
+PEER = {"torch": "torch/bare-ddp", "mxnet": "mxnet/bare-kvstore"}.get(FASTEST, f"{FASTEST}/horovod")
 SMALLEST = [
     pytest.param("audits.py flips --trials 20", "persistent, weight: 3 faults, ", marks=TORCH),
     pytest.param("audits.py sound --steps 40", "40 audits of a sound job of 2 ranks, 0 unequal", marks=TORCH),
@@ -23,7 +23,7 @@ SMALLEST = [
     pytest.param("idle.py --repeats 1", r"horovod over Gloo, as shipped: \d", marks=TORCH),
     pytest.param("larger_than_memory.py --steps 30 --repeats 1", r"\| tar shards, 512 MiB of memory \|", marks=TORCH),
     pytest.param("layouts.py --launchers alone torchrun", r"\| torch \| torchrun \| `ddp` \| 4 \|", marks=TORCH),
-    (f"links/run.py --part speed --links 200 --np 2 --tasks lenet --rows {FASTEST}/ring {PEER}", rf"\| {PEER} \|"),
+    (f"links/run.py --part speed --links 200 --np 2 --tasks lenet --rows {PEER}", PEER),
     pytest.param("links/throttled.py --rates 50 --ranks 2 --strategies ring", "Median error: ", marks=TORCH),
     ("list_runs.py --runs 9 --records 100 --ranks 2", r"hvdtrain watch: curves and messages: \d"),
     ("loop_overhead.py --steps 100 --repeats 1", r"median step \d"),
