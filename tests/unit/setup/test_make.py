@@ -46,7 +46,7 @@ FORMS = {
     "test-avx2": Form(("ARGS=--collect-only -q",), ""),
     "test-matrix": Form((A_TEST.replace(SHORT_FILE, MATRIX_FILE), "PART=1/1"), MATRIX_FILE),
     "test-gpu": Form(PRINTED, "tests/gpu"),
-    "test-machines": Form(("ARGS=--help",), "--only"),
+    "test-machines": Form(("ARGS=--list",), "debian-12-root/train"),
     "fuzz": Form(("FUZZ_MINUTES=0", "ARGS=tf_config"), "passed"),
     "chaos": Form(("ARGS=--help",), "--only"),
     "horovod-test": Form(("ARGS=--help",), "--core"),
