@@ -27,6 +27,7 @@ FIELDS = {
 """What a description has of each kind of layer."""
 MAX_LAYERS, MAX_DEPTH = 10_000, 20
 """Layers of a network, and residual layers within each other, at most."""
+TOO_DEEP = f"has residual layers within each other, deeper than {MAX_DEPTH}"
 
 
 class _NetworkOnData(msgspec.Struct):
@@ -74,7 +75,9 @@ def shaped_from_record(record: Any, model: str) -> ShapedNetwork:
 def _converted(record: Any, schema: type[Schema]) -> Schema:
     try:
         return msgspec.convert(record, schema)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except RecursionError:  # Pythons differ in how deep it is, and in what it says
+        raise ValueError(TOO_DEEP) from None
+    except msgspec.ValidationError as error:
         # As "Expected `int`, got `float` - at `$.layers[0].stride`".
         problem, _, path = str(error).partition(" - at `$")
         raise ValueError(_explained(record, printable(problem), re.findall(r"\w+", path))) from None
@@ -120,6 +123,6 @@ def _checked(network: Network) -> Network:
 def _count(layers: Iterable[Layer], depth: int = 0) -> int:
     """Number of layers, with those of residual layers; stops at MAX_DEPTH."""
     if depth > MAX_DEPTH:
-        raise ValueError(f"has residual layers within each other, deeper than {MAX_DEPTH}")
+        raise ValueError(TOO_DEEP)
     inner = [(*layer.body, *layer.shortcut) if isinstance(layer, Residual) else () for layer in layers]
     return len(inner) + sum(_count(branches, depth + 1) for branches in inner if branches)

@@ -361,7 +361,7 @@ def nested(depth):
         ({"layers": [{"type": "relu"}] * 10_001}, "has no layers, or more than 10000"),
         ({"layers": [nested(25)]}, "has residual layers within each other, deeper than 20"),
         ({"layers": [nested(400)]}, "deeper than 20"),
-        ({"layers": [nested(9000)]}, "maximum recursion depth"),
+        ({"layers": [nested(9000)]}, "deeper than 20"),
         (
             {"layers": [LAYER], "classes": 3},
             "unknown field `classes` (did you mean layers?); known: layers, input_shape",
