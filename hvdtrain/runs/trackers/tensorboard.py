@@ -41,6 +41,11 @@ class TensorBoard(Tracker):
             self._add(record.get("time"), step=record["step"], summary=scalar(name, value))
 
     def end(self, status: str) -> None:
+        try:
+            if self._file:
+                self._file.flush()
+        except OSError as error:
+            self._warn(error)
         self._close()
 
     def _add(self, at: float | None = None, **content: Any) -> None:
@@ -54,8 +59,11 @@ class TensorBoard(Tracker):
                 self._file.flush()
                 self._flushed = now
         except OSError as error:
-            log.warning("%s cannot be written (%s): training continues without it", self._path, error.strerror)
+            self._warn(error)
             self._close()
+
+    def _warn(self, error: OSError) -> None:
+        log.warning("%s cannot be written (%s): training continues without it", self._path, error.strerror)
 
     def _close(self) -> None:
         with contextlib.suppress(OSError):

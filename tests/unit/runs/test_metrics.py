@@ -32,9 +32,9 @@ def test_records_lost_on_a_full_disk_are_logged_once(tmp_path, caplog):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     messages = [record.getMessage() for record in caplog.records]
-    warnings = [line.partition(": training continues")[0].rpartition("/")[2].split(" ", 1)[1] for line in messages[:2]]
-    assert warnings == ["cannot be written (File too large)"] * 2
-    assert "record(s) that the disk did not accept" in messages[2] and len(messages) == 3
+    assert sum(": training continues without it" in line for line in messages) == 2
+    assert sum("cannot be written (File too large)" in line for line in messages) == 2
+    assert sum("record(s) that the disk did not accept" in line for line in messages) == 1 and len(messages) == 3
     losses = read_events(tmp_path)["train/loss"]
     assert 100 < len(losses) < 1000 and losses == list(range(len(losses)))
 
