@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -49,6 +50,7 @@ JOBS = {
 def test_command_lines_equal_the_recorded_ones(name, monkeypatch):
     monkeypatch.setattr(os, "getcwd", lambda: "/srv/my job")
     monkeypatch.setenv("HVDTRAIN_RUN_NAME", "job")  # by default one that no other job has
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/usr/bin/{name}")  # on any machine
     program = ODD_ARGUMENTS if "odd" in name else ["python", "-m", "hvdtrain.mxnet_lenet"]
     options = launch.parse([*JOBS[name], "--", *program])
     described = replace(launch.describe(options), cores=4, as_root="mpi" in name, mpi_prefix="/opt/venv")
