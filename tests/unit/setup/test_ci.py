@@ -4,6 +4,7 @@ Processes: .ci/run is a shell script; make and apt-get are replaced.
 """
 
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -13,6 +14,7 @@ from support.jobs import ROOT
 pytestmark = pytest.mark.needs()
 
 
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
 def test_steps_run_in_a_clone_and_the_first_failure_ends_them(tmp_path):
     repository = tmp_path / "a copy" / "other"
     for name in (".ci/run", "setup/whole.sh"):
