@@ -100,14 +100,14 @@ def _strategy(*patterns: str) -> dict[str, Values]:
 
 SHARDED = "--strategy single, horovod, ring, mpi or (PyTorch) ddp"
 COMPRESSING = ("horovod", "ring", "mpi", "ddp")
-FP32, SCALED, PACKED = only("fp32"), only("fp32", "bf16"), only("bf16", "int8", "powersgd:*")
+FP32, UNSCALED, PACKED = only("fp32"), but("fp16"), only("bf16", "int8", "powersgd:*")
 TORCH = only("torch")
 UNNAMED, NO_POWERSGD = only(None, "auto"), but("powersgd:*")
 SCRIPT, UPDATES = {"script": GIVEN}, {"schedule_method": GIVEN, "takes_optimizer": DEFAULT}
 # What to do instead.
 BF16 = "use bf16, which sends as many bytes"
 SGD = "use --optimizer sgd and a --momentum above 0, or --no-nesterov"
-LESS_SCALED = "use --precision bf16 or fp32, or --compression int8"
+LESS_SCALED = "use --precision fp32, or --compression int8"
 OTHER = "use another strategy (--strategy help lists them)"
 SOME_SHARDS = "give --shards 8, for example, or launch without --survive"
 SURVIVING = "use --strategy horovod or ring, or launch without --survive"
@@ -129,7 +129,7 @@ RULES: tuple[Rule, ...] = (
         {"shards": GIVEN},
         batch_scope="batch and learning rate would depend on the number of ranks",
         batch_norm="each shard normalizes its own rows",
-        precision=("no loss scale may depend on when gradients overflow", SCALED),
+        precision=("no loss scale may depend on when gradients overflow", UNSCALED),
         compile="a host without a C++ compiler would train uncompiled, and so other bits than the others",
         compression="gradients are sent as float64",
         groups="all gradients are one message",
@@ -138,7 +138,7 @@ RULES: tuple[Rule, ...] = (
         {"sync_every": GIVEN},
         shards="the optimizer's state of a rank would belong to its shards",
         on_nan="ranks would skip different steps",
-        precision=("each rank would have a loss scale of its own", SCALED),
+        precision=("each rank would have a loss scale of its own", UNSCALED),
         batch_norm="ranks exchange nothing within a step",
         ema="each rank would average weights of its own",
         groups="all weights are one message",

@@ -135,7 +135,7 @@ def _says(error, rule):
         (
             {"shards": 4, "precision": "fp16"},
             "--precision fp16 with --shards 4: no loss scale may depend on when gradients overflow; "
-            "use fp32 or bf16, or leave out --shards",
+            "leave it out, or leave out --shards",
         ),
         ({"shards": 2, "ranks": 3}, "--shards 2: 3 ranks were started, and each needs a shard; give more"),
         (
