@@ -64,15 +64,8 @@ test: setup ## Run the short test suite, which tests every guarantee; ARGS are p
 # Of one framework, another one each day.
 DAYS_FRAMEWORK = $(or $(FRAMEWORK),$$(set -- $$(. "setup/stacks/$$(cat "$(VENV)/.hvdtrain-stack")/stack.conf"; echo $$FRAMEWORKS); \
     shift $$(($$(date +%s) / 86400 % $$#)); echo $$1))
-LIMIT = from hvdtrain.system import arithmetic as a; flags = a.processor().flags; \
-    more = dict(a.INSTRUCTION_SETS)["avx512"] <= flags; \
-    print(*(f"{name}={value}" for name, value in a.at_most("avx2").items()) if more else ())
 test-avx2: setup ## Run the contracts of FRAMEWORK (default: another one each day) with libraries limited to AVX2
-	@$(ACTIVE_PATH); limit=$$(python -c '$(LIMIT)'); framework=$(DAYS_FRAMEWORK); \
-	[ "$$limit" ] || { echo "This processor has no AVX-512: make test runs everything with what it has"; exit 0; }; \
-	echo "Contracts of $$framework, limited to AVX2: $$limit"; began=$$(date +%s); \
-	env $$limit python -m pytest -n $(WORKERS) -m "not matrix" tests/contracts -k "$$framework" $(ARGS) && \
-	echo "It took $$(($$(date +%s) - began)) s"
+	@$(ACTIVE) python -m pytest -n $(WORKERS) -m "not matrix" --avx2 --framework "$(DAYS_FRAMEWORK)" tests/contracts $(ARGS)
 
 test-all: setup ## Run all tests, or PART=1/4: every framework with every launcher, and print the coverage; ARGS are passed to pytest
 	@$(ACTIVE) python -m pytest -n $(WORKERS) --cov=hvdtrain --cov-report=term:skip-covered $(of_part) $(ARGS)

@@ -15,7 +15,7 @@ from support import environment, parts, stack
 from support.jobs import ending_started, real_data_folder
 from xdist.scheduler import LoadScopeScheduling
 
-from hvdtrain.system import start_folder
+from hvdtrain.system import arithmetic, start_folder
 
 SHOWN = 10
 """Of the slowest files, when all tests have run."""
@@ -37,14 +37,25 @@ class ByScope(LoadScopeScheduling):
 
 def pytest_addoption(parser):
     parser.addoption("--part", type=parts.parse, help="run only this part of the tests, such as 1/4")
+    parser.addoption("--framework", choices=stack.FRAMEWORKS, help="leave out the tests of other frameworks alone")
+    parser.addoption("--avx2", action="store_true", help="limit all libraries to AVX2")
 
 
 def pytest_configure(config):
     """Before any file of tests imports a framework, which sets variables."""
     if sys.flags.optimize and not getattr(config.option, "numprocesses", None):  # workers have no such setting
         raise pytest.UsageError("Python removes the assertions of tests/support: unset PYTHONOPTIMIZE, leave out -O")
+    if config.getoption("avx2"):
+        if not arithmetic.processor().flags >= arithmetic.AVX512:
+            pytest.exit("this processor has no AVX-512, so all tests run without it anyway", returncode=0)
+        os.environ.update(arithmetic.at_most("avx2"))
     if home := environment.begin():
         config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+
+
+def pytest_report_header(config):
+    limits = arithmetic.at_most("avx2" if config.getoption("avx2") else "auto")
+    return f"limits: {' '.join(f'{name}={value}' for name, value in limits.items()) or 'none'}"
 
 
 def pytest_runtest_logreport(report):
@@ -77,6 +88,8 @@ def pytest_pycollect_makemodule(module_path, parent):
 def pytest_collection_modifyitems(config, items):
     stack.skip_what_is_missing(items)
     yield  # -m and -k leave some out
+    if framework := config.getoption("framework"):
+        stack.select(config, items, framework)
     if part := config.getoption("part"):
         parts.select(config, items, *part)
 

@@ -96,6 +96,13 @@ def skip_what_is_missing(items: Sequence[pytest.Item]) -> None:
             others[0].own_markers = [mark for mark in others[0].own_markers if mark.name != "matrix"]
 
 
+def select(config: pytest.Config, items: list[pytest.Item], framework: str) -> None:
+    """Deselect tests that need other frameworks only."""
+    others = [item for item in items if framework not in (needed_by(item) or {framework})]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
+
+
 class TestModule(pytest.Module):
     """A file of tests; it is skipped if it imports a framework that is not installed."""
 

@@ -6,6 +6,7 @@ In a pytest process, as that begins so.
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from support.jobs import ROOT, run
 
 from hvdtrain.errors import UserError
+from hvdtrain.system import arithmetic
 
 OTHERS = """
 import os
@@ -62,6 +64,41 @@ def test_assertions_that_python_removes_are_missed(tmp_path):
     command = [sys.executable, "-O", "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "--collect-only"]
     status, output = run(command, tmp_path, PYTHONPATH=str(ROOT / "tests"))
     assert status == 4 and "unset PYTHONOPTIMIZE" in output, output
+
+
+OF_FRAMEWORKS = """
+import os
+
+import pytest
+
+
+@pytest.mark.parametrize("framework", ["torch", "mxnet"])
+def test_case(framework):
+    pass
+
+
+@pytest.mark.needs("mxnet", "tensorflow")
+def test_needs():
+    pass
+
+
+def test_any():
+    assert os.environ.get("DNNL_MAX_CPU_ISA") == os.environ["EXPECTED"]
+"""
+
+
+def test_tests_of_a_framework_limited_to_avx2(tmp_path):
+    """Those that name no framework may be of each, and without AVX-512 nothing is to be limited."""
+    (tmp_path / "test_others.py").write_text(OF_FRAMEWORKS)
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "conftest", "-p", "no:cacheprovider", "--avx2"]
+    given = {"PYTHONPATH": str(ROOT / "tests"), "EXPECTED": "AVX2"}
+    status, output = run([*command, "--framework", "torch", "test_others.py"], tmp_path, **given)
+    assert status == 0, output
+    if arithmetic.processor().flags >= arithmetic.AVX512:
+        found = re.findall(r"::(\S+)", output)
+        assert found == ["test_case[torch]", "test_any"] and " MKL_CBWR=AVX2 " in output
+    else:
+        assert "this processor has no AVX-512" in output and "test_any" not in output
 
 
 LIMIT = 64 << 20
