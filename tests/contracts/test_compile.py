@@ -37,8 +37,8 @@ def test_weights_equal_those_of_the_uncompiled_network(tmp_path, shared_jobs, st
 @pytest.mark.matrix
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_resumes_bit_for_bit_with_partial_batches(tmp_path, precision):
-    require_precision("torch", precision)
     """Batches of 100 images in two passes, and a last one of 37; the second run finds the first one's graphs."""
+    require_precision("torch", precision)
     options = ("--compile", "--strategy", "single", "--batch-size", "100", "--remainder", "exact", "--accumulate", "2")
     options += ("--precision", precision, "--epochs", "2", "--hang-timeout", "20")
     runs = {
