@@ -59,6 +59,15 @@ VARIABLES = re.compile(
     r"|UV_((EXTRA_)?INDEX_|HTTP_|CONCURRENT_)\w+|UV_(COMPILE_BYTECODE|PYTHON_INSTALL_DIR)"
 )
 """uv's own variables that are kept."""
+CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+"""Variables that name certificates, those that pip reads first."""
+SYSTEMS = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
+    "/etc/ssl/ca-bundle.pem",  # openSUSE
+    "/etc/ssl/cert.pem",  # Alpine
+)
+"""The system's own, to which administrators add those of proxies. uv and pip before 24.2 would use what they bring."""
 
 
 def pip_configuration() -> dict[str, str]:
@@ -85,6 +94,12 @@ def of_pip(configuration: dict[str, str]) -> dict[str, str]:
         if section in SECTIONS and name in OF_PIP:
             pip[SECTIONS.index(section), name] = " ".join(value.split())
     return {name: value for (_, name), value in sorted(pip.items())}
+
+
+def certificates(environment: dict[str, str]) -> dict[str, str]:
+    """The setting of pip's for those of the environment, or the system's."""
+    files = (*filter(None, map(environment.get, CERTIFICATES)), *filter(os.path.isfile, SYSTEMS))
+    return {"cert": files[0]} if files else {}
 
 
 def for_uv(pip: dict[str, str]) -> dict[str, str]:
@@ -158,7 +173,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 def settings(configuration: dict[str, str], environment: dict[str, str]) -> Iterator[str]:
     """The variables, which replace all others of pip and uv."""
-    pip = of_pip(configuration)
+    pip = {**certificates(environment), **of_pip(configuration)}
     for name, value in pip.items():
         yield f"PIP_{name.upper().replace('-', '_')}={value}"
     yield f"PIP_CONFIG_FILE={os.devnull}"

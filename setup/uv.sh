@@ -22,8 +22,10 @@ remedy() {
         echo "UV_OFFLINE or uv's configuration forbids the network: unset it, or see PACKAGES in docs/install.md"
     elif grep -qi 'permission denied\|read-only file system' "$1"; then
         echo "make the folder that is named above writable for yourself, or set VENV and XDG_CACHE_HOME to others"
+    elif grep -qi certificate "$1"; then
+        echo "add your company's certificate to the system's, or name its file in PIP_CERT"
     elif grep -qi -e 'name resolution' -e 'dns error' -e 'error sending request' -e 'connection' -e 'timed out' \
-        -e certificate -e unreachable -e 'proxy error' -e 'HTTP error' -e 'status code' "$1"; then
+        -e unreachable -e 'proxy error' -e 'HTTP error' -e 'status code' "$1"; then
         echo "check the network, and $index, and try again"
     else
         echo "no index that is used has what fits: check $index, and what you set of HVDTRAIN_CONSTRAINTS, HVDTRAIN_EXTRAS \

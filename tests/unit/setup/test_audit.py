@@ -244,6 +244,16 @@ def test_the_network_is_blamed_only_where_it_is_the_reason(by, tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["  cause: invalid peer certificate: UnknownIssuer", "SSLError(CERTIFICATE_VERIFY_FAILED): connection broken"],
+)
+def test_an_unknown_certificate_is_not_called_a_fault_of_the_network(said, tmp_path):
+    (tmp_path / "said").write_text(said)
+    command = ["bash", "-c", f'source "{SETUP}/uv.sh"; remedy "$1"', "bash", tmp_path / "said"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.startswith("add your company's certificate")
+
+
 OF_PIP = {
     "global.find-links": "/a /b",
     "global.index-url": "https://mirror/simple",
@@ -291,6 +301,21 @@ def test_of_the_settings_of_pip_and_uv_set_up_keeps_where_packages_are(tmp_path)
         "UV_NO_INDEX=0",
     }
     assert set(settings["settings"](OF_PIP, environment)) == for_pip | for_uv
+
+
+def test_packages_are_fetched_with_the_certificates_of_the_user_else_of_the_system(tmp_path, monkeypatch):
+    file = tmp_path / "ca.pem"
+    monkeypatch.setitem(settings["certificates"].__globals__, "SYSTEMS", ("/missing", str(file)))
+    for exists, configuration, environment, of_pip, of_uv in (
+        (False, {}, {}, None, None),
+        (True, {}, {}, str(file), str(file)),
+        (True, {}, {"REQUESTS_CA_BUNDLE": "/a", "SSL_CERT_FILE": "/b"}, "/a", "/b"),
+        (True, {"global.cert": "/c"}, {"CURL_CA_BUNDLE": "/a"}, "/c", "/c"),
+    ):
+        if exists:
+            file.touch()
+        found = dict(line.split("=", 1) for line in settings["settings"](configuration, environment))
+        assert (found.get("PIP_CERT"), found.get("SSL_CERT_FILE")) == (of_pip, of_uv)
 
 
 @pytest.mark.parametrize(
