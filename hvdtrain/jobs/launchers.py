@@ -139,6 +139,8 @@ def build_horovodrun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpe
         # It starts a rank in every slot that is listed, whatever -np says.
         command += ["-H", listed(placed(job.ranks, job.hosts))]
         command += ["--network-interfaces", job.interface] if job.interface else []
+    else:
+        command += ["-H", f"127.0.0.1:{job.ranks}"]  # not localhost, which resolves nowhere without /etc/hosts
     agent, folder = agent_command(job), os.getcwd()
     if other_hosts(job.hosts) and shlex.quote(folder) != folder:  # a Horovod without the patch does not quote it
         in_folder = ["sh", "-c", 'cd "$0" && exec "$@"']

@@ -153,6 +153,9 @@ def test_host_name_does_not_resolve(tmp_path):
         tmp_path, "--only", "host-name", by=unshared("-un", "hostname no-such-host-here; ip link set lo up")
     )
     result.has("host-name", "fail", "no-such-host-here does not resolve", remedy="/etc/hosts")
+    code = "ip link set lo up; mount --bind /dev/null /etc/hosts"
+    result = doctor(tmp_path, "--only", "host-name", by=unshared("-mn", code))
+    result.has("host-name", "fail", "localhost does not resolve", remedy="-H 127.0.0.1")
 
 
 @pytest.mark.needs("torch")
