@@ -18,11 +18,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from hvdtrain.doctor.subprocesses import send
+from hvdtrain.system.processes import mapped_files
 from hvdtrain.system.stacks import DISTRIBUTIONS
 
 SMALL_BYTES = 8
@@ -109,12 +109,7 @@ def _numpy(name: str, module: Any) -> dict[str, str]:
 
 def _loaded_library(name: str) -> str:
     """The path of a shared library that this process has loaded; empty if it has not, or the system does not tell."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
-            path = line.partition("/")[2]
-            if name in path:
-                return f"/{path}"
-    return ""
+    return next((path for path in sorted(mapped_files()) if name in path), "")
 
 
 def mpi4py() -> None:

@@ -15,13 +15,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.system import arithmetic, stacks
 from hvdtrain.system.attempt import attempt
+from hvdtrain.system.processes import mapped_files
 
 OWN_THREADS: dict[str, str] = {"torch": "MKL_NUM_THREADS", "tensorflow": "TF_NUM_INTRAOP_THREADS"}
 """Variables that take precedence over OMP_NUM_THREADS."""
@@ -71,8 +71,7 @@ def _settle_numpy(count: int) -> None:
     """Let the OpenBLAS of a NumPy that is imported compute with so many threads (0 leaves them)."""
     if not count or "numpy" not in sys.modules or os.environ.get(OPENBLAS, str(count)) != str(count):
         return
-    mapped = (line.split(maxsplit=5)[5:] for line in os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines())
-    for path in {path for found in mapped for path in found if OF_NUMPY.search(path)}:
+    for path in filter(OF_NUMPY.search, mapped_files()):
         library = ctypes.CDLL(path)
         for name in OPENBLAS_THREADS:
             if hasattr(library, name):

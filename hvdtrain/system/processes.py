@@ -106,6 +106,15 @@ def _has_variable(pid: int, name: str) -> bool:
     return name in environment_of(pid)
 
 
+def mapped_files() -> set[str]:
+    """The files that this process has mapped, such as its libraries; none where the kernel does not tell."""
+    try:
+        lines = os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines()
+    except OSError:
+        return set()
+    return {path for line in lines for path in line.split(maxsplit=5)[5:]}
+
+
 def reap_orphans(child: int = 0) -> bool:
     """Reap children of this process that have ended, but not `child`, whose status its Popen asks for.
 

@@ -11,8 +11,10 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from support.doctor import unshared
+from support.environment import importing
 from support.errors import refused
-from support.jobs import ROOT
+from support.jobs import ROOT, succeed
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks import arithmetic
@@ -140,6 +142,13 @@ library = ctypes.CDLL(libraries[0])
 name = next(name for name in of_frameworks.OPENBLAS_THREADS if hasattr(library, name)).replace("set", "get")
 assert getattr(library, name)() == {SHARE}
 """
+
+
+def test_where_the_system_does_not_tell_which_libraries_are_loaded(tmp_path):
+    """A sandbox may have no /proc."""
+    code = "import numpy; from hvdtrain.frameworks import arithmetic; arithmetic._settle_numpy(1); print('settled')"
+    without = unshared("-m", "mount -t tmpfs none /proc")
+    assert succeed([*without, sys.executable, "-c", code], tmp_path, **importing(ROOT)) == "settled\n"
 
 
 @pytest.mark.needs("mxnet")
