@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
@@ -13,5 +14,6 @@ STACKS = sorted(path.name for path in (SETUP / "stacks").iterdir())
 
 def pinned_uv() -> str:
     """The uv that set-up uses, fetched if need be; empty where it cannot be had."""
-    script = f'setup={SETUP} python={sys.executable}; source "$setup/uv.sh"; find_uv >/dev/null; echo "$HVDTRAIN_UV"'
+    given = f"setup={shlex.quote(str(SETUP))} python={shlex.quote(sys.executable)}"
+    script = f'{given}; source "$setup/uv.sh"; find_uv >/dev/null; echo "$HVDTRAIN_UV"'
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout.strip()

@@ -141,6 +141,14 @@ def test_only_files_that_the_lock_has_are_installed(by, tmp_path):
     assert (status, one.installed()) == (0, {"first", "second"}), said
 
 
+def test_uv_is_found_from_a_folder_with_a_space(tmp_path, monkeypatch):
+    """Else tests that need it are skipped there."""
+    (tmp_path / "a folder").symlink_to(SETUP)
+    here = pinned_uv()
+    monkeypatch.setattr("support.setup.SETUP", tmp_path / "a folder")
+    assert pinned_uv() == here
+
+
 @pytest.mark.parametrize("by", ["uv where it can be had", "pip"])
 def test_what_the_constraints_leave_open_has_the_version_of_the_lock_where_that_fits(by, tmp_path):
     """PyTorch leaves the versions of some packages for CUDA open; its builds for another CUDA need others."""
