@@ -122,8 +122,7 @@ def _in_shell(environment: Mapping[str, str]) -> bool:
 def local_size(environment: Mapping[str, str] = os.environ) -> int:
     """Number of ranks on this host, from the launcher's variables.
 
-    hvdtrain's launcher does not pass it: then the number of all ranks. 1 without a launcher. Raises UserError as
-    `detect` does.
+    Where they do not tell it, that of all ranks under hvdtrain's launcher, else 1. Raises UserError as `detect` does.
     """
     for name in LOCAL_SIZE:
         if environment.get(name, "").isdecimal():

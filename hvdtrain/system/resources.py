@@ -166,8 +166,8 @@ def bind_cores(uses_gpu: bool) -> Binding:
 
     Call it before any thread is started, as only those started later are also bound. Nothing is bound where that may
     be worse than the kernel's own choice: with one rank on the host; with fewer than MIN_THREADS hardware threads for
-    a rank; where a launcher, Slurm or taskset has bound the process; under a CPU
-    quota, as other jobs then use the same cores; and on GPUs, each of which belongs to a NUMA node of its own.
+    a rank; where a launcher, Slurm or taskset has bound the process; under a CPU quota, as other jobs then use the same
+    cores; and on GPUs, each of which belongs to a NUMA node of its own.
     """
     global _binding
     before = frozenset(os.sched_getaffinity(0))
