@@ -78,17 +78,9 @@ def alone(together):
 
     @functools.cache
     def job(framework):
-        resumed = [
-            str(SCRIPTS[framework]),
-            "--strategy",
-            "single",
-            "--quiet",
-            "--resume",
-            "runs/left",
-            "--name",
-            "resumed",
-        ]
-        scripts = {"alone": script(framework, "alone", "--strategy", "single"), "resumed": resumed}
+        resume = ("--strategy", "single", "--quiet", "--resume", "runs/left", "--name", "resumed")
+        whole = script(framework, "alone", "--strategy", "single")
+        scripts = {"alone": whole, "resumed": [str(SCRIPTS[framework]), *resume]}
         if framework == "torch":
             scripts["one"] = [str(EPOCHS), *OPTIONS_OF_EPOCHS, "--name", "one", "--shards", "5"]
         return several(together(framework).path.parent, "alone", 1, scripts)
