@@ -59,6 +59,8 @@ AT_MOST = {
 OPENMP = "OMP_NUM_THREADS"
 THREADS = (OPENMP, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 """Variables with the number of threads of an operation."""
+SHARE = "HVDTRAIN_THREADS"
+"""The default of OMP_NUM_THREADS that a process has set, and those that it starts have from it."""
 NOT_DYNAMIC = {"OMP_DYNAMIC": "FALSE", "MKL_DYNAMIC": "FALSE"}
 """Never fewer threads than asked for."""
 DETERMINISTIC = {
@@ -169,14 +171,16 @@ def hold(threads: int, isa: str, shards: int) -> None:
 def share_cores() -> None:
     """Let libraries compute with as many threads as this rank has cores for itself, unless a variable says how many.
 
-    A variable that acts on one library takes precedence there. torchrun's default of 1 thread, whatever the cores, does
-    not count. A second call changes nothing.
+    A variable that acts on one library takes precedence there. Defaults do not count: that of a rank whose program has
+    launched this job, and torchrun's of 1 thread, whatever the cores. A second call changes nothing.
     """
-    given = os.environ.get(OPENMP)
+    given = os.environ.get(OPENMP) or None
     if OPENMP in {*_held, *_defaults}:
         return
-    if not given or (given == "1" and rank_info.detect().launcher == "torchrun" and launching.has_default(OPENMP)):
-        set_default(OPENMP, str(resources.cores_of_rank()))
+    of_torchrun = given == "1" and rank_info.detect().launcher == "torchrun" and launching.has_default(OPENMP)
+    if given in (None, os.environ.get(SHARE)) or of_torchrun:
+        for name in (OPENMP, SHARE):
+            set_default(name, str(resources.cores_of_rank()))
 
 
 def set_default(name: str, value: str) -> None:

@@ -78,6 +78,11 @@ def test_any_program_of_hvdtrain_s_launcher_gets_the_share(tmp_path, survive):
     assert threads_of_ranks([*command, *survive, end], tmp_path, program) == [share(2)] * 2
 
 
+def test_a_job_that_a_rank_launches_has_its_own_shares(tmp_path):
+    inner = launcher("local", 2)
+    assert threads_of_ranks([*launcher("local", 1), *inner], tmp_path) == sorted([share(2), 5, 6] * 2)
+
+
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, [FASTEST]))
 def test_horovodrun_over_gloo_trains_on_the_share_and_records_it(tmp_path, framework):
     given = ("--data", "synthetic", "--device", "cpu", "--max-steps", "1", "--name", "run")

@@ -27,7 +27,7 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\n"
 @pytest.fixture
 def environment(monkeypatch):
     """An environment without the variables, on a host with AVX-512 and no framework imported; nothing is held."""
-    of_libraries = {*arithmetic.DECIDING, *arithmetic.THREADS}
+    of_libraries = {*arithmetic.DECIDING, *arithmetic.THREADS, arithmetic.SHARE}
     values = {name: value for name, value in os.environ.items() if name not in of_libraries}
     monkeypatch.setattr(os, "environ", values)
     monkeypatch.setattr(arithmetic, "_held", {})
@@ -79,13 +79,13 @@ def test_threads_of_all_libraries_and_without_the_options_a_share_of_the_cores(e
     before = dict(environment)
     monkeypatch.setattr("hvdtrain.system.resources.cores_of_rank", lambda: 5)
     arithmetic.hold(0, "auto", 0)
-    assert environment == before | {"OMP_NUM_THREADS": "5"}
+    assert environment == before | {"OMP_NUM_THREADS": "5", arithmetic.SHARE: "5"}
     assert arithmetic.default_threads() == 5 and arithmetic.given_environment() == before
     environment.update(OMP_NUM_THREADS="8", MKL_NUM_THREADS="3")
     arithmetic.hold(2, "auto", 0)
     assert {environment[name] for name in arithmetic.THREADS} == {"2"}
     assert arithmetic.threads_by_variables() == 2 and "MKL_CBWR" not in environment
-    assert not arithmetic.default_threads() and arithmetic.given_environment() == environment
+    assert not arithmetic.default_threads() and arithmetic.given_environment() | {arithmetic.SHARE: "5"} == environment
     arithmetic.hold(0, "auto", 4)
     assert {environment[name] for name in arithmetic.THREADS} == {"1"}
 
