@@ -54,8 +54,8 @@ def pytest_configure(config):
 
 
 def pytest_report_header(config):
-    limits = arithmetic.at_most("avx2" if config.getoption("avx2") else "auto")
-    return f"limits: {' '.join(f'{name}={value}' for name, value in limits.items()) or 'none'}"
+    if config.getoption("avx2"):
+        return " ".join(["limited to AVX2:", *(f"{name}={os.environ[name]}" for name in arithmetic.AT_MOST["avx2"])])
 
 
 def pytest_runtest_logreport(report):
