@@ -187,7 +187,7 @@ choose_torch_build() {
 # uv leaves it to Python to compile a module when it is first imported. Where PYTHONDONTWRITEBYTECODE is set, as in many
 # images, or the environment may not be written, each start of a program would compile them again: more than half of the
 # time that a framework takes to import. Packages have files for other versions of Python, which cannot be compiled.
-compile_modules() { exec nice "$venv/bin/python" -m compileall -q "$venv"/lib/python*/site-packages hvdtrain; }
+compile_modules() { exec "$venv/bin/python" -m compileall -q "$venv"/lib/python*/site-packages hvdtrain; }
 
 install_packages() {
     if [[ $purpose = test-gpu ]]; then
