@@ -171,35 +171,13 @@ def test_packages_are_downloaded_in_place_of_installing_them(tmp_path):
 
 
 USERS = {
-    **{
-        "PIP_TARGET": "/dev/null/t",
-        "PIP_PREFIX": "/dev/null/p",
-        "PIP_USER": "1",
-        "PIP_REQUIRE_HASHES": "1",
-        "PIP_QUIET": "2",
-    },
-    **{"PIP_ONLY_BINARY": ":none:", "PIP_NO_BINARY": ":all:", "PIP_CONSTRAINT": "/missing", "PIP_DRY_RUN": "1"},
+    **{"PIP_TARGET": "/dev/null/t", "PIP_PREFIX": "/dev/null/p", "PIP_USER": "1", "PIP_QUIET": "2", "PIP_DRY_RUN": "1"},
+    **{"PIP_ONLY_BINARY": ":none:", "PIP_NO_BINARY": ":all:", "PIP_CONSTRAINT": "/missing", "PIP_REQUIRE_HASHES": "1"},
     **{"UV_SYSTEM_PYTHON": "1", "UV_PYTHON": "3.1", "UV_PROJECT_ENVIRONMENT": "/missing", "UV_NO_BINARY": "1"},
-    **{
-        "UV_EXCLUDE_NEWER": "2000-01-01",
-        "UV_REQUIRE_HASHES": "1",
-        "UV_CONSTRAINT": "/missing",
-        "UV_NO_BUILD_ISOLATION": "x",
-    },
-    **{
-        "PYTHONHOME": "/missing",
-        "PYTHONWARNINGS": "error",
-        "PYTHONSAFEPATH": "1",
-        "PYTHONOPTIMIZE": "2",
-        "CDPATH": "/:/etc",
-    },
-    **{
-        "POSIXLY_CORRECT": "1",
-        "GREP_OPTIONS": "-v",
-        "TMPDIR": "/proc/missing",
-        "LC_ALL": "C",
-        "SHELLOPTS": "noclobber",
-    },
+    **{"UV_EXCLUDE_NEWER": "2000-01-01", "UV_REQUIRE_HASHES": "1", "UV_CONSTRAINT": "/missing"},
+    **{"UV_NO_BUILD_ISOLATION": "x", "PYTHONHOME": "/missing", "PYTHONWARNINGS": "error", "PYTHONSAFEPATH": "1"},
+    **{"PYTHONOPTIMIZE": "2", "CDPATH": "/:/etc", "POSIXLY_CORRECT": "1", "GREP_OPTIONS": "-v"},
+    **{"TMPDIR": "/proc/missing", "LC_ALL": "C", "SHELLOPTS": "noclobber"},
     **{"BASH_FUNC_cd%%": "() { echo no; }", "BASH_FUNC_mkdir%%": "() { echo no; }"},
 }
 FILES = {
