@@ -70,15 +70,16 @@ def ending_process() -> Iterator[Ending]:
         _, rank, size, _ = rank_info.detect()
         yield ending
         notify(ending.on_end, RunEnd("finished"))
-    except SystemExit as ended:  # of a script, in its loop
+    except (SystemExit, bdb.BdbQuit) as ended:
+        if isinstance(ended, bdb.BdbQuit) or _is_of_pdb(ended):
+            left = UserError("the debugger ended", "without a terminal, as under a launcher, see docs/own-loop.md")
+            end(rank, Failure.of_exception(left), left.exit_status, command=ending.on_end)
+        # A script ends in its loop.
         exit_status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         notify(ending.on_end, RunEnd.of_process(exit_status))
         raise
     except KeyboardInterrupt as error:
         end(rank, Failure.of_exception(error), INTERRUPTED, command=ending.on_end)
-    except bdb.BdbQuit:
-        left = UserError("the debugger ended", "without a terminal, as under a launcher, see docs/own-loop.md")
-        end(rank, Failure.of_exception(left), left.exit_status, command=ending.on_end)
     except Exception as error:
         failure = Failure.of_exception(known := stacks.known_error(error) or error)
         if isinstance(known, HvdtrainError):
@@ -93,6 +94,12 @@ def ending_process() -> Iterator[Ending]:
             traceback.print_exc()
         failure = replace(failure, reason=f"{failure.reason}{IN_LOG if log.handlers else ''}")
         end(rank, failure, 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0, ending.on_end)
+
+
+def _is_of_pdb(error: SystemExit) -> bool:
+    """Whether pdb has ended: from Python 3.14 on, it exits where it raised BdbQuit before."""
+    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+    return innermost.f_globals.get("__name__") == "pdb"
 
 
 def _show_cause(error: BaseException, rank: int, has_user_lines: bool) -> bool:
