@@ -143,6 +143,7 @@ def test_an_ordinary_user_gets_what_set_up_names(work, monkeypatch):
             return len(said)
         return 0
 
+    monkeypatch.setattr(chroots.Chroot, "missing", lambda _: "")  # nothing of it is used here
     monkeypatch.setattr(chroots.Chroot, "_enter", enter)
     monkeypatch.setattr(chroots.Chroot, "_prepare", lambda *_: None)
     monkeypatch.setattr(chroots, "debootstrapped", lambda *_: work.logs)
