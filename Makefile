@@ -6,8 +6,8 @@ NP ?= 2
 ARGS ?=
 # What test-all and test-matrix run of their tests: 1/4 for the first of four parts; all without it.
 PART ?=
-# Tests that run at the same time; most of their time is the start of frameworks.
-WORKERS ?= 2
+# Tests that run at the same time. On two cores two of them leave a quarter of the time unused, as jobs wait for each other.
+WORKERS ?= 3
 # What make test-gpu writes.
 REPORT ?= gpu-report.txt
 FUZZ_MINUTES ?= 10

@@ -96,8 +96,9 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True, scope="session")
 def interrupts_reach_jobs():
-    """Jobs get Ctrl-C and SIGQUIT also where the tests run in the background, for which a shell ignores them."""
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    """Let jobs get Ctrl-C and SIGQUIT in the background, where a shell ignores them, and SIGHUP under nohup."""
+    default = dict.fromkeys((signal.SIGQUIT, signal.SIGHUP), signal.SIG_DFL)
+    for number, handler in {signal.SIGINT: signal.default_int_handler, **default}.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
 

@@ -71,7 +71,7 @@ def _settle_numpy(count: int) -> None:
     """Let the OpenBLAS of a NumPy that is imported compute with so many threads (0 leaves them)."""
     if not count or "numpy" not in sys.modules or os.environ.get(OPENBLAS, str(count)) != str(count):
         return
-    for path in filter(OF_NUMPY.search, mapped_files()):
+    for path in filter(os.path.exists, filter(OF_NUMPY.search, mapped_files())):
         library = ctypes.CDLL(path)
         for name in OPENBLAS_THREADS:
             if hasattr(library, name):
