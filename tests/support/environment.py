@@ -19,6 +19,8 @@ SETTINGS = re.compile(
     r"|PYTHON(WARNINGS|DEVMODE|OPTIMIZE|SAFEPATH|INSPECT|UNBUFFERED)"
     # With it, each start compiles all modules again, which doubles its time.
     r"|PYTHONDONTWRITEBYTECODE"
+    # A make that a test starts would take the variables of the one that runs the tests, such as VENV.
+    r"|MAKE(FLAGS|OVERRIDES|LEVEL)|MFLAGS"
 )
 """Variables that change what training, launchers and frameworks do, also those of an allocation of Slurm."""
 OF_TESTS = {"HVDTRAIN_DATA", "HVDTRAIN_RECORD"}
