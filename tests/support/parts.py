@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from support.stack import FRAMEWORKS
+from support.stack import FRAMEWORKS, keep
 
 SAME_JOBS = "same jobs"
 TOGETHER = {
@@ -72,5 +72,4 @@ def divide(items: Iterable[pytest.Item], count: int) -> list[set[str]]:
 def select(config: pytest.Config, items: list[pytest.Item], number: int, count: int) -> None:
     """Deselect the tests of the other parts."""
     chosen = divide(items, count)[number - 1]
-    config.hook.pytest_deselected(items=[item for item in items if group_of(item.nodeid) not in chosen])
-    items[:] = [item for item in items if group_of(item.nodeid) in chosen]
+    keep(config, items, lambda item: group_of(item.nodeid) in chosen)

@@ -7,7 +7,7 @@ import importlib.util
 import itertools
 import subprocess
 import sys
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -98,9 +98,16 @@ def skip_what_is_missing(items: Sequence[pytest.Item]) -> None:
 
 def select(config: pytest.Config, items: list[pytest.Item], framework: str) -> None:
     """Deselect tests that need other frameworks only."""
-    others = [item for item in items if framework not in (needed_by(item) or {framework})]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
+    keep(config, items, lambda item: framework in (needed_by(item) or {framework}))
+
+
+def keep(config: pytest.Config, items: list[pytest.Item], is_chosen: Callable[[pytest.Item], bool]) -> None:
+    """Deselect all other tests."""
+    divided: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        divided[is_chosen(item)].append(item)
+    config.hook.pytest_deselected(items=divided[False])
+    items[:] = divided[True]
 
 
 class TestModule(pytest.Module):
