@@ -108,8 +108,9 @@ class Chroot:
             inside.parent.mkdir(exist_ok=True)
             inside.mkdir() if source.is_dir() else inside.touch()
         shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
-        # As Debian's installer does: the host's own name resolves.
-        (root / "etc/hosts").write_text(f"{Path('/etc/hosts').read_text()}\n127.0.1.1 {self.name}\n")
+        # Only what this machine's package indexes may need: debootstrap writes no such file, so nothing else resolves.
+        lines = Path("/etc/hosts").read_text().splitlines(keepends=True)
+        (root / "etc/hosts").write_text("".join(line for line in lines if not line.startswith(("127.", "::1"))))
         with open(work.logs / f"{self.name}.made.log", "w") as log:
             self._install(root, work, [*STARTS, *self.packages], log)
             if self.user != "root" and self._enter(root, work, "root", f"useradd -ms /bin/bash {self.user}", log):
