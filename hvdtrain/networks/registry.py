@@ -20,7 +20,7 @@ from hvdtrain.networks.layers import (
     Relu,
     Residual,
 )
-from hvdtrain.networks.record import from_record, to_record
+from hvdtrain.networks.record import TOO_DEEP, from_record, to_record
 from hvdtrain.system.files import read_toml
 from hvdtrain.system.python_files import class_remedy, is_reference, is_script, load_object
 from hvdtrain.system.text import did_you_mean
@@ -119,5 +119,6 @@ def checked(network: Any, option: str) -> Network:
     """The network of a record, or of Python values. option: names it. Raises UserError if it is not valid."""
     try:
         return from_record(to_record(network))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{option}: {error}", "correct the network (docs/networks.md)") from None
+    except (ValueError, RecursionError) as error:  # the latter from layers that contain themselves
+        reason = TOO_DEEP if isinstance(error, RecursionError) else error
+        raise UserError(f"{option}: {reason}", "correct the network (docs/networks.md)") from None

@@ -108,7 +108,7 @@ def test_names_and_shapes_of_parameters():
         ((Conv(4, 1, name="a b"), *END), "the name 'a b' must be a letter, then letters, digits and _"),
         ((Conv(4, 1, name="a"), BatchNorm(name="a"), *END), "layer 2 (batch_norm): the name a is taken by another"),
         ((Conv(np.array([4, 4]), 3), *END), "layer 1 (conv), outputs: Expected `int`, got `array`"),
-        ((Residual(LOOP), *END), "maximum recursion depth"),
+        ((Residual(LOOP), *END), "has residual layers within each other, deeper than 20"),
         ((Gelu, *END), "layers.Gelu'>)"),
     ],
 )
