@@ -34,7 +34,9 @@ def build_rank(job: Job, environment: Mapping[str, str], place: Place) -> Launch
     flags = ["--gloo", *(["--survive"] if job.survives else []), *(["--on-terminal"] if terminal else [])]
     values = map(str, (place.rank, job.max_ranks, place.local_rank))
     identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], values, strict=True))
-    identity[rank_info.LOCAL_SIZE[0]] = str(job.ranks_per_host)  # also where ranks are lost and come
+    slots = dict(job.hosts or job.allocation).get(place.host, job.ranks_per_host)
+    # The same while ranks are lost and come, as a rank's share of the cores depends on it.
+    identity[rank_info.LOCAL_SIZE[0]] = str(min(slots, job.ranks_per_host))
     here = LaunchSpec(agent_command(job, *flags), {**variables(job, environment), **identity}, place.rank, terminal)
     if job.launcher == "srun":
         return here._replace(command=[*_srun(job, place.host), *here.command])

@@ -68,6 +68,12 @@ def test_command_lines_equal_the_recorded_ones(name, monkeypatch):
         assert "AWS_SECRET_ACCESS_KEY" not in " ".join(spec.command)
 
 
+def test_a_rank_that_may_be_lost_shares_the_cores_of_its_host_with_its_slots():
+    words = ["horovodrun", "-n", "5", "-H", "node1:4,node2:1", "--survive", "--", "true"]
+    specs = build(launch.describe(launch.parse(words)), ENVIRONMENT)
+    assert [spec.variables["HVDTRAIN_LOCAL_SIZE"] for spec in specs] == [*"4444", "1"]
+
+
 CREDENTIALS = {"WANDB_API_KEY": "correct-horse", "DSN": "https://ada:battery@db"}
 
 
