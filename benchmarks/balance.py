@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.records import RunResult, read
 from hvdtrain.system.resources import CGROUP_ROOT
@@ -124,7 +123,7 @@ def measured(run: Path, steps: int) -> Measured:
 
 @contextlib.contextmanager
 def limited(shares: Sequence[float]) -> Iterator[list[Path]]:
-    """A control group for each of these shares of a core. Raises UserError where none can be made."""
+    """A control group for each of these shares of a core. Ends the program where none can be made."""
     version_1 = (CGROUP_ROOT / "cpu").is_dir()
     root = CGROUP_ROOT / "cpu" if version_1 else CGROUP_ROOT
     groups = [root / f"hvdtrain-{os.getpid()}-{number}" for number in range(len(shares))]
@@ -139,7 +138,7 @@ def limited(shares: Sequence[float]) -> Iterator[list[Path]]:
                 (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
         yield groups
     except OSError as error:
-        raise UserError(f"no control group can be made here ({error})", "run this as root on a host") from None
+        sys.exit(f"no control group can be made here ({error}); run this as root on a host")
     finally:
         for group in groups:
             with contextlib.suppress(OSError):
