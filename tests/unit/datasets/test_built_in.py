@@ -137,7 +137,7 @@ def test_next_mirror(fault, mirrors, monkeypatch):
     for name, value in FAULTS[fault].items():
         setattr(bad, name, value)
     if fault == "silent":
-        monkeypatch.setattr(downloads, "SILENCE_S", 0.2)
+        monkeypatch.setattr(downloads, "SILENCE_S", 1.0)
     if fault == "closed":
         bad.server.server_close()
     assert len(load_dataset("mnist").train.arrays[0]) == 6
