@@ -1,4 +1,4 @@
-"""A minimal Debian in a folder, made by debootstrap, in which commands run as root or as an ordinary user.
+"""A minimal Debian or Ubuntu in a folder, made by debootstrap, in which commands run as root or as an ordinary user.
 
 Each command has namespaces of its own, in which the folder is the root of all files. What it mounts and starts there
 ends with it, however it ends, so only a folder is left to remove.
@@ -42,21 +42,30 @@ REMEDY = re.compile(r"sudo apt-get install ([\w+. -]+)")
 """What set-up says to an ordinary user."""
 
 
+UBUNTU = {"jammy", "noble", "resolute"}
+UBUNTU_KEYS = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+UBUNTU_ARCHIVE = ("http://archive.ubuntu.com/ubuntu", "/usr/share/debootstrap/scripts/gutsy")
+"""With the script of all its releases, as a debootstrap may not know the name of a new one."""
+
+
 def debootstrapped(suite: str, foreign: str, work: Work) -> Path:
     """The folder of a release as debootstrap makes it, once for all machines."""
     base = work.bases / "-".join(filter(None, (suite, foreign)))
     if not base.exists():
         part = base.with_suffix(".part")
         work.run(["rm", "-rf", str(part)])
-        architecture = [f"--arch={foreign}"] if foreign else []
-        work.run([*NAMESPACES, "debootstrap", "--variant=minbase", *architecture, suite, str(part)])
+        options, archive = [f"--arch={foreign}"] if foreign else [], ()
+        if suite in UBUNTU:
+            options += [f"--keyring={UBUNTU_KEYS}", "--components=main,universe"]
+            archive = UBUNTU_ARCHIVE
+        work.run([*NAMESPACES, "debootstrap", "--variant=minbase", *options, suite, str(part), *archive])
         part.rename(base)
     return base
 
 
 @dataclass(frozen=True)
 class Chroot:
-    """`suite` is Debian's name of a release; `foreign` an architecture that is not this machine's, emulated."""
+    """`suite` is the name of a release; `foreign` an architecture that is not this machine's, emulated."""
 
     name: str
     about: str
@@ -73,6 +82,8 @@ class Chroot:
             return "needs root"
         if reason := lacking("debootstrap", "unshare", "git"):
             return reason
+        if self.suite in UBUNTU and not UBUNTU_KEYS.exists():
+            return f"needs {UBUNTU_KEYS}, of the package ubuntu-keyring"
         if self.foreign and not Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists():
             return "needs qemu-user-static, known to binfmt_misc"
         return ""

@@ -13,7 +13,14 @@ README = {
     "unit": Command("make test ARGS=tests/unit"),
     "test": Command("make test"),
 }
-RELEASES = {"12": "bookworm", "13": "trixie", "testing": "testing"}
+RELEASES = {
+    "Debian 12": "bookworm",
+    "Debian 13": "trixie",
+    "Debian testing": "testing",
+    "Ubuntu 22.04": "jammy",
+    "Ubuntu 24.04": "noble",
+    "Ubuntu 26.04": "resolute",
+}
 USERS = {"root": "root", "user": "an ordinary user, for whom root installs what set-up names"}
 
 # As the first lines of compose.yaml say, once each node's sshd answers.
@@ -54,7 +61,7 @@ STACKS = ("all", "pytorch", "tensorflow")
 GROUPS: tuple[tuple[Machine, ...], ...] = (
     (
         *(
-            Chroot(f"debian-{release}-{user}", f"Debian {release}, minimal; {about}", suite, README, user)
+            Chroot(f"{release.lower().replace(' ', '-')}-{user}", f"{release}, minimal; {about}", suite, README, user)
             for release, suite in RELEASES.items()
             for user, about in USERS.items()
         ),
