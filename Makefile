@@ -53,11 +53,10 @@ packages: ## Download what set-up of STACK, or FOR=test-gpu, reads into a folder
 wheel: setup ## Build a wheel of Horovod into dist/, for machines without a compiler (HOROVOD_WHEELS)
 	@setup/wheel.sh "$(VENV)" dist
 
-# Without what only tests need. horovodrun has its cache in the home folder, which it may not be able to write, and takes
-# localhost for another host where nothing resolves it, as in a chroot.
+# Without what only tests need.
 train: export FOR = train
 train: setup ## Train LeNet on NP processes with FRAMEWORK (default: the stack's first); ARGS are its options
-	@$(ACTIVE) horovodrun --disable-cache -np $(NP) -H 127.0.0.1:$(NP) python -m hvdtrain.$(framework)_lenet $(ARGS)
+	@$(ACTIVE) horovodrun -np $(NP) python -m hvdtrain.$(framework)_lenet $(ARGS)
 
 test: setup ## Run the short test suite, which tests every guarantee; ARGS are passed to pytest
 	@$(ACTIVE) python -m pytest -n $(WORKERS) -m "not matrix" $(ARGS)

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.doctor import unshared
 from support.jobs import BIN, finish, run, start, succeed, wait_for
 
 MATRIX = pytest.mark.matrix
@@ -301,6 +302,15 @@ def test_ranks_on_this_host_have_the_variables_of_its_shell(tmp_path, by):
     status, output = run(launch(["python", "show.py"], by=by, ranks=2), tmp_path, **outer, **OWN)
     assert (status, sorted(output.splitlines()[-2:])) == (0, ["[0] True []", "[1] True []"]), output
     assert "--env" not in output and not (tmp_path / "hit").exists()
+
+
+@pytest.mark.parametrize("by", ["--gloo", "--mpi"])
+def test_horovodrun_starts_ranks_where_no_name_resolves_and_no_home_can_be_written(by, tmp_path):
+    """As in a minimal container."""
+    system = unshared("-mu", "hostname no-such-host-here; mount --bind /dev/null /etc/hosts")
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [*system, "horovodrun", by, "-np", "2", "sh", "-c", "echo started"]
+    assert succeed(command, tmp_path, HOME="/dev/null", **root).count("started") == 2
 
 
 @pytest.mark.skipif(not (BIN / "hvdtrain-no-ssh").exists(), reason="this Open MPI is not the one that set-up installs")

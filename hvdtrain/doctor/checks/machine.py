@@ -86,12 +86,12 @@ def _folder_finding(where: str, answer: dict[str, Any], completed: Completed) ->
 
 @check("network", "host")
 def check_host_name(context: CheckContext) -> Iterator[Finding]:
-    """this host's own name resolves, which Gloo requires, and localhost, which horovodrun requires"""
+    """this host's own name resolves, which Gloo requires, and localhost, which torchrun requires"""
     answer, completed = context.probe("resolve", "localhost", limit_s=15)
     if "addresses" not in answer:
         reason = answer.get("error", completed.reason())
-        text = f"localhost does not resolve ({reason}): horovodrun without -H takes it for another host"
-        yield fail(text, "echo '127.0.0.1 localhost' >> /etc/hosts, or horovodrun -H 127.0.0.1:RANKS")
+        text = f"localhost does not resolve ({reason}): torchrun fails, and horovodrun as published"
+        yield fail(text, "echo '127.0.0.1 localhost' >> /etc/hosts")
     name = socket.gethostname()
     answer, completed = context.probe("resolve", name, limit_s=15)
     remedy = f"echo '127.0.1.1 {name}' >> /etc/hosts (with several hosts: the address that the others reach)"

@@ -155,7 +155,7 @@ def test_host_name_does_not_resolve(tmp_path):
     result.has("host-name", "fail", "no-such-host-here does not resolve", remedy="/etc/hosts")
     code = "ip link set lo up; mount --bind /dev/null /etc/hosts"
     result = doctor(tmp_path, "--only", "host-name", by=unshared("-mn", code))
-    result.has("host-name", "fail", "localhost does not resolve", remedy="-H 127.0.0.1")
+    result.has("host-name", "fail", "localhost does not resolve", remedy="/etc/hosts")
 
 
 @pytest.mark.needs("torch")
