@@ -155,7 +155,7 @@ def tf_config():
 
 def slurm():
     """The variables that srun sets for the tasks of a step on one node; the test needs no Slurm."""
-    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": str(free_port())}
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_JOB_ID": str(free_port())}
     for rank in "01":
         yield {**step, "SLURM_PROCID": rank, "SLURM_LOCALID": rank}
 

@@ -14,6 +14,10 @@ from hvdtrain.errors import UserError
 pytestmark = pytest.mark.needs("torch")
 STEPS = ("--max-steps", "4", "--device", "cpu")
 FROZEN = (*STEPS, "--weights", "runs/first", "--freeze", "conv*", "--weight-decay", "0.1")
+OTHERS = [
+    pytest.param("mxnet", marks=pytest.mark.needs("mxnet")),
+    pytest.param("tensorflow", marks=[pytest.mark.needs("tensorflow"), pytest.mark.matrix]),
+]
 RANKS = {"plain": (), "shards": ("--shards", "4"), "ddp": ("--strategy", "ddp"), "ring": ("--strategy", "ring")}
 """Options of two ranks, by name."""
 
@@ -63,13 +67,13 @@ def test_frozen_parameters_stay_and_the_others_train_as_in_one_process(name, fir
     assert newest(ranks / name).position.step == 6
 
 
-@pytest.mark.parametrize("framework", ["mxnet", pytest.param("tensorflow", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("framework", OTHERS)
 def test_weights_of_another_framework(framework, first):
     path = train_here(first, framework, *STEPS, "--name", framework, "--weights", "runs/first", "--lr", "1e-12")
     assert distance(newest(path).weights, newest(first / "runs/first").weights) < 1e-6
 
 
-@pytest.mark.parametrize("framework", ["mxnet", pytest.param("tensorflow", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("framework", OTHERS)
 def test_another_framework_goes_on_with_frozen_parameters(framework, first):
     path = train_here(first, "torch", *FROZEN, "--ema", "0.5", "--name", f"frozen-{framework}")
     before = newest(path)

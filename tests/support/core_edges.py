@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from unittest import mock
 
 import allreduces
 import horovod.torch as hvd
@@ -24,9 +25,8 @@ LATE_S, COMPUTE_S = 0.1, 0.2
 
 
 def addresses(interface: str) -> None:
-    os.environ["HOROVOD_GLOO_IFACE"] = interface
-    hvd.init()
-    del os.environ["HOROVOD_GLOO_IFACE"]
+    with mock.patch.dict(os.environ, HOROVOD_GLOO_IFACE=interface):
+        hvd.init()
     hvd.allreduce(torch.ones(1 << 20), name="large")
     rendezvous = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
     connections = [each for each in psutil.Process().net_connections("tcp") if each.status == psutil.CONN_ESTABLISHED]

@@ -53,7 +53,9 @@ def launcher(name: str, np: int) -> list[str]:
     return {
         "alone": [],
         "local": launch("local", np),
-        "torchrun": ["torchrun", "--standalone", "--nproc-per-node", str(np), "--no-python"],
+        # As --standalone, which names localhost.
+        "torchrun": ["torchrun", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1",
+                     "--nproc-per-node", str(np), "--no-python"],
         "gloo": ["horovodrun", "--gloo", "-np", str(np)],
         "mpi": ["horovodrun", "--mpi", "-np", str(np), *(["--mpi-args=--allow-run-as-root"] if as_root else [])],
         "mpirun": ["mpirun", *as_root, "-np", str(np), "--oversubscribe", "--bind-to", "none",
