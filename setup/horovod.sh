@@ -81,8 +81,8 @@ compile() {
     HOROVOD_LOCAL_VERSION=$(wheels_py label <<<"$description")
     export HOROVOD_LOCAL_VERSION
     relative_paths
-    # Do not inherit the flags of a make that runs this script.
-    unset MAKELEVEL MFLAGS
+    # Do not inherit the flags of a make that runs this script, nor another program than make for other builds.
+    unset MAKELEVEL MFLAGS "${!CMAKE_GENERATOR@}"
     export MAKEFLAGS=-j${JOBS:-$(nproc)}
     "$work/venv/bin/python" -m pip wheel -v --disable-pip-version-check --no-deps --no-build-isolation \
         -w "$work/built" .
