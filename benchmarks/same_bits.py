@@ -26,7 +26,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,18 +159,16 @@ def parse_options() -> argparse.Namespace:
 
 def chosen(options: argparse.Namespace) -> Iterator[Run]:
     """The runs that the options choose; one process has no transport."""
-    for row in itertools.starmap(Row, itertools.product(options.frameworks, options.networks, options.optimizers)):
-        for ranks in options.ranks if row.optimizer in optimizers_of(row.network) else ():
+    for parts in itertools.product(options.frameworks, options.networks, options.optimizers):
+        row = Row(*parts)
+        if row.network == "default" and row.optimizer != "sgd":
+            continue
+        for ranks in options.ranks:
             names = [ALONE] if ranks == 1 else options.transports
             for transport in names if row.network != "default" or ranks in DEFAULT_RANKS else ():
                 fits = row.framework in ALL_TRANSPORTS[transport].frameworks
                 if fits and (row.network != "default" or transport in (ALONE, *DEFAULT_TRANSPORTS)):
                     yield Run(row, transport, ranks)
-
-
-def optimizers_of(network: str) -> Sequence[str]:
-    """Those that a network is trained with."""
-    return ["sgd"] if network == "default" else list(OPTIMIZERS)
 
 
 def train_all(runs: list[Run], shards: int, folder: Path) -> Iterator[tuple[dict[Row, Outcomes], dict[str, Any]]]:

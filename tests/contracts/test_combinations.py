@@ -58,7 +58,7 @@ def train_all(folder, cases):
 
 def run_job(folder, command, *names):
     program = ["python", str(TESTS / "support" / "train_combinations.py"), *names]
-    output = succeed([*command, *program], folder, timeout_s=400, **VARIABLES)
+    output = succeed([*command, *program], folder, timeout_s=1800, **VARIABLES)
     assert "Grad strides" not in output, names
 
 
