@@ -18,11 +18,15 @@ Row, Run, Outcome = (TABLE[name] for name in ("Row", "Run", "Outcome"))
 @pytest.mark.parametrize("ranks", TABLE["RANKS"][1:])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_row_has_one_hash(tmp_path, framework, ranks):
-    """That of one process. Divided by ranks, as all rows share the processes of a number of ranks."""
+    """That of one process. Divided by ranks, as all rows share the processes of a number of ranks.
+
+    More than three ranks train with one optimizer: they differ from fewer in how gradients are summed.
+    """
     command = [sys.executable, str(PROGRAM), "--frameworks", framework, "--ranks", "1", str(ranks)]
+    command += ["--optimizers", "adam"] if ranks > 3 else []
     succeed([*command, "--output", "table.md"], tmp_path, timeout_s=3600)
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
-    assert len(rows) == 7
+    assert len(rows) == (3 if ranks > 3 else 7)
     for row in rows:
         assert row["problems"] == []
         assert len({outcome["weights"] for outcome in row["runs"].values()}) == 1
