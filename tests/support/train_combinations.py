@@ -25,6 +25,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.preparation import set_environment
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Batch, Dataset
 from hvdtrain.networks.description import Weights
@@ -149,6 +150,7 @@ def share_process(framework: str) -> None:
         strategies.TorchDistributedGroup = functools.cache(strategies.TorchDistributedGroup)
         torch.amp.GradScaler = functools.partial(torch.amp.GradScaler, init_scale=LOSS_SCALE)
     if framework == "tensorflow":
+        set_environment()  # before the import, so that cases with --shards can follow others
         import tensorflow as tf
 
         from hvdtrain.frameworks.tensorflow.optimizer import LossScale
