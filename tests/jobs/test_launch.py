@@ -306,7 +306,7 @@ def test_ranks_on_this_host_have_the_variables_of_its_shell(tmp_path, by):
 
 @pytest.mark.parametrize("by", ["--gloo", "--mpi"])
 def test_horovodrun_starts_ranks_where_no_name_resolves_and_no_home_can_be_written(by, tmp_path):
-    """As in a minimal container."""
+    """As in a minimal chroot."""
     system = unshared("-mu", "hostname no-such-host-here; mount --bind /dev/null /etc/hosts")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [*system, "horovodrun", by, "-np", "2", "sh", "-c", "echo started"]
