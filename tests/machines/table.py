@@ -30,7 +30,7 @@ def _table(group: Sequence[Machine], cells: Cells) -> str:
 
 def read(page: str, groups: Sequence[Sequence[Machine]]) -> dict[tuple[str, str], str]:
     """The results that the page has."""
-    rows = re.findall(r"^\| `([\w-]+)` \| [^|]* \| (.*) \|$", _between(page)[1], re.M)
+    rows = re.findall(r"^\| `([\w.-]+)` \| [^|]* \| (.*) \|$", _between(page)[1], re.M)
     shown = {name: cells.split(" | ") for name, cells in rows}
     return {
         (machine.name, command): cell
