@@ -30,7 +30,7 @@ class Rank:
         self.number = number
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), framework],
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_GLOO_IFACE": "lo"},
+            env=os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_GLOO_IFACE": "lo"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

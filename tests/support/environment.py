@@ -10,7 +10,7 @@ from pathlib import Path
 SETTINGS = re.compile(
     r"(HVDTRAIN|HOROVOD|SLURM|SBATCH|SALLOC|SRUN|PMI|PMIX|OMPI_COMM|TORCHINDUCTOR|TORCHELASTIC|DMLC)_\w+"
     r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TF_(CONFIG|USE_LEGACY_KERAS)|KERAS_BACKEND"
-    r"|\w+_NUM_THREADS|TF_NUM_(INTRA|INTER)OP_THREADS|XDG_(CONFIG|STATE)_HOME"
+    r"|XDG_(CONFIG|STATE)_HOME"
     # What is printed would be wrapped and colored as in the terminal of who runs the tests.
     r"|COLUMNS|LINES|(NO|FORCE|PYTHON)_COLORS?|TTY_(COMPATIBLE|INTERACTIVE)"
     # Python has UTF-8 then, whatever the locale; and programs sort and speak as everywhere.
@@ -43,8 +43,6 @@ def begin() -> Path | None:
         made = Path(tempfile.mkdtemp(prefix="home-of-tests-"))
         fill_home(made, Path.home())
         os.environ["HOME"] = str(made)
-    # For each process: tests start several on few cores, and TensorFlow cannot change it between trainings.
-    os.environ["OMP_NUM_THREADS"] = "1"
     _of_jobs = dict(os.environ)
     # Ranks that are threads of this process wait for each other inside of TensorFlow's operations. With one thread for
     # all of them, as training sets where OMP_NUM_THREADS is 1, they would wait forever.

@@ -33,7 +33,6 @@ def test_job(tmp_path):
     assert {"GIVEN", "OTHER", "HVDTRAIN_DATA"} <= variables.keys()
     assert not {"HVDTRAIN_LAUNCHER", "SLURM_JOB_ID", "RANK", "PYTHONDONTWRITEBYTECODE"} & variables.keys()
     assert not {"LC_ALL", "PYTHONUTF8", "PYTHONSAFEPATH"} & variables.keys()
-    assert variables["OMP_NUM_THREADS"] == "1" and "MKL_NUM_THREADS" not in variables
     assert "FORCE_COLOR" not in variables and variables.get("COLUMNS") != "40"
     assert "TORCHINDUCTOR_CACHE_DIR" not in variables
     assert f"HOME is {Path.home()}" in output and Path.home().name.startswith("home-of-tests-")
@@ -51,7 +50,6 @@ def test_settings_and_home_of_the_user_have_no_effect(tmp_path):
     (tmp_path / "test_others.py").write_text(OTHERS)
     settings = {"HVDTRAIN_LAUNCHER": "x", "HVDTRAIN_DATA": "x", "SLURM_JOB_ID": "1", "RANK": "1", "OTHER": "x"}
     settings |= {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT / "tests")}
-    settings |= {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
     settings |= {"COLUMNS": "40", "FORCE_COLOR": "1", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "conftest", "-p", "no:cacheprovider", "test_others.py"]
     command = ["env", "-u", "PYTEST_XDIST_WORKER", *command]
