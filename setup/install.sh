@@ -44,21 +44,21 @@ linked() {
         sed "s/^Name: \(.*\)/\1; python_version < '0'/"
 }
 
-# Of packages that the constraints leave to PyTorch, which needs other versions for another CUDA, the lock's are preferred:
-# uv does so with what its output has.
+# Of packages that the constraints leave to PyTorch, which needs other versions for another CUDA, the lock's are tried first.
+# Not as what uv prefers: it would take them from the first index that has the version, even if only for another machine.
 choose() {
-    : >"$work/chosen"
-    [[ -f $venv/.hvdtrain-constraints ]] || cat "$stack"/locked-only.txt >"$work/chosen" 2>/dev/null || true
-    if [[ -n $uv ]]; then
-        linked >"$work/overrides"
-        printf '%s\n' "${requirements[@]}" |
-            "$uv" pip compile -q --no-header --no-annotate --no-build-isolation --python "$python" -c "$constraints" \
-                --override "$work/overrides" -o "$work/chosen" "${options[@]}" - "${files[@]}"
-    else
-        printf '%s\n' "${requirements[@]}" >"$work/requirements"
-        mv "$work/chosen" "$work/preferred"
-        choose_by_pip -c "$work/preferred" 2>/dev/null || choose_by_pip
-    fi >/dev/null 2>"$work/said"
+    local by=choose_by_pip
+    printf '%s\n' "${requirements[@]}" >"$work/requirements"
+    linked >"$work/overrides"
+    : >"$work/preferred"
+    [[ -f $venv/.hvdtrain-constraints ]] || cat "$stack"/locked-only.txt >"$work/preferred" 2>/dev/null || true
+    [[ -z $uv ]] || by=choose_by_uv
+    { "$by" -c "$work/preferred" 2>/dev/null || "$by"; } >/dev/null 2>"$work/said"
+}
+
+choose_by_uv() {
+    "$uv" pip compile -q --no-header --no-annotate --no-build-isolation --python "$python" -c "$constraints" "$@" \
+        --override "$work/overrides" -o "$work/chosen" "${options[@]}" - "${files[@]}" <"$work/requirements"
 }
 
 choose_by_pip() {

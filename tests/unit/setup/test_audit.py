@@ -69,15 +69,16 @@ def test_what_was_chosen_gets_the_hashes_of_the_lock(tmp_path, capsys, chosen):
     assert (tmp_path / "others").read_text() == "torch==2.13.0+cpu\n"
 
 
-def wheel(folder, name, *, requires="", version="1.0"):
+def wheel(folder, name, *, requires="", version="1.0", tag="py3-none-any"):
     """A wheel with one module, and the SHA-256 of its file."""
-    path = folder / f"{name}-{version}-py3-none-any.whl"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}.py", "")
         needs = f"Requires-Dist: {requires}\n" if requires else ""
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
         records = [f"{name}.py", *(f"{info}/{file}" for file in ("METADATA", "WHEEL", "RECORD"))]
         archive.writestr(f"{info}/RECORD", "".join(f"{record},,\n" for record in records))
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -93,7 +94,6 @@ class Installer:
         (self.site / "pip").symlink_to(Path(sysconfig.get_path("purelib"), "pip"))
         (self.venv / ".hvdtrain-stack").write_text("small")
         (self.setup / "stacks" / "small").mkdir(parents=True)
-        self.wheels.mkdir()
         for name in ("install.sh", "whole.sh", "locked.py", "uv.sh", "settings.py", "uv.lock"):
             shutil.copy(SETUP / name, self.setup)
         requires = {"first": "second", "second": ""}
@@ -160,6 +160,32 @@ def test_what_the_constraints_leave_open_has_the_version_of_the_lock_where_that_
         status, said = one.install("--show", "first", wanted, HVDTRAIN_CONSTRAINTS=str(tmp_path / "constraints.txt"))
         assert status == 0, said
         assert set(locked["chosen"](said)) == {"first==1.0", f"second=={version}"}
+
+
+@pytest.mark.parametrize("by", ["uv where it can be had", "pip"])
+def test_an_index_that_has_a_package_for_other_machines_only_does_not_hide_it(by, tmp_path):
+    """Of the user's indexes, uv asks the additional ones first."""
+    one = Installer(tmp_path, "" if by == "pip" else pinned_uv())
+    (one.setup / "stacks" / "small" / "locked-only.txt").write_text("second==1.0\n")
+    (tmp_path / "constraints.txt").write_text("first==1.0\n")
+    wheel(others := tmp_path / "others", "second", tag="py3-none-manylinux2014_s390x")
+    indexes = {
+        "PIP_INDEX_URL": index(tmp_path / "index", one.wheels),
+        "PIP_EXTRA_INDEX_URL": index(tmp_path / "additional", others),
+    }
+    without = {"UV_NO_INDEX": "0", "UV_FIND_LINKS": "", "PIP_NO_INDEX": "0", "PIP_FIND_LINKS": ""}
+    constraints = {"HVDTRAIN_CONSTRAINTS": str(tmp_path / "constraints.txt")}
+    assert one.install("first", **constraints, **indexes, **without) == (0, "")
+    assert one.installed() == {"first", "second"}
+
+
+def index(folder: Path, wheels: Path) -> str:
+    """The address of a package index that has these wheels."""
+    for path in wheels.iterdir():
+        page = folder / path.name.partition("-")[0] / "index.html"
+        page.parent.mkdir(parents=True)
+        page.write_text(f'<!DOCTYPE html><html><body><a href="{path.as_uri()}">{path.name}</a></body></html>')
+    return folder.as_uri()
 
 
 def test_packages_are_downloaded_in_place_of_installing_them(tmp_path):
