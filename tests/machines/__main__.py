@@ -8,7 +8,9 @@ skipped, with the reason. Ends with status 1 if a command failed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
+import shutil
 import signal
 import sys
 import tempfile
@@ -76,15 +78,20 @@ def main() -> int:
     logs = (options.logs or Path(tempfile.mkdtemp(prefix="hvdtrain-machines-logs-"))).resolve()
     logs.mkdir(parents=True, exist_ok=True)
     cells: dict[tuple[str, str], str] = {}
-    with tempfile.TemporaryDirectory(prefix="hvdtrain-machines-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)  # for ordinary users
-        work = Work(Path(folder), logs, options.cache and options.cache.resolve(), options.keep)
+    folder = Path(tempfile.mkdtemp(prefix="hvdtrain-machines-"))
+    folder.chmod(0o755)  # for ordinary users
+    with contextlib.ExitStack() as stack:
+        if not options.keep:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        work = Work(folder, logs, options.cache and options.cache.resolve(), options.keep)
         for machine, commands in machines:
             results = try_machine(machine, commands, work) if commands else {}
             cells |= {(machine.name, command): result for command, result in results.items()}
             if options.write:
                 PAGE.write_text(table.written(PAGE.read_text(), GROUPS, cells))
     print(f"\n{table.tables(GROUPS, cells)}\noutput of the commands: {logs}")
+    if options.keep:
+        print(f"machines: {folder}")
     return any(cell.startswith("failed") for cell in cells.values())
 
 
