@@ -33,7 +33,8 @@ def signal_rank(
     if lost > EVERY + 3:  # some steps run between reading the step and sending the signal
         raise Mismatch(f"{lost} steps were lost:\n{job.output}")
     job.check_time(detected - sent, within_s, "it was detected")
-    job.check_time(recovered_s, within_s + 10, "it trained again")
+    # Other programs of this machine may slow the second start: it may take twice as long as the first.
+    job.check_time(recovered_s, within_s + 10 + first_step_s, "it trained again")
     return Row(f"{number.name} to a rank", launcher, framework, detected - sent, max(recovered_s, 0.0), max(lost, 0))
 
 
