@@ -25,7 +25,7 @@ def suite(tmp_path_factory):
         process.kill()
 
 
-MATRIX = pytest.mark.matrix
+MATRIX = pytest.mark.matrix(minutes=0.6)
 SHORT = {
     ("kill", NUMPY): ["restart-after-kill"],
     ("disk", NUMPY): ["full-disk"],

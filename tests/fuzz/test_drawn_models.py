@@ -14,8 +14,8 @@ from fuzz.properties import LONG
 
 SHORT = {"torch": ("1",), "mxnet": ("3",), "tensorflow": ("1", "--ways", "^two$|^shards on 1$")}
 """Seeds, and which ways: TensorFlow compiles each step again in each rank."""
-STEPS = {"torch": (10, 100), "mxnet": (20, 100), "tensorflow": (5, 20)}
-"""How many seeds the matrix trains in about two minutes, and in all."""
+STEPS = {"torch": (10, 100), "mxnet": (20, 100), "tensorflow": (2, 20)}
+"""How many seeds the matrix trains in about three minutes, and in all."""
 MORE = [(name, first, count) for name, (count, last) in STEPS.items() for first in range(0, last, count)]
 
 
@@ -34,7 +34,7 @@ def test_drawn_models(tmp_path, framework):
 
 
 @pytest.mark.guarantee("user-same-step")
-@pytest.mark.matrix(minutes=2)
+@pytest.mark.matrix(minutes=3)
 @pytest.mark.parametrize(("framework", "first", "count"), MORE)
 def test_more_drawn_models(tmp_path, framework, first, count):
     check(tmp_path, framework, f"{first}:{first + count}")

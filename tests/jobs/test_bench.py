@@ -40,7 +40,7 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(minutes=1.5)
 def test_stopped_bench_resumes_with_unfinished_jobs(tmp_path):
     before: dict[str, float] = {}
     for stop, finished in ((signal.SIGTERM, 2), (signal.SIGKILL, 4)):
@@ -147,7 +147,7 @@ def test_failed_job_is_reported_and_others_run(benchmark, tmp_path):
 ALLREDUCE = ("allreduce", "--sizes", "8", "1048576", "--repeats", "1", "--output", "made")
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(minutes=1.5)
 def test_allreduce_of_every_library(tmp_path):
     succeed([*BENCH, *ALLREDUCE], tmp_path)
     table = (tmp_path / "made" / "allreduce.md").read_text()

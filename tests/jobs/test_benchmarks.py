@@ -57,7 +57,7 @@ def test_each_program_has_a_smallest_form():
     assert used | named == {*(command.split()[0] for command in COMMANDS), *OTHERS}
 
 
-@pytest.mark.matrix(minutes=0.5)
+@pytest.mark.matrix(minutes=0.7)
 @pytest.mark.parametrize(("command", "expected"), SMALLEST, ids=COMMANDS)
 def test_a_program_runs(request, tmp_path, command, expected):
     program, *options = shlex.split(command)

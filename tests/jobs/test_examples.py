@@ -22,7 +22,7 @@ from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.system.python_files import load_object
 
 EXAMPLES = ROOT / "examples"
-MATRIX = pytest.mark.matrix
+MATRIX = pytest.mark.matrix(minutes=0.7)
 # An example, the number of a command, options that shorten it, and the least value of a metric (the most, if negative).
 COMMANDS = [
     pytest.param("two_moons.py", 0, "", "accuracy", 0.95, marks=MATRIX),  # the notebook also trains it

@@ -14,7 +14,7 @@ from support.stack import INSTALLED
 
 SUPPORT = ROOT / "tests" / "support"
 RIGHT = r"^(?:\[\d+\] ?(?:<stdout>: ?)?)?(\d+) operations were right"
-MATRIX = pytest.mark.matrix
+MATRIX = pytest.mark.matrix(minutes=0.9)
 
 
 def job(folder, by, ranks, program, *words, **variables):

@@ -50,7 +50,7 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix(minutes=2)
 def test_differences_of_two_cores(run, tmp_path, capsys):
     status, found = run(TESTS)
     assert status == 1
