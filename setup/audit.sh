@@ -43,7 +43,7 @@ files=()
 for file in "$locks"/*.txt; do files+=(-r "$file"); done
 
 # Strict: a package that the service does not know counts as an error.
-said=$("$tool/bin/pip-audit" --strict --disable-pip --require-hashes "${files[@]}" \
+said=$("$tool/bin/python" -I -m pip_audit --strict --disable-pip --require-hashes "${files[@]}" \
     --progress-spinner off "${known[@]}" "$@" 2>&1) && status=0 || status=$?
 if ((status)) && ! grep -q 'Found [0-9]* known vulnerabilit' <<<"$said"; then
     die "the advisories cannot be fetched (${said##*$'\n'}); try again where PyPI's own service can be reached," \

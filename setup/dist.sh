@@ -26,7 +26,7 @@ git -C "$setup/.." archive HEAD | tar x -C "$work" 2>/dev/null || die "needs a g
 packages=$("$tool/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 PYTHONPATH=$packages "$venv/bin/python" -m build -q --no-isolation --outdir "$work/built" "$work" >"$work/log" 2>&1 ||
     { cat "$work/log" >&2; die "the build failed"; }
-"$tool/bin/twine" check --strict "$work"/built/*
+"$tool/bin/python" -I -m twine check --strict "$work"/built/*
 mkdir -p "$folder"
 cp "$work"/built/* "$folder"
 printf '==> %s\n' "$folder"/hvdtrain-*

@@ -340,7 +340,7 @@ def test_packages_are_fetched_with_the_certificates_of_the_user_else_of_the_syst
 )
 def test_the_audit_reports_vulnerabilities_or_that_the_service_is_unreachable(tmp_path, printed, status, message):
     about = (SETUP / "audit.lock").read_bytes() + f"Python {platform.python_version()}\n".encode()
-    tool = tmp_path / "hvdtrain" / f"audit-{hashlib.sha256(about).hexdigest()[:16]}" / "bin" / "pip-audit"
+    tool = tmp_path / "hvdtrain" / f"audit-{hashlib.sha256(about).hexdigest()[:16]}" / "bin" / "python"
     script(tool, f'echo "$@" >{tmp_path}/words', f'printf "%s\\n" "{printed}"', f"exit {status}")
     (tool.parent.parent / "complete").touch()
     done = subprocess.run(

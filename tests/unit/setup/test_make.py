@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from support.environment import of_jobs, script
 from support.jobs import BIN, ROOT
+from support.setup import pinned_uv
 from support.stack import FASTEST
 
 import hvdtrain
@@ -164,7 +165,7 @@ def test_pages_name_targets_that_exist():
 @pytest.mark.parametrize("target", ["dist", "lint", "lock"])
 def test_a_target_that_takes_longer_works(checkout, target):
     require_index(checkout)
-    if target == "lock" and not shutil.which("uv"):
+    if not (uv := pinned_uv()):
         pytest.skip("needs uv")
-    status, output = make(checkout, target)
+    status, output = make(checkout, target, PATH=f"{Path(uv).parent}:{os.environ['PATH']}")
     assert status == 0, output
