@@ -47,16 +47,15 @@ linked() {
 # Of packages that the constraints leave to PyTorch, which needs other versions for another CUDA, the lock's are tried first.
 # Not as what uv prefers: it would take them from the first index that has the version, even if only for another machine.
 choose() {
-    local by=choose_by_pip
+    local by=choose_by_pip preferred=$stack/locked-only.txt
     printf '%s\n' "${requirements[@]}" >"$work/requirements"
-    linked >"$work/overrides"
-    : >"$work/preferred"
-    [[ -f $venv/.hvdtrain-constraints ]] || cat "$stack"/locked-only.txt >"$work/preferred" 2>/dev/null || true
     [[ -z $uv ]] || by=choose_by_uv
-    { "$by" -c "$work/preferred" 2>/dev/null || "$by"; } >/dev/null 2>"$work/said"
+    if [[ -f $preferred && ! -f $venv/.hvdtrain-constraints ]] && "$by" -c "$preferred" >/dev/null 2>&1; then return; fi
+    "$by" >/dev/null 2>"$work/said"
 }
 
 choose_by_uv() {
+    linked >"$work/overrides"
     "$uv" pip compile -q --no-header --no-annotate --no-build-isolation --python "$python" -c "$constraints" "$@" \
         --override "$work/overrides" -o "$work/chosen" "${options[@]}" - "${files[@]}" <"$work/requirements"
 }

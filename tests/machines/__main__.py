@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
-import shutil
 import signal
 import sys
 import tempfile
@@ -80,15 +79,16 @@ def main() -> int:
     cells: dict[tuple[str, str], str] = {}
     folder = Path(tempfile.mkdtemp(prefix="hvdtrain-machines-"))
     folder.chmod(0o755)  # for ordinary users
-    with contextlib.ExitStack() as stack:
-        if not options.keep:
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        work = Work(folder, logs, options.cache and options.cache.resolve(), options.keep)
+    work = Work(folder, logs, options.cache and options.cache.resolve(), options.keep)
+    try:
         for machine, commands in machines:
             results = try_machine(machine, commands, work) if commands else {}
             cells |= {(machine.name, command): result for command, result in results.items()}
             if options.write:
                 PAGE.write_text(table.written(PAGE.read_text(), GROUPS, cells))
+    finally:
+        with contextlib.suppress(RuntimeError):  # its log says why; the results count for more
+            work.remove(folder)
     print(f"\n{table.tables(GROUPS, cells)}\noutput of the commands: {logs}")
     if options.keep:
         print(f"machines: {folder}")
