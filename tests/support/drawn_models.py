@@ -2,8 +2,9 @@
 
 usage: python -m support.drawn_models FRAMEWORK|"Drawn(...)" [--seeds FIRST:LAST] [--ways PATTERN]
 
-The framework is imported once; each rank of each training is a fork of this process, with files of its own. A seed that
-fails prints its model, and `--seeds N` tries it alone, or what is printed, in which pieces may be left out.
+The framework is imported once; each rank of each training is a fork of this process, with files of its own. Forks of
+TensorFlow make one training after another, as its start takes most of the time of a small one. A seed that fails prints
+its model, and `--seeds N` tries it alone, or what is printed, in which pieces may be left out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import dataclasses
 import functools
 import importlib
 import itertools
+import multiprocessing
 import os
 import random
 import re
@@ -26,7 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -113,6 +115,11 @@ class Drawn:
     def kinds(self) -> Any:
         """The module with the framework's pieces."""
         return importlib.import_module(f"support.drawn.of_{self.framework}")
+
+    @property
+    def begin(self) -> Callable[[Callable[[], None], Path], Forked]:
+        """What starts a process of it."""
+        return Shared.begin if self.framework == "tensorflow" else Forked
 
     @property
     def parts(self) -> list[Piece]:
@@ -346,34 +353,108 @@ def forked(function: Callable[[], None], output: Path) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if os.getppid() != parent:  # which ended meanwhile
             sys.exit(1)
-        file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
+        write_to(output)
         function()
 
     forks.end_with(run)
 
 
-def ended(pids: list[int]) -> list[int]:
+def write_to(output: Path) -> None:
+    """Append what this process prints to a file."""
+    sys.stdout.flush()
+    file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(file, number)
+    os.close(file)
+
+
+class Forked:
+    """A process for one call."""
+
+    def __init__(self, function: Callable[[], None], output: Path) -> None:
+        self.pid: int | None = forked(function, output)
+
+    def status(self) -> int | None:
+        """That of its end; None before."""
+        assert self.pid
+        done, status = os.waitpid(self.pid, os.WNOHANG)
+        if not done:
+            return None
+        self.pid = None
+        return os.waitstatus_to_exitcode(status)
+
+    def kill(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = None
+
+
+class Shared(Forked):
+    """A process for one call after another, which a call that fails ends.
+
+    TensorFlow then starts once, and converts the functions of layers once, which take most of the time of a small run.
+    """
+
+    idle: ClassVar[list[Shared]] = []
+    CALLS = 40
+    """After so many, another process takes over: graphs are never freed."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._connection, theirs = multiprocessing.Pipe()
+        super().__init__(functools.partial(self._serve, theirs), Path(os.devnull))
+        theirs.close()
+
+    @classmethod
+    def begin(cls, function: Callable[[], None], output: Path) -> Shared:
+        """The process that makes this call."""
+        process = cls.idle.pop() if cls.idle else cls()
+        process._calls += 1
+        process._connection.send((function, output))
+        return process
+
+    def status(self) -> int | None:
+        if self._connection.poll():
+            with contextlib.suppress(EOFError):  # it has ended instead
+                self._connection.recv()
+                if self._calls < self.CALLS:
+                    self.idle.append(self)
+                else:
+                    self.kill()
+                return 0
+        return super().status()
+
+    @staticmethod
+    def _serve(connection: Any) -> None:
+        while True:
+            function, output = connection.recv()
+            write_to(output)
+            function()
+            connection.send(None)
+
+
+def ended(started: list[Forked]) -> list[int]:
     """The statuses of processes; the others are killed some time after one has failed, or if they take too long."""
-    statuses: dict[int, int] = {}
+    statuses: dict[Forked, int] = {}
     limit = time.monotonic() + LIMIT_S
     try:
-        while len(statuses) < len(pids):
-            for pid in [pid for pid in pids if pid not in statuses]:
-                done, status = os.waitpid(pid, os.WNOHANG)
-                if done:
-                    statuses[pid] = os.waitstatus_to_exitcode(status)
-                    if statuses[pid]:
+        while len(statuses) < len(started):
+            for process in [process for process in started if process not in statuses]:
+                status = process.status()
+                if status is not None:
+                    statuses[process] = status
+                    if status:
                         limit = min(limit, time.monotonic() + GRACE_S)
                 elif time.monotonic() > limit:
-                    os.kill(pid, signal.SIGKILL)
+                    process.kill()
+                    statuses[process] = -signal.SIGKILL
             time.sleep(0.005)
     finally:
-        for pid in pids:
-            if pid not in statuses:
-                os.kill(pid, signal.SIGKILL)
-    return [statuses[pid] for pid in pids]
+        for process in started:
+            if process not in statuses:
+                process.kill()
+    return [statuses[process] for process in started]
 
 
 @contextlib.contextmanager
@@ -435,13 +516,10 @@ def rank(drawn: Drawn, folder: Path, variables: dict[str, str], argv: list[str])
     """What a rank does: the command of a task, or the script."""
     import hvdtrain
     from hvdtrain.__main__ import main
-    from hvdtrain.runs import plots
     from hvdtrain.system import start_folder
     from hvdtrain.training import loop, process
+    from support.in_process import inside
 
-    os.environ.update(variables)
-    os.chdir(folder)
-    start_folder.START = str(folder)
     after_step = loop.TrainingLoop.after_step
     counted = folder / f"steps-{variables.get('HVDTRAIN_RANK', '0')}.txt"
 
@@ -449,29 +527,32 @@ def rank(drawn: Drawn, folder: Path, variables: dict[str, str], argv: list[str])
         after_step(*given)
         counted.write_text("some")
 
-    loop.TrainingLoop.after_step = counting
-    process.OTHER_RANKS_WAIT_S = process.UNEXPECTED_ERROR_WAIT_S = 0.2
-    # What takes most of the time of a small run.
-    for place, name in ((plots, "plot_metrics"), (os, "fsync")):
-        mock.patch.object(place, name).start()
-    for module in ("hvdtrain.cli.train", "hvdtrain.api"):
-        mock.patch(f"{module}.examine_host", list).start()
-    if drawn.odds is None:
-        main(["train", "task.py:Task", "--framework", drawn.framework, *argv])
-        return
-    with hvdtrain.start(arguments=argv, framework=drawn.framework) as run:
-        drawn.kinds.script(drawn, run)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(inside(folder))
+        os.environ.update(variables)
+        for module in ("hvdtrain.cli.train", "hvdtrain.api"):
+            stack.enter_context(mock.patch(f"{module}.examine_host", list))
+        stack.enter_context(mock.patch.object(start_folder, "START", str(folder)))
+        stack.enter_context(mock.patch.object(loop.TrainingLoop, "after_step", counting))
+        for name in ("OTHER_RANKS_WAIT_S", "UNEXPECTED_ERROR_WAIT_S"):
+            stack.enter_context(mock.patch.object(process, name, 0.2))
+        if drawn.odds is None:
+            main(["train", "task.py:Task", "--framework", drawn.framework, *argv])
+            return
+        with hvdtrain.start(arguments=argv, framework=drawn.framework) as run:
+            drawn.kinds.script(drawn, run)
+
+
+def save_plain(drawn: Drawn, evaluates: bool, file: Path) -> None:
+    np.savez(file, **drawn.kinds.plain(drawn, evaluates))
 
 
 def plain(drawn: Drawn, evaluates: bool, folder: Path) -> dict[str, np.ndarray] | None:
     """The weights after the framework's own loop; None where that fails."""
     folder.mkdir()
-
-    def save() -> None:
-        np.savez(folder / "weights.npz", **drawn.kinds.plain(drawn, evaluates))
-
-    status = ended([forked(save, folder / "output.txt")])
-    return dict(np.load(folder / "weights.npz")) if status == [0] else None
+    file = folder / "weights.npz"
+    status = ended([drawn.begin(functools.partial(save_plain, drawn, evaluates, file), folder / "output.txt")])
+    return dict(np.load(file)) if status == [0] else None
 
 
 def train(drawn: Drawn, way: Way, folder: Path) -> Outcome:
@@ -484,9 +565,8 @@ def train(drawn: Drawn, way: Way, folder: Path) -> Outcome:
         output.mkdir()
         with launched(drawn.strategy, ranks, output) as variables:
             argv = arguments(drawn, way, ranks, last)
-            starting = [functools.partial(rank, drawn, folder, of_rank, argv) for of_rank in variables]
-            pids = [forked(start, output / f"rank-{number}.txt") for number, start in enumerate(starting)]
-            statuses = ended(pids)
+            ranks_of = [functools.partial(rank, drawn, folder, of_rank, argv) for of_rank in variables]
+            statuses = ended([drawn.begin(one, output / f"rank-{place}.txt") for place, one in enumerate(ranks_of)])
         if any(statuses):
             return _unsuccessful(folder, output, statuses)
     return _trained(folder)
@@ -595,14 +675,19 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # leaves neither processes nor files
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))  # `make fuzz` limits parsers, not frameworks
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"), "1")  # before TensorFlow computes
     chosen = [eval(given.framework)] if given.framework.startswith("Drawn") else []
     prepare(chosen[0].framework if chosen else given.framework)
     first, _, last = given.seeds.partition(":")
     seeds, failed = range(int(first), int(last or int(first) + 1)), []
-    for drawn in chosen or (draw(given.framework, seed) for seed in seeds):
-        if wrong := attempt(drawn, given.ways):
-            failed.append(drawn.seed)
-            print(f"{drawn.framework} --seeds {drawn.seed}: {drawn}", *wrong, "", sep="\n  ", flush=True)
+    with tempfile.TemporaryDirectory(prefix="drawn-") as folder:
+        tempfile.tempdir = folder  # also of functions that AutoGraph converts, which processes leave as they are killed
+        for drawn in chosen or (draw(given.framework, seed) for seed in seeds):
+            if wrong := attempt(drawn, given.ways):
+                failed.append(drawn.seed)
+                print(f"{drawn.framework} --seeds {drawn.seed}: {drawn}", *wrong, "", sep="\n  ", flush=True)
+        for process in Shared.idle:
+            process.kill()
     print(f"{len(failed)} models failed: {failed}")
     return int(bool(failed))
 
