@@ -39,18 +39,23 @@ MAX_TASK = 4_000_000
 PROGRAM, TASK = "python -m hvdtrain ", "$SLURM_ARRAY_TASK_ID"
 VIAS = tuple(name for name, launcher in LAUNCHERS.items() if launcher.in_allocation)
 """Launchers that a batch script can start the ranks with."""
+INPUT = re.compile(r"SBATCH_\w+|SLURM_(CLUSTERS|HINT)")
+"""Variables from which sbatch takes options: before those of a script, after those of its command line."""
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the script, or submit it where that is asked for; the exit status."""
-    text = script(options)
-    if options.submit and not options.dry_run:
-        return _submit(text)
+    text, submits = script(options), options.submit and not options.dry_run
+    if names := ", ".join(sorted(filter(INPUT.fullmatch, os.environ))):
+        print(f"hvdtrain: sbatch puts {names} before options of a script, and after those of --submit", file=sys.stderr)
+    if submits:
+        lines = "\n".join([*(line for line, _ in _settings(options)), *options.sbatch])
+        return _submit(text, ["sbatch", "--parsable", *shlex.split(lines, comments=True)])
     print(text, end="")
     return 0
 
 
-def _submit(text: str) -> int:
+def _submit(text: str, command: Sequence[str]) -> int:
     if not shutil.which("sbatch"):
         raise UserError(
             "sbatch is not on PATH", "submit where Slurm is installed, or omit --submit to print the script"
@@ -61,7 +66,7 @@ def _submit(text: str) -> int:
             "submit it in a folder without % and \\ in its path",
         )
     # On standard input, as a file's path may hold any characters.
-    done = subprocess.run(["sbatch", "--parsable"], input=os.fsencode(text), stdout=subprocess.PIPE, check=False)
+    done = subprocess.run(command, input=os.fsencode(text), stdout=subprocess.PIPE, check=False)
     output = done.stdout.decode(errors="replace")
     # A site's plug-in may print lines of its own.
     submitted = SUBMITTED.fullmatch((output.splitlines() or [""])[-1])
@@ -156,6 +161,10 @@ def _check_line(line: str) -> None:
     where = f"--sbatch {line!r:.100}"
     if not line.isprintable() or not line.startswith("-"):
         raise UserError(f"{where} is not an option of sbatch", 'write --sbatch "--qos=high"')
+    try:
+        shlex.split(line, comments=True)
+    except ValueError:
+        raise UserError(f"{where}: a quotation mark is missing", "write both, or a \\ before the one") from None
     if re.search(r"\s-", line):
         raise UserError(f"{where} is more than one option of sbatch", "give each after a --sbatch of its own")
     name = re.split(r"[=\s]", line.removeprefix("--"))[0]
@@ -201,9 +210,12 @@ def batch_script(options: argparse.Namespace, path: str, program: str, launcher:
 #!/bin/bash
 
 # {options.job_name}: {ranks}, written by: python -m hvdtrain launch sbatch
+# Start it with sbatch, in a shell without variables SBATCH_*: it takes them before the options below.
 {settings}
 set -uo pipefail
 cd "$SLURM_SUBMIT_DIR" || exit 1
+# From these, the commands below would take options.
+unset SLURM_CLUSTERS "${{!SQUEUE_@}}" "${{!SCANCEL_@}}"
 {path}
 {_training(options, job, program, launcher) if launcher else _sweep(options, program)}
 {SIGNALS}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.golden import GOLDEN, assert_recorded
@@ -71,10 +74,74 @@ def test_other_options_become_lines_of_the_script(given):
     assert f"\n#SBATCH {given}\n" in script(f"--sbatch={given}")
 
 
+@pytest.mark.parametrize("line", ["--comment='a", "--comment=\"it's", "--comment=it's", "--comment=a\\"])
+def test_an_open_quotation_is_an_error(line):
+    with pytest.raises(UserError, match=r"--sbatch .*: a quotation mark is missing; "):
+        script("--sbatch", line)
+
+
 @pytest.mark.parametrize(("text", "last"), [("0-9", 9), ("0-9%2", 9), ("1,3,5", 5), ("0-8:4", 8), ("7", 7)])
 def test_tasks_of_an_array(text, last):
     assert sbatch.last_task(text) == last
     assert f"#SBATCH --array={text}\n" in script("--array", text)
+
+
+@pytest.fixture
+def submitted(tmp_path, monkeypatch):
+    """Puts a program in the place of sbatch; returns what it was given in its command line."""
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nprintf '%s\\0' \"$@\" >given\ncat >script\necho 77\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
+    return lambda: (tmp_path / "given").read_text().split("\0")[:-1]
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_options_of_a_submitted_script_are_also_in_the_command_line_of_sbatch(name, submitted):
+    """There they come before SBATCH_TIMELIMIT and other variables of the shell, which come before those of a script."""
+    options = launch.parse(["sbatch", *BATCHES[name], "--submit", "--", *PROGRAMS.get(name, TRAINING)])
+    assert launch.batch(options) == 0
+    lines = re.findall("^#SBATCH (.*)", Path("script").read_text(), re.MULTILINE)
+    assert submitted() == ["--parsable", *(word for line in lines for word in shlex.split(line))]
+    assert submitted()[1:4] == ["--job-name=hvdtrain", *lines[1].split()]
+
+
+VARIABLES = """
+ACCOUNT ACCTG_FREQ ARRAY_INX BATCH CLUSTERS CONSTRAINT CONTAINER CORE_SPEC CPUS_PER_GPU DEBUG DELAY_BOOT
+DISTRIBUTION ERROR EXCLUSIVE EXPORT GET_USER_ENV GPU_BIND GPU_FREQ GPUS GPUS_PER_NODE GPUS_PER_TASK GRES
+GRES_FLAGS HINT IGNORE_PBS INPUT JOB_NAME MEM_BIND MEM_PER_CPU MEM_PER_GPU MEM_PER_NODE NETWORK NO_KILL
+NO_REQUEUE OPEN_MODE OUTPUT OVERCOMMIT PARTITION POWER PROFILE QOS REQ_SWITCH REQUEUE RESERVATION SIGNAL
+SPREAD_JOB THREAD_SPEC THREADS_PER_CORE TIMELIMIT USE_MIN_NODES WAIT WAIT_ALL_NODES WAIT4SWITCH WCKEY
+"""
+"""The variables of which sbatch's manual page says that it takes options from them, all beginning with SBATCH_."""
+OF_SBATCH = [*(f"SBATCH_{name}" for name in VARIABLES.split()), "SLURM_CLUSTERS", "SLURM_HINT"]
+
+
+@pytest.mark.parametrize("submits", [False, True])
+def test_variables_from_which_sbatch_takes_options_are_named(submits, submitted, monkeypatch, capsys):
+    for name in (*OF_SBATCH, "SLURM_CONF", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "a secret")
+    launch.batch(launch.parse([*SBATCH, *(["--submit"] if submits else []), "--", "true"]))
+    printed = capsys.readouterr()
+    first = printed.err.splitlines()[0]
+    order = " before options of a script, and after those of --submit"
+    assert first == f"hvdtrain: sbatch puts {', '.join(sorted(OF_SBATCH))}{order}"
+    assert "a secret" not in printed.err + printed.out
+    assert submits or "# Start it with sbatch, in a shell without variables SBATCH_*" in printed.out
+    for name in OF_SBATCH:
+        monkeypatch.delenv(name)
+    launch.batch(launch.parse([*SBATCH, "--", "true"]))
+    assert not capsys.readouterr().err
+
+
+def test_commands_of_a_script_take_no_options_from_variables():
+    """squeue would not find the job by SQUEUE_STATES, and scancel would ask by SCANCEL_INTERACTIVE."""
+    (line,) = re.findall("^unset .*", script(), re.MULTILINE)
+    names = ("SLURM_CLUSTERS", "SQUEUE_STATES", "SQUEUE_USERS", "SCANCEL_INTERACTIVE", "SLURM_JOB_ID")
+    given = {"PATH": os.environ["PATH"], **dict.fromkeys(names, "1")}
+    done = subprocess.run(["bash", "-uc", f"{line}; env"], env=given, capture_output=True, text=True, check=True)
+    assert [name for name in names if f"{name}=1" in done.stdout.splitlines()] == ["SLURM_JOB_ID"]
+    subprocess.run(["bash", "-uc", line], env={"PATH": os.environ["PATH"]}, check=True)  # none is set
 
 
 @pytest.mark.parametrize("via", sbatch.VIAS)
@@ -89,6 +156,7 @@ def test_each_task_of_an_array_writes_to_a_folder_of_its_own(via, program, array
 
 KNOWN = r"the launcher has to know -.*; launch sbatch --help lists its own options"
 NO_OPTION = r"--sbatch .* is (not an|more than one) option of sbatch; "
+OPEN = ("--comment='a", "--comment=\"it's", "--comment=it's", "--comment=a\\")
 NO_OPTIONS = ("", "qos=high", "hetjob", "--qos=a\nb", "--qos=a\x85b", "--qos=a --array=0-9")
 NO_ARRAY = ("x", "3-1", "0-9%0", "0-9%", "0-", "1,,2", "0-9:0", "0-4000001", "0-9\n", "-1", "٣")
 REFUSED = [
