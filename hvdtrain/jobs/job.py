@@ -218,7 +218,8 @@ def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
     """Variables set for the ranks: defaults, where the user has not set them, and those that the job asks for."""
     values = {rank_info.START_TIMEOUT: f"{job.start_timeout_s:g}"}
     if job.interface:
-        for name in ("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        of_mpi = ["OMPI_MCA_btl_tcp_if_include"] if job.mpi else []  # mpirun gets it as an option
+        for name in ("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *of_mpi):
             values[name] = job.interface
     return {**values, **job.environment}
 

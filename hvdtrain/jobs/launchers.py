@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from hvdtrain.errors import UserError
@@ -39,7 +42,7 @@ def build_rank(job: Job, environment: Mapping[str, str], place: Place) -> Launch
     identity[rank_info.LOCAL_SIZE[0]] = str(min(slots, job.ranks_per_host))
     here = LaunchSpec(agent_command(job, *flags), {**variables(job, environment), **identity}, place.rank, terminal)
     if job.launcher == "srun":
-        return here._replace(command=[*_srun(job, place.host), *here.command])
+        return here._replace(command=[*_srun(job, place.host), *_against(environment), *here.command])
     if other_hosts([Host(place.host, 1)]):
         return here._replace(command=ssh(place.host, "sh"), remote=tuple(here.command))
     return here
@@ -55,6 +58,14 @@ def _srun(job: Job, node: str) -> list[str]:
     return [*command, *in_container(job)]
 
 
+def _against(environment: Mapping[str, str]) -> list[str]:
+    """Options of srun against variables by which it changes what ranks have from the launcher, or when they end."""
+    exports = dict.fromkeys(("SLURM_EXPORT_ENV", "SRUN_EXPORT_ENV"), "--export=ALL")  # as by sbatch --export=NONE
+    folders = dict.fromkeys(("SLURM_WORKING_DIR", "SLURM_REMOTE_CWD"), "--chdir=.")
+    options = {**exports, **folders, "SLURM_WAIT": "--wait=0"}
+    return sorted({options[name] for name in options if "ALL" not in environment.get(name, "ALL").split(",")})
+
+
 def build_ranks(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
     """launch local, and jobs that survive: one process for each rank, without MPI or horovodrun."""
     return [build_rank(job, environment, place) for place in Places.of_job(job).take(0)]
@@ -68,14 +79,17 @@ def build_srun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
     command += ["--mpi", job.mpi or "none", "--kill-on-bad-exit=0", "--unbuffered"]
     if CORES_PER_TASK in environment:  # sbatch's, which srun does not inherit since Slurm 22.05
         command += ["--cpus-per-task", environment[CORES_PER_TASK]]
-    command += in_container(job)
+    command += [*_against(environment), *in_container(job)]
     gloo = () if job.mpi else ("--gloo",)
+    if job.mpi:
+        _parameters(job, environment)
     return [LaunchSpec([*command, *agent_command(job, *gloo)], variables(job, environment))]
 
 
 def build_mpirun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
     """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread also has one."""
-    given = variables(job, environment)
+    # In an allocation it uses an srun of its own, which is to pass them on.
+    given = variables(job, environment) | {name: "ALL" for name in environment if name.endswith("_EXPORT_ENV")}
     names = sorted({*passed_on(environment), *given}) if has_other_hosts(job, environment) else []
     control = [name for name in CONTROL_VARIABLES if name in environment]
     names = [*(name for name in names if not OF_HOST.fullmatch(name) and name not in control), *control]
@@ -97,22 +111,39 @@ def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
     command += ["--oversubscribe"] if not job.hosts and job.crowded else []
     command += ["--bind-to", "none", "--map-by", "slot"]
     # Its ranks spin while they wait; where they share cores, they must yield to each other.
-    command += ["--mca", "mpi_yield_when_idle", "1"] if job.crowded or job.threads == 1 else []
+    chosen = _parameters(job, environment)
+    yields = (job.crowded or job.threads == 1) and "mpi_yield_when_idle" not in chosen
+    command += ["--mca", "mpi_yield_when_idle", "1"] if yields else []
     # A shell that ssh starts does not have the PATH of this one.
     command += ["--prefix", job.mpi_prefix] if job.hosts and job.mpi_prefix else []
-    choice, names = ("include", job.interface) if job.interface else ("exclude", HOST_ONLY_INTERFACES)
-    for layer in ("btl", "oob") if job.hosts else ():  # between the ranks, and between the daemons of hosts
+    if not job.interface and any(re.fullmatch(r"(btl|oob)_tcp_if_\w+", name) for name in chosen):
+        return command  # it takes either a list of interfaces to use or of those not to use
+    # Between the ranks, and between the daemons of hosts, to which these do not lead.
+    choice, names = ("include", job.interface) if job.interface else ("exclude", "lo,docker0,virbr0")
+    for layer in ("btl", "oob") if job.hosts or (job.interface and has_other_hosts(job, environment)) else ():
         command += ["--mca", f"{layer}_tcp_if_{choice}", names]
     return command
+
+
+def _parameters(job: Job, environment: Mapping[str, str]) -> set[str]:
+    """Names of Open MPI's parameters that the user or the site sets. Raises UserError for one against the job."""
+    site = Path(job.mpi_prefix, "etc") if job.mpi_prefix else Path("/etc/openmpi")
+    texts = [f"{name}=" for name in (*environment, *job.environment)]
+    for file in (site / "openmpi-mca-params.conf", Path(environment.get("HOME", "/"), ".openmpi", "mca-params.conf")):
+        with contextlib.suppress(OSError):
+            texts.append(file.read_text(errors="replace"))
+    chosen = {*re.findall(r"^[ \t]*(?:OMPI_MCA_)?(\w+)[ \t]*=", "\n".join(texts), re.MULTILINE)}
+    has_hosts = job.hosts or has_other_hosts(job, environment)
+    wrong = (r"\w+_tcp_if_exclude" if job.interface else "") if has_hosts else r"orte_default_\w+"
+    for name in filter(re.compile(wrong).fullmatch, chosen):
+        reason = f"Open MPI's {name} is set (OMPI_MCA_{name} or mca-params.conf), and contradicts options of the job"
+        raise UserError(reason, f"remove it, or {'--interface' if has_hosts else 'name the hosts by -H or --hostfile'}")
+    return chosen
 
 
 def mpirun_here(ranks: int) -> list[str]:
     """mpirun and its options for ranks on this host."""
     return base_command(Job((), ranks, launcher="mpirun"), os.environ)
-
-
-HOST_ONLY_INTERFACES = "lo,docker0,virbr0"
-"""Interfaces that Open MPI uses unless they are excluded, and that lead to no other host."""
 
 
 def listed(hosts: Sequence[Host]) -> str:

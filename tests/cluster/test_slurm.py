@@ -54,10 +54,10 @@ def test_training_in_slurm_equals_one_process(slurm, tmp_path, one_process, fram
     assert distance(newest(tmp_path / "runs" / "run").weights, one_process(framework)) < 1e-5
 
 
-def submit(slurm: Slurm, folder: Path, words: list[str], *options: str) -> str:
+def submit(slurm: Slurm, folder: Path, words: list[str], *options: str, **environment: str) -> str:
     """Submit a batch script; the job's number."""
     made = [*LAUNCH, "sbatch", "--nodes", "2", "--ranks-per-node", "1", *options, "--submit", "--", *words]
-    status, output = slurm.run(made, folder)
+    status, output = slurm.run(made, folder, **environment)
     assert status == 0, output
     return re.search(r"Submitted batch job (\d+)", output)[1]
 
@@ -111,6 +111,31 @@ def test_scancel_and_a_killed_rank_in_slurm(slurm, hosts, tmp_path):
     wait_for(lambda: not any(hosts.programs("time.sleep(600)").values()), 15, lambda: str(hosts.programs("sleep")))
 
 
+SURROUNDINGS = {
+    "SBATCH_TIMELIMIT": "1", "SBATCH_JOB_NAME": "other", "SBATCH_NO_REQUEUE": "1", "SBATCH_SIGNAL": "USR2@5",
+    "SBATCH_PARTITION": "nowhere", "SBATCH_OUTPUT": "/dev/null", "SBATCH_EXPORT": "NONE",
+    "SLURM_WAIT": "1", "SLURM_WORKING_DIR": "/",
+}  # fmt: skip
+"""Variables by which Slurm's commands would do something else than the launcher's options ask for."""
+ENDS_LATE = "import os, time; rank = int(os.environ['RANK']); time.sleep(3 * rank)"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--via", "srun"], *(pytest.param(words, marks=MATRIX) for words in (["--via", "mpirun"], ["--survive"]))],
+)
+def test_variables_of_the_shell_do_not_change_what_options_ask_for(slurm, tmp_path, options):
+    """Not the job, not the ranks' variables and folder, nor that one may end later than another."""
+    code = f"{ENDS_LATE}; print(os.getcwd(), os.environ['WORD'], flush=True)"
+    given = ["--time", "7", "--partition", "main", "--env", "WORD=a b", *options]
+    job = submit(slurm, tmp_path, ["python", "-c", code], *given, **SURROUNDINGS)
+    shown = slurm.run(["scontrol", "show", "job", job, "--oneliner"])[1].split()
+    assert {"JobName=hvdtrain", "TimeLimit=00:07:00", "Partition=main", "Requeue=1"} <= {*shown}
+    slurm.wait_for_state(job, "COMPLETED", 40, lambda: log(tmp_path, job))
+    for rank in (0, 1):
+        assert f"[{rank}] {tmp_path} a b\n" in log(tmp_path, job)
+
+
 STOPS = """
 import signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
@@ -134,7 +159,9 @@ ENDS = [
 def test_only_a_stop_that_was_asked_for_is_queued_again(slurm, tmp_path, via, asked_by, state):
     """A program that ends with 75 by itself would be queued again for ever."""
     words = ["python", "-c", STOPS if asked_by else "raise SystemExit(75)"]
-    job = submit(slurm, tmp_path, words, "--via", via)
+    # Commands of the script take no options from variables: squeue would find no job that runs.
+    others = {"SQUEUE_STATES": "PENDING", "SCANCEL_INTERACTIVE": "1"}
+    job = submit(slurm, tmp_path, words, "--via", via, **others)
     if asked_by:
         wait_for(lambda: log(tmp_path, job).count("] up") == 2, 30, lambda: log(tmp_path, job))
         assert slurm.run([*asked_by.split(), job])[0] == 0

@@ -120,6 +120,118 @@ def test_open_mpi_needs_no_ssh_on_one_host(hosts, variables, has_ssh, expected, 
     assert ("--mca plm isolated" in " ".join(spec.command)) is expected
 
 
+GIVEN = {
+    "SLURM_NTASKS": "--ntasks", "SLURM_NPROCS": "--ntasks", "SLURM_NNODES": "--nodes", "SLURM_JOB_NUM_NODES": "--nodes",
+    "SLURM_MPI_TYPE": "--mpi", "SLURM_KILL_BAD_EXIT": "--kill-on-bad-exit=0", "SLURM_UNBUFFEREDIO": "--unbuffered",
+}  # fmt: skip
+"""Options that srun always gets, and variables that would otherwise say them: command lines come first."""
+UNDONE = [
+    ("SLURM_EXPORT_ENV", "NONE", "--export=ALL"),
+    ("SLURM_EXPORT_ENV", "PATH,HOME", "--export=ALL"),
+    ("SRUN_EXPORT_ENV", "NIL", "--export=ALL"),
+    ("SLURM_EXPORT_ENV", "ALL,WORD=1", ""),  # a variable of the user's own
+    ("SLURM_WORKING_DIR", "/tmp", "--chdir=."),
+    ("SLURM_REMOTE_CWD", "/tmp", "--chdir=."),
+    ("SLURM_WAIT", "1", "--wait=0"),
+    # They change how Slurm places tasks, of which the launcher has no option.
+    ("SLURM_DISTRIBUTION", "cyclic", ""),
+    ("SLURM_CPU_BIND", "cores", ""),
+]
+"""Variables by which srun would start ranks with other variables or in another folder, or end them soon after the first
+one that ends."""
+
+
+@pytest.mark.parametrize("survives", [False, True], ids=["one step", "steps"])
+@pytest.mark.parametrize(
+    ("name", "value", "option"), [*UNDONE, *((name, "1", option) for name, option in GIVEN.items())]
+)
+def test_variables_of_slurm_do_not_change_what_srun_starts(name, value, option, survives):
+    allocation = (Host("node1", 1), Host("node2", 1))
+    described = job.Job(("true",), 2, allocation=allocation, nodes=2, launcher="srun", survives=survives)
+    for spec in build(described, {**ENVIRONMENT, name: value}):
+        own = spec.command[: spec.command.index(sys.executable)]
+        assert {*own} >= {option} - {""}
+        undoes = [option] if option and name not in GIVEN else []
+        assert [word for word in own if word.startswith(("--export", "--chdir", "--wait"))] == undoes
+
+
+@pytest.mark.parametrize("name", ["SLURM_EXPORT_ENV", "SRUN_EXPORT_ENV"])
+def test_mpirun_in_slurm_starts_its_daemons_with_the_variables_that_they_need(name):
+    """By an srun of its own."""
+    environment = {**ENVIRONMENT, "SLURM_JOB_ID": "1", name: "NONE"}
+    (spec,) = build(job.Job(("x",), 2, launcher="mpirun"), environment)
+    assert spec.variables[name] == "ALL"
+    (spec,) = build(job.Job(("x",), 2, launcher="mpirun"), ENVIRONMENT)
+    assert name not in spec.variables
+
+
+EXCLUDED = ["--mca", "btl_tcp_if_exclude", "lo,docker0,virbr0", "--mca", "oob_tcp_if_exclude", "lo,docker0,virbr0"]
+INCLUDED = ["--mca", "btl_tcp_if_include", "ib0", "--mca", "oob_tcp_if_include", "ib0"]
+ERROR = None
+PARAMETERS = [
+    # The parameter of Open MPI that the user sets, the job's interface, and the launcher's own ones.
+    ("", "", EXCLUDED),
+    ("", "ib0", INCLUDED),
+    *((f"{layer}_tcp_if_{choice}", "", []) for layer in ("btl", "oob") for choice in ("include", "exclude")),
+    *((f"{layer}_tcp_if_include", "ib0", INCLUDED) for layer in ("btl", "oob")),  # --interface comes first
+    *((f"{layer}_tcp_if_exclude", "ib0", ERROR) for layer in ("btl", "oob")),
+    ("btl_tcp_links", "", EXCLUDED),
+    ("orte_default_hostfile", "", EXCLUDED),
+]
+SET_BY = ["variable", "--env", "user's file", "site's file"]
+
+
+@pytest.mark.parametrize("how", SET_BY)
+@pytest.mark.parametrize(("name", "interface", "expected"), PARAMETERS)
+def test_mpirun_gets_no_interfaces_that_contradict_those_of_the_user(name, interface, expected, how, tmp_path):
+    """Open MPI takes either a list of those to use, or one of those not to use: with both, no rank reaches another."""
+    variable, own = {f"OMPI_MCA_{name}": "eth7"} if name else {}, tmp_path / ".openmpi"
+    files = {"user's file": own / "mca-params.conf", "site's file": tmp_path / "etc" / "openmpi-mca-params.conf"}
+    if name and how in files:
+        files[how].parent.mkdir()
+        files[how].write_text(f"# btl_tcp_if_include = eth9\n\n  {name} = eth7  # ours\n")
+    environment = {**ENVIRONMENT, "HOME": str(tmp_path), **(variable if how == "variable" else {})}
+    hosts = (Host("node1", 1), Host("node2", 1))
+    given = {"interface": interface or None, "environment": variable if how == "--env" else {}, "cores": 4}
+    described = job.Job(("x",), 2, hosts, launcher="mpirun", mpi_prefix=str(tmp_path), **given)
+    if expected is ERROR:
+        with pytest.raises(UserError, match=rf"Open MPI's {name} is set \(OMPI_MCA_{name} or mca-params.conf\)"):
+            build(described, environment)
+        assert build(replace(described, hosts=()), environment)  # on one host mpirun gets no interface
+    else:
+        (spec,) = build(described, environment)
+        start = spec.command.index(str(tmp_path)) + 1
+        assert spec.command[start : start + len(EXCLUDED)][: len(expected)] == expected
+        assert " ".join(spec.command).count("_tcp_if_") == len(expected) // 3
+
+
+@pytest.mark.parametrize("name", ["orte_default_hostfile", "orte_default_dash_host"])
+def test_hosts_that_only_open_mpi_knows_are_refused(name):
+    """It would start ranks elsewhere, where the launcher takes all of them for ranks of this host."""
+    environment = {**ENVIRONMENT, f"OMPI_MCA_{name}": "hosts"}
+    with pytest.raises(UserError, match=f"Open MPI's {name} is set .*; remove it, or name the hosts by -H"):
+        build(job.Job(("x",), 2, launcher="mpirun"), environment)
+    assert build(job.Job(("x",), 2, (Host("localhost", 2),), launcher="mpirun"), environment)  # -H comes first
+    assert build(job.Job(("x",), 2, launcher="local"), environment)
+
+
+def test_ranks_yield_unless_the_user_says_otherwise():
+    for name, count in (("OMPI_MCA_mpi_yield_when_idle", 0), ("OMPI_MCA_mpi_other", 1)):
+        crowded = job.Job(("x",), 2, launcher="mpirun", cores=1)
+        (spec,) = build(crowded, {**ENVIRONMENT, name: "0"})
+        assert spec.command.count("mpi_yield_when_idle") == count
+
+
+@pytest.mark.parametrize("mpi", ["", "pmix"])
+def test_the_interface_of_a_job_is_also_that_of_an_mpi_that_slurm_starts(mpi):
+    described = job.Job(("x",), 2, launcher="srun", mpi=mpi, interface="ib0")
+    (spec,) = build(described, {**ENVIRONMENT, "OMPI_MCA_btl_tcp_if_include": "eth7"})
+    assert spec.variables.get("OMPI_MCA_btl_tcp_if_include", "") == ("ib0" if mpi else "")
+    if mpi:
+        with pytest.raises(UserError, match="Open MPI's btl_tcp_if_exclude is set"):
+            build(described, {**ENVIRONMENT, "OMPI_MCA_btl_tcp_if_exclude": "eth7"})
+
+
 def test_open_mpi_in_a_folder_with_a_space(monkeypatch):
     """Open MPI does not quote its own command line for ssh: no other host would start, and the message is unclear."""
     options = launch.parse(["mpirun", "-n", "2", "-H", "node1:1,node2:1", "--", "true"])
