@@ -96,8 +96,8 @@ def add_common_options(command: argparse.ArgumentParser, has_on_end: bool = True
     add("--min-np", "--min-ranks", type=count, default=0, metavar="N",
         help="end, or restart, with fewer ranks (default: 1 with --survive, all with --restarts)")  # fmt: skip
     add("--start-timeout", type=positive, default=START_TIMEOUT_S, metavar="S",
-        help=f"seconds to wait until all ranks have registered, and then until their library connects them "
-             f"(default: {START_TIMEOUT_S:g})")  # fmt: skip
+        help=f"seconds to wait for other hosts, then until all ranks have registered, and then until their library "
+             f"connects them (default: {START_TIMEOUT_S:g})")  # fmt: skip
     add = command.add_argument_group("environment and output").add_argument
     add("--interface", metavar="NAME", help="network interface between the hosts, such as eth0")
     add("--env", action="append", default=[], metavar="NAME[=VALUE]",

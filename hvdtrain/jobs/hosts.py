@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import wait
@@ -130,8 +131,9 @@ FILE_BYTES = 1 << 24
 
 
 def ssh(host: str, command: str) -> list[str]:
-    # BatchMode: fail instead of asking for a password. --: a name never counts as an option.
-    return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, command]
+    # -T: a terminal there (RequestTTY force) would print what it reads, and not end with it. BatchMode: fail instead of
+    # asking for a password. --: a name never counts as an option.
+    return ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, command]
 
 
 def other_hosts(hosts: Sequence[Host]) -> list[str]:
@@ -140,9 +142,9 @@ def other_hosts(hosts: Sequence[Host]) -> list[str]:
     return [name for name, _ in hosts if name not in ("localhost", "127.0.0.1", here, here.partition(".")[0])]
 
 
-def check_hosts(hosts: list[str]) -> None:
-    """Raises UserError, which names each host that cannot be reached by ssh or differs from this one."""
-    problems = {host: problem for host, problem in inspect(hosts).items() if problem}
+def check_hosts(hosts: list[str], shell: str = "", wait_s: float = 0.0) -> None:
+    """Raises UserError, which names each host with which `inspect` finds something wrong."""
+    problems = {host: problem for host, problem in inspect(hosts, shell, wait_s).items() if problem}
     for host, problem in problems.items() if len(problems) == 1 else ():
         raise UserError(f"{host}: {problem.reason}", problem.remedy)
     if problems:
@@ -151,17 +153,33 @@ def check_hosts(hosts: list[str]) -> None:
 
 
 class NoAnswer(UserError):
-    """A host does not answer in time."""
+    """A host does not answer, or not yet."""
 
 
-def inspect(hosts: list[str]) -> dict[str, UserError | None]:
-    """What is wrong with each host; None where it can be reached and has the same versions."""
+def inspect(hosts: list[str], shell: str = "", wait_s: float = 0.0) -> dict[str, UserError | None]:
+    """What is wrong with each host; None where it can be reached and has the same versions.
+
+    shell: what its login shell must run (`launchers.sent`). wait_s: how long it may take until it answers at all.
+    """
     if not hosts:
         return {}  # then this host's versions are not needed either
     if not shutil.which("ssh"):
         raise UserError("no ssh on PATH, which starts ranks on other hosts", "apt-get install openssh-client")
-    here = stacks.versions_here()
-    return dict(zip(hosts, _of_each(hosts, lambda host: _inspect(host, here)), strict=True))
+    here, began = stacks.versions_here(), time.monotonic()
+
+    def look(host: str) -> UserError | None:
+        problem = _inspect(host, here, shell)
+        if wait_s and isinstance(problem, NoAnswer):
+            sys.stderr.write(f"hvdtrain: waiting up to {wait_s:g} s for {host}: {problem.reason}\n")
+        while isinstance(problem, NoAnswer) and time.monotonic() < began + wait_s:
+            time.sleep(2)
+            problem = _inspect(host, here, shell)
+        if not (shell and problem) or isinstance(problem, NoAnswer) or _inspect(host, here):
+            return problem
+        reason = f"its login shell does not run what launchers such as mpirun send to it: {shell}"
+        return UserError(reason, f"choose one like sh, on {host}: chsh -s /bin/bash")
+
+    return dict(zip(hosts, _of_each(hosts, look), strict=True))
 
 
 def _of_each(hosts: Sequence[str], function: Callable[[str], Result]) -> list[Result]:
@@ -177,14 +195,15 @@ def _of_each(hosts: Sequence[str], function: Callable[[str], Result]) -> list[Re
     return [result.result() for result in results]
 
 
-def _inspect(host: str, here: dict[str, str]) -> UserError | None:
+def _inspect(host: str, here: dict[str, str], shell: str = "") -> UserError | None:
     try:
-        status, out, err = _run_limited(ssh(host, _versions_command()))
+        status, out, err = _run_limited(ssh(host, " && ".join(filter(None, (shell, _versions_command())))))
     except subprocess.TimeoutExpired:
         return NoAnswer(f"no answer by ssh within {TIMEOUT_S:.0f} s", f"make sure that this works: ssh {host} true")
     said = last_line(err)
     if status == 255:
-        return UserError(f"no ssh without a password ({said})", ssh_remedy(host, err))
+        starts = re.search("resolve|refused|timed out|unreachable|No route|Connection (closed|reset)", said)
+        return (NoAnswer if starts else UserError)(f"no ssh without a password ({said})", ssh_remedy(host, err))
     if status not in (0, -signal.SIGXFSZ):
         return UserError(
             f"{sys.executable} -m hvdtrain does not run there in {os.getcwd()} ({said})",

@@ -181,6 +181,14 @@ def build_horovodrun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpe
     return [LaunchSpec([*command, *agent], variables(job, environment), shows_variables=True)]
 
 
+def sent(job: Job) -> str:
+    """A command like those that the launcher sends to login shells of other hosts; empty where any shell runs it."""
+    # mpirun takes them for shells of the kind of this one.
+    assigns = job.mpi_prefix and "csh" not in os.environ.get("SHELL", "")
+    commands = {"horovodrun": "true >/dev/null 2>&1", "mpirun": "A=1 && export A" if assigns else ""}
+    return "" if job.survives else commands.get(job.launcher, "")
+
+
 class Launcher(NamedTuple):
     build: Callable[[Job, Mapping[str, str]], list[LaunchSpec]]
     """Makes what starts a job: one LaunchSpec for each rank, or one for all of them. It gets the variables of the

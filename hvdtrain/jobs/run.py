@@ -26,6 +26,7 @@ from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.event_loop import Signals, in_thread, interrupted_status
 from hvdtrain.jobs.hosts import placed
 from hvdtrain.jobs.job import Job, inherited, python_programs_first, reduced
+from hvdtrain.jobs.launchers import sent
 from hvdtrain.jobs.memberships import pause_after
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import rank_info, run_end
@@ -57,7 +58,7 @@ def run(job: Job, on_end: str = "") -> RunEnd:
 def _run(job: Job) -> tuple[RunEnd, Restarts]:
     """How the job ended, and its attempts."""
     environment = {**python_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
-    hosts.check_hosts(hosts.other_hosts(job.hosts))
+    hosts.check_hosts(hosts.other_hosts(job.hosts), sent(job), job.start_timeout_s)
     if job.output_dir:
         _make_folder(job.output_dir)
     console = Console(job.output_dir)
@@ -311,6 +312,6 @@ class Restarts:
         self._say(f"restarting in {pause_s:.0f} s ({len(self._attempts)} of {self._job.restarts})")
         number = await self._signals.within(pause_s)
         if not number:
-            self._checked = in_thread(hosts.inspect, hosts.other_hosts(self._job.hosts))
+            self._checked = in_thread(hosts.inspect, hosts.other_hosts(self._job.hosts), sent(self._job))
             number = await self._signals.during(self._checked)
         return number

@@ -96,12 +96,19 @@ class Supervisor:
     # Starting.
 
     async def _start_processes(self) -> None:
+        if self._job.launcher != "srun":  # whose job or step may have to wait for its turn
+            self._ends.limits.append(call_after(self._job.start_timeout_s, self._on_no_rank))
         if self._job.survives:
             self._ranks.watch_hosts()
             self._ranks.start_due()
             return
         for spec in build(self._job, {**self._variables, **self._processes.control}):
             await self._processes.start_one(spec)
+
+    def _on_no_rank(self) -> None:
+        if not (self._ends.ranks or self._ends.running):
+            reason = f"{self._job.launcher} started no rank within {self._job.start_timeout_s:g} s"
+            self._ends.fail_at_start(reason, "check what it printed, or give a longer --start-timeout")
 
     def _on_process_end(self, process: LauncherProcess, status: int) -> None:
         """A launcher, or the agent of one rank, has ended: the connection says how a rank did, if there was one."""
@@ -236,8 +243,12 @@ class Supervisor:
     def _on_rank_end(self, rank: RankConnection) -> None:
         said = rank.failure
         if rank.status is None:
-            if not self._ends.failure:
-                self._ranks.on_rank_failure(Failure(rank=rank.number, host=rank.host))
+            failure = Failure(rank=rank.number, host=rank.host)
+            if not (self._ends.running or self._job.survives or self._job.launcher == "local"):
+                # A launcher that cannot start all ranks ends the others; then its own end is the cause.
+                asyncio.get_running_loop().call_later(10, self._ranks.on_rank_failure, failure)
+            elif not self._ends.failure:
+                self._ranks.on_rank_failure(failure)
             return
         if not self._ranks.ledger.may_train(rank.number):
             self._ranks.lose(rank.number, Failure("ended before it joined", status=rank.status))

@@ -161,8 +161,56 @@ def test_a_host_with_other_files_is_reported(hosts, tmp_path):
 
 
 def test_a_host_that_does_not_exist_is_reported(hosts, tmp_path):
-    words = [*LAUNCH, "horovodrun", "-n", "2", "-H", "host1:1,host9:1", "--", "true"]
+    words = [*LAUNCH, "horovodrun", "-n", "2", "-H", "host1:1,host9:1", "--start-timeout", "1", "--", "true"]
     status, output = hosts.run("host1", words, tmp_path)
     assert status == 2
-    assert "host9: no ssh without a password (ssh: Could not resolve hostname host9" in output
+    assert "hvdtrain: waiting up to 1 s for host9: no ssh without a password" in output
+    assert "\nhvdtrain: host9: no ssh without a password (ssh: Could not resolve hostname host9" in output
     assert "add host9 and its address to /etc/hosts" in output
+
+
+@MATRIX
+@pytest.mark.parametrize("by", [["mpirun"], ["horovodrun", "--survive"]])
+def test_a_host_whose_name_resolves_late_is_awaited(hosts, tmp_path, by):
+    known = hosts.folder / "hosts"
+    text = known.read_text()
+    known.write_text(text.replace(f"{hosts.address('host2')} host2\n", ""))
+    try:
+        words = [*LAUNCH, *by, "-n", "2", "-H", "host1:1,host2:1", "--start-timeout", "60", "--", "echo", "up"]
+        process = hosts.start("host1", words, tmp_path)
+        lines = iter(process.stdout.readline, "")
+        assert any("waiting up to 60 s for host2" in line for line in lines)
+    finally:
+        known.write_text(text)
+    status, output = finish(process, 60)
+    assert (status, "[1] up" in output) == (0, True), output
+
+
+@MATRIX
+@pytest.mark.parametrize("by", [["mpirun"], ["horovodrun", "--interface", "eth0"], ["horovodrun", "--survive"]])
+def test_a_terminal_that_ssh_is_configured_to_open_prints_no_credentials(hosts, tmp_path, by):
+    skip_if_the_folder_has_a_space(by)
+    config = hosts.home / ".ssh" / "config"
+    text = config.read_text()
+    config.write_text(f"{text}  RequestTTY force\n")
+    try:
+        given = ["--env", "MY_API_KEY", "--", "python", "-c", "import os; print(len(os.environ['MY_API_KEY']))"]
+        words = [*LAUNCH, *by, "-n", "2", "-H", "host1:1,host2:1", *given]
+        status, output = hosts.run("host1", words, tmp_path, MY_API_KEY="correct-horse")
+    finally:
+        config.write_text(text)
+    own = sorted(line for line in output.splitlines() if line.startswith("["))
+    assert (status, own) == (0, ["[0] 13", "[1] 13"]), output
+
+
+@MATRIX
+@pytest.mark.parametrize("name", ["btl_tcp_if_include", "btl_tcp_if_exclude", "oob_tcp_if_include"])
+def test_interfaces_that_the_user_names_to_open_mpi(hosts, tmp_path, name):
+    """As plain mpirun uses them."""
+    pytest.importorskip("mpi4py")
+    skip_if_the_folder_has_a_space(["mpirun"])
+    code = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))"
+    words = [*LAUNCH, "mpirun", "-n", "2", "-H", "host1:1,host2:1", "--", "python", "-c", code]
+    variable = {f"OMPI_MCA_{name}": "lo" if name.endswith("exclude") else "eth0"}
+    status, output = hosts.run("host1", words, tmp_path, **variable)
+    assert (status, output.count("] 2\n")) == (0, 2), output

@@ -98,6 +98,29 @@ def test_a_launcher_that_does_not_start_the_ranks(tmp_path, mpirun, status, said
     assert (found, said in output) == (status, True), output
 
 
+RANK_0 = """
+while :; do case $1 in *python*) break;; esac; shift; done
+export OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0
+"$@" & sleep 3"""
+INCOMPLETE = [
+    ("echo 'no shell of host2' >&2; exec sleep 60", "2", 2, "mpirun started no rank within 2 s; check what it printed"),
+    # It ends rank 0, as it cannot start rank 1 on another host.
+    (f"{RANK_0}; kill -9 $!; echo none >&2; exit 5", "60", 5, "before rank 1 registered; it printed: none"),
+    # An agent is lost.
+    pytest.param(f"{RANK_0}; kill -9 $!; sleep 60", "60", 1, "rank 0 on .* disconnected unexpectedly", marks=MATRIX),
+]
+
+
+@pytest.mark.parametrize(("mpirun", "limit", "status", "said"), INCOMPLETE)
+def test_a_launcher_that_starts_no_rank_or_not_all(tmp_path, mpirun, limit, status, said):
+    (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{mpirun}\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), str(BIN), os.environ["PATH"]])
+    command = launch(["true"], "--start-timeout", limit, by="mpirun")
+    found, output = run([sys.executable, *command[1:]], tmp_path, PATH=path)
+    assert found == status and re.search(f"^hvdtrain: .*{said}", output, re.MULTILINE), output
+
+
 def test_dry_run_prints_a_command_line_that_works(tmp_path):
     program = ["sh", "-c", 'echo "it is"" on"']
     status, line = run(launch(program, "--dry-run", by="mpirun"), tmp_path)

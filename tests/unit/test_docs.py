@@ -206,6 +206,10 @@ def test_kubernetes_manifest_is_valid():
     launcher, worker = (spec["mpiReplicaSpecs"][kind] for kind in ("Launcher", "Worker"))
     command = launcher["template"]["spec"]["containers"][0]["command"]
     assert int(command[command.index("-n") + 1]) == worker["replicas"] * spec["slotsPerWorker"]
+    # The launcher is created when sshd of each worker answers, not before their names resolve.
+    port = worker["template"]["spec"]["containers"][0]["readinessProbe"]["tcpSocket"]["port"]
+    assert f" -p {port} " in (ROOT / "docker" / "sshd.sh").read_text()
+    assert spec["launcherCreationPolicy"] == "WaitForWorkersReady"
     for replicas in (launcher, worker):
         pod = replicas["template"]["spec"]
         mounted = {mount["name"] for one in pod["containers"] for mount in one["volumeMounts"]}

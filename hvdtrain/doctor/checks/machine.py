@@ -120,10 +120,12 @@ def check_ssh(context: CheckContext) -> Iterator[Finding]:
     for host in invalid:
         yield fail(f"--hosts {host!r} is not a host name", "give names separated by commas: --hosts node1,node2")
     from hvdtrain.jobs.hosts import NoAnswer, inspect
+    from hvdtrain.jobs.job import Job
+    from hvdtrain.jobs.launchers import installation_folder, sent
 
     valid = [host for host in context.hosts if host not in invalid]
     try:
-        answers = inspect(valid)
+        answers = inspect(valid, sent(Job((), 1, launcher="mpirun", mpi_prefix=installation_folder(os.environ))))
     except UserError as error:
         yield fail(error.reason, error.remedy)
         return

@@ -16,6 +16,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job, inherited, passed_on
+from hvdtrain.jobs.launchers import sent
 from hvdtrain.system.stacks import versions_here
 
 
@@ -68,8 +69,8 @@ def test_remedies_for_ssh():
 SSH = """
 # Logs its command line, and runs the command on this host.
 echo "$@" >>{log}
-while [ "$1" = -o ]; do shift 2; done
-[ "$1" = -- ] && shift
+while [ "$1" != -- ]; do shift; done
+shift
 [ "$1" != node2 ] || {node2}
 shift
 exec sh -c "$*"
@@ -96,6 +97,8 @@ def test_credentials_reach_hosts_without_appearing_on_a_command_line(ssh, tmp_pa
     assert not os.path.exists(path)
     log = (tmp_path / "log").read_text()
     assert "node1" in log and PASSWORD not in log
+    # A terminal there, as RequestTTY in ~/.ssh/config asks for, would print what is sent.
+    assert all(line.startswith("-T ") for line in log.splitlines())
 
 
 ODD = ("", "Welcome!\\n", "5\\n", '{"torch": 1}\\n', "\\377\\033[31m\\n", "[" * 9999)
@@ -125,6 +128,75 @@ def test_ssh_may_add_to_a_large_file_of_known_hosts(tmp_path):
     known.write_bytes(bytes(hosts.OUTPUT_BYTES))
     assert hosts._run_limited(["sh", "-c", f"echo key >> '{known}'; echo out; echo err >&2"]) == (0, "out\n", "err\n")
     assert known.stat().st_size > hosts.OUTPUT_BYTES
+
+
+SAID = [
+    ("ssh: Could not resolve hostname node1: Name or service not known", True),
+    ("ssh: connect to host node1 port 22: Connection refused", True),
+    ("ssh: connect to host node1 port 22: Connection timed out", True),
+    ("ssh: connect to host node1 port 22: No route to host", True),
+    ("kex_exchange_identification: Connection closed by remote host", True),
+    ("ada@node1: Permission denied (publickey).", False),
+    ("Host key verification failed.", False),
+]
+"""Of ssh, and whether it may only be too early."""
+
+
+@pytest.mark.parametrize(("said", "is_early"), SAID)
+def test_hosts_that_start_late_are_awaited(ssh, tmp_path, monkeypatch, capsys, said, is_early):
+    """As in Kubernetes, where names resolve some seconds after the launcher has started."""
+    (tmp_path / "versions").write_text(json.dumps(versions_here()))
+    count = f"echo >>'{tmp_path}/asked'; [ $(wc -l <'{tmp_path}/asked') -gt 3 ] && exec cat '{tmp_path}/versions'"
+    ssh(f"{count}\necho '{said}' >&2; exit 255")
+    monkeypatch.setattr(hosts.time, "sleep", lambda _: None)
+    if is_early:
+        hosts.check_hosts(["node1"], wait_s=60)
+    else:
+        with pytest.raises(UserError, match="no ssh without a password"):
+            hosts.check_hosts(["node1"], wait_s=60)
+    asked = (tmp_path / "asked").read_text().count("\n")
+    waits = f"hvdtrain: waiting up to 60 s for node1: no ssh without a password ({said})\n"
+    assert (asked, capsys.readouterr().err) == ((4, waits) if is_early else (1, ""))
+
+
+def test_hosts_are_not_awaited_for_ever(ssh):
+    ssh("echo 'ssh: Could not resolve hostname node1: Name or service not known' >&2; exit 255")
+    with pytest.raises(UserError, match=r"node1: no ssh .*; add node1 and its address to /etc/hosts, or correct the n"):
+        hosts.check_hosts(["node1"], wait_s=0.1)
+
+
+SHELLS = {
+    "bash": 'exec bash -c "$command"',
+    # It prints that it does not know the assignment, runs nothing, and ends with 0.
+    "fish": 'case $command in *A=1*) echo "fish: Unsupported use of =" >&2; exit 0;; esac; exec bash -c "$command"',
+    "tcsh": 'case $command in *A=1*|*"2>&1"*) echo "A=1: not found" >&2; exit 1;; esac; exec bash -c "$command"',
+}
+UNUSABLE = {("mpirun", "fish"), ("mpirun", "tcsh"), ("horovodrun", "tcsh")}
+"""As real ones were seen to do: mpirun waits for ever, and horovodrun ends, and with it a rank of another host."""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "survive"])
+def test_login_shells_that_a_launcher_cannot_use_are_named(ssh, monkeypatch, launcher, shell):
+    """horovodrun and mpirun send commands of sh to the login shells of other hosts."""
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    by = {"launcher": "horovodrun", "survives": True} if launcher == "survive" else {"launcher": launcher}
+    sends = sent(Job(("true",), 2, mpi_prefix="/opt/venv", **by))
+    ssh(f'while [ "$1" != -- ]; do shift; done; shift 2; command="$*"\n{SHELLS[shell]}')
+    if (launcher, shell) in UNUSABLE:
+        with pytest.raises(UserError, match=r"node1: its login shell does not run .*; choose one like sh, on node1"):
+            hosts.check_hosts(["node1"], sends)
+    else:
+        hosts.check_hosts(["node1"], sends)
+
+
+def test_mpirun_takes_other_shells_for_those_of_this_host(monkeypatch):
+    """Where all have tcsh, it sends what tcsh understands; a system's Open MPI sets no variables there."""
+    monkeypatch.setenv("SHELL", "/usr/bin/tcsh")
+    assert not sent(Job(("true",), 2, mpi_prefix="/opt/venv", launcher="mpirun"))
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert sent(Job(("true",), 2, mpi_prefix="/opt/venv", launcher="mpirun"))
+    assert not sent(Job(("true",), 2, launcher="mpirun"))
 
 
 def test_a_shell_may_print_more_than_the_versions(ssh, tmp_path):

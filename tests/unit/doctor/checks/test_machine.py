@@ -166,7 +166,7 @@ def test_ssh_to_other_hosts(tmp_path):
     (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
     script(
         tmp_path / "bin" / "ssh",
-        'while [ "$1" = -o ]; do shift 2; done; [ "$1" = -- ] && shift',
+        'while [ "$1" != -- ]; do shift; done; shift',
         f"case $1 in node1) fake=;; node2) fake={tmp_path / 'fake'}:; export PYTHONPATH=$fake$PYTHONPATH;;",
         '*) echo "$1: Permission denied (publickey)." >&2; exit 255;; esac',
         # The command itself sets PYTHONPATH where the caller has one.
@@ -178,6 +178,16 @@ def test_ssh_to_other_hosts(tmp_path):
     result.has("ssh", "fail", "node2: it differs from this host: torch 1.0 against 2", remedy="make setup")
     result.has("ssh", "fail", "node3: no ssh without a password", "Permission denied", remedy="ssh-copy-id node3")
     result.has("ssh", "fail", "is not a host name", remedy="--hosts")
+
+
+@pytest.mark.parametrize(("own", "status"), [("/bin/bash", "fail"), ("/usr/bin/tcsh", "ok")])
+def test_a_host_with_a_login_shell_that_mpirun_cannot_use(tmp_path, own, status):
+    """tcsh, for example: mpirun takes it for a shell of the kind of this host's."""
+    refuses = 'case $2 in "A=1 "*) exit 1;; esac; exec sh -c "$2"'
+    script(tmp_path / "bin" / "ssh", f'while [ "$1" != -- ]; do shift; done; shift; {refuses}')
+    script(tmp_path / "bin" / "mpirun")
+    result = doctor(tmp_path, "--only", "ssh", "--hosts", "node1", PATH=path_with(tmp_path / "bin"), SHELL=own)
+    result.has("ssh", status, "node1: ssh works" if status == "ok" else "node1: its login shell does not run")
 
 
 def test_without_ssh_jobs_run_on_this_host_only_or_not_at_all(tmp_path):
