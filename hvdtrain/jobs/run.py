@@ -32,7 +32,7 @@ from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
-from hvdtrain.system.files import write_atomically
+from hvdtrain.system.files import write_atomically, write_fault
 from hvdtrain.system.processes import STOP_SIGNALS, Result
 from hvdtrain.system.run_end import Failure, RunEnd, last_step, newest_checkpoint
 
@@ -100,7 +100,8 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # for the user only: output may hold anything
     except OSError as error:
-        raise UserError(f"--output-dir {folder} cannot be created ({error.strerror})", "give another folder") from None
+        why = write_fault(error, folder)[0]
+        raise UserError(f"--output-dir {folder} cannot be created ({why})", "give another folder") from None
 
 
 FILE = "attempts.json"

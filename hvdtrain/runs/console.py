@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.files import write_fault
 from hvdtrain.system.text import fitted, printable
 
 log = logging.getLogger("hvdtrain")
@@ -50,10 +51,9 @@ def open_log(folder: Path, rank: int, on_console: bool) -> None:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         file = RankLog(folder, rank)
     except OSError as error:
-        raise UserError(
-            f"{folder}: the log cannot be written ({error.strerror})",
-            "free disk space, or choose another folder with --runs",
-        ) from None
+        why, remedy = write_fault(error, folder)
+        reason = f"{folder}: the log cannot be written ({why})"
+        raise UserError(reason, f"{remedy}, or choose another folder with --runs") from None
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)
     if on_console:

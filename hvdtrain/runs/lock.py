@@ -23,7 +23,7 @@ from pathlib import Path
 
 from hvdtrain.errors import FolderLost, UserError
 from hvdtrain.system import agent_pipe
-from hvdtrain.system.files import Damaged, decoded, file_system_time, read_limited
+from hvdtrain.system.files import Damaged, decoded, file_system_time, read_limited, write_fault
 from hvdtrain.system.processes import ProcessIdentity
 from hvdtrain.system.rank_info import JOB
 from hvdtrain.system.text import printable
@@ -93,10 +93,9 @@ class RunLock:
             while not self._try_to_create(folder, this):
                 pass
         except OSError as error:
-            raise UserError(
-                f"{folder}: its lock cannot be created ({error.strerror})",
-                "free disk space, or choose another folder with --runs",
-            ) from None
+            why, remedy = write_fault(error, folder)
+            reason = f"{folder}: its lock cannot be created ({why})"
+            raise UserError(reason, f"{remedy}, or choose another folder with --runs") from None
         self._holder = this
         threading.Thread(target=self._beat, name="lock", daemon=True).start()
 
@@ -182,6 +181,12 @@ def trained_by_this_program(folder: Path) -> bool:
     newest, this = _newest(folder), Holder.this_process()
     holder = _read(newest) if newest else None
     return bool(holder and holder.released and this.start and (holder.job, holder.start) == (this.job, this.start))
+
+
+def check_free(folder: Path) -> None:
+    """Raise UserError if another job holds the lock of a folder; take no lock. Raises OSError."""
+    if newest := _newest(folder):
+        _wait_for_end(newest, Holder.this_process())
 
 
 def _wait_for_end(path: Path, this: Holder) -> None:

@@ -21,10 +21,10 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Learner
 from hvdtrain.runs import metrics
 from hvdtrain.runs.lock import FILE as LOCK
-from hvdtrain.runs.lock import RunLock, trained_by_this_program
+from hvdtrain.runs.lock import RunLock, check_free, trained_by_this_program
 from hvdtrain.runs.records import read
 from hvdtrain.system import arithmetic, credentials, rank_info, resources, stacks
-from hvdtrain.system.files import read_json, write_all_atomically, write_atomically
+from hvdtrain.system.files import read_json, write_all_atomically, write_atomically, write_fault
 from hvdtrain.system.python_files import is_reference, is_script
 from hvdtrain.system.run_end import RunEnd, how_to_resume, run_id
 from hvdtrain.system.text import to_json
@@ -96,9 +96,11 @@ def create_folder(config: Config, runtime: RuntimeOptions, size: int, lock: RunL
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     default = f"{_trained(config)}-{config.framework}-{config.strategy}-np{size}-{stamp}"
+    with _reporting(runtime.runs):
+        runtime.runs.mkdir(parents=True, exist_ok=True)
     for folder in (runtime.runs / name for name in _names(runtime, default)):
         with _reporting(folder), contextlib.suppress(FileExistsError):
-            folder.mkdir(parents=True)
+            folder.mkdir()
             lock.acquire(folder)
             return folder
     with _reporting(folder):
@@ -107,6 +109,7 @@ def create_folder(config: Config, runtime: RuntimeOptions, size: int, lock: RunL
             if _is_abandoned(folder):  # still: until now another job may have trained it
                 _clear(folder)
                 return folder
+        check_free(folder)
     raise UserError(f"{folder} exists", f"choose another --name{how_to_resume(folder, ', or ')}")
 
 
@@ -155,7 +158,8 @@ def _reporting(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{folder} cannot be created ({error.strerror})", "choose another folder with --runs") from None
+        why = write_fault(error, folder)[0]
+        raise UserError(f"{folder} cannot be created ({why})", "choose another folder with --runs") from None
 
 
 def write_options(folder: Path, runtime: RuntimeOptions, learner: Learner, content: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import resource
 import secrets
 import shutil
 import stat
@@ -132,7 +133,28 @@ def write_outputs(folder: Path, option: str, contents: Mapping[str, str | bytes]
 
 
 def _not_writable(folder: Path, option: str, error: OSError) -> UserError:
-    return UserError(f"{option} {folder}: nothing can be written there ({error.strerror})", f"give another {option}")
+    why = write_fault(error, folder)[0]
+    return UserError(f"{option} {folder}: nothing can be written there ({why})", f"give another {option}")
+
+
+OF_DISKS = (errno.EDQUOT, errno.EIO, errno.ENOENT, errno.ENOSPC, errno.EROFS, errno.ESTALE)
+"""Errors that say nothing about what was to be done."""
+
+
+def write_fault(error: OSError, folder: Path) -> tuple[str, str]:
+    """Why a folder, or one above it, does not accept what was to be written, and what to do about it."""
+    why, limit = error.strerror or str(error), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    for link in (path for path in (folder, *folder.parents) if path.is_symlink() and not path.exists()):
+        return f"{link} is a link to {os.readlink(link)}, which is missing", "restore that, or remove the link"
+    if error.errno == errno.EFBIG and limit != resource.RLIM_INFINITY:
+        return f"{why}: files may have {limit} bytes here", "raise the limit (ulimit -f unlimited)"
+    if error.errno == errno.ENOSPC:
+        disk = os.statvfs(next(filter(os.path.exists, (folder, *folder.parents))))
+        if disk.f_files and not disk.f_favail:
+            return f"{why}: all inodes are used", "remove files from that disk (df -i counts them)"
+    if error.filename2 and error.errno not in OF_DISKS:
+        return f"{why}: it cannot be renamed there", "choose a folder on another disk with --runs"
+    return why, "free disk space or repair the disk"
 
 
 def file_system_time(folder: Path) -> float:

@@ -36,6 +36,7 @@ from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
 from hvdtrain.system import checkpoint_folder
+from hvdtrain.system.files import write_fault
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import consistency, starting_weights
 from hvdtrain.training.run import RunContext
@@ -340,7 +341,8 @@ def must_write(what: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{what} cannot be written ({error.strerror or error})"
+        why, remedy = write_fault(error, folder)
+        reason = f"{what} cannot be written ({why})"
         if not os.path.isdir(folder):
             raise FolderLost(f"{reason}, as {folder} is gone", "bring it back") from None
-        raise WriteError(reason, "free disk space or repair the disk") from None
+        raise WriteError(reason, remedy) from None

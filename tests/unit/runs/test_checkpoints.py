@@ -2,9 +2,11 @@
 
 import errno
 import os
+import resource
 import shutil
 import tracemalloc
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,13 +15,14 @@ from support.errors import refused
 from support.untrusted import save_checkpoint
 
 from hvdtrain.config import sources
-from hvdtrain.errors import UserError
+from hvdtrain.errors import UserError, WriteError
 from hvdtrain.interfaces.learner import OptimizerState, Position
 from hvdtrain.runs import best, checkpoints
 from hvdtrain.runs.checkpoints import MANIFEST, Damaged, run_to_continue
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.system import checkpoint_folder, run_end
 from hvdtrain.system.checkpoint_folder import Entry
+from hvdtrain.training.state import must_write
 from hvdtrain.views.run_view import chosen_run
 
 ARRAYS = {
@@ -71,6 +74,55 @@ def test_the_newest_is_the_last_one_written_though_steps_were_renumbered(run):
         run.save(step)
         assert run.newest() == step
     assert run.names() == ["42-6", "48"], "both of step 42 were there"
+
+
+def fails_with(number):
+    """A function that fails as one of `os` that was given two paths."""
+
+    def fail(*paths):
+        raise OSError(number, os.strerror(number), str(paths[0]), None, str(paths[1]))
+
+    return fail
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+RENAMING = (errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.ENOSYS)
+FAULTS = [
+    *((number, r"it cannot be renamed there\); choose a folder on another disk with --runs") for number in RENAMING),
+    *((number, r"cannot be written \([^:]*\); free disk space or") for number in (errno.EIO, errno.EROFS)),
+]
+
+
+@pytest.mark.parametrize(("number", "message"), FAULTS)
+def test_a_folder_that_cannot_be_renamed_is_called_so(run, monkeypatch, number, message):
+    monkeypatch.setattr(os, "rename", fails_with(number))
+    with pytest.raises(WriteError, match=message), must_write("the checkpoint", run.folder):
+        run.save(1)
+
+
+def test_a_limit_of_the_size_of_files_is_named(run):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(WriteError) as raised, must_write("the checkpoint", run.folder):
+            run.save(1, weights=ARRAYS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "files may have 1000 bytes here); raise the limit (ulimit -f unlimited)" in str(raised.value)
+
+
+@pytest.mark.parametrize(("files", "left", "used"), [(100, 0, True), (100, 3, False), (0, 0, False)])
+def test_inodes_that_are_used_up_are_named(run, monkeypatch, files, left, used):
+    """Not on a file system that does not count them."""
+    counts = mock.Mock(f_files=files, f_favail=left)
+    monkeypatch.setattr(os, "statvfs", lambda _: counts)
+    monkeypatch.setattr(checkpoints, "_write", full)
+    with pytest.raises(WriteError) as raised, must_write("the checkpoint", run.folder):
+        run.save(1)
+    assert ("all inodes are used); remove files" in str(raised.value)) == used
 
 
 @pytest.mark.guarantee("damaged-checkpoint")

@@ -8,15 +8,18 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.fake_learner import numbered, use_fakes
 from support.in_process import train_here
 from support.run_folders import write_beat, write_log, write_records, write_run
+from support.untrusted import save_checkpoint
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.interfaces.learner import Position
 from hvdtrain.runs import metrics, plots, record
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.plots import MIN_ACCURACY_SPAN, plot_metrics, widened
@@ -117,6 +120,33 @@ def test_the_name_of_a_run_that_has_just_begun_is_taken(tmp_path):
             record.create_folder(Config(), RuntimeOptions(runs=tmp_path, name="run"), 1, RunLock())
         assert (folder / "config.json").exists()
         process.communicate(b"\n")
+
+
+def test_the_name_of_a_run_that_trains_is_in_use(tmp_path):
+    """Though it has a checkpoint, from which it cannot be resumed now; in another process, as its lock says so."""
+    (tmp_path / "run").mkdir()
+    save_checkpoint(tmp_path / "run" / "checkpoints", 1, position=Position(step=3))
+    holder = "from pathlib import Path; from hvdtrain.runs.lock import RunLock; RunLock().acquire(Path('run')); input()"
+    runtime = RuntimeOptions(runs=tmp_path, name="run")
+    with subprocess.Popen([sys.executable, "-c", holder], cwd=tmp_path, stdin=subprocess.PIPE) as process:
+        while not (tmp_path / "run/lock-1.json").exists() or not (tmp_path / "run/lock-1.json").read_bytes():
+            time.sleep(0.02)
+        with pytest.raises(UserError, match=f"run is in use by process {process.pid}.*; wait for that job or stop it"):
+            record.create_folder(Config(), runtime, 1, RunLock())
+        process.communicate(b"\n")
+    with pytest.raises(UserError, match="run exists; choose another --name, or resume from step 3"):
+        record.create_folder(Config(), runtime, 1, RunLock())
+
+
+@pytest.mark.parametrize(("runs", "name"), [("runs", ""), ("runs", "a"), ("runs/more", ""), (".", "runs")])
+@pytest.mark.parametrize("resume", [None, "auto"])
+def test_a_link_whose_target_is_missing_is_named(tmp_path, monkeypatch, runs, name, resume):
+    """As of scratch space that was purged. It is the folder of runs, one above it, or the run's own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to("/nowhere/runs")
+    runtime = RuntimeOptions(runs=Path(runs), name=name or "b", resume=resume) if name or resume else RuntimeOptions()
+    with pytest.raises(UserError, match=r"cannot be created \(runs is a link to /nowhere/runs, which is missing\)"):
+        record.auto_resumed_folder(runtime) if resume else record.create_folder(Config(), runtime, 1, RunLock())
 
 
 FAILS = """
