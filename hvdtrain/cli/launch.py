@@ -49,9 +49,16 @@ def train(argv: list[str], framework: Framework | None = None, program: str = "p
 def batch(options: argparse.Namespace) -> int:
     """Write a batch script, and submit it; the exit status. Raises UserError."""
     if sweep := own_program(options.program, "sweep"):
-        from hvdtrain.cli import sweep_settings  # it imports the options of training
+        from hvdtrain.cli.sweep_settings import check_trials  # it imports the options of training
 
-        sweep_settings.check_trials(*sweep.split(), options.array)
+        check_trials(*sweep.split(), options.array)
+    training = own_program(options.program, "train")
+    if training and not options.container:  # whose hvdtrain may be another version
+        from hvdtrain.config import rules, sources
+
+        line = sources.CommandLine.read(training.options, training.name, training.framework)
+        if "resume" not in line.values:  # of a run that need not be there yet
+            rules.check(line.options()[1], is_in_array=bool(options.array))
     return sbatch.run(options)
 
 

@@ -6,25 +6,19 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 from hvdtrain.cli import launch, launch_options
 from hvdtrain.cli.report import show_report
-from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
+from hvdtrain.cli.sweep_settings import check_trial, parse, parse_settings, trial_number
 from hvdtrain.cli.sweep_settings import parser as parser
-from hvdtrain.config.option import arguments, as_json, key
-from hvdtrain.config.sources import CommandLine, check_recorded, to_record
-from hvdtrain.errors import Stopped, TrainingError, UserError
-from hvdtrain.jobs.launchers import LAUNCHERS
-from hvdtrain.jobs.own_program import OwnProgram, own_program, without_program
+from hvdtrain.errors import Stopped, TrainingError
+from hvdtrain.jobs.own_program import without_program
 from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.measure.sweep.study import EarlyEnd, Proposal, SweepStudy, exclusive
-from hvdtrain.measure.sweep.trials import COMPLETE, GIVEN_TO_TRIALS, OF_TASK, PRUNED, RESUME, Trial, corners, plan
+from hvdtrain.measure.sweep.trials import COMPLETE, PRUNED, Trial, corners, plan
 from hvdtrain.system.command import exit_status
-from hvdtrain.system.text import did_you_mean, printable
+from hvdtrain.system.text import printable
 
-COMMANDS = ("train", "launch")
 ENDED = COMPLETE, PRUNED
 """States of a trial that is not run again."""
 
@@ -37,16 +31,14 @@ def main(argv: list[str]) -> None:
     if options.table:
         _report(SweepStudy(options, [], {}), {})
         return
-    if command[:1] not in (["train"], ["launch"]):
-        what = f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}" if command else ""
-        remedy = "write -- train OPTIONS, or -- launch local -n 2 -- PROGRAM OPTIONS"
-        raise UserError(what or "no command to run", remedy)
     settings = parse_settings(options, command)
     planned = [] if options.trials else plan(settings, options.seeds)
     number = trial_number(options, len(planned)) if planned else None
     chosen = planned if number is None else [planned[number]]
     for trial in chosen or corners(settings):
         check_trial(trial, command, options.output)
+    if command[0] == "launch":
+        launch.describe(launch_options.parse(chosen[0].launched(command)[1:] if chosen else command[1:]))
     if options.dry_run:
         for trial in chosen:
             print(shlex.join(["hvdtrain", *trial.command(command, options.output)]))
@@ -59,55 +51,6 @@ def main(argv: list[str]) -> None:
         ended = f"{count - left} of {count} trials have ended"
         print(ended if left else f"nothing to do: {ended}", file=sys.stderr, flush=True)
     _run(study, left * (options.seeds if options.trials else 1))
-
-
-def check_trial(trial: Trial, command: list[str], folder: Path) -> None:
-    """Raise UserError for options that no training accepts, and if the trial's run was begun with others."""
-    options = expected(trial, command)
-    if (folder / trial.name / "config.json").is_file():
-        check_recorded(folder / trial.name, options)
-
-
-def expected(trial: Trial, command: list[str]) -> dict[str, Any]:
-    """The options as JSON values with which the trial's run will be recorded.
-
-    Raises UserError for options that no training accepts; of an unknown program, these are only the trial's own.
-    """
-    training = _training(trial.launched(command))
-    if training is None:
-        options = as_json(trial.training_options)
-        options.pop(OF_TASK, None)  # the program may give arguments of its own
-        return {**options, "seed": trial.seed}
-    for name, remedy in GIVEN_TO_TRIALS.items():
-        if any(word.partition("=")[0] == f"--{key(name)}" for word in training.options):
-            raise UserError(f"-- {command[0]} ... --{key(name)}: a sweep sets that itself", remedy)
-    given = [*training.options, *arguments({**trial.training_options, "name": trial.name, **RESUME})]
-    try:
-        line = CommandLine.read(given, training.name, training.framework)
-        config, _ = line.options()
-    except UserError as error:
-        which = f"the trials with {trial.label}" if trial.label else "the trials' command"
-        raise UserError(f"{which}: {error.reason}", error.remedy, option=error.option) from None
-    if line.given.get("help") or line.given.get("print_config"):
-        raise UserError("the trials' command prints and trains nothing", "give options of training")
-    return {**to_record(config), "seed": trial.seed}
-
-
-def _training(command: list[str]) -> OwnProgram | None:
-    """The training program that the command starts; None for one that is not hvdtrain's. Raises UserError."""
-    of_ranks = launch_options.of_training(command[1:], ["hvdtrain", "train"]) if command[0] == "train" else []
-    command = ["launch", *of_ranks] if of_ranks else command
-    if command[0] == "train":
-        return own_program(["hvdtrain", *command], "train")
-    options = launch_options.parse(command[1:])
-    if options.launcher not in LAUNCHERS:
-        reason = f"-- launch {options.launcher}: it starts no job that a sweep can wait for"
-        remedy = f"give one of {', '.join(LAUNCHERS)}; a sweep itself may be the program of launch sbatch"
-        raise UserError(reason, remedy)
-    if not options.program:
-        raise UserError("-- launch: no program", "write it after another --, as for launch itself")
-    launch.describe(options)
-    return own_program(options.program, "train")
 
 
 def _run(study: SweepStudy, count: int) -> None:

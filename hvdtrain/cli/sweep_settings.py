@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-import math
 import os
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from hvdtrain.cli import launch_options
 from hvdtrain.config import sources
-from hvdtrain.config.option import ARGUMENT, key
+from hvdtrain.config.option import ARGUMENT, arguments, as_json, key
 from hvdtrain.config.option_parser import OptionParser, parser_of
+from hvdtrain.config.sources import CommandLine, check_recorded, to_record
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.own_program import own_program
+from hvdtrain.jobs.launchers import LAUNCHERS
+from hvdtrain.jobs.own_program import OwnProgram, own_program
 from hvdtrain.jobs.sbatch import last_task
 from hvdtrain.measure.sweep.trials import (
     DASHES,
     GIVEN_TO_TRIALS,
     OF_TASK,
     RANKS,
+    RESUME,
     Settings,
     SweepOptions,
+    Trial,
+    corners,
     ends,
     from_text,
     parse_range,
+    plan,
     written,
 )
 from hvdtrain.system import removed
 from hvdtrain.system.command import joined
+from hvdtrain.system.text import did_you_mean
 
 PROGRAM = "python -m hvdtrain sweep"
 TASK = "SLURM_ARRAY_TASK_ID"
+COMMANDS = ("train", "launch")
+QUOTES = ('"', "'")
+CLOSING = {"(": ")", "[": "]", "{": "}", **dict(zip(QUOTES, QUOTES, strict=True))}
+QUOTED = re.compile(r"""^(["'])((?:(?!\1).)*)\1$""", re.DOTALL)
 
 
 def parser() -> OptionParser:
@@ -61,7 +74,11 @@ def parse_settings(options: SweepOptions, command: list[str]) -> Settings:
             raise UserError(f"{where}: a sweep sets --{key(option)} itself", GIVEN_TO_TRIALS[option])
         if name in settings or option in settings:
             raise UserError(f"{where}: {written(name)} has values already", "write all after one --set")
-        settings[name] = _values(name, [part.strip() for part in values.split(",")], where)
+        is_one = name in sources.FACTS and sources.FACTS[name].has_commas and values[:1] not in QUOTES
+        parts = [values] if is_one else _divided(values, where)
+        if not name.startswith(ARGUMENT):  # which --arg reads as they are in Python
+            parts = [QUOTED.sub(r"\2", part) for part in parts]
+        settings[name] = _values(name, parts, where)
         if options.trials is None and not isinstance(settings[name], list):
             raise UserError(f"{where}: a range is for a search", "give --trials N, the number of combinations to draw")
     if RANKS in settings and command[:1] == ["launch"] and "--" not in command:
@@ -84,6 +101,27 @@ def _find(name: str, where: str, command: list[str]) -> str:
     if found == OF_TASK:
         raise UserError(f"{where}: names no argument", remedy)
     return found
+
+
+def _divided(text: str, where: str) -> list[str]:
+    """The values in a text, between which there are commas; those within brackets or quotes belong to a value.
+
+    Raises UserError for a bracket or a quote that is not closed.
+    """
+    parts, awaited = [""], ""
+    for sign in text:
+        if sign == "," and not awaited:
+            parts.append("")
+            continue
+        opens = sign in CLOSING and (sign not in QUOTES or awaited or not parts[-1].strip())
+        if sign == awaited[-1:]:
+            awaited = awaited[:-1]
+        elif opens and awaited[-1:] not in QUOTES:
+            awaited += CLOSING[sign]
+        parts[-1] += sign
+    if awaited:
+        raise UserError(f"{where}: {awaited[-1]} is missing", "close each bracket and each quote before a value")
+    return [part.strip() for part in parts]
 
 
 def _values(name: str, parts: list[str], where: str) -> Any:
@@ -112,12 +150,66 @@ def trial_number(options: SweepOptions, count: int, environment: Mapping[str, st
 
 
 def check_trials(words: list[str], command: list[str], array: str) -> None:
-    """Raises UserError for a sweep that could not start in a batch job. array: the tasks that are asked for, if any."""
+    """Raise UserError for a sweep that could not start in a batch job. array: the tasks that are asked for, if any."""
     options = parse(words)
     settings = parse_settings(options, command)
     if array and options.trials:
         reason = f"--array {array}: the trials of a search are drawn one after the other"
         raise UserError(reason, "leave it out; the same command may run in several jobs at once")
+    planned = [] if options.trials else plan(settings, options.seeds)
     if array:
-        count = options.seeds * math.prod(map(len, settings.values()))
-        trial_number(options, count, {TASK: str(last_task(array))})
+        trial_number(options, len(planned), {TASK: str(last_task(array))})
+    for trial in planned or corners(settings):
+        check_trial(trial, command, options.output)
+
+
+def check_trial(trial: Trial, command: list[str], folder: Path) -> None:
+    """Raise UserError for options that no training accepts, and if the trial's run was begun with others."""
+    options = expected(trial, command)
+    if (folder / trial.name / "config.json").is_file():
+        check_recorded(folder / trial.name, options)
+
+
+def expected(trial: Trial, command: list[str]) -> dict[str, Any]:
+    """The options as JSON values with which the trial's run will be recorded.
+
+    Raises UserError for options that no training accepts; of an unknown program, these are only the trial's own.
+    """
+    training = _training(trial.launched(command))
+    if training is None:
+        options = as_json(trial.training_options)
+        options.pop(OF_TASK, None)  # the program may give arguments of its own
+        return {**options, "seed": trial.seed}
+    for name, remedy in GIVEN_TO_TRIALS.items():
+        if any(word.partition("=")[0] == f"--{key(name)}" for word in training.options):
+            raise UserError(f"-- {command[0]} ... --{key(name)}: a sweep sets that itself", remedy)
+    given = [*training.options, *arguments({**trial.training_options, "name": trial.name, **RESUME})]
+    try:
+        line = CommandLine.read(given, training.name, training.framework)
+        config, _ = line.options()
+    except UserError as error:
+        which = f"the trials with {trial.label}" if trial.label else "the trials' command"
+        raise UserError(f"{which}: {error.reason}", error.remedy, option=error.option) from None
+    if line.given.get("help") or line.given.get("print_config"):
+        raise UserError("the trials' command prints and trains nothing", "give options of training")
+    return {**to_record(config), "seed": trial.seed}
+
+
+def _training(command: list[str]) -> OwnProgram | None:
+    """The training program that the command starts; None for one that is not hvdtrain's. Raises UserError."""
+    if command[:1] not in (["train"], ["launch"]):
+        what = f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}" if command else ""
+        remedy = "write -- train OPTIONS, or -- launch local -n 2 -- PROGRAM OPTIONS"
+        raise UserError(what or "no command to run", remedy)
+    of_ranks = launch_options.of_training(command[1:], ["hvdtrain", "train"]) if command[0] == "train" else []
+    command = ["launch", *of_ranks] if of_ranks else command
+    if command[0] == "train":
+        return own_program(["hvdtrain", *command], "train")
+    options = launch_options.parse(command[1:])
+    if options.launcher not in LAUNCHERS:
+        reason = f"-- launch {options.launcher}: it starts no job that a sweep can wait for"
+        remedy = f"give one of {', '.join(LAUNCHERS)}; a sweep itself may be the program of launch sbatch"
+        raise UserError(reason, remedy)
+    if not options.program:
+        raise UserError("-- launch: no program", "write it after another --, as for launch itself")
+    return own_program(options.program, "train")

@@ -75,7 +75,7 @@ def test_option_file(content: bytes) -> None:
 @FUZZ
 @given(
     st.lists(
-        text_like(("lr=0.1,0.2", "nesterov=true", "groups=auto,2", "data=a,b", "batch-size=1"), "=,-_.é\x1b"),
+        text_like(("lr=0.1,0.2", "nesterov=true", "groups=auto,2", "data=a,b", "arg.x=[1,2],'a,b'"), "=,-_.é\x1b[]'"),
         max_size=3,
     )
 )

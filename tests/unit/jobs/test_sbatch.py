@@ -223,3 +223,35 @@ def test_an_array_with_tasks_that_have_no_trial_is_an_error(capsys):
     with pytest.raises(SystemExit) as ended:  # before the job waits for hours
         launch.main([*SBATCH, "--", "hvdtrain", "sweep", "--set", "rl=1", "--", "train"])
     assert (ended.value.code, "training has no option 'rl'" in capsys.readouterr().err) == (2, True)
+
+
+MISTAKES = [
+    ("hvdtrain train --lrr 1", "--lrr is not an option (did you mean --lr?)"),
+    ("env A=1 python -m hvdtrain train --lrr=1 --resume auto", "--lrr is not an option"),
+    ("python -m hvdtrain.torch_lenet --lr x", "--lr x is not valid"),
+    ("hvdtrain train --nesterov --momentum 0", "it requires momentum"),
+    ("hvdtrain train --name x --array 0-3", "all tasks of --array would train this run"),
+    ("hvdtrain sweep --set lr=1 -- train --epochz 3", "--epochz is not an option"),
+    ("hvdtrain sweep --set lr=1 -- launch local -n 2 -- hvdtrain train --epochz 3", "--epochz is not an option"),
+    ("hvdtrain sweep --set lr=1 -- train --seed 3", "a sweep sets that itself"),
+    ("hvdtrain sweep --set momentum=0.9,0 -- train --nesterov", "the trials with momentum 0.0: --nesterov"),
+    ("hvdtrain sweep --set lr=1 -- bench", "a sweep runs train or launch"),
+]
+SOUND = (
+    "hvdtrain train --resume auto",
+    "hvdtrain train --resume runs/of-a-job-before",
+    "./run.sh --lrr 1",
+    "python script.py --lrr 1",
+    "hvdtrain sweep --set arg.widths=[1,2],[3] -- train task.py:Task",
+)
+
+
+@pytest.mark.parametrize(("program", "error"), [*MISTAKES, *((program, "") for program in SOUND)])
+def test_options_that_training_refuses_are_found_before_the_job_waits(monkeypatch, capsys, program, error):
+    """The name that a job gives to its run is not known here."""
+    monkeypatch.delenv("HVDTRAIN_RUN_NAME", raising=False)
+    program, of_array, tasks = program.partition("--array ")
+    with pytest.raises(SystemExit) as ended:
+        launch.main([*SBATCH, *([of_array.strip(), tasks] if tasks else []), "--", *program.split()])
+    printed = capsys.readouterr()
+    assert (ended.value.code, error in printed.err, bool(printed.out)) == (2 * bool(error), True, not error)

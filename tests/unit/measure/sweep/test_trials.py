@@ -8,8 +8,7 @@ import pytest
 from support import in_process
 
 from hvdtrain.cli import launch_options
-from hvdtrain.cli.sweep import check_trial, expected
-from hvdtrain.cli.sweep_settings import parse, parse_settings, trial_number
+from hvdtrain.cli.sweep_settings import check_trial, expected, parse, parse_settings, trial_number
 from hvdtrain.errors import UserError
 from hvdtrain.measure.sweep.trials import SweepOptions, Trial, ends, parse_range, plan, text_of
 
@@ -80,7 +79,38 @@ def test_a_run_with_other_options_is_not_the_trial(tmp_path):
         check_trial(trial, command, tmp_path)
 
 
+VALUES = [
+    ("arg.widths=[8,16],[32]", ["[8,16]", "[32]"]),
+    ("arg.shape=(1,(2,3)),{4:[5,6]}", ["(1,(2,3))", "{4:[5,6]}"]),
+    ("arg.names=['a,]', \"b\"], c", ["['a,]', \"b\"]", "c"]),
+    ("arg.text='8','a,b'", ["'8'", "'a,b'"]),
+    ("arg.smile=:),O'Brien", [":)", "O'Brien"]),
+    ("--layers='8,16','32'", ["8,16", "32"]),
+    ("--layers=[8,16],3", ["[8,16]", "3"]),
+    ("class-weights=scab=3,rot=10", ["scab=3,rot=10"]),
+    ("class-weights='scab=3,rot=10',balanced", ["scab=3,rot=10", "balanced"]),
+    ("columns=width,height", ["width,height"]),
+    ('columns="width,height","width"', ["width,height", "width"]),
+    ('data="a,b.csv",c.csv', ["a,b.csv", "c.csv"]),
+    ("betas=0.9:0.99,0.8:0.9", ["0.9:0.99", "0.8:0.9"]),
+    ("freeze='conv1,*',fc", [("conv1,*",), ("fc",)]),
+]
+"""Of --set, with the values that trials get."""
+
+
+@pytest.mark.parametrize(("text", "values"), VALUES)
+def test_commas_within_a_value_do_not_divide_it(text, values):
+    settings = settings_of(text, "lr=0.1", command=FOREIGN[1:] if text.startswith("--") else ["train"])
+    assert settings.pop("lr") == [0.1]
+    assert [*settings.values()] == [values]
+    assert len({trial.name for trial in plan(settings, 1)}) == len(values)
+
+
 INVALID = [
+    (["--set", "arg.x=[1,2", *TASK], "--set arg.x=[1,2: ] is missing; close each bracket and each quote"),
+    (["--set", "columns='a,b", *TRAIN], "--set columns='a,b: ' is missing; close each bracket"),
+    (["--set", "class-weights=", *TRAIN], "a value is empty"),
+    (["--set", "class-weights=a=1,b", *TRAIN], "with class-weights a=1,b: --class-weights a=1,b: is neither"),
     (["--set", "lr=1,,2", *TRAIN], "--set lr=1,,2: a value is empty"),
     (["--set", "lr=1,x", *TRAIN], "--set lr=1,x: lr = x is not valid; give a number"),
     (["--set", "lr=1", "--set", "lr=2", *TRAIN], "--set lr=2: lr has values already"),
