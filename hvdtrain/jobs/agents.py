@@ -152,6 +152,8 @@ async def received(reader: asyncio.StreamReader) -> AsyncIterator[Message]:
 
 TAIL_LINES = 200
 """Lines that are kept to find out why a rank failed: a chain of tracebacks may be long."""
+TAIL_LINE_BYTES = 1000
+"""How much is kept of each, as a program may print all its progress without an end of line."""
 MAX_LINE_BYTES = 1 << 16
 """What follows is printed as another line, as a program may print forever without one."""
 
@@ -170,7 +172,11 @@ class LineOutput:
 
     def write(self, stream: str, data: bytes) -> None:
         """Take what the process wrote to `stdout` or `stderr`."""
-        *lines, rest = (self._incomplete[stream] + data).split(b"\n")
+        data = (self._incomplete[stream] + data).lstrip(b"\r")
+        text = data.rstrip(b"\r")  # of which a newline may follow
+        # Progress bars go back to the beginning of a line, and may never end it.
+        *lines, rest = text.replace(b"\r\n", b"\n").replace(b"\n\r", b"\n").replace(b"\r", b"\n").split(b"\n")
+        rest += data[len(text) :]
         if len(rest) > MAX_LINE_BYTES:
             lines, rest = [*lines, rest], b""
         self._incomplete[stream] = rest
@@ -178,13 +184,13 @@ class LineOutput:
 
     def close(self) -> None:
         for stream, rest in self._incomplete.items():
-            self._print(stream, [rest] if rest else [])
+            self._print(stream, [rest.rstrip(b"\r")] if rest else [])
             self._incomplete[stream] = b""
 
     def _print(self, stream: str, lines: list[bytes]) -> None:
         if lines and not self._is_hidden():
             self._console.print_lines(stream, self._label, lines)
-        self.tail.extend(line.decode(errors="replace") for line in lines if line.strip())
+        self.tail.extend(line[:TAIL_LINE_BYTES].decode(errors="replace") for line in lines if line.strip())
 
 
 class RankOutput(LineOutput):

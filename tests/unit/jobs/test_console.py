@@ -15,6 +15,7 @@ from hvdtrain.jobs.agents import RankConnection, RankOutput, conflict_of
 from hvdtrain.jobs.console import Console, Sink
 from hvdtrain.jobs.job_processes import LauncherProcess
 from hvdtrain.jobs.protocol import FRAME, Hello
+from hvdtrain.system.run_end import Failure
 
 LINE = b"x" * 999 + b"\n"
 
@@ -145,6 +146,39 @@ def test_a_line_without_an_end_is_printed_in_parts(monkeypatch):
     rank.write("stdout", b"one\ntwo")
     rank.close()
     assert console.printed.endswith(b"[3] one\n[3] two\n")
+
+
+LINES = [
+    ([b"one\ntwo\r\n\nthree"], b"one|two||three"),
+    ([b"\r 10%\r 20%", b"\r 30%\n"], b" 10%| 20%| 30%"),
+    ([b"10%\r", b"20%\r", b"\nend\n"], b"10%|20%|end"),
+    ([b"10%\r", b"\n", b"\r\n", b"end"], b"10%||end"),
+    ([b"a\n\r 0%\r100%\n", b"\rb\r"], b"a| 0%|100%|b"),
+    ([b"\r"], b""),
+]
+
+
+@pytest.mark.parametrize(("parts", "printed"), LINES)
+def test_a_line_also_ends_where_a_progress_bar_goes_back_to_its_beginning(parts, printed):
+    console = RecordingConsole()
+    rank = RankOutput(3, console)
+    for part in parts:
+        rank.write("stderr", part)
+    rank.close()
+    assert console.printed == b"".join(b"[3] " + line + b"\n" for line in printed.split(b"|") if printed)
+
+
+def test_progress_is_printed_while_it_runs_and_does_not_fill_the_report_of_a_failure():
+    console = RecordingConsole()
+    rank = RankOutput(3, console)
+    for number in range(3):
+        rank.write("stderr", b"\r%d%%" % number)
+    assert console.printed == b"[3] 0%\n[3] 1%\n"
+    rank.write("stderr", b"x" * 150_000)
+    rank.close()
+    report = Failure(rank=3, status=1, last_lines=tuple(rank.tail)).message(False)
+    assert "2%xx" in report and len(report) < 2000
+    assert len(str(Failure.of_exception(ValueError("x" * 150_000)))) < 5000
 
 
 def test_a_launcher_s_lines_of_any_length_are_printed():
