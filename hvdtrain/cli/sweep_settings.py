@@ -41,7 +41,7 @@ PROGRAM = "python -m hvdtrain sweep"
 TASK = "SLURM_ARRAY_TASK_ID"
 COMMANDS = ("train", "launch")
 QUOTES = ('"', "'")
-CLOSING = {"(": ")", "[": "]", "{": "}", **dict(zip(QUOTES, QUOTES, strict=True))}
+CLOSING = {"(": ")", "[": "]", "{": "}"}
 QUOTED = re.compile(r"""^(["'])((?:(?!\1).)*)\1$""", re.DOTALL)
 
 
@@ -104,20 +104,17 @@ def _find(name: str, where: str, command: list[str]) -> str:
 
 
 def _divided(text: str, where: str) -> list[str]:
-    """The values in a text, between which there are commas; those within brackets or quotes belong to a value.
-
-    Raises UserError for a bracket or a quote that is not closed.
-    """
+    """The values between commas that are not within brackets or quotes. Raises UserError for one that is not closed."""
     parts, awaited = [""], ""
     for sign in text:
         if sign == "," and not awaited:
             parts.append("")
             continue
-        opens = sign in CLOSING and (sign not in QUOTES or awaited or not parts[-1].strip())
+        quotes = sign in QUOTES and (awaited or not parts[-1].strip())  # else it is an apostrophe
         if sign == awaited[-1:]:
             awaited = awaited[:-1]
-        elif opens and awaited[-1:] not in QUOTES:
-            awaited += CLOSING[sign]
+        elif awaited[-1:] not in QUOTES and (quotes or sign in CLOSING):
+            awaited += CLOSING.get(sign, sign)
         parts[-1] += sign
     if awaited:
         raise UserError(f"{where}: {awaited[-1]} is missing", "close each bracket and each quote before a value")
@@ -198,7 +195,11 @@ def expected(trial: Trial, command: list[str]) -> dict[str, Any]:
 def _training(command: list[str]) -> OwnProgram | None:
     """The training program that the command starts; None for one that is not hvdtrain's. Raises UserError."""
     if command[:1] not in (["train"], ["launch"]):
-        what = f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}" if command else ""
+        what = (
+            f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], ('train', 'launch'))}"
+            if command
+            else ""
+        )
         remedy = "write -- train OPTIONS, or -- launch local -n 2 -- PROGRAM OPTIONS"
         raise UserError(what or "no command to run", remedy)
     of_ranks = launch_options.of_training(command[1:], ["hvdtrain", "train"]) if command[0] == "train" else []

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from hvdtrain.errors import UserError, needed_by
-from hvdtrain.system.command import Parser, exit_status
+from hvdtrain.system.command import Parser, end_with_reader, exit_status
 from hvdtrain.views.run_view import RUNS, awaited_run, chosen_run
 from hvdtrain.views.table import Output
 
@@ -21,6 +21,7 @@ from hvdtrain.views.table import Output
 def main(argv: list[str]) -> None:
     """Show the run until it ends, then exit with its job's status, or serve the page; with 0 if the user leaves."""
     options = parse(argv)
+    end_with_reader()
     if options.serve:
         with needed_by("watch --serve", "web"):
             from hvdtrain.views.web.app import serve

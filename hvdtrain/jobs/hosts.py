@@ -9,6 +9,7 @@ them the job's token, therefore go into a file on each host that only its owner 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -25,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info, stacks
@@ -182,11 +183,11 @@ def inspect(hosts: list[str], shell: str = "", wait_s: float = 0.0) -> dict[str,
     return dict(zip(hosts, _of_each(hosts, look), strict=True))
 
 
-def _of_each(hosts: Sequence[str], function: Callable[[str], Result]) -> list[Result]:
+def _of_each(hosts: Sequence[Any], function: Callable[[Any], Result]) -> list[Result]:
     """What a function returns for each host; its threads do not keep this process, as an ssh that hangs would."""
     free = threading.Semaphore(AT_ONCE)
 
-    def call(host: str) -> Result:
+    def call(host: Any) -> Result:
         with free:
             return function(host)
 
@@ -221,7 +222,7 @@ def _inspect(host: str, here: dict[str, str], shell: str = "") -> UserError | No
     return None
 
 
-def _run_limited(command: list[str], stdin: str = "") -> tuple[int, str, str]:
+def _run_limited(command: list[str]) -> tuple[int, str, str]:
     """Exit status, output and errors of a program; SIGXFSZ ends it where it prints more than FILE_BYTES."""
 
     def limit() -> None:
@@ -230,7 +231,7 @@ def _run_limited(command: list[str], stdin: str = "") -> tuple[int, str, str]:
 
     with os.fdopen(os.memfd_create("out"), "rb") as out, os.fdopen(os.memfd_create("err"), "rb") as err:
         done = subprocess.run(
-            command, input=stdin.encode(), stdout=out, stderr=err, timeout=TIMEOUT_S, preexec_fn=limit
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=TIMEOUT_S, preexec_fn=limit
         )
         said = (os.pread(file.fileno(), OUTPUT_BYTES, 0).decode(errors="replace") for file in (out, err))
         return done.returncode, next(said), next(said)
@@ -265,6 +266,9 @@ def ssh_remedy(host: str, error: str) -> str:
 
 VARIABLES_FILE = "HVDTRAIN_VARIABLES_FILE"
 """Environment variable: the file, which a rank's agent reads when it starts."""
+HOLDERS: dict[str, list[subprocess.Popen[bytes]]] = {}
+"""By path of the file, the process on each host that has written it, and removes it when its input ends: at the latest
+with this process, however that ends."""
 
 
 def distribute_variables(hosts: list[str], variables: Mapping[str, str]) -> str:
@@ -274,35 +278,44 @@ def distribute_variables(hosts: list[str], variables: Mapping[str, str]) -> str:
     the host, where the file cannot be written.
     """
     path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # a random name, which no other user can have created before
-    try:
-        _run_everywhere(hosts, f"umask 077 && cat > {path}", json.dumps(dict(variables)))
-    except UserError:
-        with contextlib.suppress(UserError):
-            remove_variables(hosts, path)
-        raise
+    content = json.dumps(dict(variables)).encode()
+    write = f'trap "" HUP INT TERM; umask 077; head -c {len(content)} > {path} && echo {path} && cat; rm -f {path}'
+    holders = HOLDERS[path] = [_held_open(host, write) for host in ("", *hosts)]
+    limit = threading.Timer(TIMEOUT_S, lambda: [*map(subprocess.Popen.kill, holders)])
+    limit.daemon = True
+    limit.start()
+    for holder in holders:
+        assert holder.stdin
+        with contextlib.suppress(BrokenPipeError):
+            holder.stdin.write(content)
+            holder.stdin.flush()
+    for host, holder in zip(("this host", *hosts), holders, strict=True):
+        printed = b""
+        for printed in itertools.islice(holder.stdout or (), 1000):  # a shell may print more
+            if printed.strip() == path.encode():
+                break
+        else:
+            holder.kill()
+            remove_variables(path)
+            problem = printable(last_line(printed.decode(errors="replace")))
+            reason = f"{host}: variables with credentials cannot be written to /tmp ({problem:.200})"
+            raise UserError(reason, "check that the host can be reached and that its /tmp has free space")
+    limit.cancel()
     return path
 
 
-def remove_variables(hosts: list[str], path: str) -> None:
-    """Remove the files that `distribute_variables` wrote. Raises UserError, naming a host that cannot be reached."""
-    _run_everywhere(hosts, f"rm -f {path}", "")
+def _held_open(host: str, script: str) -> subprocess.Popen[bytes]:
+    """A shell on a host, or on this one without a name. No signal to this process or to its group ends it."""
+    command = ["sh", "-c", script]
+    command = ssh(host, shlex.join(command)) if host else command
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True)
 
 
-def _run_everywhere(hosts: list[str], script: str, stdin: str) -> None:
-    remote = shlex.join(["sh", "-c", script])
-
-    def run(host: str) -> None:
-        command = ssh(host, remote) if host else ["sh", "-c", script]
-        try:
-            status, _, err = _run_limited(command, stdin)
-            problem = last_line(err) if status else ""
-        except subprocess.TimeoutExpired:
-            problem = f"no end within {TIMEOUT_S:.0f} s"
-        if problem:
-            reason = f"{host or 'this host'}: variables with credentials cannot be written to /tmp ({problem})"
-            raise UserError(reason, "check that the host can be reached and that its /tmp has free space")
-
-    _of_each(["", *hosts], run)
+def remove_variables(path: str) -> None:
+    """Remove the files that `distribute_variables` wrote, on hosts that can still be reached."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        _of_each(HOLDERS.pop(path), lambda holder: holder.communicate(timeout=TIMEOUT_S))
 
 
 def receive_variables(environment: MutableMapping[str, str] = os.environ) -> None:

@@ -100,9 +100,7 @@ class JobProcesses:
     async def _remove_credentials(self) -> None:
         path, self._variables_file = self._variables_file, ""
         if path:
-            with contextlib.suppress(UserError):  # a host that can no longer be reached
-                others = hosts.other_hosts(self._job.hosts)
-                await in_thread(hosts.remove_variables, others, path)
+            await in_thread(hosts.remove_variables, path)
 
     async def end(self, by_itself: bool) -> None:
         """Leave no process behind: what still runs gets SIGTERM, then SIGKILL. by_itself: the ranks have ended well."""

@@ -100,8 +100,8 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # for the user only: output may hold anything
     except OSError as error:
-        why = write_fault(error, folder)[0]
-        raise UserError(f"--output-dir {folder} cannot be created ({why})", "give another folder") from None
+        reason = f"--output-dir {folder} cannot be created ({write_fault(error, folder)[0]})"
+        raise UserError(reason, "give another folder") from None
 
 
 FILE = "attempts.json"

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from hvdtrain.errors import UserError
-from hvdtrain.system.files import write_fault
+from hvdtrain.system.files import creating
 from hvdtrain.system.text import fitted, printable
 
 log = logging.getLogger("hvdtrain")
@@ -47,13 +46,9 @@ def open_log(folder: Path, rank: int, on_console: bool) -> None:
     close_log()
     log.setLevel(logging.INFO)
     log.propagate = False
-    try:
+    with creating(f"{folder}: the log cannot be written", folder):
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         file = RankLog(folder, rank)
-    except OSError as error:
-        why, remedy = write_fault(error, folder)
-        reason = f"{folder}: the log cannot be written ({why})"
-        raise UserError(reason, f"{remedy}, or choose another folder with --runs") from None
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)
     if on_console:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from hvdtrain.errors import FolderLost, UserError
 from hvdtrain.system import agent_pipe
-from hvdtrain.system.files import Damaged, decoded, file_system_time, read_limited, write_fault
+from hvdtrain.system.files import Damaged, creating, decoded, file_system_time, read_limited
 from hvdtrain.system.processes import ProcessIdentity
 from hvdtrain.system.rank_info import JOB
 from hvdtrain.system.text import printable
@@ -89,13 +89,9 @@ class RunLock:
         Raises UserError if another job holds it, or the folder is not writable.
         """
         this = Holder.this_process()
-        try:
+        with creating(f"{folder}: its lock cannot be created", folder):
             while not self._try_to_create(folder, this):
                 pass
-        except OSError as error:
-            why, remedy = write_fault(error, folder)
-            reason = f"{folder}: its lock cannot be created ({why})"
-            raise UserError(reason, f"{remedy}, or choose another folder with --runs") from None
         self._holder = this
         threading.Thread(target=self._beat, name="lock", daemon=True).start()
 

@@ -24,7 +24,7 @@ from hvdtrain.runs.lock import FILE as LOCK
 from hvdtrain.runs.lock import RunLock, check_free, trained_by_this_program
 from hvdtrain.runs.records import read
 from hvdtrain.system import arithmetic, credentials, rank_info, resources, stacks
-from hvdtrain.system.files import read_json, write_all_atomically, write_atomically, write_fault
+from hvdtrain.system.files import creating, read_json, write_all_atomically, write_atomically
 from hvdtrain.system.python_files import is_reference, is_script
 from hvdtrain.system.run_end import RunEnd, how_to_resume, run_id
 from hvdtrain.system.text import to_json
@@ -73,7 +73,7 @@ def is_finished(folder: Path) -> bool:
 def auto_resumed_folder(runtime: RuntimeOptions) -> Path:
     """The folder of the run that --resume auto names, which may be new. Raises UserError if it cannot be created."""
     for folder in (runtime.runs / name for name in _names(runtime)):
-        with _reporting(folder):
+        with creating(f"{folder} cannot be created", folder):
             folder.mkdir(parents=True, exist_ok=True)
             if not trained_by_this_program(folder):
                 break
@@ -96,14 +96,14 @@ def create_folder(config: Config, runtime: RuntimeOptions, size: int, lock: RunL
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     default = f"{_trained(config)}-{config.framework}-{config.strategy}-np{size}-{stamp}"
-    with _reporting(runtime.runs):
+    with creating(f"{runtime.runs} cannot be created", runtime.runs):
         runtime.runs.mkdir(parents=True, exist_ok=True)
     for folder in (runtime.runs / name for name in _names(runtime, default)):
-        with _reporting(folder), contextlib.suppress(FileExistsError):
+        with creating(f"{folder} cannot be created", folder), contextlib.suppress(FileExistsError):
             folder.mkdir()
             lock.acquire(folder)
             return folder
-    with _reporting(folder):
+    with creating(f"{folder} cannot be created", folder):
         if _is_abandoned(folder):
             lock.acquire(folder)
             if _is_abandoned(folder):  # still: until now another job may have trained it
@@ -151,15 +151,6 @@ def _trained(config: Config) -> str:
         return config.model.rpartition(":")[2]
     name = Path(config.model).stem if is_script(config.model) else os.path.basename(os.path.abspath(config.data))
     return name.lstrip(".") or "data"  # lists leave out names that begin with a dot
-
-
-@contextlib.contextmanager
-def _reporting(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        why = write_fault(error, folder)[0]
-        raise UserError(f"{folder} cannot be created ({why})", "choose another folder with --runs") from None
 
 
 def write_options(folder: Path, runtime: RuntimeOptions, learner: Learner, content: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -204,6 +205,19 @@ def prepare_streams() -> None:
             stream.flush()
             file = OutputFile(stream.fileno(), "w", closefd=False)
             setattr(sys, name, LineStream(file, encoding=stream.encoding, errors="backslashreplace"))
+
+
+def end_with_reader() -> None:
+    """End this process when nobody reads its standard output any more, as ssh without a terminal sends no signal."""
+
+    def wait() -> None:
+        hung_up = select.poll()
+        hung_up.register(1, 0)
+        hung_up.poll()
+        os._exit(128 + signal.SIGPIPE)
+
+    if not os.isatty(1):  # of a terminal, the kernel sends SIGHUP
+        threading.Thread(target=wait, daemon=True).start()
 
 
 @contextlib.contextmanager

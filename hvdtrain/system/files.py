@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -14,7 +15,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,12 +134,18 @@ def write_outputs(folder: Path, option: str, contents: Mapping[str, str | bytes]
 
 
 def _not_writable(folder: Path, option: str, error: OSError) -> UserError:
-    why = write_fault(error, folder)[0]
-    return UserError(f"{option} {folder}: nothing can be written there ({why})", f"give another {option}")
+    reason = f"{option} {folder}: nothing can be written there ({write_fault(error, folder)[0]})"
+    return UserError(reason, f"give another {option}")
 
 
-OF_DISKS = (errno.EDQUOT, errno.EIO, errno.ENOENT, errno.ENOSPC, errno.EROFS, errno.ESTALE)
-"""Errors that say nothing about what was to be done."""
+@contextlib.contextmanager
+def creating(what: str, folder: Path) -> Iterator[None]:
+    """Turn an OSError of what is created in a run's folder into a UserError, which begins with `what`."""
+    try:
+        yield
+    except OSError as error:
+        why, remedy = write_fault(error, folder)
+        raise UserError(f"{what} ({why})", f"{remedy}, or choose another folder with --runs") from None
 
 
 def write_fault(error: OSError, folder: Path) -> tuple[str, str]:
@@ -152,7 +159,7 @@ def write_fault(error: OSError, folder: Path) -> tuple[str, str]:
         disk = os.statvfs(next(filter(os.path.exists, (folder, *folder.parents))))
         if disk.f_files and not disk.f_favail:
             return f"{why}: all inodes are used", "remove files from that disk (df -i counts them)"
-    if error.filename2 and error.errno not in OF_DISKS:
+    elif error.filename2 and error.errno not in (errno.EDQUOT, errno.EIO, errno.EROFS):
         return f"{why}: it cannot be renamed there", "choose a folder on another disk with --runs"
     return why, "free disk space or repair the disk"
 

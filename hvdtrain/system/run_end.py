@@ -90,10 +90,10 @@ class Failure:
     def of_exception(cls, error: BaseException) -> Failure:
         """What an exception says. The rank and its host are those of an error of all ranks, else still unknown."""
         if not isinstance(error, HvdtrainError):
-            summary = (str(error).strip().splitlines() or [""])[-1][:REASON_CHARACTERS]  # MXNet's messages begin with a traceback
+            summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's messages begin with a traceback
             if isinstance(error, KeyboardInterrupt):
                 return cls("interrupted")
-            return cls(f"{type(error).__name__}: {summary}", traceback=user_lines(error))
+            return cls(f"{type(error).__name__}: {summary:.{REASON_CHARACTERS}}", traceback=user_lines(error))
         return cls(
             error.reason,
             error.remedy,

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.jobs import wait_for
 from support.untrusted import PASSWORD
 
 from hvdtrain.errors import UserError
@@ -77,8 +78,10 @@ exec sh -c "$*"
 """
 
 
-@pytest.mark.parametrize("node2", ["exit 255", "exec yes"])
-def test_credentials_reach_hosts_without_appearing_on_a_command_line(ssh, tmp_path, monkeypatch, node2):
+@pytest.mark.parametrize(
+    ("node2", "said"), [("exit 255", "no message"), ("{ echo no >&2; exit 255; }", "no"), ("exec yes", "y")]
+)
+def test_credentials_reach_hosts_without_appearing_on_a_command_line(ssh, tmp_path, monkeypatch, node2, said):
     """node2 cannot be reached, or prints without end."""
     ssh(SSH.format(log=tmp_path / "log", node2=node2))
     variables = {"HVDTRAIN_TOKEN": PASSWORD, "HVDTRAIN_MIRROR": f"https://ada:{PASSWORD}@\ngrün"}
@@ -89,16 +92,34 @@ def test_credentials_reach_hosts_without_appearing_on_a_command_line(ssh, tmp_pa
         hosts.receive_variables(environment)
         assert environment == {**variables, "PATH": "/bin"}
     finally:
-        hosts.remove_variables(["node1"], path)
+        hosts.remove_variables(path)
     assert not os.path.exists(path)
     monkeypatch.setattr(hosts.secrets, "token_hex", lambda _: path.removeprefix("/tmp/hvdtrain-"))
-    with pytest.raises(UserError, match=r"node2: variables with credentials cannot be written to /tmp \(no message\)"):
+    with pytest.raises(UserError, match=rf"node2: variables with .* cannot be written to /tmp \({said}\)"):
         hosts.distribute_variables(["node1", "node2"], variables)
     assert not os.path.exists(path)
     log = (tmp_path / "log").read_text()
     assert "node1" in log and PASSWORD not in log
     # A terminal there, as RequestTTY in ~/.ssh/config asks for, would print what is sent.
     assert all(line.startswith("-T ") for line in log.splitlines())
+
+
+LAUNCHES = """
+import os, signal, sys
+from hvdtrain.jobs import hosts
+print(hosts.distribute_variables(["node1"], {{"HVDTRAIN_TOKEN": "secret"}}), flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("os.kill(os.getpid(), 9)", -9), ("os.killpg(0, 9)", -9), ("", 0)])
+def test_no_credentials_stay_where_the_launcher_is_killed(ssh, tmp_path, end, status):
+    """Needs processes: one that is killed, and those that it leaves."""
+    ssh(SSH.format(log=tmp_path / "log", node2="exit 255"))
+    code = LAUNCHES.format(end=end)
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert (done.returncode, done.stdout.startswith("/tmp/hvdtrain-")) == (status, True)
+    wait_for(lambda: not os.path.exists(done.stdout.strip()), 10)
 
 
 ODD = ("", "Welcome!\\n", "5\\n", '{"torch": 1}\\n', "\\377\\033[31m\\n", "[" * 9999)

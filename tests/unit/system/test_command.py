@@ -9,12 +9,14 @@ import os
 import pty
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.jobs import wait_for
 from support.report import make_run
 from support.stack import cases
 
@@ -29,6 +31,39 @@ from hvdtrain.system.processes import (
     would_end,
 )
 from hvdtrain.training.interpreter_watch import is_stopped
+
+WAITS = """
+import sys, time
+from hvdtrain.system.command import end_with_reader
+end_with_reader()
+print("waits", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "a pipe that is read", "file"])
+def test_a_command_that_waits_ends_with_what_reads_it(tmp_path, kind):
+    """As ssh without a terminal, which sends no signal. Needs a process, with output of its own."""
+    reader, writer = socket.socketpair() if kind == "socket" else map(os.fdopen, os.pipe(), ("rb", "wb"))
+    output = (tmp_path / "output").open("wb") if kind == "file" else writer
+    process = subprocess.Popen([sys.executable, "-c", WAITS], stdout=output)
+    writer.close()
+    try:
+        if kind == "file":
+            wait_for(lambda: (tmp_path / "output").read_bytes(), 20)
+        else:
+            assert os.read(reader.fileno(), 1) == b"w"
+        if kind in ("pipe", "socket"):
+            reader.close()
+            assert process.wait(20) == 128 + signal.SIGPIPE
+        else:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.5)
+    finally:
+        process.kill()
+        process.wait()
+        reader.close()
+
 
 PRINTS = """
 import logging, sys
