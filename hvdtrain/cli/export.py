@@ -24,6 +24,7 @@ from hvdtrain.networks.layers import text
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import removed
 from hvdtrain.system.command import exit_status
+from hvdtrain.system.files import creating
 from hvdtrain.system.text import did_you_mean, printable
 
 Format = Literal["onnx", "pt2", "saved_model"]
@@ -63,10 +64,8 @@ def main(argv: list[str]) -> None:
     _check_output(kind, output, options.force)
     path, saved = checkpoints.newest(options.checkpoint)
     model = _model(path, saved)
-    try:
+    with creating(f"{output}: cannot be written", output, "give another output"):
         comparison = EXPORTS[kind](model, output)
-    except OSError as error:
-        raise UserError(f"{output}: cannot be written ({error.strerror or error})", "give another output") from None
     images = f"images of {text(model.network.input_shape)} in [0, 1]"
     if "table" in saved.network:
         images = f"rows of {model.network.input_shape[-1]} numbers, made as its metadata say under table,"

@@ -52,8 +52,7 @@ def batch(options: argparse.Namespace) -> int:
         from hvdtrain.cli.sweep_settings import check_trials  # it imports the options of training
 
         check_trials(*sweep.split(), options.array)
-    training = own_program(options.program, "train")
-    if training and not options.container:  # whose hvdtrain may be another version
+    if (training := own_program(options.program, "train")) and not options.container:  # which may have another version
         from hvdtrain.config import rules, sources
 
         line = sources.CommandLine.read(training.options, training.name, training.framework)

@@ -40,9 +40,9 @@ from hvdtrain.system.text import did_you_mean
 PROGRAM = "python -m hvdtrain sweep"
 TASK = "SLURM_ARRAY_TASK_ID"
 COMMANDS = ("train", "launch")
-QUOTES = ('"', "'")
-CLOSING = {"(": ")", "[": "]", "{": "}"}
-QUOTED = re.compile(r"""^(["'])((?:(?!\1).)*)\1$""", re.DOTALL)
+BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
+OPEN, QUOTED = re.compile(r"""\s*(["'])(?!.*\1)""", re.DOTALL), re.compile(r"""(["'])((?:(?!\1).)*)\1$""", re.DOTALL)
+"""A quote that is not closed, and a text in quotes."""
 
 
 def parser() -> OptionParser:
@@ -74,11 +74,7 @@ def parse_settings(options: SweepOptions, command: list[str]) -> Settings:
             raise UserError(f"{where}: a sweep sets --{key(option)} itself", GIVEN_TO_TRIALS[option])
         if name in settings or option in settings:
             raise UserError(f"{where}: {written(name)} has values already", "write all after one --set")
-        is_one = name in sources.FACTS and sources.FACTS[name].has_commas and values[:1] not in QUOTES
-        parts = [values] if is_one else _divided(values, where)
-        if not name.startswith(ARGUMENT):  # which --arg reads as they are in Python
-            parts = [QUOTED.sub(r"\2", part) for part in parts]
-        settings[name] = _values(name, parts, where)
+        settings[name] = _values(name, _divided(name, values, where), where)
         if options.trials is None and not isinstance(settings[name], list):
             raise UserError(f"{where}: a range is for a search", "give --trials N, the number of combinations to draw")
     if RANKS in settings and command[:1] == ["launch"] and "--" not in command:
@@ -103,22 +99,18 @@ def _find(name: str, where: str, command: list[str]) -> str:
     return found
 
 
-def _divided(text: str, where: str) -> list[str]:
-    """The values between commas that are not within brackets or quotes. Raises UserError for one that is not closed."""
-    parts, awaited = [""], ""
-    for sign in text:
-        if sign == "," and not awaited:
-            parts.append("")
-            continue
-        quotes = sign in QUOTES and (awaited or not parts[-1].strip())  # else it is an apostrophe
-        if sign == awaited[-1:]:
-            awaited = awaited[:-1]
-        elif awaited[-1:] not in QUOTES and (quotes or sign in CLOSING):
-            awaited += CLOSING.get(sign, sign)
-        parts[-1] += sign
-    if awaited:
-        raise UserError(f"{where}: {awaited[-1]} is missing", "close each bracket and each quote before a value")
-    return [part.strip() for part in parts]
+def _divided(name: str, text: str, where: str) -> list[str]:
+    """The values between commas that are not within brackets or quotes. Raises UserError where these are not closed."""
+    if name in ("class_weights", "columns") and text[:1] not in ("'", '"'):
+        return [text]  # a list itself
+    parts: list[str] = []
+    for piece in text.split(","):
+        is_open = parts and (OPEN.match(parts[-1]) or any(parts[-1].count(a) > parts[-1].count(b) for a, b in BRACKETS))
+        parts.append(f"{parts.pop()},{piece}" if is_open else piece)
+    if OPEN.match(parts[-1]) or any(a in text and text.count(a) != text.count(b) for a, b in BRACKETS):
+        raise UserError(f"{where}: a bracket or quote is not closed", "close those within a value, or leave them out")
+    # An argument keeps its quotes, as --arg reads it as Python does.
+    return [part.strip() if name.startswith(ARGUMENT) else QUOTED.sub(r"\2", part.strip()) for part in parts]
 
 
 def _values(name: str, parts: list[str], where: str) -> Any:
@@ -195,11 +187,7 @@ def expected(trial: Trial, command: list[str]) -> dict[str, Any]:
 def _training(command: list[str]) -> OwnProgram | None:
     """The training program that the command starts; None for one that is not hvdtrain's. Raises UserError."""
     if command[:1] not in (["train"], ["launch"]):
-        what = (
-            f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], ('train', 'launch'))}"
-            if command
-            else ""
-        )
+        what = f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}" if command else ""
         remedy = "write -- train OPTIONS, or -- launch local -n 2 -- PROGRAM OPTIONS"
         raise UserError(what or "no command to run", remedy)
     of_ranks = launch_options.of_training(command[1:], ["hvdtrain", "train"]) if command[0] == "train" else []

@@ -73,8 +73,6 @@ class Option:
     """Of an option whose text has a form of its own: what reads it. Raises ValueError."""
     form: str = ""
     """That form, as messages have it."""
-    has_commas: bool = False
-    """Whether its text is a list, which a sweep takes as one value."""
     is_path: bool = False
     """Whether its text is a path of this host, as those of type `Path` always are."""
     is_positional: bool = False

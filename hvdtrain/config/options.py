@@ -96,7 +96,7 @@ class Config:
     """Size HEIGHTxWIDTH, or shape CHANNELSxHEIGHTxWIDTH, to which image files are resized; by default their own."""
     label: str = option("", DATA, resume=Resume.DATA, decided_by="task")
     """Column of labels in a table; by default the one that is called label, labels, target, class or y."""
-    columns: str = option("", DATA, resume=Resume.DATA, decided_by="task", has_commas=True)
+    columns: str = option("", DATA, resume=Resume.DATA, decided_by="task")
     """Columns of a table that the network gets, as A,B,C; by default all others that become numbers, or images."""
     target: Literal["auto", "classes", "regression"] = option("auto", DATA, resume=Resume.DATA, decided_by="task")
     """What labels of a table are: classes, or numbers to predict; auto: the latter for fractions and many integers."""
@@ -106,7 +106,7 @@ class Config:
     """Shares TRAIN/VALIDATION/TEST of the rows, by --seed and class; TRAIN/VALIDATION for data with a test part, and
     TRAIN for a training and a test part. By validation rows the best weights are chosen, and test data is used once, at
     the end."""
-    class_weights: str = option("", DATA, parse=parse_class_weights, form=CLASS_WEIGHTS, has_commas=True)
+    class_weights: str = option("", DATA, parse=parse_class_weights, form=CLASS_WEIGHTS)
     """Weights of classes in the loss: balanced, by which all classes count the same, or NAME=WEIGHT,... (others: 1)."""
     weight_column: str = option("", DATA, resume=Resume.DATA, decided_by="task")
     """Column of a table with the weights of its rows in the loss."""

@@ -30,7 +30,7 @@ from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.jobs import gloo, hosts, protocol
 from hvdtrain.jobs.program_pipes import ProgramOutput
 from hvdtrain.jobs.protocol import Channel, Closed
-from hvdtrain.system import agent_pipe, arithmetic, membership, rank_info, stacks
+from hvdtrain.system import agent_pipe, arithmetic, membership, rank_info, resources, stacks
 from hvdtrain.system.network import PortReservation
 from hvdtrain.system.processes import (
     ProcessIdentity,
@@ -49,6 +49,8 @@ GRACE_S = 2.0
 DRAIN_S, DRAIN_STEP_S = 1.0, 0.2
 """How long to read the output of a program that has ended: a process that it left behind may hold the pipe open. A part
 of it that takes a longer step to be sent waits for a supervisor that does not read: such steps do not count."""
+OUT_OF_MEMORY = "was killed by SIGKILL, as the memory of its control group was used up"
+MORE_MEMORY = "give the job more memory (Slurm: --mem), or use a smaller --batch-size or fewer ranks per host"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -213,6 +215,7 @@ class Agent:
 
     def _run_until_end(self) -> int:
         assert self._process
+        kills = resources.out_of_memory_kills()
         with selectors.DefaultSelector() as selector:
             selector.register(self._wakeup_read, selectors.EVENT_READ, self._on_signal)
             if self._channel:
@@ -229,6 +232,8 @@ class Agent:
                 if time.monotonic() > self._kill_at:
                     self._signal_group(signal.SIGKILL)
             self._forward_said()  # why it ended, before that it has
+            if shell_status(status) == 128 + signal.SIGKILL and resources.out_of_memory_kills() > kills:
+                self._send(protocol.Said({Failure.__name__: asdict(Failure(OUT_OF_MEMORY, MORE_MEMORY))}))
             self._send(protocol.Ended(status))
             self._drain(selector)
         end_descendants()  # processes that it left behind

@@ -150,10 +150,8 @@ async def received(reader: asyncio.StreamReader) -> AsyncIterator[Message]:
             yield protocol.decode(line)
 
 
-TAIL_LINES = 200
-"""Lines that are kept to find out why a rank failed: a chain of tracebacks may be long."""
-TAIL_LINE_BYTES = 1000
-"""How much is kept of each, as a program may print all its progress without an end of line."""
+TAIL_LINES, TAIL_LINE_BYTES = 200, 1000
+"""What is kept to find out why a rank failed: a chain of tracebacks may be long, and progress without a newline too."""
 MAX_LINE_BYTES = 1 << 16
 """What follows is printed as another line, as a program may print forever without one."""
 
@@ -173,8 +171,7 @@ class LineOutput:
     def write(self, stream: str, data: bytes) -> None:
         """Take what the process wrote to `stdout` or `stderr`."""
         data = (self._incomplete[stream] + data).lstrip(b"\r")
-        text = data.rstrip(b"\r")  # of which a newline may follow
-        # Progress bars go back to the beginning of a line, and may never end it.
+        text = data.rstrip(b"\r")  # of which a newline may follow; progress bars have \r in place of it
         *lines, rest = text.replace(b"\r\n", b"\n").replace(b"\n\r", b"\n").replace(b"\r", b"\n").split(b"\n")
         rest += data[len(text) :]
         if len(rest) > MAX_LINE_BYTES:

@@ -267,8 +267,7 @@ def ssh_remedy(host: str, error: str) -> str:
 VARIABLES_FILE = "HVDTRAIN_VARIABLES_FILE"
 """Environment variable: the file, which a rank's agent reads when it starts."""
 HOLDERS: dict[str, list[subprocess.Popen[bytes]]] = {}
-"""By path of the file, the process on each host that has written it, and removes it when its input ends: at the latest
-with this process, however that ends."""
+"""By file, the processes that have written it, and remove it when their input ends: at the latest with this process."""
 
 
 def distribute_variables(hosts: list[str], variables: Mapping[str, str]) -> str:
@@ -280,11 +279,16 @@ def distribute_variables(hosts: list[str], variables: Mapping[str, str]) -> str:
     path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # a random name, which no other user can have created before
     content = json.dumps(dict(variables)).encode()
     write = f'trap "" HUP INT TERM; umask 077; head -c {len(content)} > {path} && echo {path} && cat; rm -f {path}'
-    holders = HOLDERS[path] = [_held_open(host, write) for host in ("", *hosts)]
+    here, pipe = ["sh", "-c", write], subprocess.PIPE
+    holders = HOLDERS[path] = []
     limit = threading.Timer(TIMEOUT_S, lambda: [*map(subprocess.Popen.kill, holders)])
     limit.daemon = True
     limit.start()
-    for holder in holders:
+    for host in ("", *hosts):
+        command = ssh(host, shlex.join(here)) if host else here
+        # In a session of its own, so that what kills the group of this process lets it remove the file.
+        holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True)
+        holders.append(holder)
         assert holder.stdin
         with contextlib.suppress(BrokenPipeError):
             holder.stdin.write(content)
@@ -302,14 +306,6 @@ def distribute_variables(hosts: list[str], variables: Mapping[str, str]) -> str:
             raise UserError(reason, "check that the host can be reached and that its /tmp has free space")
     limit.cancel()
     return path
-
-
-def _held_open(host: str, script: str) -> subprocess.Popen[bytes]:
-    """A shell on a host, or on this one without a name. No signal to this process or to its group ends it."""
-    command = ["sh", "-c", script]
-    command = ssh(host, shlex.join(command)) if host else command
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def remove_variables(path: str) -> None:

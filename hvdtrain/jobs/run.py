@@ -32,7 +32,7 @@ from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
-from hvdtrain.system.files import write_atomically, write_fault
+from hvdtrain.system.files import creating, write_atomically
 from hvdtrain.system.processes import STOP_SIGNALS, Result
 from hvdtrain.system.run_end import Failure, RunEnd, last_step, newest_checkpoint
 
@@ -97,11 +97,8 @@ def _notify(command: str, end: RunEnd, folder: Path | None) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    try:
+    with creating(f"--output-dir {folder} cannot be created", folder, "give another folder"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # for the user only: output may hold anything
-    except OSError as error:
-        reason = f"--output-dir {folder} cannot be created ({write_fault(error, folder)[0]})"
-        raise UserError(reason, "give another folder") from None
 
 
 FILE = "attempts.json"

@@ -95,8 +95,6 @@ def script(options: argparse.Namespace) -> str:
     if not sweep:
         return batch_script(options, path, joined(options.program), launched)
     given, command = sweep.split()
-    if command[:1] not in (["train"], ["launch"]):
-        raise UserError("-- sweep: it has no command to run", "write sweep --set NAME=V1,V2 -- train OPTIONS")
     if command[0] == "train":
         by = f"{launched.removeprefix(PROGRAM)} -- {PROGRAM}"
     elif launcher == _launch_command(options, only_required=True):

@@ -126,7 +126,10 @@ class Supervisor:
         missing = self._missing()
         when = f"before rank {missing} registered" if missing else "before its ranks did"
         printed = f"; it printed: {' | '.join(process.last_lines)}" if process.last_lines else ""
-        self._ends.fail(Failure(f"{process.name} {describe_status(status)} {when}{printed}"), shell_status(status) or 1)
+        by_ssh = any("Exit code: 255" in line for line in process.last_lines)  # of a rank's ssh, as horovodrun says
+        remedy = "raise MaxStartups (10) in sshd_config to the ranks of a host, or use launch mpirun" if by_ssh else ""
+        failure = Failure(f"{process.name} {describe_status(status)} {when}{printed}", remedy)
+        self._ends.fail(failure, shell_status(status) or 1)
 
     def _missing(self) -> str:
         return ", ".join(str(rank) for rank in range(self._job.ranks) if rank not in self._ends.ranks)

@@ -24,7 +24,7 @@ class RankLog(logging.FileHandler):
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder, self.rank = folder, rank
-        super().__init__(folder / "logs" / f"rank-{rank}.log")
+        super().__init__(folder / "logs" / f"rank-{rank}.log", encoding="utf-8", errors="backslashreplace")
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass

@@ -209,15 +209,10 @@ def prepare_streams() -> None:
 
 def end_with_reader() -> None:
     """End this process when nobody reads its standard output any more, as ssh without a terminal sends no signal."""
-
-    def wait() -> None:
-        hung_up = select.poll()
-        hung_up.register(1, 0)
-        hung_up.poll()
-        os._exit(128 + signal.SIGPIPE)
-
+    hung_up = select.poll()
     if not os.isatty(1):  # of a terminal, the kernel sends SIGHUP
-        threading.Thread(target=wait, daemon=True).start()
+        hung_up.register(1, 0)
+    threading.Thread(target=lambda: hung_up.poll() and os._exit(128 + signal.SIGPIPE), daemon=True).start()
 
 
 @contextlib.contextmanager

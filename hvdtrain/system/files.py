@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import resource
 import secrets
 import shutil
 import stat
@@ -117,51 +116,44 @@ def require_writable(folder: Path, option: str) -> None:
     option: the one that names the folder.
     """
     draft = folder / f".writable.{os.getpid()}"
-    try:
+    with creating(f"{option} {folder}: nothing can be written there", folder, f"give another {option}"):
         folder.mkdir(parents=True, exist_ok=True)
         draft.touch()
         draft.unlink(missing_ok=True)  # a process of this number on another host may have removed it
-    except OSError as error:
-        raise _not_writable(folder, option, error) from None
 
 
 def write_outputs(folder: Path, option: str, contents: Mapping[str, str | bytes]) -> None:
     """Write all files of the folder that an option names, by name, or none. Raises UserError if that fails."""
-    try:
+    with creating(f"{option} {folder}: nothing can be written there", folder, f"give another {option}"):
         write_all_atomically({folder / name: content for name, content in contents.items()})
-    except OSError as error:
-        raise _not_writable(folder, option, error) from None
-
-
-def _not_writable(folder: Path, option: str, error: OSError) -> UserError:
-    reason = f"{option} {folder}: nothing can be written there ({write_fault(error, folder)[0]})"
-    return UserError(reason, f"give another {option}")
 
 
 @contextlib.contextmanager
-def creating(what: str, folder: Path) -> Iterator[None]:
-    """Turn an OSError of what is created in a run's folder into a UserError, which begins with `what`."""
+def creating(what: str, folder: Path, remedy: str = "choose another folder with --runs") -> Iterator[None]:
+    """Turn an OSError of what is created in a folder into a UserError, which begins with `what`."""
     try:
         yield
     except OSError as error:
-        why, remedy = write_fault(error, folder)
-        raise UserError(f"{what} ({why})", f"{remedy}, or choose another folder with --runs") from None
+        why, repair = write_fault(error, folder)
+        raise UserError(f"{what} ({why})", ", or ".join(filter(None, (repair, remedy)))) from None
 
 
 def write_fault(error: OSError, folder: Path) -> tuple[str, str]:
-    """Why a folder, or one above it, does not accept what was to be written, and what to do about it."""
-    why, limit = error.strerror or str(error), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    for link in (path for path in (folder, *folder.parents) if path.is_symlink() and not path.exists()):
-        return f"{link} is a link to {os.readlink(link)}, which is missing", "restore that, or remove the link"
-    if error.errno == errno.EFBIG and limit != resource.RLIM_INFINITY:
-        return f"{why}: files may have {limit} bytes here", "raise the limit (ulimit -f unlimited)"
+    """Why a folder, or one above it, does not accept what was to be written; and what to do about it, if known."""
+    why = error.strerror or str(error)
+    for link in (path for path in (folder, *folder.parents) if os.path.islink(path) and not os.path.exists(path)):
+        return f"{link} is a link to {os.readlink(link)}, which is missing", "restore that or remove the link"
+    if error.errno == errno.EFBIG:
+        return f"{why}: the size of files is limited", "raise the limit (ulimit -f unlimited)"
     if error.errno == errno.ENOSPC:
         disk = os.statvfs(next(filter(os.path.exists, (folder, *folder.parents))))
         if disk.f_files and not disk.f_favail:
             return f"{why}: all inodes are used", "remove files from that disk (df -i counts them)"
-    elif error.filename2 and error.errno not in (errno.EDQUOT, errno.EIO, errno.EROFS):
+    if error.errno in (errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS):
+        return why, "free disk space or repair the disk"
+    if error.filename2:
         return f"{why}: it cannot be renamed there", "choose a folder on another disk with --runs"
-    return why, "free disk space or repair the disk"
+    return why, ""
 
 
 def file_system_time(folder: Path) -> float:

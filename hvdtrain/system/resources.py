@@ -110,6 +110,12 @@ def _memory_limits() -> Iterator[tuple[int, int]]:
                 yield int(limit), max(int(used) - _statistic(folder / "memory.stat", cache), 0)
 
 
+def out_of_memory_kills() -> int:
+    """How many processes of this one's control group the kernel has killed so far, as they needed too much memory."""
+    files = ("memory.events", "memory.oom_control")  # of versions 2 and 1
+    return sum(_statistic(folder / name, "oom_kill") for folder in cgroups("memory")[:1] for name in files)
+
+
 def _statistic(path: Path, name: str) -> int:
     """The number of that name in a file of names and numbers; 0 if it does not tell."""
     with contextlib.suppress(OSError, ValueError):

@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -342,7 +343,7 @@ def on_end_variables(end: RunEnd, folder: Path | None) -> dict[str, str]:
     return {
         "HVDTRAIN_STATUS": end.status,
         "HVDTRAIN_EXIT_STATUS": str(end.exit_status),
-        "HVDTRAIN_REASON": reason,
+        "HVDTRAIN_REASON": os.fsdecode(reason.encode(sys.getfilesystemencoding(), "backslashreplace")),
         "HVDTRAIN_RUN": str(folder.absolute()) if folder else "",
         "HVDTRAIN_RUN_ID": run_id(folder) if folder else "",
         "HVDTRAIN_RANK": "" if end.rank is None else str(end.rank),

@@ -4,11 +4,12 @@ In processes: how each of them ends, and what the launcher shows of it. Which op
 """
 
 import re
+import runpy
 import sys
 
 import numpy as np
 import pytest
-from support.jobs import PROGRAMS, launch, launcher, result, run, succeed
+from support.jobs import PROGRAMS, ROOT, launch, launcher, result, run, succeed
 from support.stack import FASTEST, FRAMEWORKS, cases
 
 from hvdtrain.errors import UserError
@@ -18,11 +19,27 @@ from hvdtrain.system.run_end import RunEnd
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.training.process import read_options
 
+limited_memory = runpy.run_path(str(ROOT / "benchmarks" / "limited_memory.py"))["limited_memory"]
 QUICK = ("--max-steps", "2", "--name", "run")
 
 
 def entry_point(framework="torch"):
     return ["python", "-m", f"hvdtrain.{framework}_lenet"]
+
+
+ALLOCATES = "import os, time; os.environ['HVDTRAIN_RANK'] == '1' and bytes(1 << 30).swapcase(); time.sleep(60)"
+
+
+@pytest.mark.parametrize("within", [[], ["sh", "-c", 'python -c "$1"; exit $?', "sh"]], ids=["itself", "in a shell"])
+def test_a_rank_that_needs_more_memory_than_its_control_group_has(tmp_path, within):
+    program = [*within, ALLOCATES] if within else ["python", "-c", ALLOCATES]
+    try:
+        with limited_memory(300 << 20) as group:
+            status, output = run([*group.command, *launcher("local", 2), *program], tmp_path)
+    except UserError as error:
+        pytest.skip(str(error))
+    assert status == 137, output
+    assert re.search(r"rank 1 on \S+: was killed by SIGKILL, as the memory of its control group was used up", output)
 
 
 INVALID = """

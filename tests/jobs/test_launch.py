@@ -82,19 +82,25 @@ def test_a_job_that_cannot_run_ends_with_one_line(tmp_path, before, ranks, progr
 
 
 @pytest.mark.parametrize(
-    ("mpirun", "status", "said"),
+    ("by", "starts", "status", "said"),
     [
         # One that does not belong to the ranks' MPI: each rank is started as rank 0 of 1.
-        ('while :; do case $1 in *python*) exec "$@";; esac; shift; done', 2, "mpirun started rank 0 of 1 on"),
-        ("echo 'MPI is broken' >&2; exit 3", 3, "exit status 3 before rank 0, 1 registered; it printed: MPI is broken"),
+        (
+            "mpirun",
+            'while :; do case $1 in *python*) exec "$@";; esac; shift; done',
+            2,
+            "mpirun started rank 0 of 1 on",
+        ),
+        ("mpirun", "echo 'MPI is broken' >&2; exit 3", 3, "before rank 0, 1 registered; it printed: MPI is broken"),
+        ("horovodrun", "echo 'Exit code: 255' >&2; exit 1", 1, "Exit code: 255; raise MaxStartups (10) in sshd_config"),
     ],
-    ids=["another MPI's", "failing"],
+    ids=["another MPI's", "failing", "failing by ssh"],
 )
-def test_a_launcher_that_does_not_start_the_ranks(tmp_path, mpirun, status, said):
-    (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{mpirun}\n")
-    (tmp_path / "mpirun").chmod(0o755)
+def test_a_launcher_that_does_not_start_the_ranks(tmp_path, by, starts, status, said):
+    (tmp_path / by).write_text(f"#!/bin/sh\n{starts}\n")
+    (tmp_path / by).chmod(0o755)
     path = os.pathsep.join([str(tmp_path), str(BIN), os.environ["PATH"]])
-    found, output = run([sys.executable, *launch(["true"], by="mpirun")[1:]], tmp_path, PATH=path)
+    found, output = run([sys.executable, *launch(["true"], by=by)[1:]], tmp_path, PATH=path)
     assert (found, said in output) == (status, True), output
 
 

@@ -64,9 +64,8 @@ class Trial(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its run, which no other combination of options has: `lr=0.1,momentum=0.9,seed=0`."""
-        values = {**self.options, "seed": self.seed}
-        given = {written(name).removeprefix(DASHES): shown(value).replace(",", ",,") for name, value in values.items()}
-        exact = ",".join(map("=".join, given.items()))
+        values = [(written(name).removeprefix(DASHES), shown(value)) for name, value in self.options.items()]
+        exact = ",".join(f"{name}={value.replace(',', ',,')}" for name, value in [*values, ("seed", str(self.seed))])
         safe = re.sub(r"[^A-Za-z0-9=,._+-]", "-", exact)
         if safe == exact and len(exact) <= LONGEST_NAME:
             return exact
@@ -200,8 +199,7 @@ class SweepOptions:
     set: tuple[str, ...] = option((), is_repeated=True)
     """NAME=V1,V2 for an option of training, `ranks` for those that launch starts, an argument of the task (arg.NAME) or
     an option of a script's own (--NAME); with several --set, all combinations. With --trials also a range:
-    NAME=log:LOW:HIGH, float:LOW:HIGH, int:LOW:HIGH or logint:LOW:HIGH. Commas in brackets or quotes belong to a value,
-    and those of columns and class-weights."""
+    NAME=log:LOW:HIGH, float:LOW:HIGH, int:LOW:HIGH or logint:LOW:HIGH. Commas in brackets or quotes do not divide."""
     seeds: int = option(1, minimum=1)
     """Train each combination with the seeds 0 to N-1."""
     output: Path = option(Path(SWEEP))

@@ -111,7 +111,7 @@ def test_a_limit_of_the_size_of_files_is_named(run):
             run.save(1, weights=ARRAYS)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "files may have 1000 bytes here); raise the limit (ulimit -f unlimited)" in str(raised.value)
+    assert "the size of files is limited); raise the limit (ulimit -f unlimited)" in str(raised.value)
 
 
 @pytest.mark.parametrize(("files", "left", "used"), [(100, 0, True), (100, 3, False), (0, 0, False)])

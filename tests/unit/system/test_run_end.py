@@ -103,6 +103,22 @@ def test_the_command_is_told_in_its_environment_only(tmp_path, monkeypatch):
     assert sorted(os.listdir()) == ["run", "told"]
 
 
+NOTIFIES = """
+from pathlib import Path
+from hvdtrain.system.run_end import Failure, RunEnd, run_on_end
+end = RunEnd("failed", 1, Failure("caf\\u00e9 \\u4e2d"))
+assert not run_on_end("printf %s \\"$HVDTRAIN_REASON\\" > told", end, Path("run"), 30)
+"""
+
+
+@pytest.mark.parametrize(("encoding", "told"), [("utf-8", "café 中"), ("ascii", r"caf\xe9 \u4e2d")])
+def test_the_command_is_told_reasons_that_its_locale_lacks(tmp_path, encoding, told):
+    """Needs a process, as Python decides at its start how names of files are encoded."""
+    variables = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": str(int(encoding == "utf-8"))}
+    subprocess.run([sys.executable, "-c", NOTIFIES], cwd=tmp_path, env={**os.environ, **variables}, check=True)
+    assert (tmp_path / "told").read_text(encoding) == told
+
+
 @pytest.mark.parametrize("text", ["{}", '{"id": "../../etc"}', '{"id": 5}', "[]", '"text"', "not JSON"])
 def test_a_record_without_an_id(tmp_path, text):
     (tmp_path / "config.json").write_text(text)

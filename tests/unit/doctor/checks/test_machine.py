@@ -74,6 +74,24 @@ def test_shared_memory_that_can_hold_no_more_files(monkeypatch):
     assert next(check_shm(context)).status == "ok"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "kills"),
+    [
+        ("memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 0\n", 2),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\n", 0),  # before Linux 4.13
+        ("memory.current", "7\n", 0),
+    ],
+)
+def test_kills_of_the_control_group(tmp_path, monkeypatch, name, text, kills):
+    """Those of groups around it may be of other jobs."""
+    for folder in ("own", "outer"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(text)
+    monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path / "own", tmp_path / "outer"])
+    assert resources.out_of_memory_kills() == kills
+
+
 def test_cgroup_limits(tmp_path, monkeypatch):
     """Versions 1 and 2, as folders with the files of a cgroup."""
     (tmp_path / "memory.max").write_text("536870912\n")

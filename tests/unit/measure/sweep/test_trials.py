@@ -82,7 +82,7 @@ def test_a_run_with_other_options_is_not_the_trial(tmp_path):
 VALUES = [
     ("arg.widths=[8,16],[32]", ["[8,16]", "[32]"]),
     ("arg.shape=(1,(2,3)),{4:[5,6]}", ["(1,(2,3))", "{4:[5,6]}"]),
-    ("arg.names=['a,]', \"b\"], c", ["['a,]', \"b\"]", "c"]),
+    ("arg.names=['a', \"b, c\"], c", ["['a', \"b, c\"]", "c"]),
     ("arg.text='8','a,b'", ["'8'", "'a,b'"]),
     ("arg.smile=:),O'Brien", [":)", "O'Brien"]),
     ("--layers='8,16','32'", ["8,16", "32"]),
@@ -107,8 +107,8 @@ def test_commas_within_a_value_do_not_divide_it(text, values):
 
 
 INVALID = [
-    (["--set", "arg.x=[1,2", *TASK], "--set arg.x=[1,2: ] is missing; close each bracket and each quote"),
-    (["--set", "columns='a,b", *TRAIN], "--set columns='a,b: ' is missing; close each bracket"),
+    (["--set", "arg.x=[1,2", *TASK], "--set arg.x=[1,2: a bracket or quote is not closed"),
+    (["--set", "columns='a,b", *TRAIN], "--set columns='a,b: a bracket or quote is not closed"),
     (["--set", "class-weights=", *TRAIN], "a value is empty"),
     (["--set", "class-weights=a=1,b", *TRAIN], "with class-weights a=1,b: --class-weights a=1,b: is neither"),
     (["--set", "lr=1,,2", *TRAIN], "--set lr=1,,2: a value is empty"),
