@@ -114,10 +114,13 @@ def test_a_limit_of_the_size_of_files_is_named(run):
     assert "the size of files is limited); raise the limit (ulimit -f unlimited)" in str(raised.value)
 
 
-@pytest.mark.parametrize(("files", "left", "used"), [(100, 0, True), (100, 3, False), (0, 0, False)])
-def test_inodes_that_are_used_up_are_named(run, monkeypatch, files, left, used):
-    """Not on a file system that does not count them."""
-    counts = mock.Mock(f_files=files, f_favail=left)
+@pytest.mark.parametrize(
+    ("files", "left", "bytes_left", "used"),
+    [(100, 0, 90, True), (100, 3, 90, True), (100, 50, 0, False), (100, 50, 1, False), (0, 0, 90, False)],
+)
+def test_inodes_that_are_used_up_are_named(run, monkeypatch, files, left, bytes_left, used):
+    """Also where the part of a checkpoint was removed; not on a file system that does not count them."""
+    counts = mock.Mock(f_files=files, f_favail=left, f_blocks=100, f_bavail=bytes_left)
     monkeypatch.setattr(os, "statvfs", lambda _: counts)
     monkeypatch.setattr(checkpoints, "_write", full)
     with pytest.raises(WriteError) as raised, must_write("the checkpoint", run.folder):
