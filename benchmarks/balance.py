@@ -22,9 +22,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from limited_memory import control_groups
+
+from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.records import RunResult, read
-from hvdtrain.system.resources import CGROUP_ROOT
 from hvdtrain.views.run_state import read_beats
 
 PERIOD_US = 20_000
@@ -123,13 +125,9 @@ def measured(run: Path, steps: int) -> Measured:
 
 @contextlib.contextmanager
 def limited(shares: Sequence[float]) -> Iterator[list[Path]]:
-    """A control group for each of these shares of a core. Ends the program where none can be made."""
-    version_1 = (CGROUP_ROOT / "cpu").is_dir()
-    root = CGROUP_ROOT / "cpu" if version_1 else CGROUP_ROOT
-    groups = [root / f"hvdtrain-{os.getpid()}-{number}" for number in range(len(shares))]
-    try:
+    """A control group for each of these shares of a core. Raises UserError where none can be made."""
+    with control_groups("cpu", len(shares)) as (version_1, groups):
         for group, share in zip(groups, shares, strict=True):
-            group.mkdir()
             quota_us = round(share * PERIOD_US)
             if version_1:
                 (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
@@ -137,13 +135,10 @@ def limited(shares: Sequence[float]) -> Iterator[list[Path]]:
             else:
                 (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
         yield groups
-    except OSError as error:
-        sys.exit(f"no control group can be made here ({error}); run this as root on a host")
-    finally:
-        for group in groups:
-            with contextlib.suppress(OSError):
-                group.rmdir()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(str(error))

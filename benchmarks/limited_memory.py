@@ -1,4 +1,4 @@
-"""A control group (cgroup) that limits the memory of a command, with the page cache of the files that it reads."""
+"""Control groups (cgroups): one limits the memory of a command, with the page cache of the files that it reads."""
 
 from __future__ import annotations
 
@@ -28,24 +28,36 @@ class LimitedMemory(NamedTuple):
 
 
 @contextlib.contextmanager
+def control_groups(controller: str, count: int = 1) -> Iterator[tuple[bool, list[Path]]]:
+    """Whether the control groups of this controller are of version 1, and new ones, which are removed at the end.
+
+    Raises UserError where none can be made.
+    """
+    version_1 = (CGROUP_ROOT / controller).is_dir()
+    root = CGROUP_ROOT / controller if version_1 else CGROUP_ROOT
+    groups = [root / f"hvdtrain-{os.getpid()}-{number}" for number in range(count)]
+    try:
+        try:
+            for group in groups:
+                group.mkdir()
+        except OSError as error:
+            raise UserError(f"no control group can be made here ({error})", "run this as root on a host") from None
+        yield version_1, groups
+    finally:
+        for group in filter(os.path.isdir, groups):
+            group.rmdir()
+
+
+@contextlib.contextmanager
 def limited_memory(limit: int) -> Iterator[LimitedMemory]:
     """A group of at most `limit` bytes, without swap. Raises UserError where none can be made."""
-    version_1 = (CGROUP_ROOT / "memory").is_dir()
-    root = CGROUP_ROOT / "memory" if version_1 else CGROUP_ROOT
-    group = root / f"hvdtrain-{os.getpid()}"
-    limit_file = group / ("memory.limit_in_bytes" if version_1 else "memory.max")
-    swap_file = group / ("memory.memsw.limit_in_bytes" if version_1 else "memory.swap.max")
-    try:
-        group.mkdir()
-    except OSError as error:
-        raise UserError(f"no control group can be made here ({error.strerror})", "run this as root on a host") from None
-    try:
+    with control_groups("memory") as (version_1, (group,)):
+        limit_file = group / ("memory.limit_in_bytes" if version_1 else "memory.max")
+        swap_file = group / ("memory.memsw.limit_in_bytes" if version_1 else "memory.swap.max")
         if not limit_file.exists():
-            raise UserError(f"{root} has no control of memory", "run this on a host whose kernel has it")
+            raise UserError(f"{group.parent} has no control of memory", "run this on a host whose kernel has it")
         limit_file.write_text(str(limit))
         with contextlib.suppress(OSError):  # a kernel without an account of swap
             swap_file.write_text(str(limit if version_1 else 0))
         peak = group / ("memory.max_usage_in_bytes" if version_1 else "memory.peak")
         yield LimitedMemory(["sh", "-c", f'echo $$ > {group / "cgroup.procs"} && exec "$@"', "sh"], peak)
-    finally:
-        group.rmdir()
