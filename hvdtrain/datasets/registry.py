@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zipfile
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset, Source
 from hvdtrain.networks.layers import Shape
 from hvdtrain.system.python_files import is_reference
+from hvdtrain.system.start_folder import from_start
 from hvdtrain.system.text import did_you_mean, printable
 
 DIGITS = tuple("0123456789")
@@ -112,16 +114,13 @@ def _built_in(name: str, data: str, image_shape: Shape | None) -> LoadedSources:
         return LoadedSources.of_arrays(name, digits(), DIGITS)
     if data == "synthetic":
         return LoadedSources.of_arrays(name, synthetic(image_shape or SYNTHETIC_SHAPE), DIGITS)
-    if data in PUBLISHED:
-        return LoadedSources.of_arrays(name, load_published(data), PUBLISHED[data].classes)
-    hint = did_you_mean(data, NAMES)
-    raise UserError(f"{name}: no such folder{hint}", f"give a folder, or one of {', '.join(NAMES)}")
+    return LoadedSources.of_arrays(name, load_published(data), PUBLISHED[data].classes)
 
 
 # Data at a path: what is there decides how it is read.
 
-MAX_LISTED = 3
-"""Of the names in a folder, in a message."""
+MAX_LISTED, MAX_COMPARED = 3, 1000
+"""Of the names in a folder, in a message, and with one that is not there."""
 FORMATS = (
     f"train.npz and test.npz with images and labels, one .npz file with x_train, y_train, x_test and y_test, IDX files "
     f"named as MNIST's ({IDX_FILES[0]}), {NPY_FILES[0]} and so on, folders CLASS, or train/CLASS and test/CLASS, of "
@@ -132,10 +131,14 @@ FORMATS = (
 
 def _format(name: str, data: str, path: Path) -> str:
     """What data is: `python`, `built-in`, or what its path holds. Raises UserError for none of these, or several."""
+    if data in NAMES:
+        return "built-in"
+    if is_reference(data):
+        path = from_start(str(path).rpartition(":")[0])
+    if not data or not os.path.exists(path):
+        raise _not_there(name, path)
     if is_reference(data):
         return "python"
-    if not data or data in NAMES or not os.path.exists(path):
-        return "built-in"
     if path.is_file():
         return _format_of_file(name, path)
     with wrap_errors(path, READABLE):
@@ -159,6 +162,14 @@ def _format(name: str, data: str, path: Path) -> str:
     shown = sorted(file for file in names if not file.startswith("."))
     listed = printable(", ".join(shown[:MAX_LISTED])) + ", ..." * (len(shown) > MAX_LISTED)
     raise UserError(f"{name}: holds no data of a known format ({listed or 'it is empty'})", f"give {FORMATS}")
+
+
+def _not_there(name: str, path: Path) -> UserError:
+    known = [*NAMES]
+    with contextlib.suppress(OSError, ValueError):
+        known += os.listdir(path.parent)[:MAX_COMPARED]
+    hint = printable(did_you_mean(path.name, known))
+    return UserError(f"{name}: no such file or folder{hint}", f"give a path, or one of {', '.join(NAMES)}")
 
 
 def _format_of_file(name: str, path: Path) -> str:

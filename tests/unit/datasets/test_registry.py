@@ -16,6 +16,7 @@ from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.datasets.validation import suspicious, valid_images
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset
+from hvdtrain.system import start_folder
 
 
 @pytest.mark.parametrize("layout", ["channels first", "channels last", "Fortran", "big-endian", "half"])
@@ -99,7 +100,7 @@ def test_programs_load_data_and_may_name_it(tmp_path):
     found = hvdtrain.load_dataset(str(write_own(tmp_path)))
     images, labels = found.train[np.array([0])]
     assert images.shape == (1, *found.input_shape) and labels.shape == (1,)
-    for options, begin in (({}, "nowhere: no such folder"), ({"name": "--data nowhere"}, "--data nowhere: no such")):
+    for options, begin in (({}, "nowhere: no such file"), ({"name": "--data nowhere"}, "--data nowhere: no such")):
         with pytest.raises(UserError, match=f"^{begin}"):
             hvdtrain.load_dataset("nowhere", **options)
     with pytest.raises(UserError, match=r"^--split 80 %: is not a list of one to three shares"):
@@ -110,16 +111,41 @@ def test_programs_load_data_and_may_name_it(tmp_path):
     ("name", "texts"),
     [
         ("fashion_mnist", ["did you mean fashion-mnist?"]),
-        ("nowhere", ["no such folder", "digits, synthetic, fashion-mnist, mnist, cifar10"]),
-        ("", ["no such folder"]),
-        ("x\0y", ["no such folder"]),
-        ("x" * 5000, ["no such folder"]),
+        ("nowhere", ["no such file or folder", "digits, synthetic, fashion-mnist, mnist, cifar10"]),
+        ("", ["no such file or folder"]),
+        ("x\0y", ["no such file or folder"]),
+        ("x" * 5000, ["no such file or folder"]),
         (".", ["no data of a known format", "train.npz and test.npz"]),
     ],
 )
 def test_unknown_names(name, texts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rejected(name, *texts)
+
+
+OPTIONS = {
+    "label": "price",
+    "columns": ("a",),
+    "target": "regression",
+    "scale": "none",
+    "weight": "w",
+    "image_size": (1, 8, 8),
+    "split": "0.8",
+    "skip_bad_rows": True,
+}
+
+
+@pytest.mark.parametrize("name", ["chrun.csv", "chrun", "nowhere/churn.csv", "churm.py:data", "~/churn.csv"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_path_that_is_not_there_is_named_first(tmp_path, monkeypatch, name, option):
+    """Whatever else is wrong."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(start_folder, "START", str(tmp_path))
+    for there in ("churn.csv", "churn.py"):
+        (tmp_path / there).touch()
+    hint = {"chrun.csv": " (did you mean churn.csv?)", "churm.py:data": " (did you mean churn.py?)"}.get(name, "")
+    rejected(name, f"{name}: no such file or folder{hint}", **{option: OPTIONS[option]})
 
 
 @pytest.mark.parametrize(
