@@ -94,7 +94,7 @@ def _rows(file: Path, shape: Shape, invert: bool, recipe: TableRecipe | None) ->
     """The image of a file, or the rows of a table, which are images of 1 x 1 x n. Raises UserError."""
     if not recipe:
         return [str(file)], read_image(file, shape, invert)[np.newaxis]
-    table = TableFile(file, recipe.texts)
+    table = TableFile(file, recipe.texts, recipe.form)
     return [f"{file}:{row}" for row in range(len(table))], recipe.encode(table)[:, np.newaxis, np.newaxis]
 
 

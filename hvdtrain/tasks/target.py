@@ -13,6 +13,7 @@ from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.python_objects import load_parts
+from hvdtrain.datasets.formats.table_files import shown
 from hvdtrain.datasets.rows import NoRows
 from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.interfaces.reading import Dataset, Part
@@ -23,6 +24,8 @@ from hvdtrain.tasks.rows import LabelCheck
 
 TRIED_ROWS = 4
 """Rows on which a user's code is tried out before training."""
+MAX_COLUMNS = 20
+"""Of a table, in a line of the log."""
 MAX_CONFUSED = 1000
 """With more classes there is no confusion matrix: its size grows with their square, and nobody reads it."""
 
@@ -169,7 +172,10 @@ class NetworkTarget(Target):
         return len(dataset.classes)
 
     def notice(self, config: Config) -> str:
-        return ""
+        read = [f"{name}: {meaning}" for name, meaning in self.table.get("read", {}).items()]
+        form = [f"{name.replace('_', ' ')} {value!r}" for name, value in (self.table.get("form") or {}).items()]
+        columns = "; ".join(filter(None, [shown(read, MAX_COLUMNS), shown(form)]))
+        return f"reads {columns}; --label, --columns, --target and --scale decide otherwise" if read else ""
 
     def problems(self, dataset: Dataset) -> list[str]:
         return suspicious(dataset)

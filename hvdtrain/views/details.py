@@ -92,6 +92,13 @@ def versions(run: RecordedRun) -> dict[str, object]:
     return flat(run.config.versions or {})
 
 
+def columns(run: RecordedRun) -> dict[str, object]:
+    """What each column of its table was read as; empty for other data, and for runs of earlier versions."""
+    table = (run.config.network or {}).get("table")
+    read = table.get("read") if isinstance(table, dict) else None
+    return flat(read) if isinstance(read, dict) else {}
+
+
 def host(run: RecordedRun) -> dict[str, object]:
     return {name: value for name, value in flat(run.config.host or {}).items() if value != ""}
 

@@ -3,15 +3,18 @@
 In the process of the test, but for the two ranks of a job, and for a program that knows nothing of hvdtrain.
 """
 
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.in_process import command, train_here
+from support.in_process import command, inside, train_here
 from support.jobs import ROOT, newest, result, succeed, train_several
 from support.same_bits import assert_same_bits
 from support.stack import FASTEST, INSTALLED, REFERENCE
+
+from hvdtrain.training import replay
 
 CITIES, ROWS = ("Oslo", "Paris", "Rome"), 240
 PRICE = ("--data", "houses.csv", "--label", "price", "--model", "mlp", "--split", "0.8")
@@ -23,6 +26,13 @@ NEW = """sold;city;size;heated
 2020-02-01;Berlin;NaN;False
 """
 """Rows to predict: in another order, without the label, with a city and gaps that training did not have."""
+AGAIN = """sep=,
+ heated ,"size", sold,city
+true,"100.50 ",1/2/2020,Paris
+true,100.5,#N/A,Paris
+False,n/a,01.02.2020,Berlin
+"""
+"""The same rows, as another program has written them; the order of the date is that of training."""
 
 
 def write_houses(path: Path) -> None:
@@ -46,6 +56,7 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("houses")
     write_houses(folder / "houses.csv")
     (folder / "new.csv").write_text(NEW)
+    (folder / "again.csv").write_text(AGAIN)
     return folder
 
 
@@ -72,9 +83,16 @@ def test_prices_are_predicted_and_exported_in_each_framework(folder, runs):
     for framework, run in runs.items():
         status, output = command(folder, "export", str(run), f"{framework}.onnx")
         assert status == 0 and "float32 rows of 12 numbers" in output and "to a number" in output, output
-    program = [sys.executable, str(ROOT / "examples" / "score_table.py"), f"{REFERENCE}.onnx", "new.csv"]
-    alone = [float(line) for line in succeed(program, folder).splitlines()]
-    assert alone == pytest.approx(values[REFERENCE], rel=1e-5)
+    program = [sys.executable, str(ROOT / "examples" / "score_table.py"), f"{REFERENCE}.onnx"]
+    for file in ("new.csv", "again.csv"):
+        alone = [float(line) for line in succeed([*program, file], folder).splitlines()]
+        assert alone == pytest.approx([float(line) for line in predicted(folder, runs[REFERENCE], file)], rel=1e-5)
+        assert alone == pytest.approx(values[REFERENCE], rel=1e-5), "the same rows"
+    (folder / "many.csv").write_text(NEW + NEW.partition("\n")[2] * 4000)
+    line = f"{' '.join(program)} many.csv | head -n 1"
+    assert float(succeed(["bash", "-o", "pipefail", "-c", f"{line} || [ $? -eq 141 ]"], folder)) == pytest.approx(
+        alone[0], rel=1e-5
+    )
 
 
 def test_classes_and_what_predict_refuses(folder):
@@ -82,6 +100,12 @@ def test_classes_and_what_predict_refuses(folder):
     run = train_here(folder, REFERENCE, *options, "--columns", "size,city,sold", "--name", "classes")
     assert newest(run).classes == ("no", "yes") and result(run)["accuracy"] > 0.8
     assert predicted(folder, run, "new.csv")[0].split()[0] == "no"
+    _, page = command(folder, "show", str(run))
+    assert "heated ignored" in page and "cheap classes" in page and "city category" in page
+    (log,) = (run / "logs").glob("*.log")
+    read = "reads size: number, city: category, sold: date, heated: ignored, price: ignored, cheap: classes; "
+    form = "encoding 'utf-8', delimiter ';', skip 0, decimal point ',', day first True; --label, --columns, --target"
+    assert read + form in log.read_text()
     for name, content, text in (
         ("less.csv", "size;sold\n1;2020-01-01\n", "less.csv: has no column city; its columns are size, sold"),
         ("other.csv", NEW.replace("100,5", "large"), "other.csv: column size holds string, and no numbers"),
@@ -101,3 +125,26 @@ def test_any_ranks_train_the_same_bits(folder):
     options = (*PRICE, *FEW, "--columns", "size,city,sold", "--shards", "4")
     two = train_several(folder, FASTEST, {"two": (*options, "--strategy", "horovod")}, "local", 2)
     assert_same_bits(two / "two", train_here(folder, FASTEST, *options, "--name", "one"))
+
+
+def test_a_run_of_an_earlier_version_keeps_its_columns(folder):
+    """Which had no record of them but that of the network, and took a column that counts the rows."""
+    lines = [f"{row},{row % 7}.5,{row % 12}" for row in range(60)]
+    (folder / "ids.csv").write_text("\n".join(["id,a,label", *lines]))
+    options = ("--data", "ids.csv", "--model", "mlp", "--split", "0.8", "--columns", "id,a", "--target", "classes")
+    run = train_here(folder, REFERENCE, *options, *FEW, "--epochs", "1", "--name", "earlier")
+    record = json.loads((run / "config.json").read_text())
+    record["config"] |= {"columns": "", "target": "auto"}
+    del record["network"]["table"]["form"], record["network"]["table"]["read"]
+    (run / "config.json").write_text(json.dumps(record))
+    with inside(folder):
+        assert replay.replay(replay.choose(run, None, None, "single")).compared
+    train_here(folder, REFERENCE, "--resume", str(run), "--epochs", "2")
+    assert [
+        column["name"] for column in json.loads((run / "config.json").read_text())["network"]["table"]["inputs"]
+    ] == ["id", "a"]
+    status, output = command(folder, "predict", str(run), "ids.csv")
+    assert status == 0 and len(output.splitlines()) == 60
+    options = (*options[:-4], *FEW, "--epochs", "1", "--name", "now")
+    names = [column["name"] for column in newest(train_here(folder, REFERENCE, *options)).network["table"]["inputs"]]
+    assert names == ["a"]

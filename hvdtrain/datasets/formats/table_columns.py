@@ -9,7 +9,6 @@ rows do, and they get `fill`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ import msgspec
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import one_line
-from hvdtrain.datasets.formats.table_files import TableFile
+from hvdtrain.datasets.formats.table_files import CsvForm, TableFile
 from hvdtrain.errors import UserError
 from hvdtrain.system.text import printable
 
@@ -33,8 +32,6 @@ MAX_CATEGORIES = 1000
 """Of a column; the most frequent ones. The others are no category, as are texts that no training row has."""
 MIN_NAMES = 20
 """A column of more different texts, for over half of the rows, has names or numbers of the rows."""
-DIGITS = re.compile(r"[\W\d]*\d[\W\d]*")
-"""Texts that may have been meant as a number, a date or a time."""
 MICROSECONDS = 86_400e6
 """In a day."""
 WEEK, YEAR, DAY = 7.0, 365.2425, 1.0
@@ -95,6 +92,8 @@ class TableRecipe:
 
     inputs: tuple[TableColumn, ...]
     label: TableColumn
+    form: CsvForm | None = None
+    """Of the training rows, in a CSV file."""
 
     def record(self) -> dict[str, Any]:
         """As JSON values, without those that are the default; `recorded_recipe` is the inverse."""
@@ -108,23 +107,13 @@ class TableRecipe:
     def scaled_by(self, values: Mapping[str, Values], labels: np.ndarray) -> TableRecipe:
         """It with the mean and the standard deviation of training rows; labels of classes stay as they are."""
         inputs = tuple(column.scaled_by(values[column.name]) for column in self.inputs)
-        return TableRecipe(inputs, self.label.scaled_by(labels.astype(np.float64)))
+        return replace(self, inputs=inputs, label=self.label.scaled_by(labels.astype(np.float64)))
 
     def scaled_labels(self, labels: np.ndarray) -> np.ndarray:
         """Labels as a network learns them."""
         if self.label.kind == "category":
             return labels
         return ((labels.astype(np.float64) - self.label.shift) / self.label.scale).astype(np.float32)
-
-    @property
-    def of_digits(self) -> list[str]:
-        """The columns of categories most of which are numbers, dates or the like, of more than a few."""
-        all_texts = {column.name: [text for text in column.categories if text] for column in self.inputs}
-        return [
-            name
-            for name, texts in all_texts.items()
-            if len(texts) > MIN_NAMES and len(list(filter(DIGITS.fullmatch, texts))) > len(texts) // 2
-        ]
 
     @property
     def texts(self) -> list[str]:
@@ -204,6 +193,13 @@ def lacking(values: Values) -> np.ndarray:
     import pyarrow.compute as compute
 
     return compute.call_function("binary_length", [values]).to_numpy() == 0
+
+
+def count_rows(values: Values) -> bool:
+    """Whether these are numbers of rows, in any order: different integers, at least half of those that there may be."""
+    if not isinstance(values, np.ndarray) or len(values) <= MIN_NAMES or (values % 1 != 0).any():
+        return False
+    return len(np.unique(values)) == len(values) and np.ptp(values) < 2 * len(values)
 
 
 def are_names(different: int, rows: int) -> bool:

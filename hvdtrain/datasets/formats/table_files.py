@@ -1,13 +1,17 @@
-"""Files of tables, which pyarrow reads: CSV, TSV, Parquet, Arrow and Feather."""
+"""Files of tables, which pyarrow reads: Parquet, Arrow, Feather, and CSV of any country, spreadsheet or tool."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from hvdtrain.datasets.formats.reading import check_size, wrap_errors
+from hvdtrain.datasets.formats.reading import Malformed, check_size, wrap_errors
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.system.text import did_you_mean, printable
 
@@ -15,39 +19,84 @@ if TYPE_CHECKING:
     import pyarrow
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".arrow", ".feather")
-MAX_NAMED = 5
-"""Of the columns of a table, in a message."""
+MAX_NAMED, MAX_COMPARED = 5, 100_000
+"""Columns of a table in a message, and texts that are compared."""
 ARROW_FILES = (b"ARROW1", b"FEA1")
 """How files of Arrow and Feather begin; a stream of Arrow has no such mark."""
-MISSING = ("?", "-", ".", "None", "<NA>", "NaT")
-"""What stands for a missing number or date in a CSV file besides what pyarrow knows (empty, NA, null, NaN ...)."""
-DATES = ("%m/%d/%y", "%d.%m.%y", "%m/%d/%Y", "%d.%m.%Y", "%Y/%m/%d")
-"""Forms of dates in a CSV file besides ISO 8601. %Y would also take two digits, as a year of the Romans."""
+DELIMITERS = ",|;\t"
+"""If several divide as many rows like the header, the last: numbers and names also have commas."""
+MISSING = ("?", "-", ".", "None", "<NA>", "NaT", r"\N")
+"""A missing number or date in a CSV file, besides what pyarrow takes for one (empty, NA, #N/A, null, NaN ...)."""
+DAYS = ("{0}/{1}/", "{0}-{1}-", "%d.%m.", "%d-%b-", "%d %b ", "%b %d, ")
+"""Dates in a CSV file, before a year; {0} and {1} are month and day, or day and month."""
+DATES = (*(f"{day}%{year}" for year in "yY" for day in DAYS), "%Y/%m/%d", "%Y.%m.%d", "%Y. %m. %d.", "%Y年%m月%d日")
+"""Besides ISO 8601. %Y comes after %y, as it also takes years of two digits."""
+TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+UNIT = (
+    "(?:AED|ARS|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|ISK|JPY|KRW|MXN|MYR|NOK|NZD|PHP|"
+    r"PLN|RON|RSD|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR|[A-Z]{0,3}\p{Sc}|[Kk]r\.?|zł|Kč|Ft|Fr\.?|R[sp]\.?|"
+    r"лв\.?|руб\.?|р\.|元|円|원|%)?"
+)
+SIGN = r"[(−\p{Pd}]?"
+NUMBER = (
+    rf"^{SIGN}[+]?{UNIT}\pZ*{SIGN}(?:[0-9]+|[1-9][0-9]{{0,2}}(?:[GROUP'’\pZ][0-9]{{2,3}})*[GROUP'’\pZ][0-9]{{3}})"
+    rf"(?:[MARK][0-9]*)?(?:[eE][+-]?[0-9]+)?\pZ*{UNIT}[)]?$"
+)
+"""A number, for RE2, with a currency or percent sign; groups are of thousands, in India also of hundreds of them."""
 SAMPLE = 1 << 16
-"""Bytes at the beginning of a CSV file by which its form is recognized."""
+"""Characters that are read at a time."""
 
 
-class CsvForm(NamedTuple):
-    """How the text of a CSV file is to be read."""
+@dataclass(frozen=True)
+class CsvForm:
+    """How the text of a CSV file is read."""
 
     encoding: str
     delimiter: str
-    decimal_point: str
+    skip: int = 0
+    """Lines before the header."""
+    decimal_point: str = "."
+    day_first: bool = False
+    """Whether 3/4/2024 is in April."""
 
 
 class TableFile:
     """A file, and its columns. Raises UserError if it cannot be read, or has no rows or a name twice.
 
-    texts: columns that are read as text, even where a CSV file has only numbers in them.
+    texts: columns that are read as text, even where a CSV file has only numbers in them. usual: see `csv_form`.
     """
 
-    def __init__(self, path: Path, texts: Collection[str] = ()) -> None:
-        self.path, self._table = path, read_table(path, texts)
+    def __init__(self, path: Path, texts: Collection[str] = (), usual: CsvForm | None = None) -> None:
+        self.path = path
+        self.form: CsvForm | None = None
+        self.guesses: list[str] = []
+        with wrap_errors(path, "write the table again, with a header as its first line", "read as a table"):
+            self._table = self._read(texts, usual)
         self.names: list[str] = self._table.column_names
         if twice := sorted({name for name in self.names if self.names.count(name) > 1}):
             raise UserError(f"{path}: two columns have the name {shown(twice)}", "rename one, or add a header")
         if not len(self):
             raise UserError(f"{path}: has no rows below its header", "give it at least 1")
+
+    def _read(self, texts: Collection[str], usual: CsvForm | None) -> pyarrow.Table:
+        """The table, by its suffix. Raises UserError if pyarrow is missing, and other errors for what is no table."""
+        with needed_by(f"{self.path}: a table", "tables"):
+            import pyarrow.feather
+            import pyarrow.ipc
+            import pyarrow.parquet
+        if (suffix := self.path.suffix.lower()) == ".parquet":
+            file = pyarrow.parquet.ParquetFile(self.path)
+            check_size(sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)))
+            return file.read()
+        check_size(self.path.stat().st_size)
+        if suffix in (".csv", ".tsv"):
+            self.form, self.guesses = csv_form(self.path, usual)
+            return _read_csv(self.path, self.form, texts)
+        with open(self.path, "rb") as opened:
+            if opened.read(len(ARROW_FILES[0])).startswith(ARROW_FILES):
+                return pyarrow.feather.read_table(self.path, memory_map=False)
+            opened.seek(0)
+            return pyarrow.ipc.open_stream(opened).read_all()  # as Hugging Face's data sets are saved
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -61,6 +110,14 @@ class TableFile:
         """Columns that pandas has written as the numbers or names of the rows, by its own metadata."""
         return [name for name in (self._table.schema.pandas_metadata or {}).get("index_columns", []) if name]
 
+    def keeping_zeros(self, name: str) -> TableFile:
+        """It with text in a column of integers that some begin with zeros, as names of classes do."""
+        if not self.form or not str(self.column(name).type).startswith("int"):
+            return self
+        texts = TableFile(self.path, [name], self.form)
+        has_zeros = any(re.fullmatch(r"\s*0\d+\s*", text) for text in texts.column(name).unique().to_pylist())
+        return texts if has_zeros else self
+
     def require(self, *names: str) -> None:
         for name in names:
             if name not in self.names:
@@ -69,72 +126,144 @@ class TableFile:
                 raise UserError(reason, f"its columns are {shown(self.names)}")
 
 
-def shown(names: Sequence[str]) -> str:
+def shown(names: Sequence[str], most: int = MAX_NAMED) -> str:
     """Names of columns in a message."""
-    return printable(", ".join(name or "(unnamed)" for name in names[:MAX_NAMED])) + ", ..." * (len(names) > MAX_NAMED)
+    return printable(", ".join(name or "(unnamed)" for name in names[:most])) + ", ..." * (len(names) > most)
 
 
-def read_table(path: Path, texts: Collection[str] = ()) -> pyarrow.Table:
-    """The table in a file, by its suffix; see `TableFile`. Raises UserError if it is not one, or pyarrow is missing."""
-    with needed_by(f"{path}: a table", "tables"):
-        import pyarrow.feather
-        import pyarrow.ipc
-        import pyarrow.parquet
-    with wrap_errors(path, "write the table again, with a header", "read as a table"):
-        if (suffix := path.suffix.lower()) == ".parquet":
-            file = pyarrow.parquet.ParquetFile(path)
-            check_size(sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)))
-            return file.read()
-        check_size(path.stat().st_size)
-        if suffix in (".csv", ".tsv"):
-            return _read_csv(path, csv_form(path), texts)
-        with open(path, "rb") as opened:
-            if opened.read(len(ARROW_FILES[0])).startswith(ARROW_FILES):
-                return pyarrow.feather.read_table(path, memory_map=False)
-            opened.seek(0)
-            return pyarrow.ipc.open_stream(opened).read_all()  # as Hugging Face's data sets are saved
+def example(texts: pyarrow.Array) -> tuple[str, bool]:
+    """One of these texts that is unlike most, if there is one, and whether most look like numbers or dates."""
+    known = [text for text in texts.unique()[:MAX_COMPARED].to_pylist() if text]
+    forms = [re.sub(r"\d+", "0", re.sub(r"[\s.,'’:/()−–-]", "", text)) for text in known]
+    usual, count = [*Counter(forms).most_common(1), ("", 0)][0]
+    are_most = 2 * count > len(known)
+    others = [text for text, form in zip(known, forms, strict=True) if are_most and form != usual]
+    return printable([*others, *known, ""][0]), are_most and "0" in usual and not any(map(str.isalpha, usual))
 
 
-def _read_csv(path: Path, form: CsvForm, texts: Collection[str]) -> pyarrow.Table:
+def csv_form(path: Path, usual: CsvForm | None = None) -> tuple[CsvForm, list[str]]:
+    """The form by which most columns of a CSV file have numbers or dates, and what of it is a guess.
+
+    usual: that of other rows, which decides instead of guesses. Raises OSError, and Malformed for another encoding.
+    """
+    encoding = _encoding(path)
+    with open(path, encoding=encoding, errors="replace") as text:
+        excel = re.match('\ufeff?"?sep=(.)"?\n', text.readline(SAMPLE))
+    forms = [CsvForm(encoding, delimiter, int(bool(excel))) for delimiter in (excel[1] if excel else DELIMITERS)]
+    form = max(forms, key=lambda form: _rows_like_header(path, form))
+    forms = [replace(form, decimal_point=mark, day_first=day_first) for mark in ".," for day_first in (False, True)]
+    plain = [_read_csv(path, form) for form in forms]
+    tables = [*map(_with_numbers, plain, forms)]
+
+    def preference(place: int) -> tuple[int, ...]:
+        form, known = forms[place], _known(tables[place])
+        if usual:
+            return known, form.decimal_point == usual.decimal_point, form.day_first == usual.day_first
+        return known, form.delimiter != "," and _known(plain[place]), form.day_first == (form.decimal_point == ",")
+
+    best = max(range(len(forms)), key=preference)
+    rivals = [table for table in tables if _known(table) == _known(tables[best]) and not usual]
+    guesses = [_difference(tables[best], table) for table in rivals]
+    if encoding == "cp1252":
+        guesses.append("is read as Windows-1252, as it is not UTF-8: save it as UTF-8 if letters are wrong")
+    return forms[best], list(dict.fromkeys(filter(None, guesses)))
+
+
+def _rows_like_header(path: Path, form: CsvForm) -> tuple[int, int]:
+    rows, is_usual = 0, form.delimiter == ("\t" if path.suffix.lower() == ".tsv" else ",")
+    with contextlib.suppress(ValueError):  # by another delimiter, a quotation mark may have no end
+        table = _read_csv(path, form)
+        rows = len(table) if len(table.column_names) > 1 else 0
+    return rows, DELIMITERS.find(form.delimiter) if rows else is_usual
+
+
+def _known(table: pyarrow.Table) -> int:
+    """How many columns are no texts."""
+    return sum(str(kind) not in ("string", "null") for kind in table.schema.types)
+
+
+def _difference(table: pyarrow.Table, other: pyarrow.Table) -> str:
+    """A sentence about the first cell that two tables differ in; empty if there is none."""
+    for name, cells, others in zip(table.column_names, table.columns, other.columns, strict=True):
+        pairs = [] if cells.equals(others) else zip(cells.to_pylist(), others.to_pylist(), strict=True)
+        for cell, second in pairs:
+            if cell != second:
+                what = f"takes {cell} and not {second} for a cell in column {printable(name)}, as no other cell decides"
+                return f"{what}: write numbers as 1234.5 and dates as 2024-12-31 if this is wrong"
+    return ""
+
+
+def _read_csv(path: Path, form: CsvForm, texts: Collection[str] | None = None) -> pyarrow.Table:
+    """The table in a CSV file, with these columns as text.
+
+    For None its first block without rows that have more or fewer cells than the header, as pyarrow reads it.
+    """
+    import pyarrow
     import pyarrow.csv as csv
 
-    table = csv.read_csv(
-        path,
-        csv.ReadOptions(encoding=form.encoding),
-        csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True),
-        csv.ConvertOptions(
-            decimal_point=form.decimal_point,
-            null_values=[*csv.ConvertOptions().null_values, *MISSING],
-            timestamp_parsers=[csv.ISO8601, *DATES],
-            column_types=dict.fromkeys(texts, "string"),
-        ),
+    order = ("%d", "%m") if form.day_first else ("%m", "%d")
+    read = csv.ReadOptions(encoding=form.encoding, skip_rows=form.skip)
+    parse = csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True)
+    convert = csv.ConvertOptions(
+        decimal_point=form.decimal_point,
+        null_values=_nulls(),
+        timestamp_parsers=[csv.ISO8601, *(date.format(*order) + time for time in TIMES for date in DATES)],
     )
-    return table.rename_columns([name.strip() for name in table.column_names])
+    if texts is not None:
+        convert.column_types = {name: "string" for name in _read_csv(path, form).column_names if name.strip() in texts}
+        return _with_numbers(csv.read_csv(path, read, parse, convert), form, texts)
+    parse.invalid_row_handler = lambda row: "skip"
+    with csv.open_csv(path, read, parse, convert) as reader:
+        return pyarrow.Table.from_batches([*itertools.islice(reader, 1)], reader.schema)
 
 
-def csv_form(path: Path) -> CsvForm:
-    """How a CSV file is to be read. Raises OSError."""
-    with open(path, "rb") as file:
-        encoding = _encoding(file.read(2), path)
-    with open(path, encoding=encoding, errors="replace", newline="") as text:
-        sample = text.read(SAMPLE)
-    header = re.sub('"[^"]*"', "", sample.partition("\n")[0])
-    usual, others = ("\t", ",;|") if path.suffix.lower() == ".tsv" else (",", ";\t|")
-    delimiter = max(usual + others, key=header.count)  # of equally frequent ones, the usual one
-    quote = '"' if delimiter == "," else '"?'
-    commas = re.findall(f"[{delimiter}\n]{quote}-?\\d+,\\d+{quote}(?=[{delimiter}\r\n])", sample)
-    points = re.findall(f'[{delimiter}\n]"?-?\\d+\\.\\d+"?(?=[{delimiter}\r\n])', sample)
-    return CsvForm(encoding, delimiter, "," if len(commas) > len(points) else ".")
+def _nulls() -> list[str]:
+    import pyarrow.csv
+
+    return [*pyarrow.csv.ConvertOptions().null_values, *MISSING]
 
 
-def _encoding(start: bytes, path: Path) -> str:
+def _with_numbers(table: pyarrow.Table, form: CsvForm, texts: Collection[str] = ()) -> pyarrow.Table:
+    """It with numbers in place of texts that stand for them, but in these columns, and names without blanks."""
+    names = [name.strip() for name in table.column_names]
+    pairs = zip(names, table.columns, strict=True)
+    return table.from_arrays([cells if name in texts else _numbers(cells, form) for name, cells in pairs], names)
+
+
+def _numbers(column: pyarrow.ChunkedArray, form: CsvForm) -> pyarrow.ChunkedArray:
+    """The numbers that texts stand for; the column if one is no number, or they have several units."""
+    import pyarrow
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute
+    if str(column.type) != "string":
+        return column
+    mark, nulls = form.decimal_point, pyarrow.array(_nulls())
+    number = NUMBER.replace("MARK", mark).replace("GROUP", ",.".strip(mark))
+    for texts in (column[:MAX_NAMED], column):  # a few cells tell most texts
+        cells = compute.utf8_trim_whitespace(texts)
+        cells = compute.if_else(compute.is_in(cells, nulls), None, cells)
+        if compute.any(compute.invert(compute.match_substring_regex(cells, number))).as_py():
+            return column
+    units = compute.replace_substring_regex(cells, r"[\pN\pZ.,'’()+−\p{Pd}]", "").unique().to_pylist()
+    if len({*units} - {"", None}) > 1:
+        return column
+    cells = compute.replace_substring_regex(cells, r"^[^0-9]*[(−\p{Pd}][^0-9]*", "-")
+    cells = compute.replace_substring_regex(cells, f"^[^0-9-]+|[^0-9]+$|[^0-9eE{mark}+-]", "")
+    try:
+        return cells.cast("int64")
+    except pyarrow.ArrowInvalid:
+        return compute.replace_substring(cells, ",", ".").cast("double")
+
+
+def _encoding(path: Path) -> str:
     """UTF-16 by its mark, as Excel's "Unicode text"; else UTF-8, or what Windows writes in western Europe."""
-    if start in (b"\xff\xfe", b"\xfe\xff"):
-        return "utf-16"
-    with open(path, encoding="utf-8") as text:
-        try:
+    with open(path, "rb") as file:
+        if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+            return "utf-16"
+    for encoding in ("utf-8", "cp1252"):
+        with contextlib.suppress(UnicodeDecodeError), open(path, encoding=encoding) as text:
             while text.read(SAMPLE):
                 pass
-        except UnicodeDecodeError:
-            return "cp1252"
-    return "utf-8"
+            return encoding
+    raise Malformed("is in no known encoding (UTF-8, UTF-16 or Windows-1252): save it as UTF-8")

@@ -10,17 +10,19 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 
 from hvdtrain.datasets.formats.table_columns import (
+    MIN_NAMES,
     Kind,
     TableColumn,
     TableRecipe,
     Values,
     are_names,
+    count_rows,
     fit,
     kind_of,
     lacking,
     values_of,
 )
-from hvdtrain.datasets.formats.table_files import TableFile, shown
+from hvdtrain.datasets.formats.table_files import TableFile, example, shown
 from hvdtrain.datasets.rows import ArraySource, LoadedSources
 from hvdtrain.datasets.validation import MAX_CLASSES
 from hvdtrain.datasets.weights import valid_weights
@@ -32,8 +34,8 @@ LABEL_NAMES = ("label", "labels", "target", "class", "y")
 """Columns that are labels if --label names none, in any case."""
 INDEX = re.compile(r"(Unnamed: 0(\.\d+)?)?|__index_level_\d+__")
 """Columns that pandas writes for the numbers of the rows, also several times, which are no input."""
-MANY_LABELS, ROWS_OF_CLASS = 100, 4
-"""More different integers than this, each for fewer rows on average, are numbers to predict, and no classes."""
+MANY_LABELS, ROWS_OF_CLASS, LEAST_ROWS = 10, 20, 4
+"""More different integers than this, of fewer rows on average, are numbers to predict, unless they count classes."""
 MAX_PLAIN = 100
 """Numbers above this are told if they are not scaled: networks often do not learn from them."""
 Target = Literal["auto", "classes", "regression"]
@@ -74,10 +76,12 @@ def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -
     """
     first = TableFile(paths[0])
     label = _label(first, chosen)
+    first = first if chosen.target == "regression" else first.keeping_zeros(label)
     inputs, kind = _inputs(first, chosen, label), _kind_of_label(first, label, chosen.target)
     kinds = {**inputs, label: kind} | ({chosen.weight: "number"} if chosen.weight else {})
     texts = [name for name, kind in kinds.items() if kind == "category"]
-    parts = [_Part(table, label, kinds, skip) for table in (first, *(TableFile(path, texts) for path in paths[1:]))]
+    others = [TableFile(path, texts, first.form) for path in paths[1:]]
+    parts = [_Part(table, label, kinds, skip) for table in (first, *others)]
     labels, classes = _labels(parts, label, chosen.target)
     starts = [0, len(parts[0].rows)]
     sources = []
@@ -136,7 +140,7 @@ class _Part:
     def __init__(self, table: TableFile, label: str, kinds: Mapping[str, Kind], skip: bool) -> None:
         table.require(*kinds)
         self.table, self.kinds = table, kinds
-        self.notes: list[str] = []
+        self.notes = [f"{table.path}: {note}" for note in table.guesses]
         values = {name: values_of(table, name, kind) for name, kind in kinds.items()}
         gaps = {name: lacking(column) for name, column in values.items()}
         if gaps[label].any() and not skip:
@@ -176,7 +180,7 @@ class _Encoder:
     """Makes numbers of the rows of all parts. label: it, before it is scaled."""
 
     def __init__(self, parts: Sequence[_Part], kinds: Mapping[str, Kind], label: TableColumn, chosen: Columns) -> None:
-        self._label, self._chosen, self._kinds = label, chosen, kinds
+        self._label, self._chosen, self._kinds, self._table = label, chosen, kinds, parts[0].table
         self._values = {name: _joined([part.values[name] for part in parts]) for name in self._kinds}
 
     def encode(self, sources: Sequence[Source | None], scales: bool) -> tuple[list[Any], dict[str, Any]]:
@@ -187,19 +191,46 @@ class _Encoder:
         """
         train = cast(ArraySource, sources[0])
         known = {name: column.take(train.arrays[0]) for name, column in self._values.items()}
-        fitted = {name: fit(name, self._kinds[name], known[name], bool(self._chosen.inputs)) for name in known}
-        recipe = TableRecipe(tuple(filter(None, fitted.values())), self._label)
-        if names := [name for name, column in fitted.items() if not column]:
-            reason = f"ignores {shown(names)}, as over half of the rows have a text of their own there"
-            train.advice += (f"{reason}; --columns chooses others",)
+        inputs, advice = self._inputs(known)
+        train.advice += tuple(advice)
+        recipe = TableRecipe(tuple(inputs), self._label, self._table.form)
         if not recipe.inputs:
             raise UserError(train.advice[-1].partition(";")[0], "add columns of numbers, dates or categories")
         scale, is_plain = self._chosen.scale, self._label.kind == "category" and recipe.is_plain
         if scale == "standard" or (scale == "auto" and scales and not is_plain):
             recipe = recipe.scaled_by(known, train.arrays[1])
         plain = recipe.inputs if scale == "auto" and scales and is_plain else ()
-        train.advice += tuple(_doubts(recipe, {column.name: known[column.name] for column in plain}))
-        return [source and self._encoded(recipe, cast(ArraySource, source)) for source in sources], recipe.record()
+        train.advice += tuple(_doubts({column.name: known[column.name] for column in plain}))
+        record = recipe.record() | {"read": self._meanings(recipe.inputs)}
+        return [source and self._encoded(recipe, cast(ArraySource, source)) for source in sources], record
+
+    def _meanings(self, inputs: Sequence[TableColumn]) -> dict[str, str]:
+        """What each column was read as, for people."""
+        label = "classes" if self._label.kind == "category" else "number to predict"
+        meanings = dict.fromkeys(self._table.names, "ignored") | {column.name: column.kind for column in inputs}
+        return meanings | {self._label.name: label} | ({self._chosen.weight: "weight"} if self._chosen.weight else {})
+
+    def _inputs(self, known: Mapping[str, Values]) -> tuple[list[TableColumn], list[str]]:
+        """The columns that a network gets, by their values in the training rows, and sentences about the others."""
+        is_chosen, advice = bool(self._chosen.inputs), []
+        fitted = {name: fit(name, self._kinds[name], values, is_chosen) for name, values in known.items()}
+        if names := [name for name, column in fitted.items() if not column]:
+            reason = f"ignores {shown(names)}, as over half of the rows have a text of their own there"
+            texts = shown([example(self._values[name])[0] for name in names])
+            advice.append(f"{reason}, such as {texts}; --columns chooses others")
+        inputs = [column for column in fitted.values() if column]
+        for name in (column.name for column in inputs if len(column.categories) > MIN_NAMES):
+            text, seem_numbers = example(self._values[name])
+            if seem_numbers:
+                advice.append(
+                    f"takes {shown([name])} as categories, of which most look like numbers or dates, but not {text}: "
+                    "correct it if they are, and write dates as 2024-12-31 and numbers as 1234.5"
+                )
+        counting = [name for name, values in known.items() if count_rows(values) or count_rows(self._values[name])]
+        if is_chosen or len(counting) in (0, len(inputs)):
+            return inputs, advice
+        advice.append(f"ignores {shown(counting)}, which counts the rows; --columns chooses inputs, also this one")
+        return [column for column in inputs if column.name not in counting], advice
 
     def _encoded(self, recipe: TableRecipe, source: ArraySource) -> ArraySource:
         rows, labels, *others = source.arrays
@@ -207,13 +238,8 @@ class _Encoder:
         return source.with_arrays(matrix, recipe.scaled_labels(labels), *others)
 
 
-def _doubts(recipe: TableRecipe, used_plain: Mapping[str, np.ndarray]) -> Iterator[str]:
+def _doubts(used_plain: Mapping[str, np.ndarray]) -> Iterator[str]:
     """What a user may not have meant. used_plain: the numbers that are not scaled, unless the user has said so."""
-    if names := recipe.of_digits:
-        yield (
-            f"takes {shown(names)} as categories, of which most look like numbers or dates: if they are, correct the "
-            "others, and write dates as 2024-12-31 and numbers as 1234.5"
-        )
     if names := [name for name, numbers in used_plain.items() if np.abs(numbers).max() > MAX_PLAIN]:
         yield (
             f"takes {shown(names)} with numbers above {MAX_PLAIN} as they are: give --scale standard if it does not "
@@ -244,27 +270,30 @@ def _labels(parts: list[_Part], label: str, target: Target) -> tuple[list[np.nda
         return _classes(parts, label, values)
     if target == "regression":
         reason = f"--target regression: the labels in column {printable(label)} are not numbers"
+        reason = f"{reason}, such as {example(values[0])[0]}"
         raise UserError(reason, "give --label a column of numbers")
+    text, _ = example(values[0])
     values = [np.array(texts.to_pylist(), object) for texts in values]
     if target == "auto" and are_names(len(set(values[0])), len(values[0])):
         reason = f"{parts[0].table.path}: over half of the rows have a text of their own in column {printable(label)}"
         remedy = "give --label another column, write numbers as 1234.5, or take it with --target classes"
-        raise UserError(f"{reason}, such as {printable(values[0][0])}", remedy)
+        raise UserError(f"{reason}, such as {text}", remedy)
     return _classes(parts, label, values)
 
 
 def _are_numbers(part: _Part, label: str, numbers: list[np.ndarray]) -> bool:
-    """Whether labels are numbers to predict: those with fractions, and integers of which most occur once or twice."""
+    """Whether labels are numbers to predict: those with fractions, and many different integers for the rows."""
     if any((labels % 1).any() for labels in numbers):
         return True
-    count, rows = len(np.unique(numbers[0])), len(numbers[0])
-    if count <= MANY_LABELS:
+    known, rows = np.unique(numbers[0], return_counts=True)
+    if len(known) <= MANY_LABELS:
         return False
-    is_many = rows < ROWS_OF_CLASS * count
+    count_classes = known[0] in (0, 1) and np.ptp(known) < len(known) and rows.min() >= max(LEAST_ROWS, rows.mean() / 2)
+    is_many = rows.mean() < ROWS_OF_CLASS and not count_classes
     meaning, other = ("numbers to predict", "classes") if is_many else ("classes", "regression")
     part.notes.append(
-        f"{part.table.path}: the {count:,} different integers of {printable(label)} are {meaning}; --target {other} "
-        "takes them for the other"
+        f"{part.table.path}: the {len(known):,} different integers of {printable(label)} are {meaning}; "
+        f"--target {other} takes them for the other"
     )
     return is_many
 

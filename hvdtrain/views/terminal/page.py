@@ -46,6 +46,7 @@ def page_lines(screen: Shown, width: int | None, all_options: bool) -> list[Text
     changes = change_lines(screen.changes, LAST_CHANGES)
     sections: list[tuple[str, Sequence[Text]]] = [
         (named, _values(options, inner)),
+        ("columns of the table", _values(details.columns(run), inner)),
         ("results", _values(details.results(run), inner)),
         ("test accuracy of classes", [Text(f"{name}: {text}") for name, text in details.classes(run).items()]),
         ("ranks", rank_lines(view, inner)),

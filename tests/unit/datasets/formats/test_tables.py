@@ -268,17 +268,95 @@ def test_numbers_alone_stay_as_they_are(tmp_path):
     write(path, {"name": names, "age": np.arange(60), "income": np.arange(60) * 1000, "label": LABELS * 3})
     (*_, told) = load_dataset(str(path), split=0.5, as_images=True).train.advice
     assert told.startswith("takes income with numbers above 100 as they are: give --scale standard")
-    assert len(load_dataset(str(path), split=0.5, as_images=True, scale="none").train.advice) == 1
+    (names, counts) = load_dataset(str(path), split=0.5, as_images=True, scale="none").train.advice
+    assert names.startswith("ignores name, as over half") and counts.startswith("ignores age, which counts the rows; ")
 
 
-@pytest.mark.parametrize(("target", "count", "classes"), [("auto", 150, 0), ("classes", 150, 150), ("auto", 100, 100)])
-def test_many_integers_are_numbers_to_predict(tmp_path, target, count, classes):
-    path = write(tmp_path / "rows.csv", {"a": np.arange(200), "price": np.arange(200) % count * 1000})
+@pytest.mark.parametrize(
+    ("target", "labels", "classes"),
+    [
+        ("auto", np.arange(200) % 150 * 1000, 0),
+        ("classes", np.arange(200) % 150 * 1000, 150),
+        ("auto", np.arange(200) % 100 * 1000, 0),
+        ("auto", 18 + np.arange(200) % 48, 0),
+        ("auto", np.arange(200), 0),
+        ("auto", np.minimum(np.arange(400) // 3, 40), 0),
+        ("auto", np.arange(400) % 40, 40),  # forty persons with ten photos each
+        ("auto", np.arange(400) % 26 + 1, 26),
+        ("auto", 18 + np.arange(4000) % 48, 48),
+        ("auto", 1990 + np.arange(40) % 10, 10),
+    ],
+)
+def test_many_integers_are_numbers_to_predict(tmp_path, target, labels, classes):
+    """Unless they count classes of which each has a few rows, or have many rows each."""
+    path = write(tmp_path / "rows.csv", {"a": np.arange(len(labels)), "price": labels})
     data = load_dataset(str(path), label="price", split=0.5, target=target, as_images=True)
     assert len(data.classes) == classes
+    count, said = len(np.unique(labels)), "".join(data.train.advice)
+    if target == "auto" and count > 10:
+        meaning = "classes; --target regression" if classes else "numbers to predict; --target classes"
+        assert f"the {count} different integers of price are {meaning}" in said
     if not classes:
-        assert "the 150 different integers of price are numbers to predict; --target classes" in data.train.advice[0]
         assert data.label_scale > 1 and data.train.arrays[1].std() == pytest.approx(1)
+
+
+SHUFFLED = np.random.default_rng(0).permutation(60)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_index"),
+    [
+        (range(60), True),
+        (range(1, 61), True),
+        (range(60, 0, -1), True),
+        (SHUFFLED, True),
+        (np.sort(np.random.default_rng(0).permutation(75)[:60]) + 1000, True),  # of the part of a divided table
+        ([*range(59), 0], False),
+        (np.arange(60) / 2, False),
+        (np.arange(60) * 10, False),
+        (np.arange(60) % 30, False),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_column_that_counts_the_rows_is_no_input(tmp_path, suffix, numbers, is_index):
+    path = write(tmp_path / f"rows{suffix}", {"id": list(numbers), "a": np.arange(60) % 7, "label": LABELS * 3})
+    data = load_dataset(str(path), split=0.4)
+    assert data.train.arrays[0].shape[1] == 2 - is_index
+    assert (data.table["read"]["id"] == "ignored") == is_index
+    assert ("ignores id, which counts the rows; --columns" in "".join(advice(data))) == is_index
+    assert load_dataset(str(path), split=0.4, columns=("id", "a")).train.arrays[0].shape[1] == 2
+    alone = load_dataset(str(write(path, {"id": list(numbers), "label": LABELS * 3})), split=0.4)
+    assert alone.train.arrays[0].shape[1] == 1 and not advice(alone), "the only input"
+
+
+def test_columns_that_count_the_rows_of_two_tables(tmp_path):
+    """Each by itself, or both together."""
+    for first, second in ((range(40), range(10)), (SHUFFLED[:14], SHUFFLED[14:])):
+        for name, ids in (("train", first), ("test", second)):
+            columns = {"id": list(ids), "a": np.arange(len(ids)) / 2, "label": ["x", "y"] * (len(ids) // 2)}
+            write(tmp_path / f"{name}.csv", columns)
+        assert load_dataset(str(tmp_path)).table["read"]["id"] == "ignored"
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (["01", "1", "10"], ["01", "1", "10"]),
+        (["01", "02", "03"], ["01", "02", "03"]),
+        (["007", "8", "-9"], ["-9", "007", "8"]),
+        (["0", "1", "10"], ["0", "1", "10"]),
+        (["0.5", "0.50", "1"], []),
+    ],
+)
+def test_names_of_classes_keep_their_zeros(tmp_path, labels, classes):
+    for name in ("train", "test"):
+        rows = [f'{row}.5,"{labels[row % 3]}"\n' for row in range(12)]
+        (tmp_path / f"{name}.csv").write_text(f"a, label \n{''.join(rows)}")
+    data = load_dataset(str(tmp_path))
+    assert list(data.classes) == classes
+    if classes:
+        assert [data.classes[label] for label in data.test.arrays[1][:3]] == labels
+    assert load_dataset(str(tmp_path), target="regression").classes == ()
 
 
 @pytest.mark.parametrize("first", [1 << 53, (1 << 64) - 3])
@@ -303,12 +381,12 @@ def test_labels_of_text_are_no_numbers(tmp_path):
 
 
 def test_texts_of_digits_are_no_silent_categories(tmp_path):
-    """Numbers with thousands separators, and numbers of which a cell is a word."""
+    """Numbers with thousands separators are numbers; those of which a cell is a word are not."""
     priced = write(tmp_path / "rows.csv", {**NUMBERS, "label": [f"1,{row + 100}.50" for row in range(ROWS)]})
-    assert len(load_dataset(str(priced), split=0.5).classes) == ROWS  # few rows
+    assert load_dataset(str(priced), split=0.5).classes == ()
     ages = [str(row % 30) for row in range(99)]
-    write(tmp_path / "rows.csv", {"age": [*ages, "old"], "label": [f"${row},000" for row in range(100)]})
-    rejected(priced, "over half of the rows have a text of their own in column label, such as $0,000", split=0.5)
+    write(tmp_path / "rows.csv", {"age": [*ages, "old"], "label": [f"{row} kg" for row in range(100)]})
+    rejected(priced, "over half of the rows have a text of their own in column label, such as 0 kg", split=0.5)
     write(tmp_path / "rows.csv", {"age": [*ages, "old"], "label": ["a", "b"] * 50})
     (told,) = load_dataset(str(priced), split=0.9).train.advice
     assert told.startswith("takes age as categories, of which most look like numbers or dates")
