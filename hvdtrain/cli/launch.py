@@ -18,7 +18,7 @@ from hvdtrain.config.job_options import split
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import sbatch
 from hvdtrain.jobs.hosts import Host, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
-from hvdtrain.jobs.job import Job, check_job, python_programs_first
+from hvdtrain.jobs.job import Job, check_job, for_launchers
 from hvdtrain.jobs.launchers import LAUNCHERS, build, installation_folder
 from hvdtrain.jobs.own_program import own_program
 from hvdtrain.system import agent_pipe, rank_info
@@ -74,7 +74,7 @@ def launch(options: argparse.Namespace) -> int:
     for warning in check_job(job):
         _print(warning)
     if options.dry_run:
-        specs = build(job, python_programs_first(os.environ))
+        specs = build(job, for_launchers(os.environ))
         print("\n".join(spec.pasteable() for spec in specs))
         return 0
     from hvdtrain.jobs.run import run  # not for --help and --dry-run: it imports asyncio
@@ -104,7 +104,7 @@ def describe(options: argparse.Namespace) -> Job:
         environment={**resuming, **requested_variables(options.env, os.environ)},
         mpi=options.mpi,
         nodes=options.nodes,
-        mpi_prefix=installation_folder(python_programs_first(os.environ)),
+        mpi_prefix=installation_folder(for_launchers(os.environ)),
         container=options.container,
         start_timeout_s=options.start_timeout,
         output_dir=options.output_dir,

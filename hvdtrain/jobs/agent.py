@@ -98,8 +98,6 @@ class Agent:
         for number in (*SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         adopt_orphans()
-        for name in (membership.VARIABLE, rank_info.REPLACES):  # of a job whose program has launched this one
-            os.environ.pop(name, None)
         arithmetic.share_cores()  # the program may be any: on this host, and once in a job whose ranks come and go
         if agent_pipe.SUPERVISOR not in os.environ:
             alone = gloo.standalone_variables(self._rank) if self._options.gloo else {}

@@ -174,6 +174,14 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+OF_RANK = {
+    "HVDTRAIN_RANK": r"HVDTRAIN_(LOCAL_)?(RANK|SIZE)",
+    "HVDTRAIN_MEMBERSHIP": "HVDTRAIN_(MEMBERSHIP|REPLACES)",
+    "HOROVOD_RANK": r"HOROVOD_(((LOCAL|CROSS)_)?(RANK|SIZE)|HOSTNAME|GLOO_RENDEZVOUS_\w+|CONTROLLER|CPU_OPERATIONS)",
+    "OMPI_COMM_WORLD_RANK": r"OMPI_(?!MCA_|ALLOW_)\w+|OMPI_MCA_(ess|orte|pmix|initial_wdir|shmem_RUNTIME)\w*",
+    "PMIX_RANK": r"(PMIX|PMI)_\w+",
+}
+"""What a launcher sets for a rank, by one of them: the ranks of a job that it starts would take it for theirs."""
 OF_SHELL = re.compile(
     r"_.*|PWD|OLDPWD|SHLVL|HOST(NAME)?|MAIL|EDITOR|VISUAL|PAGER|PS[0-9]|COLORTERM|COLUMNS|LINES|DISPLAY|XAUTHORITY|WINDOWID"
     r"|(LS|LESS|HIST|XDG|DBUS|SSH|GPG|BASH|ZSH|TMUX|STY|CONDA|PYENV|LMOD|MODULE|SYSTEMD|INVOCATION|JOURNAL|DEBUGINFOD).*"
@@ -221,7 +229,12 @@ def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
         of_mpi = ["OMPI_MCA_btl_tcp_if_include"] if job.mpi else []  # mpirun gets it as an option
         for name in ("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *of_mpi):
             values[name] = job.interface
-    return {**values, **job.environment}
+    values.update(job.environment)
+    path = Path({**environment, **values}.get("HOROVOD_TIMELINE", ""))
+    task = environment.get("SLURM_ARRAY_TASK_ID")
+    if task and path.name not in ("", "DYNAMIC") and not path.stem.endswith(f"-{task}"):  # a file for each task
+        values["HOROVOD_TIMELINE"] = str(path.with_name(f"{path.stem}-{task}{path.suffix}"))
+    return values
 
 
 def agent_command(job: Job, *flags: str) -> list[str]:
@@ -238,8 +251,10 @@ def in_container(job: Job) -> list[str]:
     return [f"--container-image={job.container}", f"--container-mounts={os.getcwd()}", "--container-workdir=."]
 
 
-def python_programs_first(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the folder of this Python's programs, such as horovodrun, first on PATH."""
+def for_launchers(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what makes a rank of this process, and with this Python's programs first on PATH."""
+    of_rank = "|".join(names for own, names in OF_RANK.items() if own in environment)
+    environment = {name: value for name, value in environment.items() if not re.fullmatch(of_rank, name)}
     folder, path = os.path.dirname(sys.executable), environment.get("PATH", os.defpath)
     if sys.prefix == sys.base_prefix or folder in path.split(os.pathsep):
         return dict(environment)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -25,14 +26,14 @@ from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.event_loop import Signals, in_thread, interrupted_status
 from hvdtrain.jobs.hosts import placed
-from hvdtrain.jobs.job import Job, inherited, python_programs_first, reduced
+from hvdtrain.jobs.job import Job, for_launchers, inherited, reduced
 from hvdtrain.jobs.launchers import sent
 from hvdtrain.jobs.memberships import pause_after
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
-from hvdtrain.system.files import creating, write_atomically
+from hvdtrain.system.files import creating, unique_name, write_atomically
 from hvdtrain.system.processes import STOP_SIGNALS, Result
 from hvdtrain.system.run_end import Failure, RunEnd, last_step, newest_checkpoint
 
@@ -57,11 +58,12 @@ def run(job: Job, on_end: str = "") -> RunEnd:
 
 def _run(job: Job) -> tuple[RunEnd, Restarts]:
     """How the job ended, and its attempts."""
-    environment = {**python_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
+    environment = {**for_launchers(os.environ), rank_info.JOB: secrets.token_hex(8)}
     hosts.check_hosts(hosts.other_hosts(job.hosts), sent(job), job.start_timeout_s)
-    if job.output_dir:
-        _make_folder(job.output_dir)
-    console = Console(job.output_dir)
+    output_dir = job.output_dir and _own_folder(job.output_dir)
+    console = Console(output_dir)
+    if output_dir != job.output_dir:
+        console.say(f"another job writes to --output-dir {job.output_dir}; this one writes to {output_dir}")
     if left_out := inherited(job, environment)[1]:
         console.say(f"variables that do not go to other hosts: {', '.join(left_out)}; pass one on with --env NAME")
 
@@ -96,9 +98,18 @@ def _notify(command: str, end: RunEnd, folder: Path | None) -> None:
             print(f"hvdtrain: {problem}", file=sys.stderr, flush=True)
 
 
-def _make_folder(folder: Path) -> None:
+def _own_folder(folder: Path) -> Path:
+    """Create a folder that no other job writes to while this process runs: this one, or a new one in it."""
     with creating(f"--output-dir {folder} cannot be created", folder, "give another folder"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # for the user only: output may hold anything
+    try:
+        file = os.open(folder / "rank-0.stdout", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _own_folder(folder / unique_name("job"))
+    except OSError:  # a file system without locks
+        pass
+    return folder
 
 
 FILE = "attempts.json"

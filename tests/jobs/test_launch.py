@@ -4,6 +4,7 @@ Needs processes: pipes, limits, signals and exit statuses of the launcher, of it
 have no framework: the launcher knows of none.
 """
 
+import itertools
 import json
 import os
 import re
@@ -60,6 +61,46 @@ def test_output_is_labeled_and_written_to_files_and_a_failure_has_the_last_lines
         "rank-0.stdout": "out of 0 40\n", "rank-1.stdout": "out of 1 40\nno end of line",
         "rank-0.stderr": "err of 0\n", "rank-1.stderr": "err of 1\nwhat was wrong\n",
     }  # fmt: skip
+
+
+IN_TURNS = """
+print(rank, os.environ["TURN"], flush=True)
+while os.environ["TURN"] == "first" and not os.path.exists("end"):
+    time.sleep(0.01)
+"""
+
+
+def test_jobs_with_one_output_dir_write_to_files_of_their_own(tmp_path):
+    """While one runs; a later one goes on in its files, as one that is queued again."""
+    command = launch(python(IN_TURNS), "--output-dir", "logs")
+    first = start(command, tmp_path, TURN="first")
+    wait_for(lambda: (tmp_path / "logs" / "rank-1.stdout").exists(), 30)
+    output = succeed(command, tmp_path, TURN="second")
+    (own,) = (path for path in (tmp_path / "logs").iterdir() if path.is_dir())
+    said = f"hvdtrain: another job writes to --output-dir logs; this one writes to logs/{own.name}\n"
+    assert output.count(said) == 1
+    (tmp_path / "end").touch()
+    assert finish(first)[0] == 0
+    succeed(command, tmp_path, TURN="third")
+    for rank in (0, 1):
+        assert (own / f"rank-{rank}.stdout").read_text() == f"{rank} second\n"
+        assert (tmp_path / "logs" / f"rank-{rank}.stdout").read_text() == f"{rank} first\n{rank} third\n"
+
+
+BY = ("local", "horovodrun", "mpirun")
+NESTED = [
+    pytest.param(*pair, marks=() if pair == ("local", "horovodrun") else MATRIX) for pair in itertools.product(BY, BY)
+]
+
+
+@pytest.mark.parametrize(("outer", "inner"), NESTED)
+def test_a_launcher_in_a_rank_starts_ranks_of_its_own(tmp_path, outer, inner):
+    code = "from hvdtrain.system.rank_info import detect, local_size\nprint(*detect()[1:], local_size(), rank)"
+    inside = launch(["python", "-c", f"import os\nrank = os.environ['RANK']\n{code}"], by=inner)
+    output = succeed(launch(inside, by=outer, ranks=1), tmp_path)
+    assert {line for line in output.splitlines() if line.startswith("[0] [")} == {
+        f"[0] [{rank}] {rank} 2 {rank} 2 {rank}" for rank in (0, 1)
+    }
 
 
 IGNORES = "from signal import *; signal(SIGCHLD, SIG_IGN); import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"

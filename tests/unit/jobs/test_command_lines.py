@@ -18,6 +18,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import job
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.launchers import build, build_horovodrun
+from hvdtrain.system.network import gloo_variables
 
 ENVIRONMENT = {
     "PATH": "/opt/venv/bin:/usr/bin",
@@ -66,6 +67,46 @@ def test_command_lines_equal_the_recorded_ones(name, monkeypatch):
         assert shlex.split(spec.pasteable()) == [*(["env", *variables] if variables else []), *spec.command]
         assert spec.command[-len(program) :] == program
         assert "AWS_SECRET_ACCESS_KEY" not in " ".join(spec.command)
+
+
+@pytest.mark.parametrize(
+    ("timeline", "variables", "expected"),
+    [
+        ("t.json", {"SLURM_ARRAY_TASK_ID": "3"}, "t-3.json"),
+        ("/a b/t", {"SLURM_ARRAY_TASK_ID": "12"}, "/a b/t-12"),
+        ("t-3.json", {"SLURM_ARRAY_TASK_ID": "3"}, "t-3.json"),  # by a launcher around this one
+        ("DYNAMIC", {"SLURM_ARRAY_TASK_ID": "3"}, "DYNAMIC"),
+        ("t.json", {}, "t.json"),
+        ("", {"SLURM_ARRAY_TASK_ID": "3"}, None),
+    ],
+)
+@pytest.mark.parametrize("by_option", [True, False])
+def test_each_task_of_an_array_has_a_timeline_of_its_own(timeline, variables, expected, by_option):
+    given = {"HOROVOD_TIMELINE": timeline} if timeline else {}
+    described = job.Job(("true",), 2, environment=given if by_option else {})
+    ranks = {**given, **job.variables(described, variables if by_option else {**given, **variables})}
+    assert ranks.get("HOROVOD_TIMELINE") == expected
+
+
+SET_BY_USERS = {
+    **{"HOROVOD_CYCLE_TIME": "1", "OMPI_MCA_btl": "self", "OMPI_ALLOW_RUN_AS_ROOT": "1", "HVDTRAIN_RUN_NAME": "a"},
+    **{"SLURM_PROCID": "0", "SLURM_JOB_ID": "7", "HVDTRAIN_DATA": "/data"},
+}
+OF_RANKS = [
+    {"HVDTRAIN_RANK": "0", "HVDTRAIN_SIZE": "1", "HVDTRAIN_LOCAL_RANK": "0", "HVDTRAIN_LOCAL_SIZE": "1"},
+    {"HVDTRAIN_MEMBERSHIP": "1", "HVDTRAIN_REPLACES": "1"},
+    gloo_variables((0, 1, 0, 1, 0, 1), "host", ("127.0.0.1", 1)),
+    {"OMPI_COMM_WORLD_RANK": "0", "OMPI_UNIVERSE_SIZE": "1", "OMPI_MCA_ess": "^singleton", "OMPI_MCA_orte_launch": "1"},
+    {"PMIX_RANK": "0", "PMIX_NAMESPACE": "1", "PMI_RANK": "0", "PMI_SIZE": "1"},
+]
+
+
+@pytest.mark.parametrize("of_rank", OF_RANKS)
+def test_a_rank_that_launches_hands_on_what_its_user_has_set(of_rank):
+    handed = job.for_launchers({**SET_BY_USERS, **of_rank})
+    assert {name: handed[name] for name in handed if name != "PATH"} == SET_BY_USERS
+    user = {**SET_BY_USERS, "HOROVOD_CONTROLLER": "mpi"}
+    assert job.for_launchers(user).items() >= user.items()
 
 
 def test_a_rank_that_may_be_lost_shares_the_cores_of_its_host_with_its_slots():
