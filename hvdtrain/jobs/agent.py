@@ -35,8 +35,10 @@ from hvdtrain.system.network import PortReservation
 from hvdtrain.system.processes import (
     ProcessIdentity,
     adopt_orphans,
+    descendants,
     end_descendants,
     end_with_parent,
+    handling,
     reap_orphans,
     shell_status,
     start_remedy,
@@ -88,8 +90,10 @@ class Agent:
         self._said: agent_pipe.AgentPipe | None = None
         self._kill_at = float("inf")
         self._output: ProgramOutput | None = None
-        self._usr1_pending = False
-        """Whether a SIGUSR1 waits until the program handles it."""
+        self._training: ProcessIdentity | None = None
+        """The process of the program that has begun to train last."""
+        self._request, self._waits = 0, False
+        """The newest signal for the program, and whether it waits until the program handles it."""
 
     def run(self) -> int:
         # From here on signals are read from a pipe, so that none interrupts the code between two lines.
@@ -220,15 +224,15 @@ class Agent:
                 selector.register(self._channel, selectors.EVENT_READ, self._on_message)
             if self._said:
                 selector.register(self._said, selectors.EVENT_READ, self._on_said)
-            while (status := self._process.poll()) is None:
-                soon = self._usr1_pending or self._kill_at < float("inf")
+            while (status := self._process.poll()) is None or self._training_stops:
+                soon = self._waits or self._kill_at < float("inf")
                 self._serve(selector, 0.1 if soon else 1.0)
                 if self._said:
                     self._said.send_rest()
-                if self._usr1_pending:
-                    self._signal(signal.SIGUSR1)
+                if self._waits:
+                    self._signal(self._request)
                 if time.monotonic() > self._kill_at:
-                    self._signal_group(signal.SIGKILL)
+                    _signal_each(descendants(), signal.SIGKILL)
             self._forward_said()  # why it ended, before that it has
             if shell_status(status) == 128 + signal.SIGKILL and resources.out_of_memory_kills() > kills:
                 self._send(protocol.Said({Failure.__name__: asdict(Failure(OUT_OF_MEMORY, MORE_MEMORY))}))
@@ -236,6 +240,12 @@ class Agent:
             self._drain(selector)
         end_descendants()  # processes that it left behind
         return status
+
+    @property
+    def _training_stops(self) -> bool:
+        """Whether training has to write its last checkpoint: the shell around it may have ended by the same signal."""
+        asked = self._request and time.monotonic() < self._kill_at
+        return bool(asked and self._training and self._training.running())
 
     @staticmethod
     def _serve(selector: selectors.BaseSelector, wait_s: float) -> None:
@@ -269,7 +279,11 @@ class Agent:
 
     def _forward_said(self) -> None:
         for said in self._said.receive() if self._said else ():
-            self._send(protocol.Said(said))
+            training = protocol.parse(said)
+            if not isinstance(training, ProcessIdentity):
+                self._send(protocol.Said(said))
+            elif training != self._training:  # a script may train several times: what asked one asks the next
+                self._training, self._waits = training, bool(self._request)
 
     def _on_message(self, selector: selectors.BaseSelector) -> None:
         assert self._channel
@@ -292,7 +306,7 @@ class Agent:
                 self._said.send(protocol.encode(message.membership._replace(store=store)))
             case protocol.End():
                 if message.at_once:
-                    self._signal_group(signal.SIGKILL)
+                    _signal_each(descendants(), signal.SIGKILL)
                 self._end()
 
     def _end(self) -> None:
@@ -300,24 +314,24 @@ class Agent:
         self._kill_at = min(self._kill_at, time.monotonic() + GRACE_S)
 
     def _signal(self, number: int) -> None:
-        """Send a signal to the program only: its own child processes would die of one that it handles itself.
+        """Send a signal to the process that trains, or of another program to the first that handles it.
 
-        SIGUSR1 asks for a checkpoint, so it waits until the program handles it: before that, while the program still
-        imports its packages, the signal would end it.
+        Its child processes, and the shell around it, would die of a signal that it handles itself. If none handles it,
+        it ends all; but SIGUSR1 asks for a checkpoint, and waits, as the program may still import its packages.
         """
-        assert self._process
-        if self._process.poll() is not None:
-            return
-        if number == signal.SIGUSR1:
-            self._usr1_pending = would_end(self._process.pid, number)
-            if self._usr1_pending:
-                return
-        self._process.send_signal(number)
+        self._request = number
+        if self._training and self._training.running():
+            handlers = [] if would_end(self._training.pid, number) else [self._training.pid]
+        else:
+            handlers = handling(number)
+        self._waits = not handlers and number == signal.SIGUSR1
+        _signal_each(handlers or ([] if self._waits else descendants()), number)
 
-    def _signal_group(self, number: int) -> None:
-        assert self._process
+
+def _signal_each(processes: list[int], number: int) -> None:
+    for pid in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+            os.kill(pid, number)
 
 
 def _in_own_group() -> None:

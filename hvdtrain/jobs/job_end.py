@@ -53,8 +53,9 @@ class JobEnd:
 
     def has_stopped(self, rank: RankConnection) -> bool:
         """Whether a rank has ended as it was asked to: one that ends with that status by itself has failed."""
-        asked = self.requested or self.ranks_asked or rank.failure
-        return rank.status == Stopped.exit_status and bool(asked)
+        if rank.failure and rank.failure.stopped:  # whatever the script around training has done then
+            return rank.ended is not None
+        return rank.ended == Stopped.exit_status and bool(self.requested or self.ranks_asked or rank.failure)
 
     def on_stopped(self, rank: RankConnection) -> None:
         """A rank has ended as it was asked to: the others are to do so as well."""
@@ -86,7 +87,7 @@ class JobEnd:
         # A batch script queues a job that ended with 75 again.
         status = 1 if failure.status in (None, Stopped.exit_status) else shell_status(failure.status)
         if asked := self.asked(failure):
-            self.fail(Failure(f"ended by {signal_name(asked)}"), status)
+            self.fail(Failure(f"ended by {signal_name(asked)}"), interrupted_status(asked))
         else:
             self.fail(failure, status, ends_others=self._others_run())
 

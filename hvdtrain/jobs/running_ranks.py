@@ -218,7 +218,7 @@ class RunningRanks:
             return False
         if not self.ledger.may_train(rank.number):
             return True
-        if status == Stopped.exit_status:
+        if status == Stopped.exit_status or self._ends.has_stopped(rank):
             return False
         said = rank.failure
         # What a program of another kind says about its end is in its last lines.

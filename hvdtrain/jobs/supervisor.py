@@ -234,8 +234,8 @@ class Supervisor:
 
     def _take(self, rank: RankConnection, said: Report | None) -> None:
         match said:
-            case Failure():
-                rank.failure = rank.failure or said
+            case Failure() if not rank.failure or (rank.failure.stopped and not said.stopped):  # a script may go on
+                rank.failure = said
             case OpenedRun() if self._job.survives or rank.number == 0:  # a rank may train by itself
                 self._opened(said)
             case Reached() if self._job.survives:

@@ -1,4 +1,4 @@
-"""What a rank and its agent say to each other: which run it has opened, why it fails, and which ranks train.
+"""What a rank and its agent say to each other: which process trains, its run, why it fails, and which ranks train.
 
 So the launcher knows the run's folder and compares the ranks' failures. It reports the failure that came first, once.
 In a job that survives lost ranks (`membership.py`), a rank also says when it can join, and which rank is to be ended.
@@ -17,6 +17,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hvdtrain.system.processes import ProcessIdentity
 from hvdtrain.system.run_end import Failure
 
 VARIABLE = "HVDTRAIN_AGENT_PIPE"
@@ -69,8 +70,9 @@ class Excluded(NotRunning):
     """A member computes wrong bits. It is to be ended, and its host is not to be used again."""
 
 
-Report = Failure | OpenedRun | Reached | NotRunning
-KINDS = {kind.__name__: kind for kind in (Failure, OpenedRun, Reached, NotRunning, Excluded)}
+Report = Failure | ProcessIdentity | OpenedRun | Reached | NotRunning
+KINDS = {kind.__name__: kind for kind in (Failure, ProcessIdentity, OpenedRun, Reached, NotRunning, Excluded)}
+"""A `ProcessIdentity` is that of the process that trains, or is about to: requests to stop go to it."""
 
 
 def send(said: Report) -> bool:

@@ -188,6 +188,19 @@ def would_end(pid: int, number: int) -> bool:
     return bool(masks) and not any(mask >> (number - 1) & 1 for mask in masks)  # gVisor has none
 
 
+SHELL = re.compile(r".*/((ba|da|a|z|k|mk|c|tc|fi)?sh|busybox)")
+
+
+def handling(number: int) -> list[int]:
+    """The first descendant of this process that handles or ignores a signal; none if it would end all.
+
+    A shell waits for its program, and hands nothing on: it counts only without another, and never for SIGINT.
+    """
+    found = [pid for pid in descendants() if not would_end(pid, number)]
+    shells = [pid for pid in found if SHELL.fullmatch(os.path.realpath(f"/proc/{pid}/exe"))]
+    return [pid for pid in found if pid not in shells][:1] or ([] if number == signal.SIGINT else shells[:1])
+
+
 def end_at_crashes() -> None:
     """Let a crash end this process by its signal, after the stacks of all Python threads; call it in the main thread.
 

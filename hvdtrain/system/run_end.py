@@ -78,6 +78,8 @@ class Failure:
     """Whether `reason` needs no rank in front of it: it names one, or there is only one."""
     lost_peer: bool = False
     """Whether the rank says that it has only lost another one."""
+    stopped: bool = False
+    """Whether it is no failure: training was asked to stop, and wrote a checkpoint."""
     at_start: bool = False
     """Whether the job could not start: an option is wrong, hosts differ, or a rank did not register."""
     status: int | None = None
@@ -105,6 +107,7 @@ class Failure:
             resumable=error.resumable,
             stands_alone=error.rank is not None,
             lost_peer=error.lost_peer,
+            stopped=isinstance(error, Stopped),
             traceback=user_lines(error.__cause__) if error.__cause__ else (),
         )
 
@@ -176,9 +179,8 @@ class RunEnd:
     @classmethod
     def of_exception(cls, error: BaseException) -> RunEnd:
         """The end of a process of training that raised this."""
-        exit_status = error.exit_status if isinstance(error, HvdtrainError) else 1
-        exit_status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else exit_status
-        return cls.of_process(exit_status, Failure.of_exception(error))
+        other = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        return cls.of_process(getattr(error, "exit_status", other), Failure.of_exception(error))
 
     @classmethod
     def of_process(cls, exit_status: int, failure: Failure | None = None) -> RunEnd:
@@ -311,9 +313,11 @@ def run_on_end(command: str, end: RunEnd, folder: Path | None, limit_s: float) -
     run's; None where it is not known, as for programs that are not hvdtrain's.
     """
     inherited = {name: value for name, value in os.environ.items() if not OF_RANKS.fullmatch(name)}
+    timeout = shutil.which("timeout")  # which also ends it where this process is killed before it could
+    limit = [timeout, "--signal=KILL", f"{limit_s + 5:g}"] if timeout else []
     try:
         process = subprocess.Popen(
-            [*_limit(limit_s), "/bin/sh", "-c", command],
+            [*limit, "/bin/sh", "-c", command],
             cwd=start_folder.START or None,
             env={**inherited, **on_end_variables(end, folder)},
             stdin=subprocess.DEVNULL,
@@ -329,12 +333,6 @@ def run_on_end(command: str, end: RunEnd, folder: Path | None, limit_s: float) -
         process.wait()
         return f"the command of --on-end did not end within {limit_s:g} s, and was killed"
     return f"the command of --on-end {describe_status(status)}" if status else ""
-
-
-def _limit(limit_s: float) -> list[str]:
-    """The beginning of a command line that ends the command where this process was killed before it could."""
-    timeout = shutil.which("timeout")
-    return [timeout, "--signal=KILL", f"{limit_s + 5:g}"] if timeout else []
 
 
 def on_end_variables(end: RunEnd, folder: Path | None) -> dict[str, str]:

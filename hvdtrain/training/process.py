@@ -28,6 +28,7 @@ from hvdtrain.config.options import AUTO_RESUME, Config, Framework, RuntimeOptio
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, UserError
 from hvdtrain.system import agent_pipe, arithmetic, rank_info, resources, stacks
 from hvdtrain.system.command import output_errors, prepare_streams
+from hvdtrain.system.processes import ProcessIdentity
 from hvdtrain.system.run_end import Failure, RunEnd, how_to_resume, run_on_end
 from hvdtrain.system.text import printable
 
@@ -65,6 +66,8 @@ def ending_process() -> Iterator[Ending]:
     """Prepare this process to be a rank; an error inside ends it, with one line and an exit status."""
     rank, size, ending = 0, 1, Ending()
     _end_at_once_by_interrupt()
+    if agent_pipe.send(ProcessIdentity.current()):  # whose signals are for this process, whatever its shell ignores
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     prepare_streams()
     try:
         _, rank, size, _ = rank_info.detect()

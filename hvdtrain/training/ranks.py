@@ -22,8 +22,9 @@ from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.runs.metrics import MAX_METRICS, MAX_NAME
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
+from hvdtrain.system import agent_pipe
 from hvdtrain.system.phases import FINISHING, JOINING, LOGGING, phases
-from hvdtrain.system.processes import STOP_SIGNALS, is_second_request
+from hvdtrain.system.processes import STOP_SIGNALS, ProcessIdentity, is_second_request
 from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.run import RunContext
@@ -269,8 +270,9 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         """Install the signal handlers; Python allows that in the main thread only."""
         if threading.current_thread() is threading.main_thread():
+            has_agent = agent_pipe.send(ProcessIdentity.current())
             # What the parent has this process ignore stays so: Ctrl-C in the background of shells, SIGHUP with nohup.
-            numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+            numbers = [number for number in STOP_SIGNALS if has_agent or signal.getsignal(number) != signal.SIG_IGN]
             self._handlers = {number: signal.signal(number, self._on_signal) for number in numbers}
         return self
 
