@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 
-from hvdtrain.errors import Stopped, UserError
+from hvdtrain.errors import INTERRUPTED, Stopped, UserError
 from hvdtrain.jobs.agent import GRACE_S
 from hvdtrain.jobs.agents import RankConnection
 from hvdtrain.jobs.cause import first_cause, lost_peer, may_follow
@@ -13,6 +14,7 @@ from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.event_loop import call_after, interrupted_status
 from hvdtrain.jobs.protocol import Signal
 from hvdtrain.system.processes import shell_status, signal_name
+from hvdtrain.system.rank_info import RESUME
 from hvdtrain.system.run_end import Failure, RunEnd
 
 STOP_S = 60.0
@@ -45,9 +47,12 @@ class JobEnd:
 
     def result(self) -> RunEnd:
         """A signal that asked the job to stop makes of a failure a stop: it is not started again."""
-        stopped = any(map(self.has_stopped, self.ranks.values()))
-        failure, exit_status = self.failure or (None, Stopped.exit_status if stopped else 0)
-        if self.requested or exit_status == Stopped.exit_status:
+        stopped = [rank.failure for rank in self.ranks.values() if self.has_stopped(rank)]
+        # By the file STOP: after 75, a batch script would queue the job again.
+        for_good = any(said and said.retry is False for said in stopped) and os.environ.get(RESUME) == "requeue"
+        status = INTERRUPTED if for_good else Stopped.exit_status if stopped else 0
+        failure, exit_status = self.failure or (None, status)
+        if self.requested or (stopped and not failure):
             return RunEnd("stopped", exit_status, failure)
         return RunEnd("failed" if failure else "finished", exit_status, failure)
 

@@ -31,9 +31,9 @@ REPLACED = re.compile(r"%\d*[AabJjNnstux%]|\\")
 """What Slurm replaces in the path of a log file, also in the folder's part."""
 SUBMITTED = re.compile(r"([0-9]{1,10})(?:;(\S+))?\s*")
 """What sbatch --parsable prints: the job's number, and the cluster if that was chosen."""
-OWN = ("array", "nodes", "ntasks", "ntasks-per-node", "signal")
+OWN = ("array", "nodes", "ntasks", "ntasks-per-node", "signal", "time")
 """Options of sbatch from which the launcher makes other parts of the script; sbatch also takes their beginnings."""
-OWN_LETTERS = re.compile(r"-[aNn]")
+OWN_LETTERS = re.compile(r"-[aNnt]")
 MAX_TASK = 4_000_000
 """Slurm's limit of MaxArraySize."""
 PROGRAM, TASK = "python -m hvdtrain ", "$SLURM_ARRAY_TASK_ID"
@@ -130,6 +130,9 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(
             f"--time {options.time!r} is not a time limit", "write minutes, H:M:S or D-H:M:S, as for sbatch"
         )
+    if 0 < (limit_s := _seconds(options.time)) <= options.signal_before:
+        given = f"--time {options.time} is {limit_s} s, and --signal-before {options.signal_before} s"
+        raise UserError(f"{given}: the job would stop as soon as it starts", "give a longer --time")
     for variable in options.env:
         name, sign, value = variable.partition("=")
         if sign and credentials.holds(name, value):  # other users can read the script
@@ -152,6 +155,14 @@ def _check(options: argparse.Namespace) -> None:
         last_task(options.array)
     for line in options.sbatch:
         _check_line(line)
+
+
+def _seconds(time: str) -> int:
+    """Of a time limit, which Slurm rounds up to minutes; 0 for none."""
+    days, dash, clock = time.rpartition("-")
+    parts = [*map(int, clock.split(":")), 0, 0]
+    hours, minutes, seconds = (parts if dash or clock.count(":") == 2 else [0, *parts])[:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes + (seconds + 59) // 60) * 60
 
 
 def _check_line(line: str) -> None:
@@ -204,6 +215,7 @@ def batch_script(options: argparse.Namespace, path: str, program: str, launcher:
         path = f'# hvdtrain\'s virtual environment, with python and horovodrun.\nexport PATH={path}:"$PATH"\n'
     # Of a task of an array, SLURM_JOB_ID may be the number of the whole array.
     job = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if options.array else "$SLURM_JOB_ID"
+    asked = "" if launcher else ' && [ -n "${asked-}" ]'  # else the file STOP of a trial has ended the sweep
     return f"""\
 #!/bin/bash
 
@@ -221,7 +233,7 @@ unset SLURM_CLUSTERS "${{!SQUEUE_@}}" "${{!SCANCEL_@}}"
 if [ "$status" -ne 0 ] && [ -n "$cancelled" ]; then
     # So that Slurm shows the job as cancelled, not as failed; unless Slurm ends it, perhaps to queue it again.
     [ "$(squeue --noheader --format=%T --jobs="{job}" 2>/dev/null)" != RUNNING ] || scancel "{job}" 2>/dev/null
-{"" if options.no_requeue else REQUEUE.format(job)}fi
+{"" if options.no_requeue else REQUEUE.format(job, asked)}fi
 exit "$status"
 """
 
@@ -274,19 +286,21 @@ export HVDTRAIN_RUN_NAME="slurm-{job}"
 
 
 REQUEUE = """\
-elif [ "$status" -eq 75 ]; then
+elif [ "$status" -eq 75 ]{1}; then
     # 75: the ranks were asked to stop, have written a checkpoint and can resume.
-    scontrol requeue "{}" && exit 0
+    scontrol requeue "{0}" && exit 0
 """
 SIGNALS = """\
 launcher=$!
 
 # Forward Slurm's signals to the launcher, which forwards them to all ranks. SIGTERM asks for the end of the job.
 cancelled=
-trap 'kill -USR1 "$launcher" 2>/dev/null' USR1
+trap 'asked=yes; kill -USR1 "$launcher" 2>/dev/null' USR1
 trap 'cancelled=yes; kill -TERM "$launcher" 2>/dev/null' TERM
 # A trap interrupts wait, so wait again until the launcher has ended; bash keeps its status.
 while wait "$launcher"; status=$?; kill -0 "$launcher" 2>/dev/null; do :; done
 wait "$launcher" 2>/dev/null
 last=$?
-[ "$last" -eq 127 ] || status=$last"""
+[ "$last" -eq 127 ] || status=$last
+# 130: the ranks were asked to stop by the file STOP of the run.
+[ "$status" -ne 130 ] || cancelled=yes"""

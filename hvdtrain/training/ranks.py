@@ -299,10 +299,9 @@ class StopRequest:
             os.write(2, f"hvdtrain: rank {self._group.place}: {text}\n".encode())
 
     def reason(self) -> str:
-        """The first signal's name or the path of the file; empty if there is no request."""
-        for number in self._received:
-            return signal.Signals(number).name
-        return f"{self._file}" if os.path.exists(self._file) else ""
+        """The path of the file, which asks for good, else the first signal's name; empty if there is no request."""
+        names = [signal.Signals(number).name for number in self._received]
+        return f"{self._file}" if os.path.exists(self._file) else "".join(names[:1])
 
     def stop(self, rank: int, step: int, save: Callable[[], None]) -> NoReturn:
         """Save the state after this step, and raise Stopped, on all ranks. rank: who was asked to, by position.
@@ -316,9 +315,11 @@ class StopRequest:
         reason, place = self._group.gather(self.reason())[rank], self._group.ranks[rank]
         if self._group.rank == 0:
             self._file.unlink(missing_ok=True)  # so that the run can be resumed
-        raise Stopped(
+        stopped = Stopped(
             f"rank {place} was asked to stop by {reason}; the checkpoint of step {step} is written",
             f"resume with --resume {self._file.parent}",
             rank=place,
             step=step,
         )
+        stopped.retry = reason in signal.Signals.__members__
+        raise stopped

@@ -171,6 +171,31 @@ def test_only_a_stop_that_was_asked_for_is_queued_again(slurm, tmp_path, via, as
         assert "ended with exit status 75" in log(tmp_path, job)
 
 
+IN_A_SCRIPT = [
+    pytest.param("scancel --batch --signal=USR1", "PENDING"),
+    pytest.param("scancel", "CANCELLED", marks=MATRIX),  # Slurm signals the scripts as well
+    pytest.param("touch", "CANCELLED"),
+    pytest.param("scancel --batch --signal=TERM", "CANCELLED", marks=MATRIX),
+]
+
+
+@pytest.mark.parametrize(("asked_by", "state"), IN_A_SCRIPT)
+def test_a_request_reaches_training_in_a_script(slurm, tmp_path, asked_by, state):
+    """Only the time limit queues the job again: the file STOP ends it for good."""
+    job = submit(
+        slurm, tmp_path, ["bash", "-c", '"$@"; echo done', "bash", *LONG], "--ranks-per-node", "1", "--nodes", "1"
+    )
+    run = tmp_path / "runs" / f"slurm-{job}"
+    wait_for(lambda: (run / "metrics.jsonl").exists() and last_step(run), 60, lambda: log(tmp_path, job))
+    if asked_by == "touch":
+        (run / "STOP").touch()
+    else:
+        assert slurm.run([*asked_by.split(), job])[0] == 0
+    slurm.wait_for_state(job, state, 30, lambda: log(tmp_path, job))
+    step = re.search(r"asked to stop by .*; the checkpoint of step (\d+) is written", log(tmp_path, job))
+    assert step and newest(run).position.step == int(step[1]), log(tmp_path, job)
+
+
 IN_A_TERMINAL = """
 import os, pty, sys
 if not (forked := pty.fork())[0]:

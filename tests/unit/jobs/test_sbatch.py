@@ -161,6 +161,7 @@ NO_OPTIONS = ("", "qos=high", "hetjob", "--qos=a\nb", "--qos=a\x85b", "--qos=a -
 NO_ARRAY = ("x", "3-1", "0-9%0", "0-9%", "0-", "1,,2", "0-9:0", "0-4000001", "0-9\n", "-1", "٣")
 REFUSED = [
     *(("--sbatch", line, KNOWN) for line in ("--nodes=3", "-N3", "-n 3", "--ntasks 4", "--arr=0-3", "--signal=USR2@5")),
+    *(("--sbatch", line, KNOWN) for line in ("--time=1", "--tim 1", "-t1")),
     *(("--sbatch", line, NO_OPTION) for line in NO_OPTIONS),
     *(("--array", tasks, r"--array .*; write 0-9, ") for tasks in NO_ARRAY),
     *(("--job-name", name, "--job-name") for name in ("team/run", "../up", "/run", "x" * 240, "a b")),
@@ -172,6 +173,29 @@ REFUSED = [
 def test_what_no_script_can_have(option, given, message):
     with pytest.raises(UserError, match=message):
         script(f"{option}={given}")
+
+
+TIMES = [
+    *(("1", 60), ("90", 5400), ("1:30", 120), ("0:30", 60), ("1:00:00", 3600), ("0:2:01", 180), ("10:00:00", 36000)),
+    *(("1-0", 86400), ("0-1", 3600), ("0-0:5", 300), ("2-1:2:3", 176580), ("0-0:0:59", 60)),
+]
+"""In each of sbatch's forms, and their seconds in whole minutes, as Slurm takes them."""
+
+
+@pytest.mark.parametrize(("time", "seconds"), TIMES)
+def test_a_job_begins_before_it_is_asked_to_stop(time, seconds):
+    """Else it would be queued again for ever."""
+    assert f"\n#SBATCH --time={time}\n" in script("--time", time, "--signal-before", str(seconds - 1))
+    for before in (seconds, seconds + 1):
+        with pytest.raises(
+            UserError, match=f"^--time {time} is {seconds} s, and --signal-before {before} s: .*--time$"
+        ):
+            script("--time", time, "--signal-before", str(before))
+
+
+@pytest.mark.parametrize("time", ["0", "0:0", "0-0", "00:00:00"])
+def test_a_job_without_a_time_limit_is_never_asked_to_stop(time):
+    assert f"\n#SBATCH --time={time}\n" in script("--time", time)
 
 
 @pytest.mark.parametrize("name", ["a%jb", ".x", "x" * 200, "a:b@c=+,-"])

@@ -4,6 +4,7 @@ Processes show which status and messages signals and breakpoints leave.
 """
 
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.record import create_folder
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.training import audit, process, result
+from hvdtrain.training.ranks import StopRequest
 from hvdtrain.training.result import count_cores, total_cores
 from hvdtrain.training.state import must_write
 
@@ -131,6 +133,22 @@ def test_threads_of_devices_are_cores_and_gpus_have_none(monkeypatch):
     assert (cores("cuda:0"), cores("cpu", devices=2)) == (None, 6)
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert cores("cpu", devices=2) == 8
+
+
+STOPPED_BY = [(True, False, "SIGUSR1", True), (True, True, "STOP", False), (False, True, "STOP", False)]
+
+
+@pytest.mark.parametrize(("signaled", "file", "by", "again"), STOPPED_BY)
+def test_what_the_file_stops_is_not_started_again(tmp_path, signaled, file, by, again):
+    """Also if the time limit comes at the same time: the file is gone afterwards."""
+    with StopRequest(tmp_path, SingleProcess()) as stop, pytest.raises(Stopped) as stopped:
+        if file:
+            (tmp_path / "STOP").touch()
+        if signaled:
+            signal.raise_signal(signal.SIGUSR1)
+        stop.stop(0, 3, lambda: None)
+    assert stopped.value.retry is again and re.search(rf"asked to stop by (.*/)?{by};", str(stopped.value))
+    assert Failure.of_exception(stopped.value).stopped
 
 
 PROGRAM = """
