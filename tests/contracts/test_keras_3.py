@@ -24,7 +24,7 @@ def test_horovods_wrappers_combine_in_keras_3_or_are_errors(tmp_path):
     program = ROOT / "tests" / "support" / "keras_3_wrappers.py"
     succeed([*launcher("local", 2), "python", str(program)], tmp_path)
     uses = json.loads((tmp_path / "uses.json").read_text())
-    assert uses == dict.fromkeys(uses, "") and len(uses) == 15
+    assert uses == dict.fromkeys(uses, "") and len(uses) == 20
 
 
 @pytest.mark.parametrize("strategy", ["single", pytest.param("keras-fit-single", marks=pytest.mark.matrix)])

@@ -23,7 +23,7 @@ ALL = slice(0, 8)
 
 def made(seed: int = 0):
     keras.utils.set_random_seed(seed)
-    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, bias_initializer="ones"), keras.layers.Dense(1)])
 
 
 def fitted(optimizer, rows, callbacks=(), seed=0):
@@ -45,6 +45,48 @@ def difference(model, expected, tolerance=1e-5) -> str:
 
 def of_optimizer(make, tolerance=1e-5, **options) -> str:
     return difference(fitted(hvd.DistributedOptimizer(make(), **options), HERE), fitted(make(), ALL), tolerance)
+
+
+def without_decay(rate=0.01):
+    """Decays all variables but biases, which are ones in `made`."""
+    optimizer = keras.optimizers.AdamW(rate, weight_decay=1.0)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+def of_two_optimizers() -> str:
+    made = keras.optimizers
+    return of_optimizer(lambda: made.MultiOptimizer(made.OptimizerMap(sgd(), {".*bias": made.Adam(0.1)})))
+
+
+def of_state() -> str:
+    """Of an optimizer that has made updates before it is wrapped, twice."""
+    trained = []
+    for wrap, rows in (
+        (lambda optimizer: hvd.DistributedOptimizer(hvd.DistributedOptimizer(optimizer)), HERE),
+        (lambda optimizer: optimizer, ALL),
+    ):
+        model = fitted(sgd(), ALL)
+        model.compile(wrap(model.optimizer), "mse")
+        model.fit(X[rows], Y[rows], len(X[rows]), 3, shuffle=False, verbose=0)
+        trained.append(model)
+    return difference(*trained)
+
+
+def of_half() -> str:
+    """Gradients overflow on rank 1 until the scale of the loss is small enough."""
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1, dtype="float32")])
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.001))
+        model.compile(optimizer, "mse", jit_compile=False)
+        model.set_weights([np.full(array.shape, 0.1) for array in model.get_weights()])
+        factor = 10.0 if hvd.rank() == 1 else 0.01
+        model.fit(X[HERE] * factor, Y[HERE] * factor, 4, 12, shuffle=False, verbose=0)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    updates = int(optimizer.iterations)
+    return difference(model, model) or ("" if 0 < updates < 12 else f"{updates} of 12 updates")
 
 
 def of_loss_scale() -> str:
@@ -121,6 +163,11 @@ USES = {
     "a schedule": lambda: of_optimizer(
         lambda: keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5))
     ),
+    "a rate that is a function": lambda: of_optimizer(lambda: keras.optimizers.SGD(lambda: 0.1)),
+    "exclude_from_weight_decay": lambda: of_optimizer(without_decay),
+    "MultiOptimizer": of_two_optimizers,
+    "an optimizer with a state": of_state,
+    "mixed_float16": of_half,
     "compression": lambda: of_optimizer(sgd, 1e-2, compression=hvd.Compression.fp16, groups=2),
     "gradient_accumulation_steps": lambda: of_optimizer(lambda: sgd(gradient_accumulation_steps=2)),
     "global_clipnorm": lambda: of_optimizer(lambda: sgd(global_clipnorm=0.1)),
