@@ -65,8 +65,10 @@ def require(modules: Iterable[str], framework: Framework) -> None:
 
 
 def prepare(framework: Framework) -> None:
-    """Set what a framework reads when it is imported; call it before anything that may import it."""
-    importlib.import_module(f"hvdtrain.frameworks.{framework}")
+    """Set what a framework reads when it is imported; call it before anything that may import it. Raises UserError."""
+    package = importlib.import_module(f"hvdtrain.frameworks.{framework}")
+    if framework == "tensorflow" and os.environ.get(package.BACKEND, "tensorflow") != "tensorflow":
+        _check_keras()  # before the file of a task fails to import it
 
 
 def _missing(name: str, framework: Framework, error: Exception) -> UserError:
@@ -85,14 +87,14 @@ def _missing(name: str, framework: Framework, error: Exception) -> UserError:
 
 def _check_keras() -> None:
     """Raise UserError unless `tf.keras` can be imported, and computes by TensorFlow."""
-    import tensorflow as tf
-
     from hvdtrain.frameworks.tensorflow import BACKEND, LEGACY_KERAS
 
     try:
+        import tensorflow as tf
+
         backend = tf.keras.backend.backend()
-    except ImportError:  # of tf_keras, or of the backend
-        if (backend := os.environ[BACKEND]) == "tensorflow":
+    except (ImportError, ValueError):  # of tf_keras, or of the backend
+        if (backend := os.environ.get(BACKEND, "tensorflow")) == "tensorflow":
             raise UserError(
                 f"{LEGACY_KERAS} is set, and Keras 2, the package tf_keras, is not installed",
                 f"unset it, or run: pip install --no-deps 'tf-keras=={tf.__version__.rpartition('.')[0]}.*'",

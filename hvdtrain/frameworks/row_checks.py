@@ -85,7 +85,14 @@ def _first_row(values: Any, rows: int, whole: Any = None) -> Any:
         return {name: _first_row(value, rows, whole) for name, value in values.items()}
     if isinstance(values, tuple | list):
         return [_first_row(value, rows, whole) for value in values]
-    return values[:1] if values is not whole and _of_rows(values, rows) else values
+    return with_mask(values[:1], values, slice(1)) if values is not whole and _of_rows(values, rows) else values
+
+
+def with_mask(made: Any, outputs: Any, rows: slice = slice(None)) -> Any:
+    """A tensor made of these rows of a model's outputs, with the mask by which Keras' losses leave out padding."""
+    if (mask := getattr(outputs, "_keras_mask", None)) is not None:
+        made._keras_mask = mask[rows]
+    return made
 
 
 def _of_rows(values: Any, rows: int) -> list[Any]:

@@ -86,6 +86,8 @@ class Learner(abc.ABC):
     """With --shards: names of `weights` that are not trained; all ranks have the mean over the shards."""
     frozen: frozenset[str] = frozenset()
     """Names of `weights` that nothing changes, as far as they are known."""
+    global_settings: Mapping[str, str] = {}
+    """What the framework keeps for all models of a process and a user's model depends on, by name."""
     optimizer_order: tuple[str, ...] = ()
     """Names of the parameters as the optimizer has them, which a user's code may decide: the same on every rank."""
     state_by_rank: bool = False

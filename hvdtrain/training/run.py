@@ -100,6 +100,7 @@ class RunContext:
         layers = consistency.digest(self.target.record())
         shared = {**options, "layers": layers, "data": self.dataset.fingerprint}
         shared["weights"] = self.weighting.digest
+        shared |= {f"the framework's {name}": value for name, value in self.learner.global_settings.items()}
         if names := self.learner.optimizer_order:
             shared[consistency.ORDER] = f"{', '.join(names[:3])}, ... ({consistency.digest(names)})"
         return shared
@@ -201,6 +202,7 @@ class RunContext:
             "network": self.target.record(),
             "data": self.dataset.fingerprint[: record.FINGERPRINT_DIGITS],
             "steps": self.last_step,
+            "framework_settings": dict(self.learner.global_settings),
             "arithmetic": {name: bit for name, bit in self.arithmetic.items() if name not in consistency.ELSEWHERE},
         }
         written = record.write_options(self.folder, self.runtime, self.learner, content)

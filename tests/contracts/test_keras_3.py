@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.jobs import ROOT, launcher, newest, succeed, train
+from support.learners import learner
 from support.model_steps import batches, learner_of, made, of_pieces, task_of
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.tensorflow.network import check_losses
+from hvdtrain.interfaces.reading import Batch
 
 pytestmark = [
     pytest.mark.needs("tensorflow"),
@@ -104,3 +106,91 @@ def test_the_error_of_a_layer_is_the_first_one_without_codes_of_terminals():
         learner_of(of_pieces("tensorflow"), made("tensorflow", lambda: tf.keras.Sequential([layers.Reshape((4, 5))])))
     assert "target_shape=(4, 5)" in caught.value.reason and "\x1b" not in caught.value.reason
     assert "Arguments received" not in caught.value.reason
+
+
+def falling(optimizers):
+    """An optimizer whose rate is a function of its number of updates."""
+    made = []
+    made.append(optimizers.SGD(lambda: 0.1 / (1.0 + tf.cast(made[0].iterations, tf.float32))))
+    return made[0]
+
+
+def by_variable(optimizers, **options):
+    return optimizers.MultiOptimizer(
+        optimizers.OptimizerMap(optimizers.Adam(0.01), {".*bias": optimizers.SGD(0.1)}), **options
+    )
+
+
+def decay(optimizers, rate=0.1):
+    return optimizers.schedules.ExponentialDecay(rate, 2, 0.5)
+
+
+OPTIMIZERS = {
+    "a fixed scale": (lambda of: of.SGD(0.1, loss_scale_factor=1024.0), [0.1, 0.1, 0.1]),
+    "a scale that is no power of 2": (lambda of: of.Adam(0.01, loss_scale_factor=3000.0, clipnorm=0.1), [0.01] * 3),
+    "a dynamic scale": (lambda of: of.LossScaleOptimizer(of.SGD(decay(of))), [0.1, 0.1 * 0.5**0.5, 0.05]),
+    "both scales": (lambda of: of.LossScaleOptimizer(of.Adam(0.01, loss_scale_factor=8.0)), [0.01] * 3),
+    "a function": (lambda of: of.SGD(lambda: 0.1), [0.1, 0.1, 0.1]),
+    "a function of the updates": (falling, [0.1, 0.05, 0.1 / 3]),
+    "accumulation": (
+        lambda of: of.Adam(decay(of), gradient_accumulation_steps=2, global_clipnorm=0.1),
+        [0.1, 0.1 * 0.5**0.5, 0.05],
+    ),
+    "two optimizers": (by_variable, [0.1] * 3),
+    "two with a scale": (lambda of: by_variable(of, loss_scale_factor=512.0), [0.1] * 3),
+    "Nadam": (lambda of: of.Nadam(0.01), [0.01] * 3),
+}
+"""By what they have: how they are made of `keras.optimizers`, and the rates of their first updates."""
+
+
+def small():
+    layers = tf.keras.layers
+    return tf.keras.Sequential([tf.keras.Input((6,)), layers.Dense(8, "tanh"), layers.Dense(5)])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_updates_as_in_keras_fit(name):
+    """Its state goes to another optimizer of the same process."""
+    make, rates = OPTIMIZERS[name]
+    target = task_of(of_pieces("tensorflow"), model=staticmethod(small), optimizer=lambda *_: make(tf.keras.optimizers))
+    trained, resumed = (learner("tensorflow", target) for _ in range(2))
+    model = small()
+    model.set_weights([*trained.weights().values()])
+    model.compile(make(tf.keras.optimizers), tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = target.dataset.train[np.arange(24)]
+    model.fit(x, y, 8, shuffle=False, verbose=0)
+    recorded = []
+    for step in range(3):
+        if step == 2:
+            assert resumed.accepts_state(trained.optimizer_state())
+            resumed.load(trained.weights())
+            resumed.load_optimizer_state(trained.optimizer_state())
+            trained = resumed
+        rows = np.arange(8 * step, 8 * step + 8)
+        trained.train_step(Batch((x[rows], y[rows]), np.full(8, 1 / 8, np.float32), 7.0, step, rows))
+        recorded.append(trained.learning_rate)
+    for array, expected in zip(trained.weights().values(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(array, expected, 1e-5, 1e-6)
+    assert recorded == pytest.approx(rates)
+
+
+class Unnamed(tf.keras.layers.Layer):
+    """Has variables without names, of which one is not trained."""
+
+    def build(self, shape):
+        self.factor = self.add_weight(shape=(shape[-1],), initializer="ones")
+        self.shift = self.add_weight(shape=(shape[-1],), initializer="zeros")
+        self.table = self.add_weight(shape=(2,), initializer="ones", trainable=False)
+
+    def call(self, x):
+        return x * self.factor + self.shift
+
+
+def test_variables_without_names_have_the_same_in_each_training_of_a_process():
+    """Those of a process in which nothing was made before, so that its checkpoints stay readable."""
+    names = []
+    for _ in range(2):
+        model = lambda: tf.keras.Sequential([Unnamed(), *small().layers])  # noqa: E731
+        names.append(sorted(learner_of(of_pieces("tensorflow"), made("tensorflow", model)).weights()))
+    expected = ["0.variable", "1.variable_1", "2.variable_2", "3.kernel", "4.bias", "5.kernel", "6.bias"]
+    assert names == [expected, expected]

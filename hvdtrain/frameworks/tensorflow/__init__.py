@@ -8,4 +8,4 @@ import os
 
 LEGACY_KERAS, BACKEND = "TF_USE_LEGACY_KERAS", "KERAS_BACKEND"
 
-os.environ.setdefault(BACKEND, "tensorflow")  # a file in the user's home folder may name another one
+os.environ[BACKEND] = os.environ.get(BACKEND) or "tensorflow"  # a file in the home folder may name another one

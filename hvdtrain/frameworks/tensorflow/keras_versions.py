@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ GENERATOR_STATES = ("StateVar", "seed_generator_state")
 """The names of the variables of a `tf.random.Generator` and of a `keras.random.SeedGenerator`."""
 # All replicas update their copies of a variable in the same way, so any copy has its value.
 FIRST_REPLICA = tf.VariableAggregation.ONLY_FIRST_REPLICA
+UNNAMED = re.compile(r"variable(_\d+)?")  # what Keras 3 calls a variable without a name
 RECEIVED = ("Call arguments received by layer", "Arguments received by")
 """What follows these words in an error are the arguments of a layer."""
 
@@ -24,9 +26,15 @@ def to_tensorflow(variable: Any) -> tf.Variable:
     return variable.value if IS_KERAS_3 and isinstance(variable, tf.keras.Variable) else variable
 
 
-def kind_of(variable: tf.Variable) -> str:
-    """The last part of a variable's name, without its number: `kernel`, `moving_mean` and so on."""
-    return variable.name.rpartition("/")[2].partition(":")[0]
+def by_name(variables: Sequence[tf.Variable]) -> dict[str, tf.Variable]:
+    """Variables by number and kind, such as `0.kernel`: the last part of their names, without its number.
+
+    Keras 3 numbers those without a name by all that the process has made; here their numbers begin at 0.
+    """
+    kinds = [variable.name.rpartition("/")[2].partition(":")[0] for variable in variables]
+    unnamed = sorted(filter(UNNAMED.fullmatch, {*kinds}), key=lambda kind: (len(kind), kind))
+    numbered = {kind: f"variable_{number}".removesuffix("_0") for number, kind in enumerate(unnamed)}
+    return {f"{i}.{numbered.get(kind, kind)}": variables[i] for i, kind in enumerate(kinds)}
 
 
 def create_for_first_replica(following: Any, **options: Any) -> tf.Variable:
@@ -56,6 +64,13 @@ def keeps_losses(model: tf.keras.Model) -> bool:
     return not IS_KERAS_3 or len(model.losses) <= len(of_weights)
 
 
+def global_settings() -> dict[str, str]:
+    """What Keras keeps for all models of a process, and their computations depend on."""
+    names = ("backend", "floatx", "image_data_format", "epsilon")
+    values = {name: str(getattr(tf.keras.backend, name)()) for name in names}
+    return {"policy": tf.keras.mixed_precision.global_policy().name, **values}
+
+
 @contextlib.contextmanager
 def drawing_from_generators() -> Iterator[None]:
     """Layers made inside draw random numbers from generators whose state can be set; in Keras 3 all do."""
@@ -73,9 +88,10 @@ def drawing_from_generators() -> Iterator[None]:
 
 
 def apply_gradients(optimizer: Any, gradients: Sequence[tf.Tensor], variables: Sequence[Any]) -> None:
-    """Update variables as Keras lists them by one of its optimizers; the gradients are combined already."""
-    if IS_KERAS_3:
-        optimizer.apply(gradients, variables)
+    """Update variables as Keras lists them by one of its optimizers; the gradients are combined, and not scaled."""
+    if IS_KERAS_3:  # whose fit multiplies the loss by a scale, and whose optimizers divide gradients by it
+        gradients = [gradient * optimizer.scale_loss(1.0) for gradient in gradients]
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
     else:
         optimizer.apply_gradients(zip(gradients, variables, strict=True), skip_gradients_aggregation=True)
 
@@ -100,18 +116,27 @@ class KerasOptimizer(tf.keras.optimizers.Optimizer):
 
 
 def latest_learning_rate(optimizer: Any) -> float:
-    """That of the latest update; before, that of the first one."""
-    rate = optimizer._learning_rate
+    """Learning rate of the latest update; before the first one, that of the first."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    optimizer = next(iter(getattr(optimizer, "optimizers", ())), optimizer)  # the first of a MultiOptimizer
+    rate, updates = optimizer._learning_rate, optimizer._iterations
+    # Not optimizer.learning_rate: in Keras 3 that of the next update, in Keras 2 not that of a loaded state.
     if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
-        # Not optimizer.learning_rate: in Keras 3 that of the next update, in Keras 2 not that of a loaded state.
-        rate = rate(max(int(optimizer.iterations) - 1, 0))
-    return float(rate.numpy())
+        rate = rate(max(int(updates) - 1, 0))
+    elif callable(rate):  # it may read the number of updates
+        latest = min(int(updates), 1)
+        updates.assign_sub(latest)
+        rate = rate()
+        updates.assign_add(latest)
+    return float(tf.convert_to_tensor(rate))
 
 
 def kind_of_slot(variable: Any) -> str:
     """The part of the name of an optimizer's variable that does not contain the number of models made before."""
     name = str(variable.name)
-    return name.rpartition("_")[2] if IS_KERAS_3 else name.partition("/")[0]
+    if not IS_KERAS_3:
+        return name.partition("/")[0]
+    return "variable" if UNNAMED.fullmatch(name) else name.rpartition("_")[2]
 
 
 def message_of(error: BaseException) -> str:

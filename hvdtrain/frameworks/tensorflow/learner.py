@@ -14,7 +14,8 @@ from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import choose_device, device_number
 from hvdtrain.frameworks.engine import Engine
 from hvdtrain.frameworks.own_optimizers import is_of_kind, with_kind, with_optimizer
-from hvdtrain.frameworks.tensorflow.network import channel_last, without_half
+from hvdtrain.frameworks.tensorflow.keras_versions import global_settings
+from hvdtrain.frameworks.tensorflow.network import POLICIES, channel_last, without_half
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES
 from hvdtrain.frameworks.tensorflow.optimizer import (
     KerasTaskOptimizer,
@@ -62,6 +63,8 @@ class TensorFlowLearner(Engine):
         with strategy.scope():
             self._objective = OBJECTIVES[target.kind](target, strategy)
             self._model, self._parameters = self._objective.model, self._objective.parameters
+            if not target.is_portable:
+                self.global_settings = global_settings() | {"policy": POLICIES[config.precision]}
             self._variables = list(self._parameters.values())
             own_task = with_optimizer(target)
             listed = {name: self._objective.listed[name] for name in self._parameters} if own_task else {}

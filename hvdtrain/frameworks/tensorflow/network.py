@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from hvdtrain.frameworks.batches import mask_names
+from hvdtrain.frameworks.row_checks import with_mask
 from hvdtrain.frameworks.tensorflow import LEGACY_KERAS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks, TensorFlowBatchNormalization
 from hvdtrain.frameworks.tensorflow.keras_versions import (
     drawing_from_generators,
+    global_settings,
     keeps_losses,
     message_of,
     other_keras,
@@ -39,6 +43,7 @@ class KerasNetwork(tf.keras.Model):
     def __init__(self, network: ShapedNetwork, precision: str, sum_over_ranks: SumOverRanks | None = None) -> None:
         # Horovod identifies gradients by this name, which Keras would number otherwise: by the networks that a process
         # has built before.
+        tf.keras.backend.set_floatx("float32")  # whatever a file in the home folder says
         super().__init__(name="network")
         self._network, self._policy, self._sum_over_ranks = network, POLICIES[precision], sum_over_ranks
         self._mask_names = mask_names(network)
@@ -59,8 +64,9 @@ class KerasNetwork(tf.keras.Model):
         match layer:
             case kinds.Conv(groups=1):
                 built: Any = keras.Conv2D(
-                    layer.outputs, layer.kernel, layer.stride, use_bias=layer.bias, name=layer.name, dtype=self._policy
-                )
+                    *(layer.outputs, layer.kernel, layer.stride, "valid", "channels_last"),
+                    use_bias=layer.bias, name=layer.name, dtype=self._policy,
+                )  # fmt: skip
                 built.build((None, None, None, layer.inputs))
             case kinds.Conv():
                 built = GroupedConvolution(layer, self._policy)
@@ -228,19 +234,36 @@ class WeightLayout:
 
 @contextlib.contextmanager
 def building(precision: str) -> Iterator[None]:
-    """Layers made inside compute in this precision, and draw random numbers from generators whose state can be set."""
-    before = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(POLICIES[precision])
+    """Layers made inside compute in this precision, and draw random numbers from generators whose state can be set.
+
+    Also after clear_session(), which resets the default graph, with its creators of variables, and Keras 3's policy.
+    """
+    set_policy, before = tf.keras.mixed_precision.set_global_policy, tf.keras.mixed_precision.global_policy()
+    graphs = ops._default_graph_stack
+    graphs.reset = functools.partial(set_policy, POLICIES[precision])
+    graphs.reset()
     try:
         with drawing_from_generators():
             yield
     finally:
-        tf.keras.mixed_precision.set_global_policy(before)
+        del graphs.reset
+        set_policy(before)
 
 
-def task_model(task: UserTask) -> tf.keras.Model:
+def check_settings(task: UserTask, precision: str) -> None:
+    """Raise UserError unless layers that Keras makes now compute as the record will say."""
+    settings, needed = global_settings(), {"policy": POLICIES[precision], "floatx": "float32"}
+    for name in needed:
+        if settings[name] != needed[name]:
+            problem = f"runs with Keras' {name} {settings[name]}, and --precision {precision} needs {needed[name]}"
+            raise task.error("model", problem, "give --precision in place of set_global_policy(), and leave floatx")
+
+
+def task_model(task: UserTask, precision: str) -> tf.keras.Model:
     """What a task's model() returns. Raises UserError for anything but a model of `tf.keras` that computes only."""
+    check_settings(task, precision)
     model = task.call("model")
+    check_settings(task, precision)
     if not isinstance(model, tf.keras.Model):
         if number := other_keras(type(model)):
             problem = f"returned {type(model).__name__}, a model of Keras {number}, and tf.keras is another one here"
@@ -259,6 +282,26 @@ def task_model(task: UserTask) -> tf.keras.Model:
     return model
 
 
+Values = list[tuple[tf.Variable, np.ndarray]]
+
+
+def first_values(made: Values, call: Callable[[], Any]) -> Values:
+    """Variables of a model that was called once, and the values that training begins with: what build() has set.
+
+    made: as they were made, which stays the first value of what calls change, such as states. A second call, which
+    builds nothing, tells the two apart.
+    """
+    changed = [(v, value, v.numpy()) for v, value in made if not np.array_equal(v.numpy(), value)]
+    for variable, value, _ in changed:
+        variable.assign(value)
+    if changed:
+        call()
+    built = {id(v): now for v, value, now in changed if np.array_equal(v.numpy(), value)}
+    for variable, _, now in changed:
+        variable.assign(built.get(id(variable), now))
+    return [(variable, built.get(id(variable), value)) for variable, value in made]
+
+
 def check_losses(task: UserTask, model: tf.keras.Model, in_threads: bool) -> None:
     """Raise UserError if a model, of which several devices have copies in threads, does not keep the losses of each."""
     if in_threads and not keeps_losses(model):
@@ -267,8 +310,9 @@ def check_losses(task: UserTask, model: tf.keras.Model, in_threads: bool) -> Non
 
 
 def without_half(output: Any) -> Any:
-    """bfloat16 and float16 as float32."""
-    return tf.cast(output, tf.float32) if tf.is_tensor(output) and output.dtype in (tf.bfloat16, tf.float16) else output
+    """bfloat16 and float16 as float32, with Keras' mask."""
+    is_half = tf.is_tensor(output) and output.dtype in (tf.bfloat16, tf.float16)
+    return with_mask(tf.cast(output, tf.float32), output) if is_half else output
 
 
 def why_no_graph(error: BaseException) -> str:

@@ -14,15 +14,16 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, pad_rows, statistics_by_rank
 from hvdtrain.frameworks.patterns import freeze
 from hvdtrain.frameworks.tensorflow import keras_versions
-from hvdtrain.frameworks.tensorflow.keras_versions import to_tensorflow
 from hvdtrain.frameworks.tensorflow.network import (
     Evaluation,
     KerasNetwork,
+    Values,
     WeightLayout,
     building,
     channel_last,
     check_losses,
     evaluation,
+    first_values,
     row_losses,
     scale_pixels,
     task_model,
@@ -162,25 +163,24 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
     tensor, int64 = tf.Tensor, tf.int64
 
     def __init__(self, task: UserTask, strategy: TensorFlowStrategy) -> None:
-        self._task, self._seed = task, strategy.config.seed
+        self._task, self._seed, self._precision = task, strategy.config.seed, strategy.config.precision
         self._unused: list[tf.Variable] = []
-        """Parameters that get no gradient."""
         self._generators: list[tf.Variable] = []
         """The states of the model's generators of random numbers, in the order in which they were made."""
-        self._made: list[tuple[tf.Variable, np.ndarray]] = []
+        self._made: Values = []
         """Variables of the model, with the values that they were made with."""
-        with tf.variable_creator_scope(self._create_variable), building(strategy.config.precision):
-            rows, before = task.try_out(self._build)
-            built = {id(variable): variable.numpy() for variable, _ in self._made}
+        with tf.variable_creator_scope(self._create_variable), building(self._precision):
+            rows, made = task.try_out(self._build)
+            first = first_values(made, lambda: self._first_outputs(rows[: task.inputs], training=False))
+            self._made.clear()
             with tf.GradientTape() as tape:  # makes the layers, too, that are called in training only
                 losses = self._try_out(rows)
-        self._name_variables(before + self._made)
-        trained = set(map(id, self.parameters.values()))  # those that build() may have set
-        values = before + [(v, built.get(id(v), value) if id(v) in trained else value) for v, value in self._made]
+            first += first_values(self._made, lambda: self._first_outputs(rows[: task.inputs], training=True))
+        self._name_variables(made + self._made)
         self.parameters, self.frozen = freeze(strategy.config.freeze, self.parameters, self.statistics)
         self._find_unused(tape, losses)
         check_losses(task, self.model, strategy.many_devices)
-        for variable, value in values:
+        for variable, value in first:
             variable.assign(value)
         self._compile(*rows)
 
@@ -193,16 +193,16 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
             self._made.append((variable, variable.numpy()))
         return variable
 
-    def _build(self, arrays: tuple[np.ndarray, ...]) -> tuple[Tensors, list[tuple[tf.Variable, np.ndarray]]]:
-        """Make the model and its layers for evaluations; returns the rows, and the variables that it had before."""
+    def _build(self, arrays: tuple[np.ndarray, ...]) -> tuple[Tensors, Values]:
+        """Make the model and its layers for evaluations; returns the rows, and the variables as they were made."""
         tf.keras.utils.set_random_seed(self._seed % (1 << 32))
         self._generators.clear()
         self._made.clear()
-        self.model = task_model(self._task)
+        self.model = task_model(self._task, self._precision)
         before = self._values()
         rows = tuple(map(tf.constant, arrays))
         self._first_outputs(rows[: self._task.inputs], training=False)
-        return rows, before
+        return rows, before + self._made
 
     def _first_outputs(self, inputs: Tensors, training: bool) -> Any:
         """Build the layers that are called in training, or in an evaluation."""
@@ -211,28 +211,28 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         except Exception as error:
             raise failing_model(self._task, inputs, error, keras_versions.message_of(error)) from error
 
-    def _values(self) -> list[tuple[tf.Variable, np.ndarray]]:
+    def _values(self) -> Values:
         """The variables that the model has so far, with their values."""
         variables = [variable for variable, _ in self._made]
         self._made.clear()
         with contextlib.suppress(ValueError):  # Keras lists none before all parts of a model are built
             known = set(map(id, variables))
-            variables += [v for v in map(to_tensorflow, self.model.variables) if id(v) not in known]
+            variables += [v for v in map(keras_versions.to_tensorflow, self.model.variables) if id(v) not in known]
         return [(variable, variable.numpy()) for variable in variables]
 
-    def _name_variables(self, values: list[tuple[tf.Variable, np.ndarray]]) -> None:
+    def _name_variables(self, values: Values) -> None:
         """Name variables by their place in the model: Keras' own names contain the number of models made before.
 
         values: before the first call in training. Of those that Keras does not list, such as the state of a stateful
         layer, the model's are those that it has changed.
         """
         states = {id(state) for state in self._generators}
-        trainable = {id(to_tensorflow(variable)): variable for variable in self.model.trainable_variables}
-        of_keras = list(map(to_tensorflow, self.model.variables))
+        trainable = {id(keras_versions.to_tensorflow(v)): v for v in self.model.trainable_variables}
+        of_keras = list(map(keras_versions.to_tensorflow, self.model.variables))
         listed = states | set(map(id, of_keras))
         variables = [variable for variable in of_keras if id(variable) not in states]
         variables += [v for v, value in values if id(v) not in listed and not np.array_equal(v.numpy(), value)]
-        names = {f"{i}.{keras_versions.kind_of(variable)}": variable for i, variable in enumerate(variables)}
+        names = keras_versions.by_name(variables)
         self.parameters = {name: array for name, array in names.items() if id(array) in trainable}
         self.listed = {name: trainable[id(array)] for name, array in self.parameters.items()}
         self.statistics = {name: array for name, array in names.items() if id(array) not in trainable}

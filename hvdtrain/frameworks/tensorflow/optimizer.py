@@ -129,7 +129,7 @@ class KerasTaskOptimizer:
     def settings(self) -> dict[str, Any]:
         """For `Learner.settings`. Not get_config(), which a user's own schedule need not have."""
         public = {name: number for name, number in numbers_of(self.keras).items() if name[0] != "_"}
-        return {"learning rate": self.learning_rate, **public, "updates": int(self.updates.numpy())}
+        return {"learning rate": self.learning_rate, **public, "updates": int(self.keras.iterations)}
 
     def count(self, updates: int | tf.Tensor) -> None:
         del updates  # Keras' optimizers count by themselves

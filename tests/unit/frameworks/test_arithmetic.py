@@ -281,7 +281,7 @@ with_tf_keras = pytest.mark.skipif(
 KERAS = """
 import os, sys
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.preparation import require
+from hvdtrain.frameworks.preparation import prepare, require
 
 try:
     sys.modules |= {os.environ.get("MISSING", ""): None}
@@ -315,6 +315,11 @@ def test_a_keras_that_cannot_train_is_one_line_with_a_remedy():
     assert "tf_keras, is not installed; unset it, or run: pip install --no-deps 'tf-keras==2." in missing
     (backend,) = output_of(KERAS, "KERAS_BACKEND=numpy")
     assert backend == "Keras computes by numpy, not by TensorFlow; set KERAS_BACKEND=tensorflow"
+    before_a_task = KERAS.replace('require(["tensorflow"], "tensorflow")', 'prepare("tensorflow"); import keras')
+    for given, why in {"torch": "by torch", "jax": "by jax", "none": "by none"}.items():
+        (line,) = output_of(before_a_task, f"KERAS_BACKEND={given}", "MISSING=torch")
+        assert line == f"Keras computes {why}, not by TensorFlow; set KERAS_BACKEND=tensorflow"
+    assert output_of(before_a_task, "KERAS_BACKEND=") == ["keras"]
 
 
 @pytest.mark.parametrize(
