@@ -24,6 +24,7 @@ FINGERPRINT_ROWS = 16
 """Rows that the fingerprint of data without one of its own looks at."""
 NOT_PIXELS = ("P", "PA", "CMYK")
 """Pillow's modes whose numbers are those of a palette, or of colors of ink."""
+TEXTS = "let data() turn texts into numbers, as by StringLookup or a tokenizer, and let model() begin after that"
 FIX_OR_SKIP = "correct it, or use --on-bad-row skip"
 
 
@@ -70,6 +71,24 @@ def wrong_types(values: Sequence[Any], arrays: Sequence[np.ndarray]) -> str:
     pairs = zip(values, arrays, strict=True)
     names = (array.dtype.name if isinstance(value, np.ndarray) else type(value).__name__ for value, array in pairs)
     return ", ".join(names) or "nothing"
+
+
+def flat(values: Sequence[Any], rows: int = -1) -> list[Any]:
+    """The arrays of a row, or arrays of so many rows, also those in a tuple or list: it is several inputs."""
+
+    def is_group(value: Any) -> bool:
+        if not isinstance(value, tuple | list) or len(value) in (0, rows):
+            return False
+        shapes = [None if isinstance(item, np.generic) else getattr(item, "shape", None) for item in value]
+        return all(shape is not None and (rows < 0 or tuple(shape)[:1] == (rows,)) for shape in shapes)
+
+    return [array for value in values for array in (value if is_group(value) else (value,))]
+
+
+def remedy_of_types(arrays: Sequence[np.ndarray], usual: str) -> str:
+    """What to do about arrays of `wrong_types`. usual: if none has texts."""
+    texts = (array.dtype.kind in "SU" or (array.size and isinstance(array.flat[0], str | bytes)) for array in arrays)
+    return TEXTS if any(texts) else usual
 
 
 def wrong_count(arrays: Sequence[np.ndarray], rows: int) -> str:
@@ -156,10 +175,11 @@ class RowChecks:
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
         """The arrays of a row, checked. place: names it in messages. item: in any form that stands for them."""
         item = tuple(item.values()) if isinstance(item, Mapping) else item
-        values = item if isinstance(item, tuple | list) else (item,)
+        values = flat(item if isinstance(item, tuple | list) else (item,))
         arrays = tuple(map(as_array, values))
         if wrong := wrong_types(values, arrays):
-            raise RowError(f"{place}: is {wrong}", "return a tuple of arrays and numbers, of at most 64 bits")
+            usual = "return a tuple of arrays and numbers, of at most 64 bits"
+            raise RowError(f"{place}: is {wrong}", remedy_of_types(arrays, usual))
         return arrays
 
     def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:

@@ -166,7 +166,7 @@ def no_default_loss(task: UserTask, outputs: Any, targets: Iterable[Any]) -> Use
     given = _describe([outputs]) if hasattr(outputs, "shape") else type(outputs).__name__
     return task.error(
         "model", f"has outputs and targets for which there is no default loss: {given} and {_describe(targets)}",
-        "give the task a method losses, or logits (n, classes) and labels, int64 (n,)",
+        "give the task a method losses, inputs = 2 for two inputs, or logits (n, classes) and labels, int64 (n,)",
     )  # fmt: skip
 
 

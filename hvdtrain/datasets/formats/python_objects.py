@@ -23,7 +23,9 @@ from hvdtrain.datasets.rows import (
     RowChecks,
     as_array,
     digest_of,
+    flat,
     forms_of,
+    remedy_of_types,
     wrong_count,
     wrong_types,
 )
@@ -224,7 +226,7 @@ def _takes_row_numbers(part: Any) -> bool:
 
 
 def _arrays_of(batch: Any) -> tuple[np.ndarray, ...]:
-    return tuple(map(as_array, batch if isinstance(batch, tuple | list) else (batch,)))
+    return tuple(map(as_array, flat(batch if isinstance(batch, tuple | list) else (batch,))))
 
 
 def _targets(rows: Any, count: int) -> np.ndarray | None:
@@ -310,11 +312,12 @@ def as_source(where: str, rows: Any, skip: bool = False, checks: RowChecks = ANY
         return (StreamRows if is_stream(rows) else by_number)(where, rows, skip, checks)
     if not isinstance(rows, tuple | list):
         rows = (rows,)
+    rows = flat(rows, len(rows[-1]) if hasattr(rows[-1], "__len__") else -1) if rows else rows
     arrays = [np.asarray(as_array(array), order="C") for array in rows]
     wrong = wrong_types(rows, arrays) or ("a number" if not all(array.ndim for array in arrays) else "")
     if wrong:
-        remedy = "return arrays of numbers of at most 64 bits, or an object that makes rows (docs/own.md)"
-        raise UserError(f"{where} are {wrong}", remedy)
+        usual = "return arrays of numbers of at most 64 bits, or an object that makes rows (docs/own.md)"
+        raise UserError(f"{where} are {wrong}", remedy_of_types(arrays, usual))
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1 or 0 in lengths:
         counts = ", ".join(map(str, sorted(lengths)))

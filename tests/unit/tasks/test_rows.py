@@ -87,6 +87,42 @@ def test_a_row_of_one_array_and_the_fingerprint():
     assert len(set(rare)) == 1, "nor do those that seldom differ"
 
 
+WIDE = np.arange(36, dtype=np.float32).reshape(12, 3)
+NESTED = {
+    "tuples of arrays": Rows(lambda row: ((X[row], WIDE[row]), Y[row])),
+    "lists of tensors": Rows(lambda row: ([torch.from_numpy(X[row]), torch.from_numpy(WIDE[row])], Y[row])),
+    "a source": type(
+        "Source",
+        (),
+        {"fingerprint": "1", "__len__": lambda _: 12, "__getitem__": lambda _, rows: ((X[rows], WIDE[rows]), Y[rows])},
+    )(),
+    "arrays in memory": ((X, WIDE), Y),
+    "a list of arrays in memory": ([X, WIDE], Y),
+}
+"""Rows of two inputs and a label, as Keras' fit and PyTorch's loaders take them."""
+
+
+@pytest.mark.parametrize("rows", NESTED.values(), ids=NESTED)
+def test_arrays_in_a_tuple_or_list_of_a_row_are_several(rows):
+    train = made(rows, rows).dataset.train
+    for array, expected in zip(train[np.array([7, 0])], (X, WIDE, Y), strict=True):
+        assert np.array_equal(array, expected[[7, 0]])
+
+
+@pytest.mark.parametrize(
+    ("rows", "shape"),
+    [
+        (Rows(lambda row: ([1.0, 2.0], Y[row])), (2,)),
+        (Rows(lambda row: ((np.float32(1), np.float32(2)), Y[row])), (2,)),
+        (Rows(lambda row: ([[1.0, 2.0], [3.0, 4.0]], Y[row])), (2, 2)),
+        (([*X], Y), X.shape[1:]),
+        ((tuple(X), [*Y]), X.shape[1:]),
+    ],
+)
+def test_numbers_in_a_tuple_or_list_are_one_array(rows, shape):
+    assert [array.shape for array in made(rows, rows).dataset.train[np.arange(2)]] == [(2, *shape), (2,)]
+
+
 def fail(error):
     raise error
 
@@ -118,7 +154,12 @@ def items(item):
 @pytest.mark.parametrize(
     ("rows", "text"),
     [
-        (items({"x": "a"}), "the training rows (row 0): is str; return a tuple of arrays and numbers"),
+        (items({"x": "a"}), "the training rows (row 0): is str; let data() turn texts into numbers"),
+        (items((["a", "b"], 0)), "the training rows (row 0): is list, int; let data() turn texts into numbers"),
+        (items((b"a", 0)), "the training rows (row 0): is bytes, int; let data() turn texts into numbers"),
+        ((np.array(["a"] * 12), Y), "the training rows are str32, int64; let data() turn texts into numbers, as by"),
+        ((["a"] * 12, Y), "the training rows are list, int64; let data() turn texts into numbers"),
+        (items((None, 0)), "the training rows (row 0): is NoneType, int; return a tuple of arrays"),
         (items((X[0], None)), "the training rows (row 0): is float32, NoneType; return a tuple of arrays"),
         (items((np.ones(2, np.longdouble), 1)), "int; return a tuple of arrays and numbers, of at most 64 bits"),
         (items(()), "is nothing; return a tuple"),
