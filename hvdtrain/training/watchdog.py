@@ -76,7 +76,7 @@ class Watchdog(Observer):
         """The ranks for which the others wait, where the job can go on without them."""
 
     def __enter__(self) -> Watchdog:
-        faulthandler.register(signal.SIGQUIT, chain=True)
+        faulthandler.register(signal.SIGQUIT, 2, chain=True)  # standard error, which a program may have replaced
         self._interpreter = self._watch_interpreter()
         self._python_runs()
         self._beats.start()

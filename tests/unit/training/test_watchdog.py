@@ -220,3 +220,17 @@ def test_each_file_of_a_checkpoint_changes_the_state(tmp_path, monkeypatch):
     for _ in range(3):
         save_checkpoint(tmp_path / "checkpoints", keep=1)
     assert states and not [before for before, after in itertools.pairwise(states) if before == after]
+
+
+def test_standard_error_that_is_not_a_file_may_be_captured(tmp_path):
+    """As in a notebook, or a test that captures it."""
+    code = (
+        "import io, pathlib, sys; sys.stderr = io.StringIO()\n"
+        "from hvdtrain.collectives.groups import SingleProcess\n"
+        "from hvdtrain.training.timing import StepTimer\n"
+        "from hvdtrain.training.watchdog import Watchdog\n"
+        "with Watchdog(pathlib.Path(), group := SingleProcess(), 0.0, StepTimer(group), lambda: 0):\n"
+        "    print('watched')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "watched\n", done.stderr
