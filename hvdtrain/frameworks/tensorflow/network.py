@@ -256,7 +256,7 @@ def check_settings(task: UserTask, precision: str) -> None:
     for name in needed:
         if settings[name] != needed[name]:
             problem = f"runs with Keras' {name} {settings[name]}, and --precision {precision} needs {needed[name]}"
-            raise task.error("model", problem, "give --precision in place of set_global_policy(), and leave floatx")
+            raise task.error("model", problem, "give --precision in place of set_global_policy(), and floatx float32")
 
 
 def task_model(task: UserTask, precision: str) -> tf.keras.Model:
