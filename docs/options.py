@@ -82,7 +82,6 @@ def launch_table() -> str:
 
 
 FACTS_OF_RULES = {
-    "lr_overflows": "a learning rate that grows beyond float32",
     "sums_shards": "strategy that sums shards (`single`, `horovod`, `ring`, `mpi`, PyTorch's `ddp`)",
     "many_devices": "strategy for several devices",
     "batch_size": "a smaller `--batch-size`",

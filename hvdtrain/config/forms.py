@@ -125,7 +125,7 @@ class Schedule:
     """The learning rate over a run, as KIND:ARGUMENT:...; each argument may be left out."""
 
     kind: str = option("cosine")
-    factor: float = option(0.1, above=0)
+    factor: float = option(0.1, above=0, maximum=1)
     """Of step: what it multiplies the learning rate by."""
     epochs: int = option(5, above=0)
     """Of step: epochs between two changes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +34,6 @@ from hvdtrain.system.start_folder import from_start
 Framework = Literal["mxnet", "torch", "tensorflow"]
 AUTO_RESUME = Path("auto")
 """The value of --resume that finds the run by its name."""
-MAX_LR_EXPONENT = 30
-"""Learning rates are at most 10 to this power, so that float32 holds them."""
 MAX_WORKERS = 256
 """More threads or processes of one rank are a mistake."""
 MAX_SHARDS = 4096
@@ -204,22 +201,27 @@ class Config:
     """Maximum number of steps of the run, which shortens neither warm-up nor schedule; 0 for no limit."""
     patience: int = option(0, OPTIMIZER, minimum=0)
     """End the run after so many epochs without a better score (--score); 0 for none."""
+    score: str = option(AUTO, RUN, parse=check_choice, form=SCORE)
+    """Figure of evaluations that says which checkpoint is the best: max:METRIC, min:METRIC or min:loss; auto takes the
+    metric accuracy if there is one, else the lowest loss."""
 
     def __post_init__(self) -> None:
         as_options(self)
         # A resumed run gets the settings of its record and, from the same command line, once more.
         for name in ("arg", "no_decay", "freeze"):
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
-        schedule = Schedule.parse(self.schedule)
-        changes = self.epochs // schedule.epochs if schedule.kind == "step" else 0
-        overflows = math.log10(self.lr) + changes * math.log10(schedule.factor) > MAX_LR_EXPONENT
         # A run that is resumed gets its framework and its options one after the other.
-        rules.check(self, framework=None, lr_overflows=overflows)
+        rules.check(self, framework=None)
 
     @property
     def resized(self) -> tuple[int | None, int, int] | None:
         """--image-size as (channels, height, width), the first None if it is not given; None without the option."""
         return parse_image_size(self.image_size) if self.image_size else None
+
+    @property
+    def score_choice(self) -> str:
+        """--score; empty where nobody chose one."""
+        return "" if self.score == AUTO else self.score
 
     @property
     def of_recipe(self) -> dict[str, Any]:
@@ -245,7 +247,7 @@ class Config:
         return self.batch_size * (size if self.batch_scope == "per-rank" else 1)
 
 
-@without_removed(removed.TRAIN)
+@without_removed({**removed.TRAIN, "--score": "give it to Config, as it decides where --patience ends a run"})
 @dataclass(frozen=True)
 class RuntimeOptions:
     """Where a run is stored, what it uses of this host, how it is shown: what does not change its result."""
@@ -282,9 +284,6 @@ class RuntimeOptions:
     twice. By time they are written at the next logging step, and within 1 % of the time; 0s for none by time."""
     keep: int = option(3, RUN, minimum=1, per_rank=True)
     """Number of newest checkpoints to keep, in addition to the best."""
-    score: str = option(AUTO, RUN, parse=check_choice, form=SCORE)
-    """Figure of evaluations that says which checkpoint is the best: max:METRIC, min:METRIC or min:loss; auto takes the
-    metric accuracy if there is one, else the lowest loss."""
     hang_timeout: float = option(0.0, WATCH, minimum=0, per_rank=True)
     """Seconds without a step after which the job is ended as hung; 0 for ten times the longest step, at least 30."""
     check_sync: int = option(0, WATCH, minimum=0)

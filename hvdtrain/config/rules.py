@@ -120,7 +120,6 @@ ROWS = "give at most {step_rows}, or a larger --batch-size"
 NOT_EVALUATED = "the script evaluates nothing, so it has no score"
 EVALUATE = "give run.batches() test or validation rows, and evaluate"
 RULES: tuple[Rule, ...] = (
-    Rule("schedule", {"lr_overflows": GIVEN}, "the learning rate would exceed 10^30", "give a smaller one", NONE),
     Rule("nesterov", {"momentum": only(0)}, "it requires momentum", SGD),
     Rule("nesterov", {"optimizer": but("sgd")}, "only SGD has it", SGD),
     Rule("batch_norm", {"accumulate": GIVEN}, "the parts of a step are normalized one by one"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.checkpoint_folder import Order
 from hvdtrain.system.text import did_you_mean, printable
 
 AUTO = "auto"
@@ -33,12 +34,21 @@ class Score(NamedTuple):
         return f"{self.part} {self.name}"
 
     @property
-    def order(self) -> float:
-        """Greater is better, and above 0 unless an accuracy is 0."""
+    def signed(self) -> float:
+        """The value, or its negative: greater is better."""
+        return -self.value if self.is_least_best else self.value
+
+    @property
+    def order(self) -> Order:
+        """What it is compared by: a number of 0 or above, which is all that earlier versions have saved, and `signed`.
+
+        The first has no digits for values such as 1e-17 and 1e19: for these the second decides.
+        """
         if not self.choice:
-            return self.value if self.name == ACCURACY else 0.5 - math.atan(self.value) / math.pi
-        value = -self.value if self.is_least_best else self.value
-        return 1 + value if value >= 0 else 1 / (1 - value)
+            rough = self.value if self.name == ACCURACY else 0.5 - math.atan(self.value) / math.pi
+        else:
+            rough = 1 + self.signed if self.signed >= 0 else 1 / (1 - self.signed)
+        return rough, self.signed
 
 
 def check_choice(text: str) -> None:
@@ -61,20 +71,25 @@ def check_measured(choice: str, metrics: Iterable[str]) -> None:
         )
 
 
-def score_of(loss: float | None, metrics: Mapping[str, float], choice: str = "", part: str = "test") -> Score | None:
-    """The score of an evaluation: what --score chose, else the accuracy, else the loss; None if it is not finite.
+def recorded_earlier(runtime: Any) -> dict[str, str]:
+    """The --score among the runtime options of a record, where earlier versions have it; empty if nobody chose one."""
+    score = runtime.get("score") if isinstance(runtime, dict) else None
+    return {"score": score} if isinstance(score, str) and CHOICE.fullmatch(score) else {}
 
-    choice: the value of --score. Where nothing of that name was measured, it is as if it had not been given. part: of
-    the data.
+
+def figure_of(loss: float | None, metrics: Mapping[str, float], choice: str = "", part: str = "test") -> Score:
+    """The figure of an evaluation that --score chose, else the accuracy, else the loss; NaN if it was not measured.
+
+    choice: the value of --score. part: of the data.
     """
-    measured = {**metrics, **({} if loss is None else {LOSS: loss})}
     match = CHOICE.fullmatch(choice)
-    if match and match[2] in measured:
-        score = Score(match[2], measured[match[2]], match[1] == "min", choice, part)
-    elif ACCURACY in measured:
-        score = Score(ACCURACY, measured[ACCURACY], False, part=part)
-    elif LOSS in measured:
-        score = Score(LOSS, measured[LOSS], True, part=part)
-    else:
-        return None
+    name = match[2] if match else ACCURACY if ACCURACY in metrics else LOSS
+    value = {**metrics, LOSS: math.nan if loss is None else loss}.get(name, math.nan)
+    is_least_best = match[1] == "min" if match else name == LOSS
+    return Score(name, value, is_least_best, choice if match else "", part)
+
+
+def score_of(loss: float | None, metrics: Mapping[str, float], choice: str = "", part: str = "test") -> Score | None:
+    """The same; None if it is not finite."""
+    score = figure_of(loss, metrics, choice, part)
     return score if math.isfinite(score.value) else None

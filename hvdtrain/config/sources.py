@@ -19,7 +19,7 @@ from hvdtrain.config.option import as_json, key, option
 from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.config.options import AUTO_RESUME, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.config.recipes import RECIPES
-from hvdtrain.config.score import CHOICE
+from hvdtrain.config.score import recorded_earlier
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed
 from hvdtrain.system.checkpoint_folder import check_there, run_of
@@ -106,7 +106,8 @@ def recorded(path: Path) -> Config:
     """The options of the run at `path`, its folder or a checkpoint in it. Raises UserError if they are not readable."""
     check_there(path, "resume")
     with reading_record(f"--resume {path}"):
-        return from_record(read_json(run_folder(path) / "config.json")["config"])
+        record = read_json(run_folder(path) / "config.json")
+        return from_record({**recorded_earlier(record.get("runtime")), **record["config"]})
 
 
 def run_folder(path: Path) -> Path:
@@ -220,7 +221,7 @@ class CommandLine:
         config, given = self.defaults(), self.values
         with self._locating():
             config = dataclasses.replace(config, **_of(Config, {**given, "arg": config.arg + given.get("arg", ())}))
-            runtime = RuntimeOptions(**{**self._recorded_score(), **_of(RuntimeOptions, given)})
+            runtime = RuntimeOptions(**_of(RuntimeOptions, given))
             if self.framework and config.framework != self.framework:
                 other = f"use python -m hvdtrain.{config.framework}_lenet"
                 reason = f"--framework {config.framework}: {self.program} trains in {self.framework}"
@@ -233,14 +234,6 @@ class CommandLine:
         """The run, or the checkpoint, that --resume names."""
         path = self.values.get("resume")
         return None if path in (None, AUTO_RESUME) else from_start(path)
-
-    def _recorded_score(self) -> dict[str, str]:
-        """The --score of the run to resume, which says what its best checkpoint is; empty if it did not choose one."""
-        if not (path := self._resumed):
-            return {}
-        runtime = read_json(run_folder(path) / "config.json").get("runtime")
-        score = runtime.get("score") if isinstance(runtime, dict) else None
-        return {"score": score} if isinstance(score, str) and CHOICE.fullmatch(score) else {}
 
     def help(self) -> str:
         """The text of --help, with the defaults of this recipe or run."""
@@ -266,7 +259,7 @@ class CommandLine:
         given = self.values
         origins = dict.fromkeys(KINDS, "default")
         if resumed := self._resumed:
-            origins |= dict.fromkeys((*values.facts(Config), *self._recorded_score()), f"run {resumed}")
+            origins |= dict.fromkeys(values.facts(Config), f"run {resumed}")
         else:
             recipe = given.get("recipe", "digits")
             origins |= dict.fromkeys(RECIPES[recipe], f"recipe {recipe}")

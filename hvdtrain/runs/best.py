@@ -56,7 +56,7 @@ def choice_of(path: Path) -> str:
 
 
 def _scores(run: Path, choice: str) -> dict[int, float]:
-    """By step: the order of what the evaluations measured; greater is better."""
+    """By step: what the evaluations measured; greater is better."""
     match = CHOICE.fullmatch(choice)
     if not match:
         raise invalid("score", choice, "does not say whether the greatest or the least value is the best", REMEDY)
@@ -66,9 +66,8 @@ def _scores(run: Path, choice: str) -> dict[int, float]:
     for record in records.of_kind(records.part):
         measured = metrics_of(record)
         known |= dict.fromkeys(measured)
-        score = score_of(finite_number(record.get("loss")), measured, choice)
-        if score and score.choice:
-            scores[record["step"]] = score.order
+        if score := score_of(finite_number(record.get("loss")), measured, choice):
+            scores[record["step"]] = score.signed
     if match[2] not in known:
         names = printable(", ".join(known))
         reason = f"{printable(str(run))}: has measured no {printable(match[2])!r}{did_you_mean(match[2], known)}"

@@ -13,6 +13,7 @@ import msgspec
 
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import AUTO_RESUME, Config
+from hvdtrain.config.score import recorded_earlier
 from hvdtrain.system.checkpoint_folder import SavedArithmetic
 from hvdtrain.system.files import Damaged, read_record
 from hvdtrain.system.text import printable
@@ -24,7 +25,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=MAX_COUNT)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Content = TypeVar("Content")
 CONFIG = re.compile(r"config(-\d{1,6})?\.json")
-SAME_STEPS = {"max_steps", *(name for name, about in facts(Config).items() if about.only_distributes)} - {"framework"}
+SAME_STEPS = {"max_steps", "score", *(name for name, about in facts(Config).items() if about.only_distributes)}
+SAME_STEPS -= {"framework"}
 """Options that may differ in a run that trains the same steps."""
 
 
@@ -58,6 +60,11 @@ class RunConfig(FileRecord):
     """That of rank 0."""
     arithmetic: SavedArithmetic | None = None
     started: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.options:
+            self.options = recorded_earlier(self.runtime) | self.options
 
     @property
     def began(self) -> float:

@@ -26,7 +26,7 @@ from hvdtrain.system.text import finite_number, printable
 
 NOT_SETTINGS = ("framework", "strategy", "recipe", "seed")
 """Options that are columns, names for other options, or what repetitions may change."""
-WITH_COLUMNS = ("framework", "strategy", "recipe", "model", "data")
+WITH_COLUMNS = ("framework", "strategy", "recipe", "model", "data", "score")
 """Options that are columns of every list of runs, or a name for others."""
 MAX_ARGUMENTS = 100
 """Of more arguments of a task, views do not show the rest."""

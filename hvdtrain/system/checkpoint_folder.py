@@ -33,12 +33,20 @@ CHUNK_BYTES = 1 << 24
 """Bytes of a file with arrays that are read at a time to verify it."""
 
 LARGEST_COUNT = 1 << 62
+Order = tuple[float, ...]
+"""What scores are compared by, the greater is better: `Score.order`, of earlier versions its first number; empty
+where nothing was measured."""
 Numbers = dict[str, int | float | dict[str, int | float | dict[str, int | float]]]
 
 
 def _check_counts(*counts: int) -> None:
     if not all(0 <= count < LARGEST_COUNT for count in counts):
         raise ValueError("a count is below 0, or too large")
+
+
+def _order(saved: Order | float) -> Order:
+    """That of a file, where earlier versions have a number, 0 for none."""
+    return saved if isinstance(saved, tuple) else (saved,) if saved else ()
 
 
 @dataclass(frozen=True)
@@ -57,12 +65,15 @@ class Position:
     global_batch: int = 0
     """Rows per step over all ranks, by which `step` counts."""
     seed: int = 0
-    best: float = 0.0
-    """The best score so far, `Score.order`; 0 for none."""
+    best: Order | float = ()
+    """That of the best score so far."""
     best_epoch: int = 0
     """Number of complete epochs when it was measured."""
     best_by: str = ""
-    """`Score.choice` of it."""
+    """By which --score; empty where nobody chose one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "best", _order(self.best))
 
     def after_step(self, samples: int) -> Position:
         """After one more step, of an epoch of so many rows."""
@@ -71,15 +82,15 @@ class Position:
         vars(after).update(vars(self), step=self.step + 1, rows_in_epoch=rows)
         return after
 
-    def scored(self, order: float, choice: str) -> Position:
-        """After an evaluation at the end of an epoch, which may be done again. order, choice: of its `Score`."""
-        if order <= self.best and choice == self.best_by:
+    def scored(self, order: Order, choice: str) -> Position:
+        """After an evaluation at the end of an epoch, which may be done again. choice: of the run; see `best_by`."""
+        if choice == self.best_by and order <= _order(self.best):
             return self
         return replace(self, best=order, best_epoch=self.epoch, best_by=choice)
 
-    def has_waited(self, patience: int) -> bool:
-        """Whether so many epochs have passed since the one with the best score; never for 0."""
-        return 0 < patience <= self.epoch - self.best_epoch
+    def has_waited(self, patience: int, choice: str) -> bool:
+        """Whether so many epochs have passed since the one with the best score by this choice; never for 0."""
+        return choice == self.best_by and 0 < patience <= self.epoch - self.best_epoch
 
 
 @dataclass(frozen=True)
@@ -124,8 +135,8 @@ class CheckpointFacts:
     optimizer_name: str
     data: str
     """Fingerprint of the training data."""
-    score: float = 0.0
-    """Greater is better; 0 if it was not measured: `Score.order`."""
+    score: Order | float = ()
+    """That of the weights."""
     classes: tuple[str, ...] = ()
     init: str = ""
     """How the weights were initialized."""
@@ -144,6 +155,7 @@ class State(CheckpointFacts):
 
     def __post_init__(self) -> None:
         at = self.position
+        object.__setattr__(self, "score", _order(self.score))
         _check_counts(at.epoch, at.rows_in_epoch, at.step, at.global_batch, at.seed, at.best_epoch)
         _check_counts(self.history.written, self.optimizer.updates)
         if not isinstance(self.network.get("task", ""), str):
@@ -157,7 +169,7 @@ class Entry:
 
     path: Path
     step: int
-    score: float
+    score: Order
     written: int
     score_choice: str = ""
     """What its score is of; only scores of the same are compared."""
@@ -181,7 +193,7 @@ def newest_whole(folder: Path) -> Entry | None:
 
 def best_first(known: Sequence[Entry]) -> list[Entry]:
     """Those of these checkpoints, oldest first, that have a score of the kind that was measured last, best first."""
-    scored = [entry for entry in known if entry.score > 0]
+    scored = [entry for entry in known if entry.score]
     comparable = [entry for entry in scored if entry.score_choice == scored[-1].score_choice]
     return sorted(comparable, key=lambda entry: (entry.score, entry.written), reverse=True)
 
@@ -327,4 +339,4 @@ def entry_of(path: Path) -> Entry | None:
         state = read_state(read_manifest(path))
     except Damaged:
         return None
-    return Entry(path, state.position.step, state.score, state.history.written, state.score_choice)
+    return Entry(path, state.position.step, _order(state.score), state.history.written, state.score_choice)

@@ -20,11 +20,14 @@ from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
 from hvdtrain.training.run import RunContext
+from hvdtrain.training.state import restoring
 
 NO_WEIGHTS, NO_ROWS = np.empty(0, np.float32), np.empty(0, np.int64)
 """Of a step in shards, which have them."""
 MAX_ROWS = 8
 """Rows that an error message lists."""
+USUAL = 0.01
+"""The size of common weights."""
 
 
 class Batches:
@@ -158,11 +161,32 @@ class Batches:
         return Batch((), NO_WEIGHTS, lr, step, NO_ROWS, shards=(shard,), audit=audit._replace(only=True))
 
     def describe_rows(self, part: int, step: int) -> str:
-        """Numbers of the training rows of a part of a step of this epoch, for a message. part: a rank, or a shard."""
+        """Numbers of the training rows of a part of a step of this epoch whose losses are not finite, for a message.
+
+        part: a rank, or a shard.
+        """
         (part_rows,) = self._slices(step, [part])
-        rows = np.sort(part_rows.rows[part_rows.weights > 0])
+        rows = self._not_finite(np.sort(part_rows.rows[part_rows.weights > 0]))
         more = f" and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
         return f"{', '.join(map(str, rows[:MAX_ROWS]))}{more}"
+
+    def _not_finite(self, rows: np.ndarray) -> np.ndarray:
+        """Those of the rows of which an evaluation has no finite loss; all, where it does not tell.
+
+        Weights that are no longer finite get a value of about the size that weights have: NaN in a row stays NaN.
+        """
+        run, length, found = self._run, self._run.rows_of_pass, list[np.ndarray]()
+        rows_read = rows[:0] if run.dataset.train.is_stream else rows
+        pieces = [rows_read[first : first + length] for first in range(0, len(rows_read), length)]
+        with contextlib.suppress(Exception), restoring(run.learner) as weights:  # of a user's code
+            usual = {name: np.where(np.isfinite(array), array, USUAL) for name, array in weights.items()}
+            kept = {name: weights[name] for name in run.not_finite_at_first}
+            run.learner.load({name: array.astype(weights[name].dtype) for name, array in usual.items()} | kept)
+            for piece, read in zip(pieces, self.reader.batches("train", pieces, self._start.epoch), strict=True):
+                losses = run.learner.evaluate(read.arrays).losses
+                found.append(piece[~np.isfinite(losses())] if losses else piece)
+        named = np.concatenate([rows[:0], *found])
+        return named if len(named) else rows
 
 
 class BadRows:

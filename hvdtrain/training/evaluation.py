@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.collectives.arrays import share_arrays
-from hvdtrain.config.score import Score, score_of
+from hvdtrain.config.score import Score, figure_of
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.learner import Evaluated
@@ -28,7 +28,7 @@ from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import averaged
 
 BATCH = 256
-"""Images of one evaluation step on one rank."""
+"""Rows of one evaluation step on one rank at most: more are not faster."""
 
 
 class Evaluation(NamedTuple):
@@ -50,9 +50,13 @@ class Evaluation(NamedTuple):
     seconds: Sequence[float] = ()
     """What each rank took for its share."""
 
+    def figure(self, choice: str) -> Score:
+        """What a value of --score names; NaN if it was not measured."""
+        return figure_of(self.loss, self.metrics, choice, self.part)
+
     def score(self, choice: str) -> Score | None:
-        """The one that a value of --score names; None if there are no rows."""
-        return score_of(self.loss, self.metrics, choice, self.part)
+        """The same; None if it is not finite."""
+        return figure if math.isfinite((figure := self.figure(choice)).value) else None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -124,8 +128,12 @@ def _evaluate_rows(
 
 
 def eval_pieces(run: RunContext, part: EvaluatedPart, rank: int) -> Iterator[np.ndarray]:
-    """The numbers of a rank's rows in each of its evaluation steps."""
-    return sharding.evaluation(len(run.dataset.parts[part]), run.target.needed_rows or BATCH, run.assignment.cut(rank))
+    """The numbers of a rank's rows in each of its evaluation steps: no more than a pass of training has.
+
+    So an evaluation needs no more memory than training, and for a row no more time.
+    """
+    rows = run.target.needed_rows or min(BATCH, run.rows_of_pass)
+    return sharding.evaluation(len(run.dataset.parts[part]), rows, run.assignment.cut(rank))
 
 
 class Sums:
@@ -136,8 +144,8 @@ class Sums:
 
     def __init__(self, classes: int, scale: float = 1.0, labels_at: int = 1) -> None:
         self._rows, self._scale, self._labels_at = 0, scale, labels_at
-        self._values: dict[str, list[float]] = {LOSS: []}
-        """The sums of each evaluation step, by name."""
+        self._values: dict[str, list[list[float]]] = {LOSS: []}
+        """The sum of each evaluation step that has it, and the number of its rows, by name."""
         self._errors: list[list[float]] = []
         """Those of `error_sums`, where numbers are predicted."""
         self._weighted: list[list[float]] = []
@@ -147,10 +155,11 @@ class Sums:
 
     def add(self, evaluated: Evaluated, arrays: tuple[np.ndarray, ...], weights: np.ndarray | None = None) -> None:
         """Add an evaluation step. arrays, weights: its rows, and their weights, if they have some."""
-        self._rows += len(arrays[0])
-        self._values[LOSS].append(evaluated.loss)
+        rows = len(arrays[0])
+        self._rows += rows
+        self._values[LOSS].append([evaluated.loss, rows])
         for name, recorded in recorded_names(evaluated.metrics).items():
-            self._values.setdefault(recorded, []).append(evaluated.metrics[name])
+            self._values.setdefault(recorded, []).append([evaluated.metrics[name], rows])
             if recorded != name:
                 _say_renamed(name, recorded)
         if weights is not None and evaluated.losses:
@@ -178,12 +187,15 @@ class Sums:
         rows = sum(of_rank for of_rank, *_ in gathered)
         if not rows:
             raise UserError(f"no row of the {part} data can be read", "see the ranks' logs for each row")
-        names = sorted(set().union(*(values for _, values, *_ in gathered)))
-        means = {name: total([v for _, of, *_ in gathered for v in of.get(name, ())]) / rows for name in names}
+        means = {}
+        for name in sorted(set().union(*(values for _, values, *_ in gathered))):
+            sums, counts = zip(*(step for _, values, *_ in gathered for step in values.get(name, ())), strict=True)
+            means[name] = total(sums) / sum(counts)
         loss = means.pop(LOSS)
-        if errors := [sums for _, _, of, _ in gathered for sums in of]:
+        if errors := [of_step for _, _, of, _ in gathered for of_step in of]:
             means |= regression_scores([total(column) / rows for column in zip(*errors, strict=True)], self._scale)
-        weights, losses = map(total, zip(*[(0.0, 0.0), *(sums for *_, of in gathered for sums in of)], strict=True))
+        of_weights = [(0.0, 0.0), *(of_step for *_, of in gathered for of_step in of)]
+        weights, losses = map(total, zip(*of_weights, strict=True))
         weighted = losses / weights if weights else None
         return Evaluation(loss, means, confusion, rows, by_class, part, weighted)
 

@@ -181,9 +181,9 @@ class TrainingLoop:
         if not stops_with_score:
             self._ranks.stop_if_asked(self.at, self._save)
         evaluation = self._evaluation or self.evaluate(self.run.dataset.evaluated)
-        score = evaluation.score(self.run.runtime.score)
-        if score and not self.at.rows_in_epoch:
-            self.at = self.at.scored(score.order, score.choice)
+        score = evaluation.score(self.run.config.score)
+        if not self.at.rows_in_epoch:
+            self.at = self.at.scored(score.order if score else (), self.run.config.score_choice)
         if stops_with_score:
             self._ranks.stop_if_asked(self.at, functools.partial(self._save, score))
         self._save(score)

@@ -20,7 +20,7 @@ from hvdtrain.runs.metrics import LOGGED, MetricsWriter
 from hvdtrain.runs.step_times import to_record
 from hvdtrain.system import resources
 from hvdtrain.system.files import read_json
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import figure, printable
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation
 from hvdtrain.training.observer import Observer, Pause
@@ -195,7 +195,7 @@ class Reporter(Observer):
         if median is not None:
             log.warning("the train loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
         speed = f"{steps.images_per_s:,.0f} {run.target.unit}/s"
-        figures = [speed, f"train loss {loss:.4f}", *self._metrics, f"lr {lr:.3g}"]
+        figures = [speed, f"train loss {figure(loss)}", *self._metrics, f"lr {lr:.3g}"]
         figures += [f"{name} {value:.4g}" for name, value in logged.items()]
         figures[:0] = self._slow_ranks.figures
         self._display.update(step, at.epoch + 1, figures)
@@ -215,20 +215,23 @@ class Reporter(Observer):
         reader = self._batches.reader
         workers = reader.workers if reader.reads_ahead else None
         data = data_texts(wait_shares, workers, self._batches.bad_rows.count(group))
-        self._metrics = [f"{name} {value:.4f}" for name, value in evaluation.metrics.items()]
+        self._metrics = [f"{name} {figure(value)}" for name, value in evaluation.metrics.items()]
         if self._writer:
             self._writer.write("ranks", at.step, evaluation_s=by_rank(group, evaluation.seconds))
         self._slow_ranks.add_evaluation(evaluation.seconds, self._run.assignment.counts)
         epochs, part = self._run.config.epochs, at.rows_in_epoch / self._run.samples
         name = f"{at.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{at.epoch}/{epochs}"
-        test = [] if evaluation.loss is None else [f"{evaluation.part} loss {evaluation.loss:.4f}"]
+        test = [] if evaluation.loss is None else [f"{evaluation.part} loss {figure(evaluation.loss)}"]
         test += [f"{evaluation.part} {metric}" for metric in self._metrics]
-        train = self._epoch_texts()
+        train = self._epoch_texts(at)
         self._epoch = []
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data])}")
 
-    def _epoch_texts(self) -> list[str]:
-        """Mean train loss, last learning rate and mean speed since the last evaluation; nothing without steps."""
+    def _epoch_texts(self, at: Position) -> list[str]:
+        """Mean train loss, last learning rate and mean speed since the last evaluation; nothing without steps.
+
+        Of an epoch that was resumed, the loss covers only the steps since, and says so.
+        """
         if not self._epoch:
             return []
         finite = [(interval.steps, loss) for interval, loss in self._epoch if math.isfinite(loss)]
@@ -236,8 +239,9 @@ class Reporter(Observer):
         loss = sum(count * loss for count, loss in finite) / steps if steps else math.nan
         every = sum(interval.steps for interval, _ in self._epoch)
         speed = every / sum(interval.steps / interval.images_per_s for interval, _ in self._epoch)
-        lr = self._last_interval["lr"]
-        return [f"train loss {loss:.4f}", f"lr {lr:.3g}", f"{speed:,.0f} {self._run.target.unit}/s"]
+        lr, per_epoch = self._last_interval["lr"], self._run.steps_per_epoch
+        since = "" if every >= (at.step - 1) % per_epoch + 1 else f" (since step {at.step - every})"
+        return [f"train loss {figure(loss)}{since}", f"lr {lr:.3g}", f"{speed:,.0f} {self._run.target.unit}/s"]
 
     def record(self, kind: str, at: Position, **values: Any) -> None:
         """Write one more record of a kind; on rank 0, with values that are the same on all ranks."""

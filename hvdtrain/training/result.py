@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 from collections import Counter, defaultdict
@@ -20,7 +21,7 @@ from hvdtrain.system import checkpoint_folder, rank_info
 from hvdtrain.system.arithmetic import threads_by_variables
 from hvdtrain.system.checkpoint_folder import BEST, Entry
 from hvdtrain.system.phases import RESULT, phases
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import figure, printable
 from hvdtrain.training.evaluation import Evaluation
 from hvdtrain.training.loop import TrainingLoop
 from hvdtrain.training.run import RunContext
@@ -55,6 +56,9 @@ def finish(training: TrainingLoop) -> None:
         best = "" if newest else f" (best checkpoint: {run.folder / BEST}, {_described_best(content)})"
         if content["early_stop"]:
             reporter.show(content["early_stop"])
+        elif last.rows and not content["best_checkpoint"]:
+            title, value = printable((figure := last.figure(run.config.score)).title), figure.value
+            log.warning("no checkpoint is the best, as none had a finite %s: the last one is %s", title, value)
         reporter.show(f"{', '.join(filter(None, texts))}, record in {run.folder}{best}")
         if advice := _advice(tested, run):
             log.warning("%s", advice)
@@ -63,13 +67,12 @@ def finish(training: TrainingLoop) -> None:
 
 def _summary(scores: Evaluation, per_class: dict[str, float]) -> str:
     """The test's metrics, or its loss if there are none."""
-    texts = [f"test {name} {value:.4f}" for name, value in scores.metrics.items()]
+    figures = scores.metrics or ({} if scores.loss is None else {"loss": scores.loss})
+    texts = [f"test {name} {figure(value)}" for name, value in figures.items()]
     if per_class:
         worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))  # accuracies end at 1
-        at = list(scores.metrics).index("accuracy") if "accuracy" in scores.metrics else -1
+        at = list(figures).index("accuracy") if "accuracy" in figures else -1
         texts[at] += f" (worst class {worst}: {per_class[worst]:.3f})"
-    if not texts and scores.loss is not None:
-        texts = [f"test loss {scores.loss:.4f}"]
     return ", ".join(texts)
 
 
@@ -98,19 +101,20 @@ def _described_best(content: dict[str, Any]) -> str:
     """The best checkpoint, with its test where it was chosen by validation data."""
     tested = (content["best"] or {}).get("test", {})
     figures = tested.get("metrics") or ({"loss": tested["loss"]} if tested.get("loss") is not None else {})
-    return ", ".join([content["best_checkpoint"], *(f"test {name} {value:.4f}" for name, value in figures.items())])
+    return ", ".join([content["best_checkpoint"], *(f"test {name} {figure(value)}" for name, value in figures.items())])
 
 
 def _early_stop(training: TrainingLoop) -> str | None:
     """Why the run ended before its last step (--patience); None if it did not."""
     run, at = training.run, training.at
-    if at.step >= run.last_step or not at.has_waited(run.config.patience):
+    if at.step >= run.last_step or not at.has_waited(run.config.patience, run.config.score_choice):
         return None
-    score = training.reporter.evaluations[run.dataset.evaluated].score(run.runtime.score)
-    title = printable(score.title) if score else f"{run.dataset.evaluated} score"
+    score = training.reporter.evaluations[run.dataset.evaluated].figure(run.config.score)
+    better = f"no better {score.title} than that of epoch {at.best_epoch}" if at.best else f"no finite {score.title}"
+    now = "" if math.isfinite(score.value) else f", which was {score.value} at the end"
     return (
-        f"stopped early, after epoch {at.epoch} of {run.config.epochs}: no better {title} than that of epoch "
-        f"{at.best_epoch} (--patience {run.config.patience})"
+        f"stopped early, after epoch {at.epoch} of {run.config.epochs}: {printable(better)}{now} "
+        f"(--patience {run.config.patience})"
     )
 
 
@@ -195,7 +199,7 @@ def _store(run: RunContext, content: dict[str, Any]) -> None:
     run.lock.check()
     with must_write("the result", run.folder):
         record.write_json(run.folder / "result.json", content)
-        plots.plot_metrics(run.folder, f"{run.target.title(run.config)} in {run.config.framework}", run.runtime.score)
+        plots.plot_metrics(run.folder, f"{run.target.title(run.config)} in {run.config.framework}", run.config.score)
 
 
 def count_cores(run: RunContext) -> int | None:

@@ -128,6 +128,11 @@ class RunContext:
         """Rows of one step over all ranks: all images if --batch-size is larger."""
         return min(self.config.global_batch(self.group.size), self.samples)
 
+    @property
+    def rows_of_pass(self) -> int:
+        """Rows of a forward pass in training, at most: of a rank or shard, on a device, in a part of --accumulate."""
+        return -(-self.global_batch // self.parts // self.learner.devices // self.config.accumulate)
+
     @functools.cached_property
     def steps_per_epoch(self) -> int:
         return sharding.steps_per_epoch(self.samples, self.config.global_batch(self.group.size), self.config.remainder)
@@ -151,6 +156,13 @@ class RunContext:
         """
         self._assigned = assignment
 
+    @property
+    def first_position(self) -> Position:
+        """Where it begins without a checkpoint."""
+        config = self.config
+        batch = config.global_batch(self.group.size)
+        return Position(global_batch=batch, seed=config.seed, best_by=config.score_choice)
+
     @functools.cached_property
     def last_step(self) -> int:
         return last_step(self.config, self.samples, self.group.size)
@@ -166,7 +178,12 @@ class RunContext:
 
     def is_over(self, at: Position) -> bool:
         """Whether no step follows: the last one is done, or the score has not become better for --patience epochs."""
-        return at.step >= self.last_step or at.has_waited(self.config.patience)
+        return at.step >= self.last_step or at.has_waited(self.config.patience, self.config.score_choice)
+
+    def ended_by(self, at: Position) -> str:
+        """The options that end the run there, which are raised to train further."""
+        waited = at.has_waited(self.config.patience, self.config.score_choice)
+        return "--patience" if waited else "--epochs or --max-steps"
 
     def options_without_effect(self) -> Iterator[str]:
         """What to say of options that were given and change nothing."""
@@ -251,7 +268,7 @@ class RunContext:
             framework=self.config.framework,
             optimizer_name=self.recorded_options.get("optimizer", ""),  # of a user's code, empty
             data=self.dataset.fingerprint,
-            score=score.order if score else 0.0,
+            score=score.order if score else (),
             score_choice=score.choice if score else "",
             classes=self.dataset.classes,
             init=self.config.init,

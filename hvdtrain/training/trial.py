@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 
 import numpy as np
 
@@ -23,8 +22,8 @@ def try_out(run: RunContext) -> None:
     """Learn how the model is evaluated. Raises UserError if it fails, or does not take all numbers of rows."""
     config, target = run.config, run.target
     if target.is_portable:
-        if run.runtime.score != AUTO:
-            _try_evaluation(run, max)  # as the first evaluation, for which a framework compiles it
+        if run.config.score != AUTO:
+            _try_evaluation(run)
         return
     whole, last = _lengths(run, run.global_batch), set[int]()
     if config.remainder != "drop" and run.last_step >= run.steps_per_epoch:
@@ -33,28 +32,30 @@ def try_out(run: RunContext) -> None:
         is_other = target.needed_rows or min(whole) < TRIED_ROWS * config.accumulate * run.learner.devices
         for rows in sorted(last | whole if is_other else last - whole):
             _try_step(run, rows, "use another --batch-size" if rows in whole else "use --remainder drop")
-    _try_evaluation(run, min)
+    _try_evaluation(run)
     if run.in_shards or run.group.size * run.learner.devices > 1:
         find_own_changes(run, max(whole))
 
 
-def _try_evaluation(run: RunContext, choose: Callable[[list[int]], int]) -> None:
+def _try_evaluation(run: RunContext) -> None:
     """Learn how the model, with its weights as they are, is evaluated. Raises UserError for a --score of nothing.
 
-    choose: the number of rows, of those of the evaluation's steps.
+    It takes the most rows that a step of an evaluation has, as what does not fit into memory is to fail now, and the
+    fewest.
     """
     target, learner, part = run.target, run.learner, run.dataset.evaluated
-    lengths = [len(piece) for rank in range(run.group.size) for piece in eval_pieces(run, part, rank)]
+    lengths = {len(piece) for rank in range(run.group.size) for piece in eval_pieces(run, part, rank)}
     if not lengths:
         return
-    arrays = target.tried_rows(run.dataset, part, choose(lengths))
     with learner.unchanged(is_trial=True):
         before = checksum(learner.weights())
-        evaluated = target.guard(f"an evaluation of {len(arrays[0])} row(s)", learner.choose_eval_mode, arrays)
+        for rows in dict.fromkeys((max(lengths), min(lengths))):
+            arrays = target.tried_rows(run.dataset, part, rows)
+            evaluated = target.guard(f"an evaluation of {rows} row(s)", learner.choose_eval_mode, arrays)
         learner.changes_in_evaluation = checksum(learner.weights()) != before
         if not (target.mixes_rows or target.is_portable):
             _check_rows(run, [array[:2] for array in arrays])
-    check_measured(run.runtime.score, metric_names(run, evaluated))
+    check_measured(run.config.score, metric_names(run, evaluated))
 
 
 def _check_rows(run: RunContext, two: list[np.ndarray]) -> None:
@@ -66,8 +67,8 @@ def _check_rows(run: RunContext, two: list[np.ndarray]) -> None:
 
     def sums(*rows: int) -> np.ndarray:
         evaluated = learner.try_evaluation(tuple(array[[*rows]] for array in two))
-        names[:] = "the loss", *(f"the metric {name}" for name in evaluated.metrics)
-        return np.array([evaluated.loss, *evaluated.metrics.values()])
+        names[:] = names or evaluated.metrics  # of which other rows may have none, or others
+        return np.array([evaluated.loss, *(evaluated.metrics.get(name, np.nan) for name in names)])
 
     if len(two[0]) < 2:
         return
@@ -77,8 +78,8 @@ def _check_rows(run: RunContext, two: list[np.ndarray]) -> None:
         with contextlib.suppress(Exception):  # or not one
             alone = 4 * sums(0)
             differs |= abs(first - alone) > (abs(first) + abs(alone)) / 4
-        if differs.any() and np.array_equal(both, again):
-            mixed.append(names[int(differs.argmax())])
+        if differs.any() and np.array_equal(both, again, equal_nan=True):
+            mixed.append(["the loss", *(f"the metric {name}" for name in names)][int(differs.argmax())])
     if mixed:
         permission = BY_SCRIPT if run.target.kind == "script" else BY_TASK
         raise mixed_rows(_where(run), f"in an evaluation, {mixed[0]}", permission)

@@ -159,7 +159,7 @@ def sort_runs(views: list[RunView], column: str = "-started") -> list[RunView]:
 
 def _key(view: RunView, column: str) -> Any:
     if column == "score" and view.score:
-        return -view.score.order
+        return -view.score.signed
     value = value_of(view, column)
     return (isinstance(value, str), value.lower() if isinstance(value, str) else value)
 

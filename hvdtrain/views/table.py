@@ -200,11 +200,6 @@ def spread(values: Collection[float], form: str) -> str:
     return f"{median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
-def figure_form(value: float) -> str:
-    """The format of a figure that may have any size."""
-    return ".4f" if value == 0 or 1e-3 <= abs(value) < 1e4 else ".4g"
-
-
 def terminal_width() -> int:
     return shutil.get_terminal_size((FILE_WIDTH, 24)).columns
 

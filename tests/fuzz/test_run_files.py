@@ -70,7 +70,7 @@ def load(files: dict[str, bytes]) -> None:
         path, found = checkpoints.newest(folder)
         counts = [value for name, value in vars(found.position).items() if name not in ("best", "best_by")]
         assert all(type(count) is int and count >= 0 for count in counts)
-        assert np.isfinite([float(found.position.best), float(found.score)]).all()
+        assert all(np.isfinite(order).all() for order in (found.position.best, found.score))
         assert all(isinstance(name, str) for name in (found.position.best_by, *found.classes))
         checkpoints.network(path, found)
 

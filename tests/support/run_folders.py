@@ -105,6 +105,7 @@ def write_task_run(folder: Path, metrics: dict[str, float], loss: float = 0.5, s
     path = folder / "config.json"
     recorded = json.loads(path.read_text())
     recorded["network"] = {"task": "lm.py:Task", "options": {}}
+    recorded["config"].pop("score")
     recorded["runtime"]["score"] = score
     path.write_text(json.dumps(recorded))
     records = [

@@ -269,9 +269,7 @@ def _choice(value: Any) -> Any:
 
 def signed(score: Score | None) -> float:
     """The value of a trial in the study: greater is better. One that diverged has no finite score."""
-    if score is None:
-        return -math.inf
-    return -score.value if score.is_least_best else score.value
+    return score.signed if score else -math.inf
 
 
 def exclusive(folder: Path) -> FileLock:

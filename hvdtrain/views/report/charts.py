@@ -9,9 +9,8 @@ from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs.plots import MIN_ACCURACY_SPAN, widened
 from hvdtrain.runs.run import unit_of
 from hvdtrain.runs.step_times import StepSeconds
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import figure, printable
 from hvdtrain.views.report.rows import ReportRow, ValueRange
-from hvdtrain.views.table import figure_form
 from hvdtrain.views.web.listing import shortened
 
 MAX_ROWS = 24
@@ -77,10 +76,10 @@ def _score_chart(rows: Sequence[ReportRow], name: str) -> LaneChart:
         bars = [_bar("chance", chance, low, high)] if chance else []
         point = ValueRange(score.median, score.median)
         bars += [_bar("whisker", score, low, high), _bar("point", point, low, high)]
-        lanes.append(Lane(label, bars, f"{score.median:{figure_form(score.median)}}"))
+        lanes.append(Lane(label, bars, figure(score.median)))
     parts = " or ".join(sorted({row.part for row in rows}))
     about = "; pale: 95 % interval of chance" if any(chance for *_, chance in scores) else ""
-    ends = f"{low:{figure_form(low)}} to {high:{figure_form(high)}}"
+    ends = ValueRange(low, high).text()
     return LaneChart(f"{parts} {printable(name)}, {ends} (median, minimum to maximum{about})", lanes)
 
 

@@ -9,11 +9,11 @@ from hvdtrain.config.option import ARGUMENT, key
 from hvdtrain.config.score import ACCURACY
 from hvdtrain.config.sources import FACTS
 from hvdtrain.runs.run import RecordedRun, unit_of
-from hvdtrain.system.text import count_of, finite_number, printable
+from hvdtrain.system.text import count_of, figure, finite_number, printable
 from hvdtrain.views.report.comparison import bit_sentences, make_rows
 from hvdtrain.views.report.findings import findings
 from hvdtrain.views.report.rows import MOST, SAME_WORK, ReportRow, Spread, group_rows, note_of, spread
-from hvdtrain.views.table import Column, Section, Table, figure_form, text_column
+from hvdtrain.views.table import Column, Section, Table, text_column
 
 NONE = "—"
 NOTE = "settings that differ from most runs"
@@ -174,7 +174,7 @@ def class_lines(runs: Iterable[RecordedRun]) -> list[str]:
         return []
     spreads = [(known.median, name, known) for name, values in accuracies.items() if (known := spread(values))]
     return [
-        f"{name}: {median:.4f}" + (f" ({known.text('.4f')})" if known.low != known.high else "")
+        f"{name}: {figure(median)}" + (f" ({known.text()})" if known.low != known.high else "")
         for median, name, known in sorted(spreads, key=lambda one: one[:2])
     ]
 
@@ -198,9 +198,9 @@ def _score(row: ReportRow) -> str:
     value = row.score
     if value is None:
         return NONE
-    details = [value.text(figure_form(value.median))] if value.low != value.high else []
+    details = [value.text()] if value.low != value.high else []
     details += [f"95 %: {row.chance.text('.3f')}"] if row.chance else []
-    return f"{value.median:{figure_form(value.median)}}" + (f" ({'; '.join(details)})" if details else "")
+    return figure(value.median) + (f" ({'; '.join(details)})" if details else "")
 
 
 def _difference(row: ReportRow) -> str:
@@ -227,4 +227,4 @@ def _hash(row: ReportRow) -> str:
 
 
 def _metric(value: Spread | None) -> str:
-    return _median(value, figure_form(value.median) if value else "")
+    return NONE if value is None else figure(value.median)

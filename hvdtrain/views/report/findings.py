@@ -12,9 +12,8 @@ from hvdtrain.config.score import ACCURACY
 from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.runs.run import RecordedRun
 from hvdtrain.runs.step_times import slow_ranks
-from hvdtrain.system.text import count_of, printable
+from hvdtrain.system.text import count_of, figure, printable
 from hvdtrain.views.report.rows import MOST, ReportRow, RowGroup, ValueRange
-from hvdtrain.views.table import figure_form
 
 UNREPEATED = "(too few runs to know the spread)"
 
@@ -86,8 +85,8 @@ def _scores(rows: list[ReportRow]) -> str:
     low, high = (choose(row.score.median for row in measured if row.score) for choose in (min, max))
     named = "accuracies" if name == ACCURACY else f"{printable(name)} values"
     if low == high:
-        return f"All {measured[0].part} {named} are {low:{figure_form(low)}}."
-    ends = f"{measured[0].part.capitalize()} {named} are {low:{figure_form(low)}} to {high:{figure_form(high)}}"
+        return f"All {measured[0].part} {named} are {figure(low)}."
+    ends = f"{measured[0].part.capitalize()} {named} are {ValueRange(low, high).text()}"
     choose_best = min if measured[0].is_least_best else max
     best = choose_best(measured, key=lambda row: row.score.median if row.score else 0.0)
     ranges = [row.accuracies for row in measured if row.accuracies]

@@ -14,6 +14,7 @@ from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs.run import LAYERS, RecordedRun, unit_of
 from hvdtrain.runs.step_times import NO_TIME, StepSeconds
 from hvdtrain.system.stacks import TITLES
+from hvdtrain.system.text import figure
 
 Z = 1.959964
 """Of 95 %, two-sided."""
@@ -33,9 +34,10 @@ class ValueRange:
     def overlaps(self, other: ValueRange) -> bool:
         return self.low <= other.high and other.low <= self.high
 
-    def text(self, form: str) -> str:
-        """`low to high`; form: a format such as `.4f`."""
-        return f"{self.low:{form}} to {self.high:{form}}"
+    def text(self, form: str = "") -> str:
+        """`low to high`; form: a format such as `.3f`, by default that of `figure`."""
+        low, high = (f"{end:{form}}" if form else figure(end) for end in (self.low, self.high))
+        return f"{low} to {high}"
 
 
 def wilson(share: float | None, rows: int | None) -> ValueRange | None:

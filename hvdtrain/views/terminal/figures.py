@@ -5,9 +5,8 @@ from __future__ import annotations
 from hvdtrain.config.score import LOSS
 from hvdtrain.runs.metrics import MAX_NAME, TRAIN_LOSS, metrics_of
 from hvdtrain.runs.records import shown
-from hvdtrain.system.text import format_bytes
+from hvdtrain.system.text import figure, format_bytes
 from hvdtrain.views.run_view import RunView
-from hvdtrain.views.table import figure_form
 
 LARGE = 1e9
 """From here on numbers are written with an exponent."""
@@ -20,7 +19,7 @@ def speed(value: float | None) -> str:
 
 
 def decimal(value: float | None) -> str:
-    return "" if value is None else f"{value:{figure_form(value)}}"
+    return "" if value is None else figure(value)
 
 
 def newest(view: RunView) -> dict[str, str]:

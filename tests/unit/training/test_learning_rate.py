@@ -94,8 +94,8 @@ def trained(losses, patience, at=None):
         at = dataclasses.replace(at, epoch=at.epoch + 1)
         for _ in range(2):  # ranks that change evaluate again
             score = score_of(loss, {})
-            at = at.scored(score.order, score.choice) if score else at
-        if at.has_waited(patience):
+            at = at.scored(score.order if score else (), "")
+        if at.has_waited(patience, ""):
             break
     return at
 
@@ -108,6 +108,8 @@ def trained(losses, patience, at=None):
         ([1, 1, 1, 1], 2, 3, 1),  # an equal score is not better
         ([float("nan")] * 4, 2, 2, 0),
         ([3, 2, 1, 2, 2, 2], 0, 6, 3),
+        ([4.35e-17, 3.73e-17, 3.2e-17, 3.1e-17], 2, 4, 4),
+        ([4.35e19, 3.73e19, 3.2e19, 3.1e19], 2, 4, 4),
     ],
 )
 def test_a_run_ends_when_no_epoch_was_better_for_so_long(losses, patience, ends, best):
@@ -118,6 +120,8 @@ def test_a_run_ends_when_no_epoch_was_better_for_so_long(losses, patience, ends,
 
 
 def test_another_score_begins_anew():
-    at = dataclasses.replace(Position().scored(0.9, ""), epoch=4)
+    at = dataclasses.replace(Position().scored((0.9,), ""), epoch=4)
     score = score_of(5.0, {"perplexity": 30.0}, "min:perplexity")
-    assert at.has_waited(4) and not at.scored(score.order, score.choice).has_waited(4)
+    assert at.has_waited(4, "") and not at.has_waited(4, score.choice), "a run that has ended goes on"
+    assert not at.scored(score.order, score.choice).has_waited(4, score.choice)
+    assert not at.scored((), score.choice).has_waited(4, score.choice), "also where that is not finite at first"

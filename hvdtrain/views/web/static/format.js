@@ -11,7 +11,11 @@ export function short(value) {
   return size >= 1000 ? whole(value) : String(Number(value.toPrecision(4)));
 }
 
-export const fixed = (value, digits) => (isNumber(value) && Math.abs(value) < 1e6 ? value.toFixed(digits) : short(value));
+// With so many decimals, where they say something.
+export function fixed(value, digits) {
+  const size = Math.abs(value);
+  return isNumber(value) && (size === 0 || size >= 10 ** (1 - digits)) && size < 1e6 ? value.toFixed(digits) : short(value);
+}
 
 export const capitalized = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 
