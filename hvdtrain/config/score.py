@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.system.checkpoint_folder import Order
@@ -32,6 +32,11 @@ class Score(NamedTuple):
     @property
     def title(self) -> str:
         return f"{self.part} {self.name}"
+
+    @property
+    def finite(self) -> Score | None:
+        """Itself; None if the value is not finite."""
+        return self if math.isfinite(self.value) else None
 
     @property
     def signed(self) -> float:
@@ -71,12 +76,6 @@ def check_measured(choice: str, metrics: Iterable[str]) -> None:
         )
 
 
-def recorded_earlier(runtime: Any) -> dict[str, str]:
-    """The --score among the runtime options of a record, where earlier versions have it; empty if nobody chose one."""
-    score = runtime.get("score") if isinstance(runtime, dict) else None
-    return {"score": score} if isinstance(score, str) and CHOICE.fullmatch(score) else {}
-
-
 def figure_of(loss: float | None, metrics: Mapping[str, float], choice: str = "", part: str = "test") -> Score:
     """The figure of an evaluation that --score chose, else the accuracy, else the loss; NaN if it was not measured.
 
@@ -91,5 +90,4 @@ def figure_of(loss: float | None, metrics: Mapping[str, float], choice: str = ""
 
 def score_of(loss: float | None, metrics: Mapping[str, float], choice: str = "", part: str = "test") -> Score | None:
     """The same; None if it is not finite."""
-    score = figure_of(loss, metrics, choice, part)
-    return score if math.isfinite(score.value) else None
+    return figure_of(loss, metrics, choice, part).finite

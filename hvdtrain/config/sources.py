@@ -19,7 +19,6 @@ from hvdtrain.config.option import as_json, key, option
 from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.config.options import AUTO_RESUME, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.config.recipes import RECIPES
-from hvdtrain.config.score import recorded_earlier
 from hvdtrain.errors import UserError
 from hvdtrain.system import removed
 from hvdtrain.system.checkpoint_folder import check_there, run_of
@@ -107,7 +106,8 @@ def recorded(path: Path) -> Config:
     check_there(path, "resume")
     with reading_record(f"--resume {path}"):
         record = read_json(run_folder(path) / "config.json")
-        return from_record({**recorded_earlier(record.get("runtime")), **record["config"]})
+        config, runtime = record["config"], dict(record.get("runtime", {}))
+        return from_record({"score": runtime.get("score", Config.score), **config})  # where earlier versions have it
 
 
 def run_folder(path: Path) -> Path:

@@ -16,10 +16,18 @@ from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED, digits, find_file, 
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.in_memory import read_idx, read_npz
 from hvdtrain.datasets.formats.npy_files import NPY_FILES, load_npy
-from hvdtrain.datasets.formats.reading import IMAGE_SUFFIXES, READABLE, ImageSize, Malformed, wrap_errors
+from hvdtrain.datasets.formats.reading import (
+    IMAGE_SUFFIXES,
+    READABLE,
+    VALIDATION_NAMES,
+    ImageSize,
+    Malformed,
+    parts_beside,
+    wrap_errors,
+)
 from hvdtrain.datasets.formats.table_files import TABLE_SUFFIXES
 from hvdtrain.datasets.formats.tables import Columns, Scale, Target, check_no_columns, load_tables
-from hvdtrain.datasets.rows import ArraySource, LoadedSources
+from hvdtrain.datasets.rows import PARTS, ArraySource, LoadedSources
 from hvdtrain.datasets.validation import check_same_shape
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Dataset, Source
@@ -61,9 +69,11 @@ def load_dataset(
     """
     name, chosen = name or data, Columns(label, tuple(columns), target, scale, weight or None)
     loaded = _load(name, data, image_shape, image_size, skip_bad_rows, chosen)
-    labels = loaded.train.labels(1)
+    train, test, validated = map(loaded.parts.get, PARTS)
+    assert train
+    labels = train.labels(1)
     division = Division.by(Config(split=str(split), seed=seed))
-    train, test, validated = division.of(name, loaded.train, loaded.test, labels, validation=loaded.validation)
+    train, test, validated = division.of(name, train, test, labels, validation=validated)
     table: dict[str, Any] = {}
     if loaded.encode:
         (train, test, validated), table = loaded.encode((train, test, validated), as_images)
@@ -124,8 +134,9 @@ MAX_LISTED, MAX_COMPARED = 3, 1000
 FORMATS = (
     f"train.npz and test.npz with images and labels, one .npz file with x_train, y_train, x_test and y_test, IDX files "
     f"named as MNIST's ({IDX_FILES[0]}), {NPY_FILES[0]} and so on, folders CLASS, or train/CLASS and test/CLASS, of "
-    f"images, a table ({', '.join(TABLE_SUFFIXES)}) or two that are called train and test; for other data, "
-    "write a function that reads it, and give --data FILE.py:NAME (docs/data.md)"
+    f"images, a table ({', '.join(TABLE_SUFFIXES)}) or two that are called train and test, and beside train and test "
+    f"validation rows ({', '.join(VALIDATION_NAMES)}); for other data, write a function that reads it, and give --data "
+    "FILE.py:NAME (docs/data.md)"
 )
 
 
@@ -155,7 +166,7 @@ def _format(name: str, data: str, path: Path) -> str:
         raise UserError(f"{name}: holds data in several formats ({', '.join(kinds)})", "leave one of them there")
     if kinds:  # a table next to it describes it
         return kinds[0]
-    if len(tables := _tables(path)) == 1 or [file.stem for file in tables] == ["train", "test"]:
+    if _tables(path):
         return "table"
     if any(map(_holds_images, path.iterdir())):
         return "images"
@@ -183,11 +194,15 @@ def _format_of_file(name: str, path: Path) -> str:
 
 
 def _tables(path: Path) -> list[Path]:
-    """The tables at a path: training rows before test rows."""
+    """The tables at a path: one, or training, test and validation rows; none where their names do not tell."""
     if path.is_file():
         return [path]
     found = [file for file in path.iterdir() if file.suffix.lower() in TABLE_SUFFIXES and file.name[0] != "."]
-    return sorted(found, key=lambda file: (file.stem != "train", file.name))
+    by_name = {file.stem: file for file in found}
+    if len(found) < 2 or len(by_name) < len(found):
+        return found[:1]
+    parts = ["train", *parts_beside(by_name, path)]
+    return [by_name[part] for part in parts] if by_name.keys() == {*parts} else []
 
 
 def _holds_images(path: Path) -> bool:
@@ -201,11 +216,13 @@ def _holds_images(path: Path) -> bool:
 
 def _load_npz(name: str, path: Path) -> LoadedSources:
     if path.is_dir() and any(os.path.exists(path / name) for name in ("train.npz", "test.npz")):
-        files = [(path / name, ["images", "labels"]) for name in ("train.npz", "test.npz")]
+        parts = ("train", *(parts_beside({file.stem for file in path.glob("*.npz")}, path) or ["test"]))
+        files = [(path / f"{part}.npz", ["images", "labels"]) for part in parts]
     else:
         file = path if path.is_file() else next(file for file in sorted(path.glob("*.npz")) if file.name[0] != ".")
         files = [(file, ["x_train", "y_train", "x_test", "y_test"])]
     arrays = tuple(array for file, names in files for array in read_npz(file, names))
+    arrays += read_npz(files[0][0], [f"{kind}_{part}" for part in VALIDATION_NAMES for kind in "xy"], missing=True)
     names = read_npz(files[0][0], ("classes",), missing=True)
     if not names:
         return LoadedSources.of_arrays(name, arrays)

@@ -312,22 +312,26 @@ def _forms_of_row(arrays: tuple[np.ndarray, ...]) -> Forms:
     return tuple((array.shape, array.dtype) for array in arrays)
 
 
+PARTS = ("train", "test", "validation")
+"""Of data in files, in this order, as far as they are there."""
+
+
 class LoadedSources(NamedTuple):
     """Data in one of the formats."""
 
-    train: Source
-    test: Source | None
-    """None for data that is not divided into parts."""
+    parts: Mapping[str, Source]
+    """By name; `train` alone for data that is not divided into parts."""
     classes: tuple[str, ...]
     encode: Callable[[Sequence[Source | None], bool], tuple[list[Any], dict[str, Any]]] | None = None
     """Of a table, whose rows become numbers when it is known which ones are training rows (`formats.tables`)."""
-    validation: Source | None = None
 
     @classmethod
     def of_arrays(cls, name: str, arrays: Arrays, classes: tuple[str, ...] = ()) -> LoadedSources:
-        """Arrays in memory, which are all checked. classes: empty if their names are not known."""
-        images, test_images = (valid_images(f"{name}: {part}", arrays[i]) for part, i in (("train", 0), ("test", 2)))
-        labels = valid_labels(f"{name}: train", arrays[1], len(images), len(classes) or None)
-        classes = names_or_numbers(f"{name}: classes", classes, labels)
-        test_labels = valid_labels(f"{name}: test", arrays[3], len(test_images), len(classes))
-        return cls(ArraySource(images, labels), ArraySource(test_images, test_labels), classes)
+        """Images and labels of each part in memory, which are all checked. classes: empty if they have no names."""
+        sources = {}
+        for part, images, labels in zip(PARTS, arrays[::2], arrays[1::2], strict=False):
+            images = valid_images(f"{name}: {part}", images)
+            labels = valid_labels(f"{name}: {part}", labels, len(images), len(classes) or None)
+            classes = names_or_numbers(f"{name}: classes", classes, labels)
+            sources[part] = ArraySource(images, labels)
+        return cls(sources, classes)

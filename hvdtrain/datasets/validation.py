@@ -73,17 +73,19 @@ def check_image_shape(where: str, shape: tuple[int, ...]) -> None:
 
 
 def check_same_shape(name: str, dataset: Dataset) -> None:
-    """Raise UserError unless training and test images have the same shape.
+    """Raise UserError unless the images of all parts have the same shape.
 
     name: of the data in messages.
     """
-    train, test = dataset.input_shape, dataset.test[np.zeros(1, np.int64)][0].shape[1:]
-    if train != test:
+    train = dataset.input_shape
+    for part, source in dataset.parts.items():
+        if (test := source[np.zeros(1, np.int64)][0].shape[1:]) == train:
+            continue
         gray, color = (text((channels, *train[1:])) for channels in (1, 3))
         remedy = f"give --image-size {gray} for gray or {color} for color images, or save all of them as one of these"
         if train[1:] != test[1:]:
             remedy = "resize them to one shape, image files by --image-size"
-        raise UserError(f"{name}: train images are {text(train)}, test images {text(test)}", remedy)
+        raise UserError(f"{name}: train images are {text(train)}, {part} images {text(test)}", remedy)
 
 
 def valid_labels(where: str, labels: np.ndarray, images: int, classes: int | None) -> np.ndarray:

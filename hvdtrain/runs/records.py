@@ -13,7 +13,6 @@ import msgspec
 
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import AUTO_RESUME, Config
-from hvdtrain.config.score import recorded_earlier
 from hvdtrain.system.checkpoint_folder import SavedArithmetic
 from hvdtrain.system.files import Damaged, read_record
 from hvdtrain.system.text import printable
@@ -60,11 +59,6 @@ class RunConfig(FileRecord):
     """That of rank 0."""
     arithmetic: SavedArithmetic | None = None
     started: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.options:
-            self.options = recorded_earlier(self.runtime) | self.options
 
     @property
     def began(self) -> float:

@@ -72,9 +72,6 @@ class Position:
     best_by: str = ""
     """By which --score; empty where nobody chose one."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "best", _order(self.best))
-
     def after_step(self, samples: int) -> Position:
         """After one more step, of an epoch of so many rows."""
         rows = min(self.rows_in_epoch + self.global_batch, samples)
@@ -155,7 +152,6 @@ class State(CheckpointFacts):
 
     def __post_init__(self) -> None:
         at = self.position
-        object.__setattr__(self, "score", _order(self.score))
         _check_counts(at.epoch, at.rows_in_epoch, at.step, at.global_batch, at.seed, at.best_epoch)
         _check_counts(self.history.written, self.optimizer.updates)
         if not isinstance(self.network.get("task", ""), str):

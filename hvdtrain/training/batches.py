@@ -175,17 +175,17 @@ class Batches:
 
         Weights that are no longer finite get a value of about the size that weights have: NaN in a row stays NaN.
         """
-        run, length, found = self._run, self._run.rows_of_pass, list[np.ndarray]()
-        rows_read = rows[:0] if run.dataset.train.is_stream else rows
-        pieces = [rows_read[first : first + length] for first in range(0, len(rows_read), length)]
+        run, length, found = self._run, self._run.rows_of_pass, [rows[:0]]
+        count = 0 if run.dataset.train.is_stream else len(rows)
+        pieces = [rows[first : first + length] for first in range(0, count, length)]
         with contextlib.suppress(Exception), restoring(run.learner) as weights:  # of a user's code
             usual = {name: np.where(np.isfinite(array), array, USUAL) for name, array in weights.items()}
-            kept = {name: weights[name] for name in run.not_finite_at_first}
-            run.learner.load({name: array.astype(weights[name].dtype) for name, array in usual.items()} | kept)
+            usual |= {name: weights[name] for name in run.not_finite_at_first}
+            run.learner.load({name: array.astype(weights[name].dtype) for name, array in usual.items()})
             for piece, read in zip(pieces, self.reader.batches("train", pieces, self._start.epoch), strict=True):
                 losses = run.learner.evaluate(read.arrays).losses
                 found.append(piece[~np.isfinite(losses())] if losses else piece)
-        named = np.concatenate([rows[:0], *found])
+        named = np.concatenate(found)
         return named if len(named) else rows
 
 

@@ -50,13 +50,9 @@ class Evaluation(NamedTuple):
     seconds: Sequence[float] = ()
     """What each rank took for its share."""
 
-    def figure(self, choice: str) -> Score:
-        """What a value of --score names; NaN if it was not measured."""
+    def score(self, choice: str) -> Score:
+        """The one that a value of --score names; NaN if it was not measured."""
         return figure_of(self.loss, self.metrics, choice, self.part)
-
-    def score(self, choice: str) -> Score | None:
-        """The same; None if it is not finite."""
-        return figure if math.isfinite((figure := self.figure(choice)).value) else None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -128,10 +124,7 @@ def _evaluate_rows(
 
 
 def eval_pieces(run: RunContext, part: EvaluatedPart, rank: int) -> Iterator[np.ndarray]:
-    """The numbers of a rank's rows in each of its evaluation steps: no more than a pass of training has.
-
-    So an evaluation needs no more memory than training, and for a row no more time.
-    """
+    """The numbers of a rank's rows in each of its evaluation steps, which need no more memory than one of training."""
     rows = run.target.needed_rows or min(BATCH, run.rows_of_pass)
     return sharding.evaluation(len(run.dataset.parts[part]), rows, run.assignment.cut(rank))
 

@@ -181,7 +181,7 @@ class TrainingLoop:
         if not stops_with_score:
             self._ranks.stop_if_asked(self.at, self._save)
         evaluation = self._evaluation or self.evaluate(self.run.dataset.evaluated)
-        score = evaluation.score(self.run.config.score)
+        score = evaluation.score(self.run.config.score).finite
         if not self.at.rows_in_epoch:
             self.at = self.at.scored(score.order if score else (), self.run.config.score_choice)
         if stops_with_score:

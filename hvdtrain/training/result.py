@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import resource
 from collections import Counter, defaultdict
@@ -57,8 +56,10 @@ def finish(training: TrainingLoop) -> None:
         if content["early_stop"]:
             reporter.show(content["early_stop"])
         elif last.rows and not content["best_checkpoint"]:
-            title, value = printable((figure := last.figure(run.config.score)).title), figure.value
-            log.warning("no checkpoint is the best, as none had a finite %s: the last one is %s", title, value)
+            score = last.score(run.config.score)
+            log.warning(
+                "no checkpoint is the best: no %s was finite, the last is %s", printable(score.title), score.value
+            )
         reporter.show(f"{', '.join(filter(None, texts))}, record in {run.folder}{best}")
         if advice := _advice(tested, run):
             log.warning("%s", advice)
@@ -109,9 +110,9 @@ def _early_stop(training: TrainingLoop) -> str | None:
     run, at = training.run, training.at
     if at.step >= run.last_step or not at.has_waited(run.config.patience, run.config.score_choice):
         return None
-    score = training.reporter.evaluations[run.dataset.evaluated].figure(run.config.score)
+    score = training.reporter.evaluations[run.dataset.evaluated].score(run.config.score)
     better = f"no better {score.title} than that of epoch {at.best_epoch}" if at.best else f"no finite {score.title}"
-    now = "" if math.isfinite(score.value) else f", which was {score.value} at the end"
+    now = "" if score.finite else f", which was {score.value} at the end"
     return (
         f"stopped early, after epoch {at.epoch} of {run.config.epochs}: {printable(better)}{now} "
         f"(--patience {run.config.patience})"

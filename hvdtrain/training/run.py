@@ -156,13 +156,6 @@ class RunContext:
         """
         self._assigned = assignment
 
-    @property
-    def first_position(self) -> Position:
-        """Where it begins without a checkpoint."""
-        config = self.config
-        batch = config.global_batch(self.group.size)
-        return Position(global_batch=batch, seed=config.seed, best_by=config.score_choice)
-
     @functools.cached_property
     def last_step(self) -> int:
         return last_step(self.config, self.samples, self.group.size)
@@ -179,11 +172,6 @@ class RunContext:
     def is_over(self, at: Position) -> bool:
         """Whether no step follows: the last one is done, or the score has not become better for --patience epochs."""
         return at.step >= self.last_step or at.has_waited(self.config.patience, self.config.score_choice)
-
-    def ended_by(self, at: Position) -> str:
-        """The options that end the run there, which are raised to train further."""
-        waited = at.has_waited(self.config.patience, self.config.score_choice)
-        return "--patience" if waited else "--epochs or --max-steps"
 
     def options_without_effect(self) -> Iterator[str]:
         """What to say of options that were given and change nothing."""

@@ -84,7 +84,8 @@ def resume(run: RunContext, replays: bool = False) -> Start:
         open_log(folder, group, run.runtime)
     if path is None or saved is None:
         _begin_with(learner, weights)
-        return Start(run.first_position)
+        at = Position(global_batch=config.global_batch(group.size), seed=config.seed, best_by=config.score_choice)
+        return Start(at)
     if not replays and (run.in_shards or saved.arithmetic):
         consistency.check_resumed(config, run.arithmetic, path, saved)
     restore(run, path, saved)
@@ -130,8 +131,8 @@ def _open(run: RunContext) -> tuple[Path, Path | None, Checkpoint | None, Starti
     if path and saved and not folder:
         _check_saved(run, path, saved)
         if run.is_over(at := _recounted(run, saved)):
-            reason = f"--resume {path}: has step {at.step} of {run.last_step}, so that --name has nothing to train"
-            raise UserError(reason, f"raise {run.ended_by(at)}", option="resume")
+            reason = f"--resume {path}: has step {at.step} of {run.last_step}, so that a new run makes none"
+            raise UserError(reason, "raise --epochs, --max-steps or --patience", option="resume")
     weights = None if path else starting_weights.read(run.config, run.learner)
     if not folder:
         folder = record.create_folder(run.config, runtime, run.group.size, lock)

@@ -178,10 +178,12 @@ def _warm_up(run: RunContext, reader: Reader) -> None:
 
 def _leave_as_it_is(run: RunContext, at: Position) -> NoReturn:
     """Say that there is nothing to do, end the communication with the other ranks, and raise AlreadyFinished."""
+    waited = at.has_waited(run.config.patience, run.config.score_choice)
+    options = "--patience" if waited else "--epochs or --max-steps"
     if run.is_rank_0 and not run.runtime.quiet:
         print(
             f"nothing to do: {printable(f'{run.folder}')} has finished, at step {at.step} of {run.last_step}; "
-            f"to train further, raise {run.ended_by(at)}",
+            f"to train further, raise {options}",
             file=sys.stderr,
             flush=True,
         )

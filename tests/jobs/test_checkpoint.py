@@ -118,4 +118,4 @@ def test_renumbered_steps_and_an_older_checkpoint(tmp_path):
     assert newest(tmp_path / "runs" / "run").position.step == 20
     assert json.loads((folder / "config.json").read_text())["parent"] == "runs/run/checkpoints/step-00000046"
     position = newest(folder).position
-    assert dataclasses.replace(position, best=0.0, best_epoch=0) == Position(3, 0, 69, 64, 0)
+    assert dataclasses.replace(position, best=(), best_epoch=0) == Position(3, 0, 69, 64, 0)

@@ -22,10 +22,11 @@ from hvdtrain.datasets.formats.reading import (
     Malformed,
     check_unchanged,
     fingerprint,
+    parts_beside,
     wrap_errors,
 )
 from hvdtrain.datasets.images_and_labels import ImagesAndLabels
-from hvdtrain.datasets.rows import MAX_FIRST, CheckedRows, LoadedSources, RowError
+from hvdtrain.datasets.rows import MAX_FIRST, PARTS, CheckedRows, LoadedSources, RowError
 from hvdtrain.errors import UserError, needed_by
 from hvdtrain.networks.layers import Shape, text
 from hvdtrain.system.text import printable
@@ -46,7 +47,6 @@ GRAY = ("1", "L", "LA", "La", "I", *SIXTEEN_BITS)
 REMEDY = f"give one image of {', '.join((*FORMATS, HEIF))}"
 ImageFile = str | os.PathLike[str] | BinaryIO
 MOVE = "move the folder elsewhere"
-TEST_FOLDERS = ("test", "val")
 MAX_SUFFIXES = 3
 """Of files that are not images, in a message."""
 
@@ -218,33 +218,33 @@ class ClassFolder(NamedTuple):
 
 
 def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
-    """train/CLASS/*.png and test/CLASS/*.png, or val instead of test; or CLASS/*.png, in one part.
+    """train/CLASS/*.png and test/CLASS/*.png, and of validation rows valid/CLASS/*.png; or CLASS/*.png, in one part.
 
     Labels number the sorted names of the classes. name: of the data in messages. skip, resized: see `CheckedRows`,
     `ImageFolder`. Raises UserError if the parts do not have the same classes, or a class to train has no image.
     """
     train = folder / "train" if (folder / "train").is_dir() else folder
-    tests = [folder / part for part in TEST_FOLDERS if train != folder and (folder / part).is_dir()][:1]
+    others = parts_beside(_class_names(folder), name) if train != folder else []
     classes = _class_names(train)
     if not classes:
         raise UserError(f"{train}: has no folders of images", "give it a folder of images for each class")
     parts = []
-    for part in (train, *tests):
+    for part in (train, *(folder / other for other in others)):
         names = _class_names(part)
         for label in sorted({*names} ^ {*classes}):
             has, lacks = (part, train) if label in names else (train, part)
             reason = f"{printable(str(lacks / label))}: no such folder, but {has.name} has this class"
-            raise UserError(reason, "give both parts the same classes; a folder of test may be empty")
+            raise UserError(reason, "give all parts the same classes; a folder of test may be empty")
         found = [_scan(part, label) for label in classes]
         empty = [label for label, images in zip(classes, found, strict=True) if not len(images.paths)]
         if empty and (part == train or len(empty) == len(classes)):
             raise UserError(f"{printable(str(part / empty[0]))}: holds no image", "remove it, or add images")
-        parts.append(ImageFolder(f"{name}: {part.name}" if tests else name, part, found, skip, resized))
+        parts.append(ImageFolder(f"{name}: {part.name}" if others else name, part, found, skip, resized))
     parts[0].check_classes()
     is_color = parts[0].forms[0][0][0] == 3
     for rows in parts:
         rows.in_color = is_color
-    return LoadedSources(parts[0], parts[1] if tests else None, tuple(map(printable, classes)))
+    return LoadedSources(dict(zip(PARTS, parts, strict=False)), tuple(map(printable, classes)))
 
 
 def _class_names(folder: Path) -> list[str]:

@@ -15,16 +15,16 @@ from hvdtrain.datasets.formats.reading import (
     Malformed,
     check_unchanged,
     fingerprint,
+    parts_beside,
     read_class_names,
     wrap_errors,
 )
 from hvdtrain.datasets.images_and_labels import ImagesAndLabels
-from hvdtrain.datasets.rows import BatchedRows, LoadedSources
+from hvdtrain.datasets.rows import PARTS, BatchedRows, LoadedSources
 from hvdtrain.datasets.validation import check_image_shape, compact_labels, fingerprint_of_labels, names_or_numbers
 from hvdtrain.errors import UserError
 
-PARTS = ("train", "test")
-NPY_FILES = tuple(f"{part}-{kind}.npy" for part in PARTS for kind in ("images", "labels"))
+NPY_FILES = tuple(f"{part}-{kind}.npy" for part in ("train", "test") for kind in ("images", "labels"))
 SAVE_AGAIN = "save it again with numpy.save"
 
 
@@ -95,22 +95,24 @@ class NpyRows(BatchedRows):
 
 
 def load_npy(name: str, folder: Path, skip: bool) -> LoadedSources:
-    """The data in NPY_FILES in this folder, with the names of the classes in classes.txt if it is there.
+    """The data in NPY_FILES in this folder, and validation rows beside them.
 
+    The names of the classes are those in classes.txt if it is there.
     name: of the data in messages. skip: see `CheckedRows`. Raises UserError for a file that is missing or not valid.
     """
     for file in NPY_FILES:
         if not (folder / file).exists():
             raise UserError(f"{folder / file}: missing", f"put {', '.join(NPY_FILES)} into one folder")
     classes, sources = read_class_names(folder), []
-    for part in PARTS:
+    names = {path.name.removesuffix("-images.npy") for path in folder.glob("*-images.npy")}
+    for part in ("train", *parts_beside(names, name)):
         images, path = NpyFile(folder / f"{part}-images.npy"), folder / f"{part}-labels.npy"
         check_image_shape(f"{images.path}: the", images.shape)
         labels = compact_labels(str(path), _array_in(path), len(images), len(classes) or None)
         if part == "train":
             classes = names_or_numbers(str(folder / "classes.txt"), classes, labels)
         sources.append(NpyRows(f"{name}: {part}", images, labels, len(classes), skip))
-    return LoadedSources(sources[0], sources[1], classes)
+    return LoadedSources(dict(zip(PARTS, sources, strict=False)), classes)
 
 
 def _array_in(path: Path) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from hvdtrain.datasets.division import Division
-from hvdtrain.datasets.formats.reading import Malformed, one_line
+from hvdtrain.datasets.formats.reading import Malformed, one_line, parts_beside
 from hvdtrain.datasets.formats.tables import LABEL_NAMES, NO_COLUMNS, Columns, check_no_columns
 from hvdtrain.datasets.images_and_labels import ImagesAndLabels
 from hvdtrain.datasets.row_random import seeded_rows
@@ -107,10 +107,8 @@ def parts_of(data: Any) -> Any:
     data = data.parts if isinstance(data, Dataset) else data
     if not isinstance(data, Mapping) or "train" not in data:
         return data
-    if {"validation", "test"} <= data.keys():
-        return data["train"], data["validation"], data["test"]
-    test = next((data[part] for part in ("test", "validation") if part in data), None)
-    return data["train"] if test is None else (data["train"], test)
+    others = parts_beside(data.keys(), "the dictionary of parts")
+    return tuple(data[part] for part in ("train", *reversed(others))) if others else data["train"]
 
 
 def rows_of_loader(name: str, rows: Any) -> Any:
@@ -162,7 +160,7 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
         for title, part in zip(titles, parts, strict=True)
         if part is not None or title == "train"
     }
-    return LoadedSources(sources["train"], sources.get("test"), names, validation=sources.get("validation"))
+    return LoadedSources(sources, names)
 
 
 def is_rows(data: Any) -> bool:

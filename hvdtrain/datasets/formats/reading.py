@@ -9,7 +9,7 @@ import contextlib
 import gzip
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,6 +40,8 @@ IMAGE_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".avif"),
     *HEIF_SUFFIXES,
 )
+VALIDATION_NAMES = ("validation", "valid", "val", "dev")
+"""Of a part next to `train`, by which the best weights are chosen; the test part where there is no `test`."""
 CHANGED = "leave the data as it is while a job trains on it"
 READABLE = "check the path and its permissions"
 
@@ -149,6 +151,17 @@ def fingerprint(path: Callable[[int], str | bytes | Path], names: Sequence[str |
         except OSError:
             digest.update(b"unreadable")
     return digest.hexdigest()
+
+
+def parts_beside(names: Collection[str], where: str | Path) -> list[str]:
+    """Of names next to `train`, those of test rows and, after these, validation rows. where: for messages.
+
+    Raises UserError for several validation parts.
+    """
+    validation = [name for name in VALIDATION_NAMES if name in names]
+    if len(validation) > 1:
+        raise UserError(f"{where}: has several validation parts ({', '.join(validation)})", "leave one of them there")
+    return ["test"] * ("test" in names) + validation
 
 
 def read_class_names(folder: Path) -> tuple[str, ...]:

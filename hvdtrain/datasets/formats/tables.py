@@ -23,7 +23,7 @@ from hvdtrain.datasets.formats.table_columns import (
     values_of,
 )
 from hvdtrain.datasets.formats.table_files import TableFile, example, shown
-from hvdtrain.datasets.rows import ArraySource, LoadedSources
+from hvdtrain.datasets.rows import PARTS, ArraySource, LoadedSources
 from hvdtrain.datasets.validation import MAX_CLASSES
 from hvdtrain.datasets.weights import valid_weights
 from hvdtrain.errors import UserError
@@ -67,7 +67,7 @@ def check_no_columns(name: str, columns: Columns) -> None:
 
 
 def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -> LoadedSources:
-    """The rows of one table, or of two: training rows and test rows.
+    """The rows of one table, or of several: training rows, test rows and validation rows.
 
     name: of the data in messages. skip: leave out rows that lack a value. The first array of a row is its number, until
     `LoadedSources.encode` makes float32 (n, numbers) of it, as its training rows decide. A label to predict as a
@@ -83,16 +83,16 @@ def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -
     others = [TableFile(path, texts, first.form) for path in paths[1:]]
     parts = [_Part(table, label, kinds, skip) for table in (first, *others)]
     labels, classes = _labels(parts, label, chosen.target)
-    starts = [0, len(parts[0].rows)]
-    sources = []
-    for part, start, numbered in zip(parts, starts, labels, strict=False):
+    sources: list[ArraySource] = []
+    for part, numbered in zip(parts, labels, strict=True):
+        start = sum(map(len, sources))
         sources.append(source := ArraySource(start + np.arange(len(part.rows)), numbered))
         source.advice = part.advice(not chosen.inputs)
         if chosen.weight:
             where = f"{part.table.path}: column {printable(chosen.weight)}"
             source.weights = valid_weights(where, part.values[chosen.weight], len(part.rows))
     encoder = _Encoder(parts, inputs, TableColumn(label, "category" if classes else "number"), chosen)
-    return LoadedSources(sources[0], sources[1] if len(sources) == 2 else None, classes, encoder.encode)
+    return LoadedSources(dict(zip(PARTS, sources, strict=False)), classes, encoder.encode)
 
 
 def _label(table: TableFile, chosen: Columns) -> str:

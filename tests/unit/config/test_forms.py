@@ -52,6 +52,7 @@ def test_what_a_text_means(kind, text, expected):
         ({"momentum": 1.5}, "must be below 1"),
         ({"schedule": "cosine:1"}, "has too many values; give constant"),
         ({"schedule": "step:0"}, "FACTOR must be above 0; give"),
+        ({"schedule": "step:2"}, "FACTOR must be 1 or less; give"),
         ({"schedule": "step:1:0.5"}, "'0.5' is not a value of EPOCHS"),
         ({"schedule": "polynomial:inf"}, "'inf' is not a value of POWER"),
         ({"schedule": "onecycle:1"}, "SHARE must be below 1"),

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.data_files import BYTES, FLOATS, idx_bytes, save_npz, tiny_mnist, write_files, write_own
 from support.row_data import rejected
 from support.untrusted import Harm
@@ -33,6 +34,79 @@ def test_layouts(layout, tmp_path):
     found = load_dataset(str(tmp_path))
     assert np.array_equal(found.train.arrays[0], expected) and np.array_equal(found.test.arrays[0], expected[:2])
     assert found.train.arrays[0].flags.c_contiguous and found.train.arrays[0].dtype == np.dtype("float32")
+
+
+def write_images(folder, part, rows):
+    for row in range(rows):
+        path = folder / part / str(row % 2) / f"{row}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(BYTES[row % 5]).save(path)
+
+
+def write_table(folder, part, rows):
+    lines = "".join(f"{row},{row % 2}\n" for row in range(rows))
+    (folder / f"{part}.csv").write_text(f"x,label\n{lines}")
+
+
+def write_arrays(folder, part, rows):
+    np.save(folder / f"{part}-images.npy", BYTES[np.arange(rows) % 5])
+    np.save(folder / f"{part}-labels.npy", np.arange(rows) % 2)
+
+
+def write_archive(folder, part, rows):
+    save_npz(folder, f"{part}.npz", images=BYTES[np.arange(rows) % 5], labels=np.arange(rows) % 2)
+
+
+def write_one_archive(folder, part, rows):
+    path, arrays = folder / "all.npz", {f"x_{part}": BYTES[np.arange(rows) % 5], f"y_{part}": np.arange(rows) % 2}
+    known = dict(np.load(path)) if path.exists() else {}
+    save_npz(folder, "all.npz", **known, **arrays)
+
+
+def write_code(folder, part, rows):
+    with open(folder / "mine.py", "a") as file:
+        file.write(f"import numpy as np\ndata = {{**globals().get('data', {{}}), {part!r}: (np.ones(({rows}, 3)), ")
+        file.write(f"np.arange({rows}) % 2)}}\n")
+
+
+LAYOUTS = (write_images, write_table, write_arrays, write_archive, write_one_archive, write_code)
+
+
+@pytest.mark.parametrize("name", ["validation", "valid", "val", "dev"])
+@pytest.mark.parametrize("write", LAYOUTS)
+def test_validation_rows_beside_train_and_test(write, name, tmp_path):
+    for part, rows in {"train": 5, "test": 4, name: 3}.items():
+        write(tmp_path, part, rows)
+    path = f"{tmp_path}/mine.py:data" if write is write_code else str(tmp_path)
+    data = load_dataset(path, as_images=True)
+    assert {part: len(source) for part, source in data.parts.items()} == {"train": 5, "validation": 3, "test": 4}
+    assert data.evaluated == "validation" and sorted(data.validation[np.arange(3)][1]) == [0, 0, 1]
+    with pytest.raises(UserError, match="gives validation rows by itself"):
+        load_dataset(path, split="0.9/0.1")
+
+
+@pytest.mark.parametrize("write", [write_images, write_table, write_arrays, write_archive, write_code])
+def test_several_validation_parts_are_an_error(write, tmp_path):
+    for part in ("train", "test", "val", "validation"):
+        write(tmp_path, part, 3)
+    with pytest.raises(UserError, match=r"has several validation parts \(validation, val\); leave one"):
+        load_dataset(f"{tmp_path}/mine.py:data" if write is write_code else str(tmp_path))
+
+
+@pytest.mark.parametrize("write", [write_images, write_table, write_archive, write_code])
+def test_validation_rows_without_test_rows_are_these(write, tmp_path):
+    for part, rows in {"train": 5, "val": 3}.items():
+        write(tmp_path, part, rows)
+    data = load_dataset(f"{tmp_path}/mine.py:data" if write is write_code else str(tmp_path), as_images=True)
+    assert {part: len(source) for part, source in data.parts.items()} == {"train": 5, "test": 3}
+
+
+def test_all_parts_have_images_of_one_shape(tmp_path):
+    for part in ("train", "test"):
+        write_archive(tmp_path, part, 4)
+    save_npz(tmp_path, "val.npz", images=BYTES[:2, :, :2], labels=np.arange(2))
+    with pytest.raises(UserError, match="train images are 1x2x3, validation images 1x2x2"):
+        load_dataset(str(tmp_path))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
