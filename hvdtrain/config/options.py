@@ -202,8 +202,8 @@ class Config:
     patience: int = option(0, OPTIMIZER, minimum=0)
     """End the run after so many epochs without a better score (--score); 0 for none."""
     score: str = option(AUTO, RUN, parse=check_choice, form=SCORE)
-    """Figure of evaluations that says which checkpoint is the best: max:METRIC, min:METRIC or min:loss; auto takes the
-    metric accuracy if there is one, else the lowest loss."""
+    """Figure of evaluations that says which checkpoint is the best, and when --patience ends the run: max:METRIC,
+    min:METRIC or min:loss; auto takes the metric accuracy if there is one, else the lowest loss."""
 
     def __post_init__(self) -> None:
         as_options(self)
