@@ -29,6 +29,8 @@ from hvdtrain.training.state import averaged
 
 BATCH = 256
 """Rows of one evaluation step on one rank at most: more are not faster."""
+STEP_FLOPS = 5e8
+"""Of so many operations, forward and backward, a step takes a few ms and MB: networks as data take no fewer rows."""
 
 
 class Evaluation(NamedTuple):
@@ -125,8 +127,9 @@ def _evaluate_rows(
 
 def eval_pieces(run: RunContext, part: EvaluatedPart, rank: int) -> Iterator[np.ndarray]:
     """The numbers of a rank's rows in each of its evaluation steps, which need no more memory than one of training."""
-    rows = run.target.needed_rows or min(BATCH, run.rows_of_pass)
-    return sharding.evaluation(len(run.dataset.parts[part]), rows, run.assignment.cut(rank))
+    rows = max(run.rows_of_pass, int(STEP_FLOPS // (run.target.flops_per_row or math.inf)))
+    limit = run.target.needed_rows or min(BATCH, rows)
+    return sharding.evaluation(len(run.dataset.parts[part]), limit, run.assignment.cut(rank))
 
 
 class Sums:

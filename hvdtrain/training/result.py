@@ -55,11 +55,9 @@ def finish(training: TrainingLoop) -> None:
         best = "" if newest else f" (best checkpoint: {run.folder / BEST}, {_described_best(content)})"
         if content["early_stop"]:
             reporter.show(content["early_stop"])
-        elif last.rows and not content["best_checkpoint"]:
-            score = last.score(run.config.score)
-            log.warning(
-                "no checkpoint is the best: no %s was finite, the last is %s", printable(score.title), score.value
-            )
+        elif last.rows and not ((score := last.score(run.config.score)).finite or content["best_checkpoint"]):
+            title = printable(score.title)
+            log.warning("no checkpoint is the best: no %s was finite, the last is %s", title, score.value)
         reporter.show(f"{', '.join(filter(None, texts))}, record in {run.folder}{best}")
         if advice := _advice(tested, run):
             log.warning("%s", advice)

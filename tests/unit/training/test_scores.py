@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from support.user_loop_runs import NUMBERS, starter
 
 import hvdtrain
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.errors import NotFiniteError, UserError
 from hvdtrain.interfaces.learner import Evaluated
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.checkpoint_folder import entries
 from hvdtrain.training import train
-from hvdtrain.training.evaluation import Sums
+from hvdtrain.training.evaluation import Sums, eval_pieces
 
 torch = pytest.importorskip("torch")
 for framework in ("tensorflow", "mxnet"):  # before a test, as they set variables of the environment
@@ -212,3 +214,15 @@ def test_an_evaluation_takes_no_more_rows_than_a_pass_of_training_and_the_trial_
     monkeypatch.setattr(train, "try_out", try_out)
     fit(tmp_path, "torch", task("torch", model=lambda self: Noted(4, 2)), **given)
     assert {*seen} == rows <= {*tried}
+
+
+@pytest.mark.parametrize(
+    ("flops", "needed", "rows"), [(None, 0, 2), (1e12, 0, 2), (1e7, 0, 50), (1, 0, 256), (None, 8, 8)]
+)
+def test_pieces_of_networks_whose_memory_is_known_and_small_are_larger(flops, needed, rows):
+    """Else evaluations would take ten times as long with batches of a row or two."""
+    target = SimpleNamespace(flops_per_row=flops, needed_rows=needed)
+    run = SimpleNamespace(rows_of_pass=2, target=target, dataset=SimpleNamespace(parts={"test": range(300)}))
+    run.assignment = Assignment.contiguous(2)
+    pieces = [piece for rank in range(2) for piece in eval_pieces(run, "test", rank)]
+    assert np.concatenate(pieces).tolist() == [*range(300)] and max(map(len, pieces)) == min(rows, 150)
