@@ -226,3 +226,20 @@ def test_pieces_of_networks_whose_memory_is_known_and_small_are_larger(flops, ne
     run.assignment = Assignment.contiguous(2)
     pieces = [piece for rank in range(2) for piece in eval_pieces(run, "test", rank)]
     assert np.concatenate(pieces).tolist() == [*range(300)] and max(map(len, pieces)) == min(rows, 150)
+
+
+@pytest.mark.parametrize("batch_size", [1, 12, 29, 30])
+def test_rows_that_depend_on_others_are_found_however_small_the_pieces_are(batch_size, tmp_path):
+    """Also where some rows have no metric."""
+
+    class Mixing(nn.Linear):
+        def forward(self, numbers):
+            return super().forward(numbers if self.training else numbers - numbers.mean(0))
+
+    given = task(
+        "torch",
+        model=lambda self: Mixing(4, 2),
+        metrics=lambda self, outputs, labels: {"seen": labels * 1.0} if labels.any() else {},
+    )
+    with pytest.raises(UserError, match="in an evaluation, the loss"):
+        fit(tmp_path, "torch", given, batch_size=batch_size)
