@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hvdtrain.datasets.weights import Weighted as Weighted
     from hvdtrain.networks.description import Network as Network
     from hvdtrain.runs.record import RunFolder as RunFolder
+    from hvdtrain.tasks.progress import progress as progress
 
 __version__ = "0.2.0"
 
@@ -33,6 +34,7 @@ MODULES = {
     "launch": "api",
     "load": "api",
     "load_dataset": "datasets.registry",
+    "progress": "tasks.progress",
     "read_image": "datasets.formats.image_files",
     "start": "api",
 }

@@ -13,6 +13,7 @@ from hvdtrain.frameworks.preparation import require, set_environment
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.text import printable
+from hvdtrain.tasks.progress import Progress, place
 from hvdtrain.tasks.target import Target
 from hvdtrain.tasks.user import UserTask
 
@@ -29,6 +30,7 @@ def trained_model(path: Path, saved: Checkpoint, make_target: Callable[[], Targe
         target = make_target()
         if isinstance(target, UserTask):
             target.expect_rows(saved.position.global_batch)
+        place.now = Progress(saved.position.step, saved.position.epoch)
         return _MODELS[framework](target, saved.evaluated)
     except ValueError as error:
         reason = f"{path}: its weights are not those of {saved.model} ({printable(str(error)):.200})"

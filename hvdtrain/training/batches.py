@@ -19,6 +19,7 @@ from hvdtrain.interfaces.reading import Audit, Batch, Part
 from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
+from hvdtrain.tasks.progress import Progress, place
 from hvdtrain.training.run import RunContext
 from hvdtrain.training.state import restoring
 
@@ -92,6 +93,7 @@ class Batches:
             phases.begin(LOOP)
             batch = self._step(step, parts, read)
             phases.begin(phases.between)
+            place.now = Progress(step, epoch, training=True)
             yield batch
 
     def _parts(self, step: int, numbers: Sequence[int]) -> dict[int, sharding.Slice]:
@@ -157,6 +159,7 @@ class Batches:
         (part,) = self._slices(step, [audit.shard])
         rows = next(iter(self.reader.batches("train", [part.rows], epoch)))
         lr = self._run.learning_rate(step)
+        place.now = Progress(step, epoch, training=True)
         shard = self._batch(part, rows, lr, step, audit.shard, is_witness=True)
         return Batch((), NO_WEIGHTS, lr, step, NO_ROWS, shards=(shard,), audit=audit._replace(only=True))
 

@@ -21,6 +21,7 @@ from hvdtrain.interfaces.strategy import Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.metrics import EVALUATION_NAMES
 from hvdtrain.system.phases import EVALUATION, EVALUATION_DATA, phases
+from hvdtrain.tasks.progress import Progress, place
 from hvdtrain.tasks.target import MAX_CONFUSED
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.ranks import total
@@ -91,6 +92,7 @@ def evaluate(
     the slowest, and only here each one works without waiting. Raises UserError if no row can be read.
     """
     phases.begin(EVALUATION)
+    place.now = Progress(step, step // run.steps_per_epoch)
     if not len(run.dataset.parts[part]):
         return Evaluation(None, {}, None, part=part, seconds=[0.0] * run.group.size)
     began = time.perf_counter()

@@ -12,11 +12,13 @@ import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import mask_names
 from hvdtrain.frameworks.patterns import freeze
 from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
+from hvdtrain.tasks.progress import place
 
 Parameters = dict[str, gluon.Parameter]
 """Gluon's parameters by canonical name."""
@@ -160,6 +162,18 @@ def mask_variable(layer: str) -> str:
 def scale_pixels(images: np.ndarray) -> np.ndarray:
     """Images as float32; uint8 pixels are scaled to [0, 1]. In NumPy, ten times faster than in MXNet on the CPU."""
     return np.divide(images, PIXEL_MAX, dtype=np.float32) if images.dtype == np.uint8 else images
+
+
+def build_cache(block: gluon.HybridBlock, *arrays: Any, build: Any = gluon.HybridBlock._build_cache) -> None:
+    """Make a graph of a block, unless it would keep numbers that the block has asked for."""
+    place.asked = False
+    build(block, *arrays)
+    if place.asked:
+        problem = f"{type(block).__name__} asks for hvdtrain.progress(), which its graph would keep as it is now"
+        raise UserError(problem, "leave out hybridize(), or ask in losses() or a block that is not hybridized")
+
+
+gluon.HybridBlock._build_cache = build_cache
 
 
 class GluonNetwork(nn.HybridBlock):

@@ -52,6 +52,7 @@ from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
+from hvdtrain.tasks.progress import place
 from hvdtrain.tasks.target import Target
 
 
@@ -228,15 +229,19 @@ class TorchLearner(TorchSteps):
             self._averages = TorchAverages(config.ema, self._model, self._parameters)
 
     def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
-        began, rows = time.perf_counter(), -(-len(arrays[0]) // self._config.accumulate)
+        began, rows, place.asked = time.perf_counter(), -(-len(arrays[0]) // self._config.accumulate), False
         batch = Batch(tuple(array[:rows] for array in arrays), np.ones(rows, np.float32), 0.0, 0, np.arange(rows))
         _, *tensors = [to_tensor(array, self.device) for array in self._objective.rows(batch)]
 
         def warm_up() -> None:
             with unchanged(self._model):
-                losses = self._losses(self._model, tensors)
-                torch.autograd.grad(losses.sum(), list(self._parameters.values()), allow_unused=True)
+                loss = self._losses(self._model, tensors).sum()
+                torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)
 
+        with unchanged(self._model):
+            self._outputs(self._model, tensors[: self._objective.inputs])
+        if place.asked:  # each value would be compiled
+            raise UserError("the model asks for hvdtrain.progress()", "ask in losses(), or leave out --compile")
         compile_forward(self._model, rows, warm_up)
         return time.perf_counter() - began
 
@@ -273,11 +278,11 @@ class TorchLearner(TorchSteps):
         parts = zip(*(tensor.split(len(tensor) // count) for tensor in tensors), strict=True)
         return sum(self._part(*part) for part in parts)
 
-    def try_step(self, batch: Batch) -> None:
+    def try_step(self, batch: Batch) -> torch.Tensor:
         rows = -(-len(batch.rows) // self._config.accumulate)
         _, *arrays = self._objective.rows(batch)
         model = self._training_model if self.devices > 1 else self._model  # others combine gradients
-        self._losses(model, [to_tensor(array[:rows], self.device) for array in arrays])
+        return self._losses(model, [to_tensor(array[:rows], self.device) for array in arrays])
 
     def _part(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """Forward and backward of some rows of the step."""
