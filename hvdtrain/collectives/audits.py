@@ -73,13 +73,15 @@ class AuditVerdict(NamedTuple):
     """None where it cannot be told."""
     was_wrong_again: bool = False
     """Whether its second result was wrong as well."""
+    varies: bool = False
+    """Whether not one rank alone explains the results, so that the shard has no bits of its own."""
 
 
 def judge(first: dict[int, int], again: Sequence[int]) -> AuditVerdict:
     """Who was wrong. first: the hashes of the two ranks, which differ. again: those of all ranks, computed again.
 
     With more ranks, the others decide. If there are none, or they do not agree with one of the two: a rank whose two
-    results differ was wrong once.
+    results differ was wrong once. Another rank then has the same bits twice, and those of the others.
     """
     one, two = first
     others = [value for rank, value in enumerate(again) if rank not in first]
@@ -91,5 +93,7 @@ def judge(first: dict[int, int], again: Sequence[int]) -> AuditVerdict:
         (wrong,) = changed
         right = two if wrong == one else one
     else:
-        return AuditVerdict(None)
+        return AuditVerdict(None, varies=bool(changed))
+    if right in changed or (others and first[right] not in others):
+        return AuditVerdict(None, varies=True)
     return AuditVerdict(wrong, again[wrong] != first[right])

@@ -23,7 +23,8 @@ from hvdtrain.training.ranks import LoggedInterval
 from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import RunContext
 
-REMEDY = "take the host out of the job and test its memory and processor"
+REMEDY = "take the host out of the job and test its memory, if the model keeps nothing from batch to batch"
+NO_FUNCTION = "look for a counter, a tensor that is kept from batch to batch, and operations that are not deterministic"
 EXCLUSION_S = 60.0
 """How long the launcher may take to end a rank that computes wrong bits."""
 
@@ -67,7 +68,8 @@ class Auditor(Observer):
         if wrong is not None and self._run.runtime.on_wrong_bits == "exclude":
             self._exclude(wrong, what_was_wrong(difference, verdict))
         first = ranks[difference.owner] if wrong is None else wrong
-        raise WrongBits(explain(difference, verdict, names), REMEDY, rank=first, step=difference.at)
+        remedy = NO_FUNCTION if verdict.varies else REMEDY
+        raise WrongBits(explain(difference, verdict, names), remedy, rank=first, step=difference.at)
 
     def _exclude(self, rank: int, reason: str) -> None:
         """Let the launcher end a rank, and wait until the others go on without it: RanksChanged is raised then.
@@ -93,5 +95,7 @@ def explain(difference: ShardsDiffer, verdict: AuditVerdict, names: list[str]) -
     if verdict.wrong is not None:
         return f"{names[verdict.wrong]} {what_was_wrong(difference, verdict)}"
     what = f"shard {difference.shard} of step {difference.at}"
+    if verdict.varies:
+        return f"the model is not a function of its rows: ranks computed {what} again, and it has other bits each time"
     one, two = (names[position] for position in difference.hashes)
     return f"{one} and {two} computed different bits for {what}, and it cannot be told which of them is wrong"

@@ -247,8 +247,11 @@ def test_one_bit_anywhere_changes_the_hash(seed, place, bit):
         ({0: 9, 1: 5}, [7, 5], AuditVerdict(0, True)),
         # Nobody can tell.
         ({0: 5, 1: 9}, [5, 9], AuditVerdict(None)),
-        ({0: 5, 1: 9}, [6, 7], AuditVerdict(None)),
         ({0: 5, 1: 9}, [5, 9, 5, 9], AuditVerdict(None)),
+        # More than one rank has other bits: those of two, of a counter of calls, and of three different ones.
+        ({0: 5, 1: 9}, [6, 7], AuditVerdict(None, varies=True)),
+        ({0: 5, 1: 9}, [9, 10, 9, 9], AuditVerdict(None, varies=True)),
+        ({0: 5, 2: 9}, [5, 7, 8], AuditVerdict(None, varies=True)),
     ],
 )
 def test_who_was_wrong(first, again, verdict):
