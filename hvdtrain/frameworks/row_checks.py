@@ -43,6 +43,15 @@ def changes_by_rows(where: str, name: str) -> UserError:
     )
 
 
+def not_trained(where: str, tensor: Any, freezing: str) -> UserError:
+    """Losses have a gradient for a tensor that is no parameter. where: what gave them. freezing: takes it away."""
+    return UserError(
+        f"{where}: the losses have a gradient for a tensor of shape {tuple(tensor.shape)} that is kept from step to "
+        "step, and is no parameter of the model: nothing would train, save or compare it",
+        f"make it a parameter of the model, which can return it among its outputs, or give it {freezing}",
+    )
+
+
 def examine(task: UserTask, find: Find, outputs: Any, targets: Any, losses: Any, rows: int) -> None:
     """Of the first outputs: raise UserError if what is found for a row depends on others; advise on probabilities."""
     if len(targets) == 1 and is_of_probabilities(outputs, targets[0], losses):

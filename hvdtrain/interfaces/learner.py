@@ -119,6 +119,10 @@ class Learner(abc.ABC):
     def seed(self, step: int, part: int) -> None:  # noqa: B027  (a model need not draw random numbers)
         """Seed the generators from which the model draws next; part: see `Batch.part`, or a number above all shards."""
 
+    def seed_trial(self) -> None:
+        """Seed all generators that may draw in `try_step` and `try_evaluation`."""
+        self.seed(0, 0)
+
     @property
     def learning_rate(self) -> float | None:
         """That of an optimizer whose rate a user's code sets; None where a batch has it."""
@@ -157,8 +161,8 @@ class Learner(abc.ABC):
         for batch in batches:
             after(self.train_step(batch))
 
-    def try_step(self, batch: Batch) -> None:  # noqa: B027  (networks as data take any number of rows)
-        """Compute the losses of a batch's rows in training, alone; inside of `unchanged`."""
+    def try_step(self, batch: Batch) -> Any:  # noqa: B027  (networks as data take any number of rows)
+        """The losses of a batch's rows in training, or their sums, computed alone; inside of `unchanged`."""
 
     def keep_in_shards(self, names: list[str]) -> None:
         """Learn that forward passes change these `weights`, which then are summed over shards as statistics are."""

@@ -9,9 +9,11 @@ import numpy as np
 from hvdtrain.config.score import AUTO, check_measured
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.row_checks import BY_SCRIPT, BY_TASK, ROUNDING, changes_by_rows, mixed_rows
+from hvdtrain.frameworks.row_checks import BY_SCRIPT, BY_TASK, ROUNDING, changes_by_rows, mixed_rows, to_numpy
 from hvdtrain.interfaces.learner import Learner
 from hvdtrain.interfaces.reading import Batch
+from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.progress import Progress, place
 from hvdtrain.tasks.target import TRIED_ROWS
 from hvdtrain.training.consistency import checksum
 from hvdtrain.training.evaluation import eval_pieces, metric_names
@@ -33,6 +35,7 @@ def try_out(run: RunContext) -> None:
         for rows in sorted(last | whole if is_other else last - whole):
             _try_step(run, rows, "use another --batch-size" if rows in whole else "use --remainder drop")
     _try_evaluation(run)
+    _check_state(run, max(whole))
     if run.in_shards or run.group.size * run.learner.devices > 1:
         find_own_changes(run, max(whole))
 
@@ -47,6 +50,7 @@ def _try_evaluation(run: RunContext) -> None:
     lengths = {len(piece) for rank in range(run.group.size) for piece in eval_pieces(run, part, rank)}
     if not lengths:
         return
+    place.now = Progress()
     with learner.unchanged(is_trial=True):
         before = checksum(learner.weights())
         for rows in dict.fromkeys((max(lengths), min(lengths))):
@@ -56,6 +60,43 @@ def _try_evaluation(run: RunContext) -> None:
         if not (target.mixes_rows or target.is_portable):
             _check_rows(run, target.tried_rows(run.dataset, part, 2))
     check_measured(run.config.score, metric_names(run, evaluated))
+
+
+def _check_state(run: RunContext, count: int) -> None:
+    """Raise UserError if what is found for rows is another value after a step with other weights that is taken back."""
+    learner, target, data = run.learner, run.target, run.dataset
+    count = count if target.needed_rows else min(count, TRIED_ROWS * run.config.accumulate * learner.devices)
+    trained = target.tried_rows(data, "train", count) if target.kind == "task" else ()  # a script has its loop
+    tested = target.tried_rows(data, data.evaluated, TRIED_ROWS) if len(data.parts[data.evaluated]) else ()
+    rounding = ROUNDING * (0.01 if learner.device == "cpu" else 10)  # of the same sums
+    with learner.unchanged(is_trial=True):
+        first = _found(run, trained, tested)
+        with contextlib.suppress(Exception), learner.unchanged():  # of a model that fails with other weights
+            learner.load(_moved(learner, 0.01))
+            _found(run, *(tuple(np.repeat(array[-1:], len(array), 0) for array in rows) for rows in (trained, tested)))
+        again = _found(run, trained, tested)
+    for name, value in first.items():
+        if name in again and not np.allclose(value, again[name], rounding, ROUNDING**4, equal_nan=True):
+            raise UserError(
+                f"{_where(run)}: {name} of the same rows, with the same weights and seeds, is another one after a step "
+                "that is taken back, so something has changed that no checkpoint has: a counter, a tensor kept from "
+                "batch to batch, a generator of its own, or a weight outside of the model",
+                "ask hvdtrain.progress() for the step, draw from the global generators, or let the model keep it: as a "
+                "buffer, in Gluon as a parameter with grad_req='null', in Keras as a weight that is not trained",
+            )
+
+
+def _found(run: RunContext, trained: tuple[np.ndarray, ...], tested: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
+    """What is found for rows in training, and for others in an evaluation, by names for messages."""
+    learner, guard = run.learner, run.target.guard
+    with learner.unchanged():
+        learner.seed_trial()
+        found = {"the loss": to_numpy(guard("a step", learner.try_step, _batch(trained)))} if trained else {}
+        place.now = Progress()
+        with contextlib.suppress(Exception):  # of a model that does not take so few rows, and where there are none
+            loss, metrics, *_ = learner.try_evaluation(tested)
+            found |= {f"in an evaluation, {name}": np.array(of) for name, of in {"the loss": loss, **metrics}.items()}
+    return found
 
 
 def _check_rows(run: RunContext, two: tuple[np.ndarray, ...]) -> None:
@@ -112,13 +153,7 @@ def _own_changes(run: RunContext, arrays: tuple[np.ndarray, ...], part: int) -> 
     learner = run.learner
     for scale in (0.01, 0.0):
         with contextlib.suppress(UserError) if scale else contextlib.nullcontext(), learner.unchanged(is_trial=True):
-            weights = learner.weights()
-            for place, name in enumerate(sorted(weights)):
-                if weights[name].dtype.kind in "fc" and name not in learner.untrained:
-                    move = scale * (1 + place / len(weights))
-                    weights[name] = np.asarray(weights[name] * (1 + move) + move / 10, weights[name].dtype)
-            learner.load(weights)
-            weights.clear()
+            learner.load(_moved(learner, scale))
             before = _described(learner)
             learner.seed(0, part)
             run.target.guard("a step", learner.try_step, _batch(arrays, part))
@@ -129,6 +164,16 @@ def _own_changes(run: RunContext, arrays: tuple[np.ndarray, ...], part: int) -> 
                 raise UserError(problem, "give it its shape before the first step, or leave out --shards")
             return {name: changed[name] for name in changed.keys() - resized}
     return {}
+
+
+def _moved(learner: Learner, scale: float) -> Weights:
+    """The weights, each moved a little in its own way."""
+    weights = learner.weights()
+    for number, name in enumerate(sorted(weights)):
+        if weights[name].dtype.kind in "fc" and name not in learner.untrained:
+            move = scale * (1 + number / len(weights))
+            weights[name] = np.asarray(weights[name] * (1 + move) + move / 10, weights[name].dtype)
+    return weights
 
 
 def _described(learner: Learner) -> dict[str, str]:
@@ -154,5 +199,5 @@ def _try_step(run: RunContext, rows: int, remedy: str) -> None:
 
 
 def _batch(arrays: tuple[np.ndarray, ...], part: int = 0) -> Batch:
-    rows = len(arrays[0])
+    rows, place.now = len(arrays[0]), Progress(training=True)  # the step is computed now
     return Batch(arrays, np.ones(rows, np.float32), 0.0, 0, np.arange(rows), part)

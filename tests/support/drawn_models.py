@@ -37,6 +37,7 @@ from hvdtrain.jobs import gloo
 from hvdtrain.system import processes
 from hvdtrain.system.network import PortReservation
 from hvdtrain.system.rank_info import RankInfo
+from hvdtrain.tasks.progress import Progress, place
 from support import forks
 
 FEATURES, CLASSES, BATCH, EPOCHS, STOP, LR = 6, 5, 12, 2, 3, 0.05
@@ -57,8 +58,8 @@ class Piece:
     by_row: rows pass it one by one, else parts of a step compute something else. refused: it may be refused.
     in_evaluation: an evaluation may change it. draws: it draws random numbers. fixed: it takes BATCH rows only.
     local: training uses buffers that differ by rank. alone: it is not drawn, as other ranks, a resume or other pieces
-    change what it does. tolerance: what it rounds in three steps. form: makes a model of a body and its last layer, for
-    these losses.
+    change what it does. outside: it keeps what no checkpoint has, which must be refused, of `tasks` only or in `all`.
+    tolerance: what it rounds in three steps. form: makes a model of a body and its last layer, for these losses.
     """
 
     make: Any
@@ -69,6 +70,7 @@ class Piece:
     fixed: bool = False
     local: bool = False
     alone: bool = False
+    outside: str = ""
     tolerance: float = 2e-5
     form: Any = None
 
@@ -77,6 +79,8 @@ Pieces = dict[str, Piece]
 ODD = functools.partial(Piece, refused=True)
 STATE = functools.partial(Piece, by_row=False, refused=True)
 EVALUATED = functools.partial(STATE, in_evaluation=True)
+OUTSIDE = functools.partial(ODD, outside="all")
+KEPT = functools.partial(STATE, outside="tasks")
 ODDS = {
     "own backward": ODD(None),
     "called twice": ODD(None),
@@ -171,17 +175,17 @@ def draw(framework: str, seed: int) -> Drawn:
     chosen = random.Random(f"{framework} {seed}")
     kinds = importlib.import_module(f"support.drawn.of_{framework}")
     by_row = chosen.random() < 0.5
+    scripted = bool(kinds.ODDS) and chosen.random() < 0.5
 
     def some(pieces: Pieces, counts: tuple[int, ...]) -> tuple[str, ...]:
         """Names of pieces, of those whose names begin with the same word at most one."""
         kinds: dict[str, list[str]] = {}
         for name, piece in pieces.items():
-            if (piece.by_row or not by_row) and not piece.alone:
+            if (piece.by_row or not by_row) and not (piece.alone or (piece.outside == "tasks" and scripted)):
                 kinds.setdefault(name.partition(" ")[0], []).append(name)
         groups = chosen.sample(list(kinds.values()), min(chosen.choice(counts), len(kinds)))
         return tuple(map(chosen.choice, groups))
 
-    scripted = bool(kinds.ODDS) and chosen.random() < 0.5
     rows, shards = chosen.choice((3 * BATCH, 3 * BATCH + 1, 3 * BATCH + 5)), chosen.choice((3, 4, 5))
     fits = not scripted or not 0 < rows % BATCH < shards  # a script gets no shard without rows
     options = [{}, {"clip-norm": "1e6"}]
@@ -258,6 +262,7 @@ class PlainRun:
     def each_epoch(self, train: Any, test: Any, evaluate: Any) -> Iterator[Iterator[Any]]:
         for epoch in range(EPOCHS):
             yield self._epoch(epoch, train)
+            place.now = Progress(self.steps, epoch + 1)
             if self._evaluates:
                 with self._framework.evaluating(self.model):
                     evaluate(*map(self._framework.tensor, test))
@@ -269,6 +274,7 @@ class PlainRun:
         batches = plain_batches(self.drawn, epoch)
         for number, rows in enumerate(batches):
             self.ends_epoch = number == len(batches) - 1
+            place.now = Progress(self.steps, epoch, training=True)
             yield tuple(self._framework.tensor(array[rows]) for array in train)
             self.steps += 1
 
@@ -609,6 +615,8 @@ def problems(drawn: Drawn, outcomes: dict[Way, Outcome], references: list[dict[s
             text = "" if is_own else outcome.text
         elif outcome.end == "refused" and references and not drawn.has("refused"):
             text = f"refused, though a plain loop trains it: {outcome.text}"
+        elif outcome.end == "trained" and drawn.has("outside"):
+            text = "trained, with what no checkpoint has"
         elif outcome.end == "trained":
             text = _distance(drawn, way, outcome.weights, references)
         if text:

@@ -9,6 +9,7 @@ import numpy as np
 from hvdtrain.datasets import sharding
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.progress import Progress, place
 from hvdtrain.tasks.user import UserTask, make_task
 from support.drawn_models import EPOCHS, LR, Drawn, Piece, plain_batches, task_class
 from support.learners import learner
@@ -57,7 +58,12 @@ def learner_of(drawn: Drawn, task: UserTask | None = None, **options: Any) -> An
 
 def tried(pieces: dict[str, Piece]) -> list[str]:
     """Those that the test's process can train to the weights of another loop."""
-    return [name for name, piece in pieces.items() if not (piece.draws or piece.fixed)]
+    return [name for name, piece in pieces.items() if not (piece.draws or piece.fixed or piece.outside)]
+
+
+def _train(trained: Any, batch: Batch, drawn: Drawn) -> None:
+    place.now = Progress(batch.step, batch.step // len(plain_batches(drawn, 0)), training=True)
+    trained.train_step(batch)
 
 
 def check(drawn: Drawn, task: UserTask | None = None, resumes: bool = True, **options: Any) -> None:
@@ -67,14 +73,14 @@ def check(drawn: Drawn, task: UserTask | None = None, resumes: bool = True, **op
     trained = learner_of(drawn, task, **options)
     *early, last = batches(drawn, options.get("shards", 0))
     for batch in early:
-        trained.train_step(batch)
+        _train(trained, batch, drawn)
         if evaluates and resumes:
             trained.eval_step(drawn.data[1])
     if resumes:
         before, trained = trained, learner_of(drawn, **options)
         trained.load(before.weights())
         trained.load_optimizer_state(before.optimizer_state())
-    trained.train_step(last)
+    _train(trained, last, drawn)
     weights = trained.weights()
     if drawn.framework == "tensorflow":  # as a plain loop has no names that last
         weights = {name.partition(".")[0]: array for name, array in weights.items()}

@@ -301,9 +301,10 @@ class MXNetLearner(MXNetSteps):
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         return self._objective.evaluate(arrays)
 
-    def try_step(self, batch: Batch) -> None:
-        self._objective.forward(parts_of(batch, self._config.accumulate)[0])
+    def try_step(self, batch: Batch) -> np.ndarray:
+        losses = self._objective.forward(parts_of(batch, self._config.accumulate)[0])
         mx.nd.waitall()
+        return np.array([loss.asscalar() for loss in losses])
 
     def weights(self) -> Weights:
         return self._objective.weights()

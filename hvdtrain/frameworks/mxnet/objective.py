@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import mxnet as mx
@@ -39,6 +41,7 @@ from hvdtrain.frameworks.mxnet.network import (
     scale_pixels,
 )
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
+from hvdtrain.frameworks.row_checks import not_trained
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces.learner import Evaluated
 from hvdtrain.interfaces.reading import Batch
@@ -235,16 +238,18 @@ class MXNetTaskObjective(TaskOutputs):
     def _try_out(self, inputs: Arrays, targets: Arrays) -> None:
         """Compute losses, metrics and gradients once."""
         before, first = self.weights(), self._contexts[0]
-        with autograd.record():
-            outputs = self.block(*inputs)
-            losses = self._losses_of(outputs, targets)
-        self._metrics_of(outputs, targets)
-        forget_gradients(self.parameters)
-        try:
-            losses.backward()
-            mx.nd.waitall()
-        except mx.MXNetError as error:
-            raise no_gradient(self._task) from error
+        own = [array for parameter in self._all.values() for array in parameter.list_data()]
+        with without_others(f"--model {self._task.name}", own + inputs + targets):
+            with autograd.record():
+                outputs = self.block(*inputs)
+                losses = self._losses_of(outputs, targets)
+            self._metrics_of(outputs, targets)
+            forget_gradients(self.parameters)
+            try:
+                losses.backward()
+                mx.nd.waitall()
+            except mx.MXNetError as error:
+                raise no_gradient(self._task) from error
         self._examine(outputs, targets, losses)  # calls losses() again, which may change what backward() needs
         if not any(parameter.data(first)._fresh_grad for parameter in self.parameters.values()):
             raise no_gradient(self._task)
@@ -298,6 +303,19 @@ class MXNetTaskObjective(TaskOutputs):
 
     def load(self, weights: Weights) -> None:
         load_parameters(self._all, weights)
+
+
+@contextlib.contextmanager
+def without_others(where: str, known: Iterable[mx.nd.NDArray]) -> Iterator[None]:
+    """Raise UserError if a backward pass inside gives a gradient to an array that was there, and is not known."""
+    ids, existing = set(map(id, known)), [thing for thing in gc.get_objects() if issubclass(type(thing), mx.nd.NDArray)]
+    others = [array for array in existing if array.grad is not None and id(array) not in ids]
+    for array in others:
+        array._fresh_grad = False
+    yield
+    for array in others:
+        if array._fresh_grad and array.grad.asnumpy().any():
+            raise not_trained(where, array, "grad_req='null'")
 
 
 def check_gradients(error: Callable[[str, str], UserError], what: str, parameter: gluon.Parameter) -> None:

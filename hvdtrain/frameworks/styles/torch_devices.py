@@ -227,8 +227,8 @@ class TorchManualLearner(Learner):
             losses.append(loss.detach())
         return sum(loss.to(self.device) for loss in losses)
 
-    def try_step(self, batch: Batch) -> None:
-        self._backward(batch)
+    def try_step(self, batch: Batch) -> torch.Tensor:
+        return self._backward(batch)
 
     def _sgd(self, params: Tensors, momentum: Tensors, lr: float) -> None:
         config = self._config

@@ -229,10 +229,10 @@ class TensorFlowLearner(Engine):
     def keep_in_shards(self, names: list[str]) -> None:
         self._shards.statistics += [self._objective.variables[name] for name in names]
 
-    def try_step(self, batch: Batch) -> None:
+    def try_step(self, batch: Batch) -> tf.Tensor:
         _, *rows = self._objective.rows(batch, parts := self.devices * self._config.accumulate)
         with self._strategy.scope():
-            self._objective.losses(*(tf.constant(array[: len(array) // parts]) for array in rows))
+            return self._objective.losses(*(tf.constant(array[: len(array) // parts]) for array in rows))
 
     def _make_evaluation(self, count: tf.Tensor, *rows: tf.Tensor) -> tuple[Any, Any, tf.Tensor | None]:
         """The losses of so many rows, the sums of losses and metrics, and classes; the others are padding."""
@@ -257,6 +257,10 @@ class TensorFlowLearner(Engine):
 
     def seed(self, step: int, part: int) -> None:
         self._objective.set_random_states(self._objective.random_states(step, part))
+
+    def seed_trial(self) -> None:
+        tf.keras.utils.set_random_seed(self._config.seed % (1 << 32))  # of operations without a generator
+        super().seed_trial()
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._objective.logits(tf.constant(channel_last(images))).numpy()

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from hvdtrain.frameworks.batches import mask_names
-from hvdtrain.frameworks.row_checks import with_mask
+from hvdtrain.frameworks.row_checks import not_trained, with_mask
 from hvdtrain.frameworks.tensorflow import LEGACY_KERAS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks, TensorFlowBatchNormalization
 from hvdtrain.frameworks.tensorflow.keras_versions import (
@@ -29,6 +29,7 @@ from hvdtrain.frameworks.user_code import no_model
 from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.tasks.progress import place
 from hvdtrain.tasks.user import TaskError, UserTask
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
@@ -323,3 +324,23 @@ def why_no_graph(error: BaseException) -> str:
             return raised.problem
         raised = raised.__cause__ or raised.__context__
     return (message_of(error).splitlines() or [type(error).__name__])[-1].strip()
+
+
+def gradients_of(task: UserTask, tape: Any, losses: Any, trained: list[Any], known: Iterable[Any]) -> list[Any]:
+    """The gradients of the trained variables. Raises UserError if another one has some that is not known either."""
+    copies = tf.distribute.get_strategy().experimental_local_results
+    handles = {id(copy.handle) for variable in known for copy in copies(variable)}  # Keras wraps some variables
+    others = [variable for variable in tape.watched_variables() if id(variable.handle) not in handles]
+    gradients = tape.gradient(losses, [*others, *(copies(variable)[0] for variable in trained)])
+    for other, gradient in zip(others, gradients, strict=False):
+        if gradient is not None:
+            raise not_trained(f"--model {task.name}", other, "trainable=False")
+    return gradients[len(others) :]
+
+
+def current(name: str) -> tf.Tensor:
+    """A number of `hvdtrain.progress()` as a tensor, int64 (), which each run of a graph reads anew."""
+    return tf.ensure_shape(tf.numpy_function(lambda: np.int64(getattr(place.now, name)), [], tf.int64), ())
+
+
+place.shown = lambda now: now if tf.executing_eagerly() else now._replace(step=current("step"), epoch=current("epoch"))

@@ -24,6 +24,7 @@ from hvdtrain.frameworks.tensorflow.network import (
     check_losses,
     evaluation,
     first_values,
+    gradients_of,
     row_losses,
     scale_pixels,
     task_model,
@@ -256,8 +257,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
     def _find_unused(self, tape: tf.GradientTape, losses: tf.Tensor) -> None:
         """Find the parameters without gradients."""
         variables = list(self.parameters.values())
-        local_copies = map(tf.distribute.get_strategy().experimental_local_results, variables)
-        gradients = tape.gradient(losses, [copies[0] for copies in local_copies])
+        gradients = gradients_of(self._task, tape, losses, variables, self.variables.values())
         if all(gradient is None for gradient in gradients):
             raise no_gradient(self._task)
         self._unused = [variable for variable, gradient in zip(variables, gradients, strict=True) if gradient is None]

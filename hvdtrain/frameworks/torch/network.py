@@ -237,7 +237,8 @@ def _restore(current: dict[str, Any], before: dict[str, Any]) -> None:
 
 def why_not_saved(model: nn.Module) -> tuple[str, str]:
     """What of a model cannot be in a checkpoint, after "the model's", and what to do; empty texts if all can be."""
-    for name, value in (model.state_dict(keep_vars=True) | unlisted_buffers(model)).items():
+    state = model.state_dict(keep_vars=True) | unlisted_buffers(model)
+    for name, value in state.items():
         if not isinstance(value, torch.Tensor):
             return f"state {name} is of type {type(value).__name__}", "let get_extra_state() return a tensor"
         if is_lazy(value):
@@ -245,6 +246,10 @@ def why_not_saved(model: nn.Module) -> tuple[str, str]:
         if value.layout is not torch.strided or value.dtype not in SAVED:
             kind = f"{value.dtype} in layout {value.layout}".replace("torch.", "")
             return f"tensor {name} is {kind}", f"use a dense one of {', '.join(map(str, SAVED))}".replace("torch.", "")
+    saved = {value.data_ptr() for value in state.values()}
+    for name in [name for name, value in trained_parameters(model).items() if value.data_ptr() not in saved]:
+        if name not in state:
+            return f"state_dict() leaves out {name}, which is trained", "let it be there, or set requires_grad_(False)"
     return "", ""
 
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows
+from hvdtrain.frameworks.row_checks import not_trained
 from hvdtrain.frameworks.torch.network import (
     TorchNetwork,
     attribute_numbers,
@@ -180,6 +181,10 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
             self.metrics(outputs, targets)
             if not losses.requires_grad:
                 raise no_gradient(self._task)
+            if used := other_leaves(losses, self.model):  # some are made in each call
+                again = other_leaves(self.losses(self._first_outputs(inputs), targets), self.model)
+                for leaf in used.keys() & again.keys() - set(map(id, (*inputs, *targets))):
+                    raise not_trained(f"--model {self._task.name}", used[leaf], "requires_grad_(False)")
             losses.sum().backward()  # unlike torch.autograd.grad, it works with reentrant checkpoints
             self._examine(outputs, targets, losses)  # calls losses() again, which may change what backward() needs
             gradients = [parameter.grad for parameter in self.model.parameters() if parameter.requires_grad]
@@ -231,6 +236,17 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
 
     def seed_step(self, step: int, part: int) -> None:
         seed_generators(step_seed(self._seed, step, part))
+
+
+def other_leaves(losses: torch.Tensor, model: nn.Module) -> dict[int, torch.Tensor]:
+    """By identity, the tensors in which backward() leaves gradients, besides the model's parameters."""
+    nodes, seen, ours = [losses.grad_fn], set[Any](), set(map(id, model.parameters()))
+    for node in nodes:  # which grow
+        new = {before for before, _ in getattr(node, "next_functions", ()) if before} - seen
+        seen |= new
+        nodes += new
+    leaves = [node.variable for node in nodes if type(node).__name__ == "AccumulateGrad"]
+    return {id(leaf): leaf for leaf in leaves if id(leaf) not in ours}
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import Any
 
 import mxnet as mx
@@ -11,7 +12,21 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from support import drawn_models
 from support.drawn.pieces import Framework, common
-from support.drawn_models import BATCH, CLASSES, EVALUATED, FEATURES, LR, ODD, STATE, Drawn, Piece, PlainRun
+from support.drawn_models import (
+    BATCH,
+    CLASSES,
+    EVALUATED,
+    FEATURES,
+    KEPT,
+    LR,
+    ODD,
+    STATE,
+    Drawn,
+    Piece,
+    PlainRun,
+)
+
+import hvdtrain
 
 STRATEGIES = ("ring", "ring", "horovod")
 OPTIONS = ({"weight-decay": "0.01", "nesterov": ""},)
@@ -194,6 +209,38 @@ class Function(gluon.Block):
         return Weakened()(x)
 
 
+def remembering(block, x):
+    """With what it has made of the rows before."""
+    before, block.before = getattr(block, "before", None), x.detach().mean(axis=0, keepdims=True)
+    return block.layer(x if before is None else x + before)
+
+
+def ask(x):
+    now = hvdtrain.progress()
+    return x * (1 + now.step / 10 + now.epoch) + now.training
+
+
+def asking(block, x):
+    return ask(block.layer(x))
+
+
+class AskingGraph(gluon.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return ask(x)
+
+
+def in_a_list(others):
+    """A layer that no block has."""
+
+    def forward(block, x):
+        if not others:
+            others.append(dense())
+            others[0].initialize()
+        return others[0](block.layer(x))
+
+    return forward
+
+
 def sequence(*blocks):
     is_graph = all(isinstance(block, gluon.HybridBlock) for block in blocks)
     model = nn.HybridSequential() if is_graph else nn.Sequential()
@@ -223,6 +270,10 @@ PIECES = {
     "always batch norm": EVALUATED(Always),
     "stateful": STATE(lambda: Layer(stateful, state=np.zeros((BATCH, FEATURES), np.float32)), fixed=True, local=True),
     "normalized weight, in place": ODD(lambda: Layer(in_place)),
+    "hidden state": KEPT(lambda: Layer(remembering)),
+    "asking": Piece(lambda: Layer(asking)),
+    "asking, in a graph": Piece(AskingGraph),
+    "in a list": ODD(lambda: Layer(in_a_list([])), outside="tasks"),
     "embedding": Piece(Looked),
     **common(COMMON, DTYPES, refused=True),
 }
@@ -236,8 +287,27 @@ def slope_of_outputs(outputs, labels):
     return cross_entropy(outputs, labels) * (1 + slope(outputs).sum(axis=1))
 
 
+CALLS = itertools.count(1)
+FACTOR = gluon.Parameter("factor", shape=(1, CLASSES), init="ones")
+
+
+def factor():
+    if FACTOR._data is None:
+        FACTOR.initialize()
+    return FACTOR.data()
+
+
+def asked(outputs, labels):
+    now = hvdtrain.progress()
+    return cross_entropy(outputs, labels) + (min(now.step / 10, 0.3) + now.training) * (outputs**2).sum(axis=1)
+
+
 LOSSES = {
     "plain": Piece(cross_entropy),
+    "asked": Piece(asked),
+    "counted": KEPT(lambda outputs, labels: cross_entropy(outputs, labels) * (1 + next(CALLS) / 10)),
+    "own parameter": ODD(lambda outputs, labels: cross_entropy(outputs * factor(), labels), outside="tasks"),
+    "own parameter, detached": Piece(lambda outputs, labels: cross_entropy(outputs * factor().detach(), labels)),
     "squares": Piece(lambda outputs, labels: ((outputs - mx.nd.one_hot(labels, CLASSES)) ** 2).sum(axis=1)),
     "slope of outputs": ODD(slope_of_outputs),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +14,7 @@ from support.drawn_models import (
     EPOCHS,
     EVALUATED,
     FEATURES,
+    KEPT,
     LR,
     ODD,
     STATE,
@@ -20,6 +22,9 @@ from support.drawn_models import (
     Piece,
     plain_batches,
 )
+
+import hvdtrain
+from hvdtrain.tasks.progress import Progress, place
 
 STRATEGIES = ("ring", "ring", "horovod")
 OPTIONS = ({"nesterov": ""},)
@@ -250,8 +255,32 @@ def complex_squares(outputs, labels):
     return sum(squares(part(outputs["values"]), labels) for part in (tf.math.real, tf.math.imag))
 
 
+CALLS = itertools.count(1)
+FACTORS: list[tf.Variable] = []
+
+
+def factor():
+    if not FACTORS:
+        FACTORS.append(tf.Variable(tf.ones(CLASSES)))
+    return FACTORS[0]
+
+
+def asked(outputs, labels):
+    now = hvdtrain.progress()
+    share = tf.minimum(tf.cast(now.step, tf.float32) / 10, 0.3) + (1.0 if now.training else 0.0)
+    return cross_entropy(outputs, labels) + share * tf.reduce_sum(outputs**2, 1)
+
+
+def stopped_factor(outputs, labels):
+    return cross_entropy(outputs * tf.stop_gradient(factor()), labels)
+
+
 LOSSES = {
     "plain": Piece(cross_entropy, form=sequential),
+    "asked": Piece(asked, form=sequential),
+    "counted": KEPT(lambda x, labels: cross_entropy(x, labels) * (1 + next(CALLS) / 10), form=sequential),
+    "own variable": ODD(lambda x, labels: cross_entropy(x * factor(), labels), form=sequential, outside="tasks"),
+    "own variable, stopped": Piece(stopped_factor, form=sequential),
     "squares": Piece(squares, form=sequential),
     "penalty of outputs": ODD(penalty_of_outputs, form=sequential),
     "complex": Piece(complex_squares, form=Values),
@@ -263,6 +292,17 @@ def model_of(drawn: Drawn):
     body = [layer for name in drawn.pieces for layer in (PIECES[name].make(), layers.Activation("tanh"))]
     first = [] if drawn.pieces[0] in FIRST else [dense(), layers.Activation("tanh")]
     return LOSSES[drawn.losses].form([*first, *body], dense(CLASSES))
+
+
+class Steps(tf.keras.callbacks.Callback):
+    """Says which steps of an epoch are made, after so many."""
+
+    def __init__(self, before: int, epoch: int) -> None:
+        super().__init__()
+        self.before, self.epoch = before, epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        place.now = Progress(self.before + batch, self.epoch, training=True)
 
 
 def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:
@@ -291,8 +331,14 @@ def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:
     model.compute_metrics = lambda *_, **__: {"none": tf.zeros(())}  # of dicts
     model.reset_metrics = lambda: None  # which would reset those of layers before each epoch
     for epoch in range(EPOCHS):
-        rows = np.concatenate(plain_batches(drawn, epoch))
-        model.fit(numbers[rows], labels[rows], BATCH, shuffle=False, verbose=0)
+        batches = plain_batches(drawn, epoch)
+        rows, before = np.concatenate(batches), epoch * len(batches)
+        asked_by = tf.keras.callbacks.LambdaCallback(
+            on_train_batch_begin=lambda batch, logs, n=before, epoch=epoch: setattr(
+                place, "now", Progress(n + batch, epoch, True)
+            )
+        )
+        model.fit(numbers[rows], labels[rows], BATCH, shuffle=False, verbose=0, callbacks=[asked_by])
         if evaluates:
             model(tf.constant(test[0]), training=False)
     return {str(place): variable.numpy() for place, variable in enumerate(states)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import random
 from typing import Any
 
@@ -11,10 +12,25 @@ import numpy as np
 import torch
 from support import drawn_models
 from support.drawn.pieces import Framework, common
-from support.drawn_models import BATCH, CLASSES, EVALUATED, FEATURES, LR, ODD, STATE, Drawn, Piece, PlainRun
+from support.drawn_models import (
+    BATCH,
+    CLASSES,
+    EVALUATED,
+    FEATURES,
+    KEPT,
+    LR,
+    ODD,
+    OUTSIDE,
+    STATE,
+    Drawn,
+    Piece,
+    PlainRun,
+)
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
+
+import hvdtrain
 
 STRATEGIES = ("ring", "ring", "horovod", "ddp")
 OPTIONS = ({"optimizer": "adam"},)
@@ -202,6 +218,53 @@ class Counter(nn.Module):
         return x * (1 + self.calls / 10)
 
 
+def remembering(module, x):
+    """With what it has made of the rows before."""
+    before, module.before = getattr(module, "before", None), x.detach().mean(0)
+    return module.layer(x if before is None else x + before)
+
+
+def following():
+    """Another weight follows the layer's, and belongs to no module."""
+    followers = []
+
+    def forward(module, x):
+        if not followers:
+            followers.append(module.layer.weight.detach().clone())
+        followers[0].lerp_(module.layer.weight.detach(), 0.5)
+        return module.layer(x) + x @ followers[0]
+
+    return Layer(forward)
+
+
+def drawing():
+    generator = torch.Generator().manual_seed(1)
+    return Layer(lambda module, x: module.layer(x + 0.1 * torch.randn(x.shape, generator=generator)))
+
+
+def asking(module, x):
+    now = hvdtrain.progress()
+    return module.layer(x) * (1 + now.step / 10 + now.epoch) + now.training
+
+
+def in_a_list(module, x):
+    """Through a layer that PyTorch does not find."""
+    return module.others[0](module.layer(x))
+
+
+class LeftOut(nn.Linear):
+    """A layer that is trained, and that state_dict() leaves out."""
+
+    def __init__(self):
+        super().__init__(FEATURES, FEATURES)
+
+    def _save_to_state_dict(self, *_):
+        pass
+
+    def _load_from_state_dict(self, *_):
+        pass
+
+
 class Always(nn.BatchNorm1d):
     """Normalizes by the rows in evaluations, too."""
 
@@ -342,7 +405,13 @@ PIECES = {
     "largest norm": ODD(lambda: Looked(max_norm=0.5), in_evaluation=True),
     "largest norm that is rare": ODD(lambda: Looked(max_norm=100.0), in_evaluation=True),
     "largest norm of a bag": ODD(bag, in_evaluation=True),
-    "counter": STATE(Counter, alone=True),
+    "counter": KEPT(Counter),
+    "hidden state": KEPT(lambda: Layer(remembering)),
+    "copy that follows": KEPT(following),
+    "own generator": KEPT(drawing),
+    "asking": Piece(lambda: Layer(asking)),
+    "left out": OUTSIDE(LeftOut),
+    "in a list": ODD(lambda: Layer(in_a_list, others=[linear()]), outside="tasks"),
     "running mean": STATE(lambda: Running(True), local=True),
     "running mean, not persistent": STATE(lambda: Running(False), local=True),
     "running mean, assigned": STATE(lambda: Running(True, True), local=True),
@@ -414,8 +483,26 @@ def sequence(body, last):
     return nn.Sequential(*body, last)
 
 
+CALLS = itertools.count(1)
+FACTOR = nn.Parameter(torch.ones(CLASSES))
+TENSOR = torch.zeros(CLASSES, requires_grad=True)
+TEACHER = nn.Linear(CLASSES, CLASSES).requires_grad_(False)
+
+
+def asked(outputs, labels):
+    now = hvdtrain.progress()
+    smoothed = nn.functional.cross_entropy(outputs, labels, reduction="none", label_smoothing=0.2 * now.training)
+    return smoothed + min(now.step / 10, 0.3) * outputs.square().sum(1)
+
+
 LOSSES = {
     "plain": Piece(cross_entropy, form=sequence),
+    "asked": Piece(asked, form=sequence),
+    "counted": KEPT(lambda x, labels: cross_entropy(x, labels) * (1 + next(CALLS) / 10), form=sequence),
+    "own parameter": ODD(lambda x, labels: cross_entropy(x * FACTOR, labels), form=sequence, outside="tasks"),
+    "own tensor": ODD(lambda x, labels: cross_entropy(x + TENSOR, labels), form=sequence, outside="tasks"),
+    "own parameter, frozen": Piece(lambda x, labels: cross_entropy(TEACHER(x), labels), form=sequence),
+    "own parameter, detached": Piece(lambda x, labels: cross_entropy(x * FACTOR.detach(), labels), form=sequence),
     "penalty of inputs": ODD(penalty_of_inputs, form=with_inputs),
     "penalty of outputs": ODD(penalty_of_outputs, form=sequence),
     "enabled penalty of outputs": Piece(enabled_penalty, form=sequence),

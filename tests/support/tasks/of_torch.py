@@ -4,6 +4,8 @@ import torch
 from task_rows import RARE, ClassifierRows, RegressionRows, SequenceRows
 from torch import nn
 
+import hvdtrain
+
 
 class TwoInputs(nn.Module):
     def __init__(self):
@@ -54,7 +56,7 @@ class Sequences(SequenceRows):
 
 
 class Drawing(nn.Module):
-    """Draws random numbers in evaluations as well, and has a mask, a large counter and a mean."""
+    """Draws random numbers in evaluations as well, asks for the step, and has a mask, a large counter and a mean."""
 
     def __init__(self):
         super().__init__()
@@ -67,7 +69,8 @@ class Drawing(nn.Module):
         if self.training:
             self.calls += 1
             self.mean.lerp_(numbers.mean(0), 0.1)
-        return self.last(numbers - self.mean + 0.1 * torch.randn_like(numbers))
+        now = hvdtrain.progress()
+        return self.last(numbers - self.mean + (0.1 + now.step / 100 + now.epoch) * torch.randn_like(numbers))
 
 
 class DrawingClassifier(ClassifierRows):

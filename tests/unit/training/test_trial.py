@@ -6,15 +6,12 @@ import random
 
 import numpy as np
 import pytest
-from support.drawn_models import BATCH, LR, task_class
-from support.in_process import inside
+from support.drawn_models import task_class
+from support.fits import as_plain, trained
 from support.model_steps import GRADIENTS, assert_close, of_pieces
 from support.user_loop_runs import starter
 
-import hvdtrain
-from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.runs import checkpoints
 from hvdtrain.training import train, trial
 
 torch = pytest.importorskip("torch")
@@ -37,20 +34,6 @@ def task(model, rows=24, tested=10):
             return model()
 
     return Task()
-
-
-def trained(folder, given, framework="torch", **options):
-    """The newest checkpoint after two epochs."""
-    common = {"framework": framework, "strategy": "single", "epochs": 2, "batch_size": 8, "lr": 0.1}
-    folder.mkdir(exist_ok=True)
-    with inside(folder):
-        config, runtime = Config(**common | options), RuntimeOptions(device="cpu", quiet=True)
-        return checkpoints.newest(hvdtrain.fit(given, config, runtime).folder)[1]
-
-
-def as_plain(drawn):
-    """Options by which a task is trained as in its framework's own loop."""
-    return {"batch_size": BATCH, "lr": LR, "schedule": "constant", "warmup_epochs": 0, "seed": drawn.seed}
 
 
 def of_layer(function, **layers):

@@ -22,7 +22,7 @@ def test_a_piece_trains_as_with_gluons_trainer(piece):
 
 
 @pytest.mark.guarantee("user-same-step")
-@pytest.mark.parametrize("losses", LOSSES)
+@pytest.mark.parametrize("losses", tried(LOSSES))
 def test_losses_train_as_with_gluons_trainer(losses):
     check(of_pieces("mxnet", "dense", losses=losses))
 
