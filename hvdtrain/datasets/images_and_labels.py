@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,19 +12,21 @@ from hvdtrain.datasets.rows import Forms, RowChecks, RowError, as_array, forms_o
 from hvdtrain.datasets.validation import valid_images, valid_labels, valid_numbers
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import text
+from hvdtrain.system.text import printable
 
 
 class ImagesAndLabels(RowChecks):
     """Rows of an image, in any form that `valid_images` takes, and a label below the number of classes.
 
-    classes: 0 where labels are numbers to predict.
+    classes: their names, which labels may be as well; none where labels are numbers to predict.
     """
 
     arrays = 2
     of_float64 = "are float64, and become float32"
 
-    def __init__(self, classes: int) -> None:
-        self._classes = classes
+    def __init__(self, classes: Sequence[Any], columns: tuple[str, ...] = ()) -> None:
+        super().__init__(classes, columns)
+        self._classes = len(classes)
 
     def in_memory(self, where: str, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         if len(arrays) != 2:
@@ -43,10 +45,11 @@ class ImagesAndLabels(RowChecks):
         return numbers[:, 0]
 
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
-        item = tuple(item.values()) if isinstance(item, Mapping) else item
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise RowError(f"{place}: is of type {type(item).__name__}", "return a tuple of image and label")
-        image, label = map(as_array, item)
+        image, label = as_array(item[0]), self.numbered(as_array(item[1]))
+        if label is None:
+            raise Malformed(f"has the label {printable(str(item[1])):.100}, which is not among the classes")
         if label.dtype.kind not in ("iu" if self._classes else "iuf") or label.size != 1:
             wanted = "an integer" if self._classes else "a number"
             raise RowError(f"{place}: has a label of type {label.dtype} and shape {label.shape}", f"return {wanted}")

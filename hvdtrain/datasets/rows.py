@@ -16,6 +16,7 @@ from hvdtrain.datasets.formats.reading import Arrays, DataChanged, Malformed, on
 from hvdtrain.datasets.validation import names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import MissingPackage, UserError
 from hvdtrain.interfaces.reading import Draw, RowError, Rows, Source
+from hvdtrain.system.text import printable
 
 MAX_ITEM_BYTES = np.dtype(np.float64).itemsize
 MAX_FIRST = 1000
@@ -66,7 +67,7 @@ def as_array(value: Any) -> np.ndarray:
 
 def wrong_types(values: Sequence[Any], arrays: Sequence[np.ndarray]) -> str:
     """What values are, such as `str, longdouble`, if one is of a type that tensors do not have; empty if none is."""
-    if arrays and all(array.dtype.kind in "biuf" and array.dtype.itemsize <= MAX_ITEM_BYTES for array in arrays):
+    if arrays and all(array.dtype.kind in "biufc" and array.dtype.itemsize <= MAX_ITEM_BYTES for array in arrays):
         return ""
     pairs = zip(values, arrays, strict=True)
     names = (array.dtype.name if isinstance(value, np.ndarray) else type(value).__name__ for value, array in pairs)
@@ -168,13 +169,37 @@ class RowChecks:
     """Of a row, after which rows in memory may have their weights; 0 where any number of arrays is a row."""
     of_float64 = "are float64, which most models do not take: .astype(np.float32) makes them float32"
 
+    def __init__(self, classes: Sequence[Any] = (), columns: tuple[str, ...] = ()) -> None:
+        """classes: names that labels may be. columns: keys of the rows to use, the label last; none for all."""
+        self.columns, self._numbers = columns, {name: number for number, name in enumerate(classes)}
+        self._keys: tuple[Any, ...] | None = columns or None
+
+    def in_order(self, place: str, item: Any) -> Any:
+        """A row; of a dictionary its values, in the order of the first row that is asked for.
+
+        Raises RowError for a row that has other keys than that one.
+        """
+        keys = tuple(item) if isinstance(item, Mapping) else ()
+        known = self._keys = keys if self._keys is None else self._keys
+        if not (set(known) <= set(keys) if self.columns else set(known) == set(keys)):
+            has, first = (printable(", ".join(map(str, one)) or "none") for one in (keys, known))
+            problem = f"its keys are {has:.200}, and those of the first row {first:.200}"
+            raise RowError(f"{place}: {problem}", "give all rows the same keys")
+        return tuple(item[key] for key in known) if keys else item
+
+    def numbered(self, labels: np.ndarray) -> np.ndarray | None:
+        """Labels, of texts the numbers of the classes that they name; None if one names none."""
+        if labels.dtype.kind != "U":
+            return labels
+        found = [self._numbers.get(label, -1) for label in labels.ravel().tolist()]
+        return None if -1 in found else np.reshape(found, labels.shape)
+
     def in_memory(self, where: str, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """All rows, as arrays of equal length, checked."""
         return arrays
 
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
         """The arrays of a row, checked. place: names it in messages. item: in any form that stands for them."""
-        item = tuple(item.values()) if isinstance(item, Mapping) else item
         values = flat(item if isinstance(item, tuple | list) else (item,))
         arrays = tuple(map(as_array, values))
         if wrong := wrong_types(values, arrays):
@@ -271,7 +296,7 @@ class CheckedRows(Source):
     def _valid_row(self, row: int) -> tuple[np.ndarray, ...]:
         """The arrays of a row, checked by themselves. Raises RowError, DataChanged."""
         try:
-            return self.checks.row(self._place(row), self.read_row(row))
+            return self.checks.row(place := self._place(row), self.checks.in_order(place, self.read_row(row)))
         except (DataChanged, MissingPackage, RowError):
             raise
         except UserError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -21,6 +22,9 @@ from hvdtrain.errors import UserError
 
 KEPT = 16
 """Rows that are kept at least, as they may be asked for again."""
+OF_BATCHES = {"keras.Sequence", "tf_keras.Sequence", "keras.PyDataset"}
+OF_BATCHES |= {"mxnet.DataIter", "mxnet.DataLoader", "torch.DataLoader"}
+"""Packages and classes of data sets whose items are batches; of a torch.DataLoader without a batch_size, rows."""
 COUNT = "give hvdtrain.Stream(dataset, rows=N), or the object an attribute rows or a method __len__"
 
 
@@ -118,16 +122,51 @@ class StreamRows(CheckedRows):
 
     def _begin(self, epoch: int) -> None:
         self._recent.clear()
-        dataset, self._next = self._dataset, 0
-        if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(epoch)
-        if callable(dataset) and not hasattr(dataset, "__iter__"):
-            dataset = dataset(epoch)
-        iterator = iter(dataset)
-        if iterator is self._dataset:
-            reason = f"{self.name}: {type(dataset).__name__} can be iterated over only once"
-            raise UserError(reason, "give hvdtrain.Stream(function, rows=N) with a function that makes it")
-        self._iterator, self._epoch = iterator, epoch
+        self._iterator, self._next, self._epoch = begin(self.name, self._dataset, epoch), 0, epoch
+
+
+def begin(name: str, dataset: Any, epoch: int) -> Iterator[Any]:
+    """The rows of an epoch. Raises UserError if the data set can be read only once, or gives batches."""
+    made = of_epoch(dataset, epoch)
+    check_no_batches(name, made)
+    iterator = iter(made)
+    if iterator is dataset:
+        reason = f"{name}: {type(dataset).__name__} can be iterated over only once"
+        raise UserError(reason, "give hvdtrain.Stream(function, rows=N) with a function that makes it")
+    return iterator
+
+
+def check_no_batches(name: str, dataset: Any) -> None:
+    """Raise UserError for a data set that is known to give batches, such as a batched one of tf.data."""
+    kinds = {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(dataset).__mro__}
+    if _is_batched(dataset) or (kinds & OF_BATCHES and getattr(dataset, "batch_size", 0) is not None):
+        reason = f"{name}: the items of {type(dataset).__name__} are batches, and hvdtrain makes the batches itself"
+        raise UserError(reason, "let each item be a row, by unbatch() in tf.data, or give arrays")
+
+
+def _is_batched(dataset: Any) -> bool:
+    """Whether it is a data set of tf.data after batch(), and not after unbatch()."""
+    name, inputs = type(dataset).__name__, getattr(dataset, "_inputs", None)
+    if not callable(inputs) or re.search("Batch|Unbatch|FlatMap", name):
+        return callable(inputs) and "Batch" in name
+    return any(map(_is_batched, inputs()))
+
+
+def of_epoch(dataset: Any, epoch: int) -> Any:
+    """The data set, which is told the epoch, or what a function makes for it."""
+    tell_epoch(dataset, epoch)
+    return dataset(epoch) if callable(dataset) and not hasattr(dataset, "__iter__") else dataset
+
+
+def tell_epoch(dataset: Any, epoch: int) -> None:
+    """Call set_epoch() of a data set; of one without it, as PyTorch's Subset, that of those which it wraps."""
+    if hasattr(dataset, "set_epoch"):
+        dataset.set_epoch(epoch)
+        return
+    several = getattr(dataset, "datasets", None)
+    for inner in (getattr(dataset, "dataset", None), *(several if isinstance(several, list | tuple) else ())):
+        if inner is not None:
+            tell_epoch(inner, epoch)
 
 
 def _count(name: str, rows: Any) -> int:

@@ -154,7 +154,7 @@ class ImageFolder(CheckedRows):
 
     def __init__(self, name: str, part: Path, found: Sequence[ClassFolder], skip: bool, resized: ImageSize) -> None:
         counts = [len(one.paths) for one in found]
-        super().__init__(name, sum(counts), skip, ImagesAndLabels(len(found)))
+        super().__init__(name, sum(counts), skip, ImagesAndLabels(range(len(found))))
         self._part, self._resized = os.fsencode(part), resized
         # Arrays, as a million names and numbers take a tenth of the memory of a list.
         self._paths, self._sizes, self._mtimes_ns = map(np.concatenate, zip(*(one[:3] for one in found), strict=True))

@@ -80,7 +80,7 @@ class NpyRows(BatchedRows):
     known_labels: np.ndarray
 
     def __init__(self, name: str, images: NpyFile, labels: np.ndarray, classes: int, skip: bool) -> None:
-        super().__init__(name, len(labels), skip, ImagesAndLabels(classes))
+        super().__init__(name, len(labels), skip, ImagesAndLabels(range(classes)))
         self._images, self.known_labels = images, labels
 
     @functools.cached_property

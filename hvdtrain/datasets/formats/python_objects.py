@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Set
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.reading import Malformed, one_line, parts_beside
 from hvdtrain.datasets.formats.tables import LABEL_NAMES, NO_COLUMNS, Columns, check_no_columns
 from hvdtrain.datasets.images_and_labels import ImagesAndLabels
-from hvdtrain.datasets.row_random import seeded_rows
+from hvdtrain.datasets.row_random import FIRST, seeded_rows
 from hvdtrain.datasets.rows import (
     FINGERPRINT_ROWS,
     ArraySource,
@@ -29,15 +30,14 @@ from hvdtrain.datasets.rows import (
     wrong_count,
     wrong_types,
 )
-from hvdtrain.datasets.streams import StreamRows, is_stream
+from hvdtrain.datasets.streams import Stream, StreamRows, check_no_batches, is_stream, of_epoch, tell_epoch
 from hvdtrain.datasets.validation import MAX_CLASSES, compact_labels, names_or_numbers
 from hvdtrain.datasets.weights import Weighted
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces.reading import Dataset, Draw, Source
+from hvdtrain.interfaces.reading import Dataset, Draw, Rows, Source
 from hvdtrain.system.python_files import load_object
 
 PAIR = "return (train, test) or (train, validation, test), with the classes after them if they are not known"
-ANY_ROWS = RowChecks()
 DEFAULT_SAMPLERS = ("SequentialSampler", "RandomSampler", "DistributedSampler", "_InfiniteConstantSampler")
 """Samplers of PyTorch that decide only the order of rows, which is hvdtrain's own."""
 
@@ -50,11 +50,20 @@ class PythonRows(CheckedRows):
     """
 
     is_code = True
+    _latest: Callable[[], PythonRows | None] = staticmethod(lambda: None)
+    """The object that was read last in this process."""
 
     def __init__(self, name: str, rows: Any, skip: bool, checks: RowChecks) -> None:
         super().__init__(name, _length(name, rows), skip, checks)
-        self._rows = rows
+        self._rows, self._epoch = rows, -1
         self.background = str(getattr(rows, "background", "processes"))
+
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        epoch = (draw or FIRST).epoch
+        if self._epoch != epoch or PythonRows._latest() is not self:  # as parts may share a data set
+            tell_epoch(self._rows, epoch)
+            self._epoch, PythonRows._latest = epoch, weakref.ref(self)
+        return super().read(rows, draw)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -83,7 +92,8 @@ class MapStyle(PythonRows):
 
     @functools.cached_property
     def known_labels(self) -> np.ndarray | None:  # type: ignore[override]
-        return _targets(self._rows, len(self))
+        labels = _targets(self._rows, len(self), self.checks.columns)
+        return None if labels is None else self.checks.numbered(labels)
 
     def seeding(self, draw: Draw | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
         return super().seeding(draw) if draw is None or self.background == "threads" else seeded_rows(draw)
@@ -145,28 +155,36 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
         except Exception as error:
             raise UserError(f"{name}: {type(error).__name__}: {one_line(error)}", "correct the function") from None
     data = rows_of_loader(name, parts_of(data))
-    if all(hasattr(array, "shape") for array in data) if isinstance(data, tuple | list) else is_rows(data):  # one part
+    if all(map(_is_array, data)) if isinstance(data, tuple | list) else is_rows(data):  # one part
         data = (data, None)
     classes = None
     if isinstance(data, tuple | list) and len(data) > 2 and _are_classes(data[-1]):
         *data, classes = data
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise UserError(f"{name}: is of type {type(data).__name__}", PAIR)
-    parts = [_as_pairs(name, part, columns) for part in data]
-    names = _class_names(name, parts[0], classes)
-    titles = ("train", "validation", "test") if len(parts) == 3 else ("train", "test")
-    sources = {
-        title: as_source(f"{name}: {title}", part, skip, ImagesAndLabels(len(names)))
-        for title, part in zip(titles, parts, strict=True)
-        if part is not None or title == "train"
-    }
-    return LoadedSources(sources, names)
+    train = rows_of_loader(name, data[0].rows if isinstance(data[0], Weighted) else data[0])
+    known = of_epoch(train.dataset, FIRST.epoch) if isinstance(train, Stream) else train
+    pair = _image_and_label(name, known, columns)
+    if pair and classes is None:
+        classes = getattr((getattr(known, "features", None) or {}).get(pair[1]), "names", None)
+    names = _class_names(name, train, classes, pair)
+    titles = ("train", "validation", "test") if len(data) == 3 else ("train", "test")
+    named = {f"{name}: {title}": part for title, part in zip(titles, data, strict=True)}
+    sources = zip(titles, _sources(named, skip, ImagesAndLabels(names, pair)), strict=True)
+    return LoadedSources({title: source for title, source in sources if source is not None}, names)
+
+
+def _is_array(data: Any) -> bool:
+    """Whether it is an array or a tensor; a Hugging Face data set has a shape as well."""
+    return hasattr(data, "shape") and not hasattr(data, "column_names")
 
 
 def is_rows(data: Any) -> bool:
-    """Whether it is an object that makes rows, or a sequence of rows: tuples that begin with an image or numbers."""
+    """Whether it makes rows, or is a sequence of them: dictionaries, or tuples that begin with an image or numbers."""
     if isinstance(data, tuple | list):
-        return bool(data) and all(isinstance(row, tuple) and row and not np.isscalar(row[0]) for row in data)
+        return bool(data) and all(
+            isinstance(row, Mapping) or (isinstance(row, tuple) and row and not np.isscalar(row[0])) for row in data
+        )
     is_array = hasattr(data, "dtype") or isinstance(data, str | Mapping)
     return not is_array and (hasattr(data, "__getitem__") or isinstance(data, Weighted) or is_stream(data))
 
@@ -178,39 +196,18 @@ def _are_classes(value: Any) -> bool:
     return value is None or isinstance(value, int | range | Set | Mapping)
 
 
-class Pairs:
-    """Rows of a data set whose rows are dictionaries, as pairs of image and label. targets: all labels, int64 (n,)."""
-
-    def __init__(self, rows: Any, image: str, label: str) -> None:
-        self._rows, self._image, self._label = rows, image, label
-        names = getattr((getattr(rows, "features", None) or {}).get(label), "names", None)
-        self.targets = np.asarray(rows[label])
-        self.classes = tuple(map(str, names)) if names else None
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, row: int) -> tuple[Any, Any]:
-        found = self._rows[row]
-        return found[self._image], found[self._label]
-
-
-def _as_pairs(name: str, rows: Any, columns: Columns) -> Any:
-    """A data set with named columns, as Hugging Face's, as pairs; other rows as they are. Raises UserError."""
-    if isinstance(rows, Weighted):
-        return Weighted(_as_pairs(name, rows.rows, columns), rows.weights)
-    rows = rows_of_loader(name, rows)
-    names = getattr(rows, "column_names", None)
-    if not isinstance(names, list | tuple):
-        if rows is not None:
-            check_no_columns(name, columns)
-        return rows
+def _image_and_label(name: str, rows: Any, columns: Columns) -> tuple[str, ...]:
+    """The columns with image and label of a data set that names its columns, as Hugging Face's; none of other data."""
+    if not hasattr(rows, "column_names"):
+        check_no_columns(name, columns)
+        return ()
+    names = rows.column_names or next(iter(rows), ())  # a stream may not know them
     labels = [columns.label] if columns.label else [column for column in names if column.lower() in LABEL_NAMES]
     images = list(columns.inputs) or [column for column in names if column not in labels]
     if (len(labels), len(images)) != (1, 1) or not {*labels, *images} <= {*names}:
         reason = f"{name}: which of its columns are image and label is not known ({', '.join(names)})"
         raise UserError(reason, "name them by --columns and --label")
-    return Pairs(rows, images[0], labels[0])
+    return images[0], labels[0]
 
 
 def _takes_row_numbers(part: Any) -> bool:
@@ -227,29 +224,30 @@ def _arrays_of(batch: Any) -> tuple[np.ndarray, ...]:
     return tuple(map(as_array, flat(batch if isinstance(batch, tuple | list) else (batch,))))
 
 
-def _targets(rows: Any, count: int) -> np.ndarray | None:
-    """The attribute `targets`, as torchvision's data sets have it, if it has an integer for each row."""
+def _targets(rows: Any, count: int, columns: tuple[str, ...]) -> np.ndarray | None:
+    """The attribute `targets`, as torchvision's data sets have it, if it has an integer for each row; or the column."""
     try:
-        labels = as_array(getattr(rows, "targets", None))
+        labels = as_array(rows[columns[-1]][:] if columns else getattr(rows, "targets", None))
     except Exception:  # of the user's code, or of lists in lists
         return None
-    return labels if labels.dtype.kind in "iu" and labels.shape == (count,) else None
+    return labels if labels.dtype.kind in ("iuU" if columns else "iu") and labels.shape == (count,) else None
 
 
-def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
+def _class_names(name: str, rows: Any, given: Any, pair: tuple[str, ...]) -> tuple[str, ...]:
     """The names of the classes, or their numbers; none where labels are numbers to predict."""
-    rows = train.rows if isinstance(train, Weighted) else train
     known = getattr(rows, "classes", None) if given is None else given
     if known is None:
-        source = as_source(f"{name}: train", train)
+        source = as_source(f"{name}: train", rows, checks=RowChecks(columns=pair))
         is_labeled = isinstance(source, ArraySource) and len(source.arrays) > 1
-        labels = cast(ArraySource, source).arrays[1] if is_labeled else _targets(rows, len(source))
+        labels = cast(ArraySource, source).arrays[1] if is_labeled else _targets(rows, len(source), pair)
         if labels is None and not source.is_stream:
             with contextlib.suppress(Exception):  # of the user's code
                 labels = source[np.zeros(1, np.int64)][1]
         if labels is not None and labels.dtype.kind == "f":
             return ()
-        if labels is not None and len(labels) == len(source):
+        if labels is not None and labels.dtype.kind == "U":
+            known = sorted({*labels.tolist()})
+        elif labels is not None and len(labels) == len(source):
             known = int(compact_labels(name, labels, len(source), None).max()) + 1
     if known is None or (isinstance(known, int) and not 0 < known <= MAX_CLASSES):
         problem = f"has {known} classes" if known is not None else "the number of classes is not known"
@@ -262,6 +260,7 @@ def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
 
 def _length(name: str, rows: Any) -> int:
     length = 0
+    check_no_batches(name, rows)
     if hasattr(rows, "__getitem__"):
         with contextlib.suppress(TypeError):  # of an iterable data set of PyTorch's
             length = len(rows)
@@ -279,16 +278,24 @@ def load_parts(
     validation, test: None where there is no such part. labels_at: which array has the classes, if one has. Raises
     UserError for rows of another kind, and for parts that would be there twice.
     """
-    trained = as_source(f"{name}: the training rows", train, skip)
-    validated, tested = (
-        None if rows is None else as_source(f"{name}: the {part} rows", rows, skip)
-        for part, rows in (("validation", validation), ("test", test))
-    )
+    parts = zip(("training", "validation", "test"), (train, validation, test), strict=True)
+    named = {f"{name}: the {part} rows": rows for part, rows in parts}
+    trained, validated, tested = _sources(named, skip, RowChecks())
+    assert trained
     trained, tested, validated = division.of(name, trained, tested, labels_at=labels_at, validation=validated)
     return Dataset(name, trained, tested, (), validated)
 
 
-def as_source(where: str, rows: Any, skip: bool = False, checks: RowChecks = ANY_ROWS) -> Source:
+def _sources(parts: Mapping[str, Any], skip: bool, checks: RowChecks) -> list[Source | None]:
+    """The sources of parts by their names in messages, the training rows first; None for a part that is not there."""
+    given = [(where, rows, rows is None and number > 0) for number, (where, rows) in enumerate(parts.items())]
+    sources = [None if is_missing else as_source(where, rows, skip, checks) for where, rows, is_missing in given]
+    if isinstance(sources[0], CheckedRows):
+        _ = sources[0][np.zeros(1, np.int64)]  # rows that are dictionaries go by the keys of this one, in all parts
+    return sources
+
+
+def as_source(where: str, rows: Any, skip: bool = False, checks: RowChecks | None = None) -> Source:
     """A source of rows: arrays of equal length, or an object that makes rows.
 
     where: names the rows in messages. rows: arrays, or a tuple of them; or an object with `__len__` and `__getitem__`,
@@ -296,6 +303,7 @@ def as_source(where: str, rows: Any, skip: bool = False, checks: RowChecks = ANY
     one; or an iterable data set; or Weighted rows. skip: whether rows that cannot be read are replaced (--on-bad-row).
     Raises UserError if it is none of these.
     """
+    checks = checks or RowChecks()
     if weighted := Weighted.of(rows, checks.arrays):
         return weighted.attach(where, as_source(where, weighted.rows, skip, checks))
     if isinstance(rows, Source):  # from load_dataset

@@ -29,7 +29,7 @@ class Numbers(CheckedRows):
     fingerprint = "numbers"
 
     def __init__(self, length: int, bad: frozenset[int], skip: bool = True) -> None:
-        super().__init__("numbers", length, skip, ImagesAndLabels(1000))
+        super().__init__("numbers", length, skip, ImagesAndLabels(range(1000)))
         self._bad = bad
         self.taken = 0
 
