@@ -74,11 +74,15 @@ def split_rows(count: int, weights: np.ndarray, *arrays: np.ndarray) -> list[Row
 
 
 def parts_of(batch: Batch, count: int) -> list[Batch]:
-    """A batch in so many parts of equal size, padded with rows of weight zero."""
-    if count == 1:
-        return [batch]
-    parts = split_rows(count, batch.weights, batch.rows, *batch.arrays)
-    return [batch._replace(arrays=tuple(arrays), weights=weights, rows=rows) for weights, rows, *arrays in parts]
+    """A batch in so many parts, of which some have a row more than others; without padding, so at most one a row."""
+    parts = min(count, len(batch.rows))
+    split = (np.array_split(array, parts) for array in (batch.weights, batch.rows, *batch.arrays))
+    return [batch._replace(weights=w, rows=r, arrays=tuple(arrays)) for w, r, *arrays in zip(*split, strict=True)]
+
+
+def needed_multiple(batch: Batch, devices: int, parts: int) -> int:
+    """The number of rows must be a multiple of it, to take so many parts, at least a row each, on equal devices."""
+    return devices if len(batch.rows) >= devices * parts else devices * parts
 
 
 def network_rows(network: ShapedNetwork, seed: int, batch: Batch) -> tuple[np.ndarray, ...]:

@@ -51,14 +51,15 @@ def _torch(target: Target, weights: Weights) -> Any:
 
     from hvdtrain.frameworks.torch.export import WholeImages
     from hvdtrain.frameworks.torch.network import load_module
-    from hvdtrain.frameworks.torch.objective import OBJECTIVES
+    from hvdtrain.frameworks.torch.objective import OBJECTIVES, set_training
     from hvdtrain.tasks.target import NetworkTarget
 
     if isinstance(target, NetworkTarget):
         return WholeImages(target.network, weights).eval()
     model = OBJECTIVES[target.kind](target, Config(), torch.contiguous_format).model
     load_module(model, weights)
-    return model.eval()
+    set_training(model, False)
+    return model
 
 
 def _tensorflow(target: Target, weights: Weights) -> Any:

@@ -267,6 +267,10 @@ class Learner(abc.ABC):
         if self._averages:
             self._averages.load(averages)
 
+    def evaluation_mode(self) -> ContextManager[None]:
+        """Inside, an optimizer that has a mode of evaluations is in it."""
+        return getattr(self._averages, "evaluating", contextlib.nullcontext)()
+
     def close(self) -> None:  # noqa: B027  (a model need not be changed for training)
         """Training has ended: leave the model as another run of this process may train it."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,9 @@ from hvdtrain.runs import checkpoints
 from hvdtrain.system.start_folder import from_start
 from hvdtrain.system.text import printable
 
-PICKLED = (".pt", ".pth", ".bin")
+PREFIXES = ("module.", "_orig_mod.")
+"""What DistributedDataParallel and torch.compile put before names, also several times."""
+PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 """How the names of files with a state dict of PyTorch end."""
 MAX_NAMES = 3
 """How many names a message lists."""
@@ -70,12 +72,20 @@ def _unusable(source: Path | str, problem: str) -> UserError:
     return UserError(f"--weights {source}: {problem}", remedy, option="weights")
 
 
+def _plain(name: str, known: Collection[str]) -> str:
+    """The name without prefixes, unless it is known with some."""
+    while name not in known and (prefix := next(filter(name.startswith, PREFIXES), "")):
+        name = name.removeprefix(prefix)
+    return name
+
+
 def matched(given: Mapping[str, np.ndarray], current: Weights, source: str) -> StartingWeights:
     """The given arrays that the model has, by name. source: where they are from, for messages.
 
     The last layer may have another shape, as where a model is trained further on other classes: it then keeps its
     initial values. Raises UserError for any other layer, and if no name is the model's.
     """
+    given = {_plain(name, current): array for name, array in given.items()}
     taken = {name: array for name, array in given.items() if name in current}
     last = _layer(next(reversed(current)))
     other = [name for name, array in taken.items() if not _fits(array, current[name])]

@@ -326,7 +326,7 @@ def averaged(learner: Learner) -> Iterator[None]:
     if not averages:
         yield
         return
-    with restoring(learner) as weights:
+    with restoring(learner) as weights, learner.evaluation_mode():
         learner.load(weights | averages)
         yield
 

@@ -222,7 +222,10 @@ def logits_symbol(network: ShapedNetwork, multiple: int) -> mx.sym.Symbol:
 
 def load_array(values: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
     """A copy on the device: MXNet would free NumPy's memory from its own threads if they shared it."""
-    array = mx.nd.empty(values.shape, context, values.dtype)
+    try:
+        array = mx.nd.empty(values.shape, context, values.dtype)
+    except KeyError:
+        raise UserError(f"MXNet has no arrays of {values.dtype}", "let data() return float32 or int64 rows") from None
     copy_into(array, values)
     return array
 

@@ -11,13 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.batches import choose_device, device_number
+from hvdtrain.frameworks.averages import check_own_averages
+from hvdtrain.frameworks.batches import choose_device, device_number, needed_multiple
 from hvdtrain.frameworks.engine import Engine
 from hvdtrain.frameworks.own_optimizers import is_of_kind, with_kind, with_optimizer
 from hvdtrain.frameworks.tensorflow.keras_versions import global_settings
 from hvdtrain.frameworks.tensorflow.network import POLICIES, channel_last, without_half
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES
 from hvdtrain.frameworks.tensorflow.optimizer import (
+    KerasOwnAverages,
     KerasTaskOptimizer,
     LossScale,
     TensorFlowAverages,
@@ -72,7 +74,10 @@ class TensorFlowLearner(Engine):
             self._optimizer = self._own or self._make_optimizer(config)
             self._scale = LossScale(config.precision == "fp16", self.group.size)
             self._skipped = make_counter()
-            if config.ema:
+            if self._own and self._own.averages:
+                check_own_averages(config)
+                self._averages = KerasOwnAverages(self._own.averages, listed, self._objective)
+            elif config.ema:
                 self._averages = TensorFlowAverages(config.ema, self._objective)
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
         # AutoGraph translates the code of tasks. Networks have none that needs it, and it takes 0.5 s of their start.
@@ -152,7 +157,7 @@ class TensorFlowLearner(Engine):
 
     def _apply(self, gradients: list[tf.Tensor], lr: tf.Tensor) -> None:
         self._optimizer.apply(gradients, lr)
-        if self._averages:
+        if isinstance(self._averages, TensorFlowAverages):
             self._averages.update()
 
     def _gradients(self, *rows: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
@@ -178,8 +183,11 @@ class TensorFlowLearner(Engine):
         return total + loss, self._strategy.gradient(tape, scaled, self._variables)
 
     def _parts(self, *arrays: tf.Tensor) -> list[tuple[tf.Tensor, ...]]:
+        """Some of them have a row more than others: padding would be in the statistics of batch normalization."""
         count = self._config.accumulate
-        return list(zip(*(tf.split(array, count) for array in arrays), strict=True)) if count > 1 else [arrays]
+        rows = arrays[0].shape[0] or tf.shape(arrays[0])[0]
+        sizes = [(rows + count - 1 - number) // count for number in range(count)]
+        return list(zip(*(tf.split(array, sizes, num=count) for array in arrays), strict=True))
 
     def train_step(self, batch: Batch) -> StepLoss:
         if self._averages:
@@ -200,7 +208,7 @@ class TensorFlowLearner(Engine):
     def _rows(self, batch: Batch) -> tuple[np.ndarray, ...]:
         """The arguments of `_weighted_loss`; the generators draw the random numbers of the batch."""
         self._objective.set_random_states(self._objective.random_states(batch.step, batch.part))
-        return self._objective.rows(batch, self.devices * self._config.accumulate)
+        return self._objective.rows(batch, needed_multiple(batch, self.devices, self._config.accumulate))
 
     def gradient_shapes(self) -> list[tuple[int, ...]]:
         return [tuple(variable.shape) for variable in self._variables]

@@ -122,6 +122,12 @@ class KerasTaskOptimizer:
         return list(self.keras.variables)
 
     @property
+    def averages(self) -> list[Any]:
+        """Of the parameters, with use_ema; else none."""
+        inner = getattr(self.keras, "inner_optimizer", self.keras)
+        return list(inner._model_variables_moving_average) if inner.use_ema else []
+
+    @property
     def learning_rate(self) -> float:
         """That of the latest update; before, that of the first one."""
         return keras_versions.latest_learning_rate(self.keras)
@@ -234,3 +240,25 @@ class TensorFlowAverages:
                 average.assign(self._objective.from_canonical(name, arrays[name]))
             else:
                 average.assign(tf.zeros_like(average))
+
+
+class KerasOwnAverages:
+    """The weights with which fit() ends by an optimizer of Keras with use_ema, which its updates make.
+
+    parameters: by name, as Keras lists them.
+    """
+
+    def __init__(self, averages: list[Any], parameters: dict[str, Any], objective: TensorFlowObjective) -> None:
+        self._averages, self._parameters, self._objective = averages, parameters, objective
+
+    def begin(self, step: int) -> None:
+        """Begin the step with this number, counted from 0: the first one from the weights of now, as in Keras 2."""
+        for average, variable in zip(self._averages, self._parameters.values(), strict=True) if step == 0 else ():
+            average.assign(variable)
+
+    def arrays(self) -> Weights:
+        named = zip(self._parameters, self._averages, strict=True)
+        return {name: self._objective.to_canonical(name, average.numpy()) for name, average in named}
+
+    def load(self, arrays: Weights) -> None:
+        """Nothing: they are in the optimizer's state."""

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.batches import needed_multiple
 from hvdtrain.frameworks.tensorflow.network import without_half
 from hvdtrain.frameworks.tensorflow.objective import TensorFlowObjective
 from hvdtrain.interfaces.combining import Gradients
@@ -37,7 +38,7 @@ ShardValues = tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]
 class ShardGraphs:
     """The graphs of an objective's model, which compute the shards of a rank.
 
-    gradients_of: the loss and the gradients of rows, whose number is a multiple of `parts`.
+    gradients_of: the loss and the gradients of rows, at least one for each of so many `parts`.
     """
 
     def __init__(self, objective: TensorFlowObjective, parts: int, gradients_of: GradientsOf) -> None:
@@ -56,7 +57,7 @@ class ShardGraphs:
     def _arguments(self, shard: Batch) -> Tensors:
         """The states of the generators of random numbers, and the rows."""
         states = self._objective.random_states(shard.step, shard.part)
-        return tuple(map(tf.constant, (*states, *self._objective.rows(shard, self._parts))))
+        return tuple(map(tf.constant, (*states, *self._objective.rows(shard, needed_multiple(shard, 1, self._parts)))))
 
     def _call(self, arguments: Sequence[Tensors]) -> list[ShardValues]:
         """What `_shard` returns for the arguments of each shard, in one graph."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager as ContextManager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import nn
 
 from hvdtrain.config.options import MAX_SHARDS
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.batches import choose_device, pad_rows, scale_of_rows
+from hvdtrain.frameworks.batches import choose_device, scale_of_rows
 from hvdtrain.frameworks.engine import Engine
 from hvdtrain.frameworks.patterns import freeze
 from hvdtrain.frameworks.torch.arithmetic import DTYPES, check_scalable
@@ -36,7 +36,8 @@ from hvdtrain.frameworks.torch.network import (
 )
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.optimizer import (
-    TorchAverages,
+    TorchModes,
+    make_averages,
     make_optimizer,
     order_of,
     read_state,
@@ -184,11 +185,16 @@ class TorchSteps(Engine):
     def load(self, weights: Weights) -> None:
         load_module(self._model, weights)
 
-    def unchanged(self, is_trial: bool = False) -> ContextManager[None]:  # type: ignore[override]
-        return unchanged(self._model, with_attributes=is_trial)
+    @contextlib.contextmanager
+    def unchanged(self, is_trial: bool = False) -> Iterator[None]:
+        mode = self.evaluation_mode() if is_trial else contextlib.nullcontext()  # a script may set it as it evaluates
+        with mode, unchanged(self._model, with_attributes=is_trial):
+            yield
 
     def close(self) -> None:
         self._strategy.close()
+        if isinstance(self._averages, TorchModes):
+            self._optimizer.eval()  # the script then has the weights that were evaluated
 
 
 class TorchLearner(TorchSteps):
@@ -225,8 +231,7 @@ class TorchLearner(TorchSteps):
             layer.group = self.group
         self.local_weights = buffers_by_rank(self._model, bool(self._synchronized))
         self._begin_training()
-        if config.ema:
-            self._averages = TorchAverages(config.ema, self._model, self._parameters)
+        self._averages = make_averages(optimizer, config, self._model, self._parameters)
 
     def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
         began, rows, place.asked = time.perf_counter(), -(-len(arrays[0]) // self._config.accumulate), False
@@ -273,10 +278,9 @@ class TorchLearner(TorchSteps):
 
     def _forward_backward(self, batch: Batch) -> Any:
         self._objective.seed_step(batch.step, batch.part)
-        count = self._config.accumulate
-        tensors = [to_tensor(array, self.device) for array in pad_rows(count, *self._objective.rows(batch))]
-        parts = zip(*(tensor.split(len(tensor) // count) for tensor in tensors), strict=True)
-        return sum(self._part(*part) for part in parts)
+        count = min(self._config.accumulate, len(batch.rows))
+        parts = (to_tensor(array, self.device).tensor_split(count) for array in self._objective.rows(batch))
+        return sum(self._part(*part) for part in zip(*parts, strict=True))
 
     def try_step(self, batch: Batch) -> torch.Tensor:
         rows = -(-len(batch.rows) // self._config.accumulate)

@@ -228,10 +228,10 @@ def unchanged(model: nn.Module, with_attributes: bool = True) -> Iterator[None]:
 
 def _restore(current: dict[str, Any], before: dict[str, Any]) -> None:
     """Give these names the objects that they had; others lose their names."""
-    for name in [name for name in current if name not in before]:
+    for name in current.keys() - before.keys():
         del current[name]
     for name, value in before.items():
-        if current.get(name) is not value:
+        if name not in current or current[name] is not value:  # TorchScript's dictionaries have no get()
             current[name] = value
 
 

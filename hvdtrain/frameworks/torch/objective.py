@@ -215,7 +215,7 @@ class TorchTaskObjective(TaskOutputs, TorchObjective):
         """Set training mode; modules that model() left in evaluation mode keep it, unless it left all in it."""
         modules = list(self.model.modules())
         evaluated = [module for module in modules if not module.training]
-        self.model.train()
+        set_training(self.model, True)
         for module in evaluated if len(evaluated) < len(modules) else ():
             module.training = False
 
@@ -267,11 +267,20 @@ def seed_generators(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def set_training(model: nn.Module, mode: bool) -> None:
+    """Set training or evaluation mode, also of models that torch.export made, which have no such methods."""
+    try:
+        model.train(mode)
+    except NotImplementedError:
+        for module in model.modules():
+            module.training = mode
+
+
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; after it, each module has its own mode again: a user may have frozen some."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    set_training(model, False)
     try:
         yield
     finally:

@@ -6,6 +6,8 @@ hvdtrain's own optimizers have canonical names; in a script's loop the arrays ar
 from __future__ import annotations
 
 import collections
+import contextlib
+import copy
 import itertools
 import json
 import math
@@ -20,7 +22,7 @@ from torch import nn
 from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.averages import share_of_weights
+from hvdtrain.frameworks.averages import check_own_averages, share_of_weights
 from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.frameworks.torch.network import SAVED, host_array, laid_out_as
 from hvdtrain.interfaces.learner import OptimizerState
@@ -240,3 +242,45 @@ class TorchAverages:
         for name, parameter in self._parameters.items() if arrays else ():
             value = torch.from_numpy(arrays[name].copy()).to(parameter.device, parameter.dtype)
             self._averages[name] = laid_out_as(parameter.detach(), value)
+
+
+class TorchModes(TorchAverages):
+    """The weights that an optimizer with train() and eval() has in evaluations, as those without a schedule."""
+
+    def __init__(self, optimizer: Any, config: Config, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+        check_own_averages(config)
+        super().__init__(0.0, model, parameters)
+        self._optimizer, self._averages = optimizer, self._parameters
+        optimizer.train()
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Inside, the mode of evaluations; then the weights and the state of before, as train() may round."""
+        optimizer, weights = self._optimizer, list(parameters_of(self._optimizer))
+        states = [optimizer.state.get(weight, {}) for weight in weights]
+        before, values = copy.deepcopy(states), [weight.detach().clone() for weight in weights]
+        optimizer.eval()
+        try:
+            yield
+        finally:
+            optimizer.train()
+            for state, weight, kept, value in zip(states, weights, before, values, strict=True):
+                state.update(kept)
+                weight.detach().copy_(value)
+
+    def update(self, step: int) -> None:
+        """Nothing: the optimizer updates them."""
+
+    def load(self, arrays: Weights) -> None:
+        """Nothing: they follow from weights and state."""
+
+    def arrays(self) -> Weights:
+        with self.evaluating():
+            return super().arrays()
+
+
+def make_averages(optimizer: Any, config: Config, *weights: Any) -> TorchAverages | None:
+    """Those that the optimizer makes itself, or of --ema. weights: the last arguments of both classes."""
+    if all(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval")):
+        return TorchModes(optimizer, config, *weights)
+    return TorchAverages(config.ema, *weights) if config.ema else None

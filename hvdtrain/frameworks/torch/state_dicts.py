@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,6 @@ from hvdtrain.networks.description import Weights
 
 INNER = ("state_dict", "model_state_dict", "model")
 """Under which of these names files have the model's state next to others."""
-PREFIXES = ("module.", "_orig_mod.")
-"""What DistributedDataParallel and torch.compile put before each name."""
 
 
 def load_state_dict(path: Path) -> Weights:
@@ -27,12 +26,14 @@ def load_state_dict(path: Path) -> Weights:
     except OSError:
         raise
     except Exception as error:  # for invalid bytes, PyTorch's readers raise a dozen kinds
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"PyTorch does not read it with weights_only: {reason}") from None
+        found = re.search(r"GLOBAL ([\w.]+)|TorchScript", str(error))
+        kinds = found and f"objects ({found[1] or found[0]}), and only tensors and plain values are read"
+        kinds = kinds or "no state dict that PyTorch can read"
+        raise ValueError(f"it holds {kinds}: save model.state_dict() alone, by torch.save()") from None
     inner = next((content[name] for name in INNER if isinstance(content, dict) and name in content), content)
     tensors = inner if isinstance(inner, dict) else {}
     weights = {
-        _plain(str(name)): host_array(tensor.detach())
+        str(name): host_array(tensor.detach())
         for name, tensor in tensors.items()
         if isinstance(tensor, torch.Tensor) and tensor.dtype in SAVED and tensor.layout is torch.strided
     }
@@ -44,9 +45,3 @@ def load_state_dict(path: Path) -> Weights:
 def load_safetensors(path: Path) -> Weights:
     """The arrays of a .safetensors file by name: of bfloat16, which NumPy lacks, as float32."""
     return {name: host_array(tensor) for name, tensor in load_file(path).items()}
-
-
-def _plain(name: str) -> str:
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix)
-    return name

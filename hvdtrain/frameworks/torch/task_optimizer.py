@@ -162,11 +162,9 @@ def check_brought(
     if type(optimizer).__module__.startswith("horovod."):
         remedy = "give the one that it was made from: the strategy combines the gradients"
         raise error("the optimizer is Horovod's DistributedOptimizer", remedy)
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is None or closure.default is not None:
-        problem = "has no argument closure" if closure is None else "needs a closure"
-        remedy = "give one whose step() works with closure=None, as that of most of PyTorch's"
-        raise error(f"the optimizer is {type(optimizer).__name__}, whose step() {problem}", remedy)
+    if needed := _required(optimizer.step):
+        remedy = "give one whose step() works without arguments, as that of most of PyTorch's"
+        raise error(f"the optimizer is {type(optimizer).__name__}, whose step() needs a {needed[0]}", remedy)
     trained, names = set(map(id, trained_by(optimizer))), {id(one): name for name, one in parameters.items()}
     check_optimizer(error, "optimizer", trained, names, all_of_model, "requires_grad_(False)")
 

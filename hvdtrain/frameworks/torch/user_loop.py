@@ -23,7 +23,7 @@ from hvdtrain.frameworks.torch.network import (
     why_not_saved,
 )
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
-from hvdtrain.frameworks.torch.optimizer import from_arrays, order_of, parameters_of, saved_states
+from hvdtrain.frameworks.torch.optimizer import from_arrays, make_averages, order_of, parameters_of, saved_states
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import OPTIMIZER, check_brought, load_states
 from hvdtrain.frameworks.user_code import UserLearner
@@ -59,6 +59,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)
         self._training_model = self._called = self._wrap_model(unused_parameters)
         self._begin_training(self.local_weights)
+        self._averages = make_averages(optimizer, self._config, model, self._parameters)
         return self._training_model, self._optimizer
 
     def _hook_gradients(self) -> list[Any]:

@@ -364,6 +364,68 @@ def of_complex():
     return Layer(complex_values, lambda: nn.Linear(FEATURES, FEATURES, dtype=torch.complex64), turn=turn)
 
 
+def scripted(body):
+    return lambda: torch.jit.script(body())
+
+
+def traced():
+    return torch.jit.trace(nn.Sequential(linear(), nn.Tanh()), torch.zeros(2, FEATURES))
+
+
+class RunningOfScript(nn.Module):
+    """A running mean that TorchScript can compile, in a buffer that it replaces."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+        self.register_buffer("mean", torch.zeros(FEATURES))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean = self.mean.lerp(x.detach().mean(0), 0.3)
+        return self.layer(x - self.mean)
+
+
+class WithoutClosure(torch.optim.SGD):
+    """Its step() takes nothing."""
+
+    def step(self):
+        return super().step()
+
+
+class ScheduleFree(torch.optim.Optimizer):
+    """Its weights of training are between those of steps and their average, which evaluations have."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr, "beta": 0.9, "count": 0, "is_on": False})
+
+    @torch.no_grad()
+    def _to(self, is_on):
+        for group in self.param_groups:
+            weight = 1 - group["beta"] if is_on else 1 - 1 / group["beta"]
+            for parameter in group["params"] if group["is_on"] != is_on else ():
+                if "z" in self.state[parameter]:
+                    parameter.lerp_(self.state[parameter]["z"], weight)
+            group["is_on"] = is_on
+
+    def train(self):
+        self._to(True)
+
+    def eval(self):
+        self._to(False)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["count"] += 1
+            share = 1 / group["count"]
+            for parameter in (parameter for parameter in group["params"] if parameter.grad is not None):
+                z = self.state[parameter].setdefault("z", parameter.clone())
+                parameter.lerp_(z, share)
+                parameter.add_(parameter.grad, alpha=group["lr"] * (group["beta"] * (1 - share) - 1))
+                z.sub_(parameter.grad, alpha=group["lr"])
+
+
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float64", "complex64")
 PIECES = {
     "linear": Piece(linear),
@@ -376,6 +438,10 @@ PIECES = {
     "bfloat16 inside": Piece(lambda: Layer(autocast), tolerance=2e-3),
     "bfloat16 parameters": Piece(lambda: Layer(in_bfloat16, lambda: linear().bfloat16()), alone=True, tolerance=3e-2),
     "complex parameters": Piece(of_complex),
+    "scripted": Piece(scripted(lambda: nn.Sequential(linear(), nn.Tanh()))),
+    "scripted batch norm": STATE(scripted(lambda: nn.BatchNorm1d(FEATURES))),
+    "scripted running mean": STATE(scripted(RunningOfScript), local=True),
+    "traced": Piece(traced),
     "weight norm": Piece(lambda: parametrizations.weight_norm(linear())),
     "old weight norm": Piece(lambda: nn.utils.weight_norm(linear())),
     "orthogonal": Piece(lambda: parametrizations.orthogonal(linear())),
@@ -521,6 +587,8 @@ ODDS = drawn_models.ODDS | {
     "zeroed": Piece(None),
     "gradient of inputs": ODD(None),
     "evaluates with bare gradients": ODD(None),
+    "optimizer without closure": Piece(None),
+    "optimizer with modes": Piece(None),
 }
 
 
@@ -561,6 +629,11 @@ def script(drawn: Drawn, run: Any) -> None:
     parameters = [parameter for parameter in inner.parameters() if parameter.requires_grad]
     is_adam = drawn.options.get("optimizer") == "adam"
     optimizer = torch.optim.Adam(parameters, LR) if is_adam else torch.optim.SGD(parameters, LR, 0.9)
+    if "optimizer without closure" in odds:
+        optimizer = WithoutClosure(parameters, LR, 0.9)
+    if "optimizer with modes" in odds:
+        optimizer = ScheduleFree(parameters, LR)
+        optimizer.train()
     model, optimizer = run.setup(inner, optimizer, unused_parameters=True)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if "schedule" in odds else None
     if schedule:

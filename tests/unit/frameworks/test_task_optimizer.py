@@ -1,15 +1,21 @@
 """The optimizer that a task in MXNet or TensorFlow brings; torch/test_task_optimizer.py has those of PyTorch."""
 
+import dataclasses
 import functools
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from numpy.testing import assert_equal
-from support.in_process import train_here
+from support.in_process import quickly, train_here
+from support.jobs import result
 from support.learners import TASKS, learner, task, task_class
 
+import hvdtrain
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces.reading import Batch
+from hvdtrain.runs import checkpoints
 
 FRAMEWORKS = ("mxnet", "tensorflow")
 
@@ -121,3 +127,52 @@ def test_momentum_is_not_taken_for_averages_of_the_same_shapes():
     averaging = own("tensorflow", lambda _: tf.keras.optimizers.SGD(0.1, use_ema=True))
     state = learner("tensorflow", own("tensorflow", sgd)).optimizer_state()
     assert not learner("tensorflow", averaging).accepts_state(state)
+
+
+OF_FIT = {
+    "SGD": lambda keras: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5),
+    "Adam that overwrites": lambda keras: keras.optimizers.Adam(
+        0.05, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3
+    ),
+    "without": lambda keras: keras.optimizers.Adam(0.05),
+}
+
+
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize("kind", OF_FIT)
+def test_evaluations_and_the_end_have_the_weights_of_keras_fit(kind, tmp_path):
+    """Also after a resume, and from weights that were loaded before the first step."""
+    import tensorflow as tf
+
+    numbers = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+    labels = (numbers[:, 0] > 0).astype(np.int64)
+
+    class Task:
+        def data(self):
+            return (numbers, labels), (numbers[:5], labels[:5])
+
+        def model(self):
+            return tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+
+        def optimizer(self, parameters):
+            return OF_FIT[kind](tf.keras)
+
+    tf.keras.utils.set_random_seed(0)
+    expected = Task().model()
+    expected.compile(Task().optimizer([]), tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    first = np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2), np.float32([0.1, -0.1])
+    expected.set_weights(first)
+    weights = {"0.kernel": first[0], "1.bias": first[1]}
+    safetensors.numpy.save_file(weights, tmp_path / "first.safetensors")
+    expected.fit(numbers, labels, 16, 5, verbose=0, shuffle=False)
+    config = Config(framework="tensorflow", strategy="single", batch_size=16, weights=f"{tmp_path}/first.safetensors")
+    with quickly():
+        for epochs, resume in ((2, None), (5, "auto")):
+            options = RuntimeOptions(runs=tmp_path, name="run", resume=resume, device="cpu", quiet=True)
+            hvdtrain.fit(Task(), dataclasses.replace(config, epochs=epochs), options)
+    model, (_, saved) = hvdtrain.load(tmp_path / "run", task=Task), checkpoints.newest(tmp_path / "run")
+    for found, value in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(found, value, 1e-5, 1e-6)
+    assert bool(saved.averages) == (kind != "without")
+    loss = expected.evaluate(numbers[:5], labels[:5], verbose=0)
+    assert result(tmp_path / "run")["loss"] == pytest.approx(loss, rel=1e-5)

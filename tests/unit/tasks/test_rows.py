@@ -369,7 +369,7 @@ class Broken(CheckedRows):
     fingerprint = "broken"
 
     def __init__(self, bad):
-        super().__init__("broken", 6, True, ImagesAndLabels(10))
+        super().__init__("broken", 6, True, ImagesAndLabels(range(10)))
         self.bad = bad
 
     def read_row(self, row):

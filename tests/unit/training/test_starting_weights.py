@@ -1,5 +1,6 @@
 """Weights that a run begins with: which names are taken, what is said, and files that cannot be read."""
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,17 @@ def test_what_does_not_fit(given, message):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "_orig_mod.module._orig_mod."]
+)
+@pytest.mark.parametrize("own", ["", "module.", "module._orig_mod."])
+def test_prefixes_of_wrappers_do_not_count(prefix, own):
+    """In any order and number, unless the model has them itself."""
+    model = {f"{own}{name}": value for name, value in MODEL.items()}
+    found = matched({f"{prefix}{name}": value for name, value in model.items()}, model, "file")
+    assert found.is_complete and found.weights.keys() == model.keys()
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, b'\x08\0\0\0\0\0\0\0{"a":{}}'])
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "w", "w.csv"])
 def test_files_of_other_content_give_one_line(name, content, tmp_path):
@@ -74,3 +86,31 @@ def test_bfloat16_is_read_in_pytorch(tmp_path):
     save_file({"a": torch.full((2,), 1.5, dtype=torch.bfloat16)}, tmp_path / "half.safetensors")
     array = load_safetensors(tmp_path / "half.safetensors")["a"]
     assert array.dtype == np.float32 and array.tolist() == [1.5, 1.5]
+
+
+class Objects:
+    """What a file that torch.save() wrote may hold besides tensors; of Lightning, also a text with its version."""
+
+
+@pytest.mark.needs("torch")
+def test_files_with_objects_say_what_to_save(tmp_path):
+    import torch
+
+    model = torch.nn.Linear(2, 3)
+    state = {"state_dict": model.state_dict(), "pytorch-lightning_version": "2.5", "epoch": 3}
+    for name, content, said in (
+        ("lightning.ckpt", {**state, "hyper_parameters": argparse.Namespace(a=1)}, r"objects \(argparse.Namespace\)"),
+        ("lightning.pt", {**state, "callbacks": {"a": Objects()}}, r"objects \(\w.*.Objects\)"),
+        ("model.pth", model, r"objects \(torch.nn.modules.linear.Linear\)"),
+        ("script.pt", torch.jit.script(model), r"objects \(TorchScript\)"),
+        ("cut.pt", b"PK\x03\x04 and no more", "no state dict that PyTorch can read"),
+    ):
+        if isinstance(content, bytes):
+            (tmp_path / name).write_bytes(content)
+        else:
+            (torch.jit if "script" in name else torch).save(content, tmp_path / name)
+        with pytest.raises(UserError, match=rf"{name}: it holds {said}.*: save model.state_dict\(\) alone") as error:
+            _arrays(tmp_path / name, Config())
+        assert str(error.value).isprintable() and "weights_only" not in str(error.value)
+    torch.save(state, tmp_path / "plain.ckpt")
+    assert _arrays(tmp_path / "plain.ckpt", Config()).keys() == {"weight", "bias"}

@@ -75,3 +75,10 @@ def test_a_run_in_fp32_after_one_in_bf16_is_an_error(monkeypatch):
     with pytest.raises(UserError) as caught:
         learner_of(of_pieces("mxnet", "dense"))
     assert caught.value.option == "precision"
+
+
+@pytest.mark.parametrize("kind", ["complex64", "int16", "uint32"])
+def test_rows_of_a_type_that_mxnet_lacks_are_an_error_before_the_first_step(kind):
+    rows = np.zeros((8, 4), kind), np.zeros(8, np.int64)
+    with pytest.raises(UserError, match=f"MXNet has no arrays of {kind}; let data"):
+        learner_of(drawn := of_pieces("mxnet", "dense"), task_of(drawn, data=lambda self: (rows, rows)))

@@ -12,6 +12,9 @@ from support.model_steps import batches, check, learner_of, made, of_pieces, tas
 
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.datasets.division import UNDIVIDED
+from hvdtrain.datasets.formats.python_objects import load_parts
+from hvdtrain.datasets.streams import Stream
 from hvdtrain.errors import PeerLost, UserError
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowMirrored, new_multiworker
 
@@ -162,3 +165,26 @@ def test_what_fails_while_ranks_combine_gradients_within_a_step_is_raised_as_it_
     with pytest.raises(PeerLost, match="lost the ring neighbor"):
         trained.train_step(batches(drawn)[0])
     assert "PeerLost" not in capfd.readouterr().err, "TensorFlow prints nothing about it"
+
+
+def test_data_sets_whose_items_are_batches_are_refused():
+    rows = tf.data.Dataset.from_tensor_slices((np.zeros((6, 2), np.float32), np.zeros(6, np.int64)))
+    for given in (
+        rows.batch(2),
+        rows.batch(2, drop_remainder=True).prefetch(1),
+        rows.padded_batch(3).map(lambda *r: r),
+    ):
+        with pytest.raises(UserError, match=r"Dataset are batches, .* by unbatch\(\) in tf.data"):
+            load_parts("here", given, None, given, False, UNDIVIDED, 1)
+    for given in (rows.prefetch(1), Stream(rows.batch(4).prefetch(1).unbatch(), 6)):
+        assert load_parts("here", given, None, given, False, UNDIVIDED, 1).train[np.arange(6)][0].shape == (6, 2)
+
+    class Batches(getattr(tf.keras.utils, "PyDataset", tf.keras.utils.Sequence)):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, number):
+            return np.zeros((2, 4), np.float32), np.zeros(2, np.int64)
+
+    with pytest.raises(UserError, match="the items of Batches are batches"):
+        load_parts("here", Batches(), None, rows, False, UNDIVIDED, 1)

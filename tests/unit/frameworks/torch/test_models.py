@@ -35,6 +35,36 @@ def test_a_form_of_outputs_and_losses_trains_as_in_pytorchs_own_loop(losses):
     check(of_pieces("torch", "linear", losses=losses))
 
 
+def test_a_model_that_torch_exported_trains_as_the_original_one(tmp_path):
+    """Alone and in another module, whose modes its own would refuse; with evaluations and a resume."""
+
+    def original():
+        return nn.Sequential(linear(), nn.Tanh(), nn.Linear(FEATURES, CLASSES))
+
+    def exported():
+        rows = {0: torch.export.Dim("rows", min=1)}
+        return torch.export.export(original(), (torch.zeros(4, FEATURES),), dynamic_shapes=(rows,)).module()
+
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.dropout = exported(), nn.Dropout(0.0)
+
+        def forward(self, x):
+            return self.inner(self.dropout(x))
+
+    drawn = of_pieces("torch", "linear")
+    expected = learner_of(drawn, made("torch", original))
+    others = {"": learner_of(drawn, made("torch", exported)), "inner.": learner_of(drawn, made("torch", Around))}
+    for batch in batches(drawn):
+        losses = [one.evaluate(drawn.data[1]).loss for one in (expected, *others.values())]
+        assert losses[1:] == pytest.approx(losses[:1] * 2, rel=1e-5)
+        for trained in (expected, *others.values()):
+            trained.train_step(batch)
+    for prefix, trained in others.items():
+        assert_close(trained.weights(), {f"{prefix}{name}": value for name, value in expected.weights().items()})
+
+
 @pytest.mark.parametrize("strategy", ["dataparallel", "manual"])
 @pytest.mark.parametrize(
     "pieces",
