@@ -25,9 +25,11 @@ FINGERPRINT_ROWS = 16
 """Rows that the fingerprint of data without one of its own looks at."""
 NOT_PIXELS = ("P", "PA", "CMYK")
 """Pillow's modes whose numbers are those of a palette, or of colors of ink."""
-TEXTS = "let data() turn texts into numbers, as by StringLookup or a tokenizer, and let model() begin after that"
+TYPES = (
+    "return arrays of numbers of at most 64 bits, or an object that makes rows of these (docs/own.md); let data() turn "
+    "texts into numbers, as by StringLookup or a tokenizer, and let model() begin after that"
+)
 FIX_OR_SKIP = "correct it, or use --on-bad-row skip"
-
 
 Forms = tuple[tuple[tuple[int, ...], np.dtype], ...]
 """Shape of a row and type of each array."""
@@ -86,12 +88,6 @@ def flat(values: Sequence[Any], rows: int = -1) -> list[Any]:
     return [array for value in values for array in (value if is_group(value) else (value,))]
 
 
-def remedy_of_types(arrays: Sequence[np.ndarray], usual: str) -> str:
-    """What to do about arrays of `wrong_types`. usual: if none has texts."""
-    texts = (array.dtype.kind in "SU" or (array.size and isinstance(array.flat[0], str | bytes)) for array in arrays)
-    return TEXTS if any(texts) else usual
-
-
 def wrong_count(arrays: Sequence[np.ndarray], rows: int) -> str:
     """The shapes of arrays that are not of so many rows each; empty if they are."""
     if all(array.shape[:1] == (rows,) for array in arrays):
@@ -132,19 +128,6 @@ class ArraySource(Source):
             digest.update(f"{array.shape}{array.dtype}".encode())
             digest.update(array.data)
         return digest.hexdigest()
-
-
-class NoRows(Source):
-    """The test rows of a script that evaluates nothing."""
-
-    fingerprint = "no rows"
-    in_memory = True
-
-    def __len__(self) -> int:
-        return 0
-
-    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
-        raise IndexError("there are no rows")
 
 
 def replace_bad(arrays: Arrays, bad: Collection[int], spare: Callable[[], Arrays]) -> None:
@@ -203,8 +186,7 @@ class RowChecks:
         values = flat(item if isinstance(item, tuple | list) else (item,))
         arrays = tuple(map(as_array, values))
         if wrong := wrong_types(values, arrays):
-            usual = "return a tuple of arrays and numbers, of at most 64 bits"
-            raise RowError(f"{place}: is {wrong}", remedy_of_types(arrays, usual))
+            raise RowError(f"{place}: is {wrong}", TYPES)
         return arrays
 
     def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:

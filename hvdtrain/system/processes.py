@@ -196,8 +196,14 @@ def handling(number: int) -> list[int]:
 
     A shell waits for its program, and hands nothing on: it counts only without another, and never for SIGINT.
     """
+
+    def is_shell(pid: int) -> bool:
+        with contextlib.suppress(OSError):  # it has ended
+            return bool(SHELL.fullmatch(os.readlink(f"/proc/{pid}/exe")))
+        return False
+
     found = [pid for pid in descendants() if not would_end(pid, number)]
-    shells = [pid for pid in found if SHELL.fullmatch(os.path.realpath(f"/proc/{pid}/exe"))]
+    shells = [pid for pid in found if is_shell(pid)]
     return [pid for pid in found if pid not in shells][:1] or ([] if number == signal.SIGINT else shells[:1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -21,7 +22,14 @@ class Progress(NamedTuple):
 
 
 place = SimpleNamespace(now=Progress(), asked=False, shown=lambda now: now)
-"""now: of this process. asked: whether code has asked since this was set. shown: what a framework makes of it."""
+"""now: of this process. asked: see `asks`. shown: what a framework makes of it."""
+
+
+def asks(function: Callable[..., object], *arguments: Any) -> bool:
+    """Whether a function asks for it."""
+    place.asked = False
+    function(*arguments)
+    return place.asked
 
 
 def progress() -> Progress:

@@ -14,9 +14,8 @@ from hvdtrain.config.options import Config
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.python_objects import load_parts
 from hvdtrain.datasets.formats.table_files import shown
-from hvdtrain.datasets.rows import NoRows
 from hvdtrain.datasets.validation import advice, suspicious
-from hvdtrain.interfaces.reading import Dataset, Part
+from hvdtrain.interfaces.reading import Dataset, Draw, Part, Rows, Source
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.record import shaped_to_record
@@ -214,6 +213,19 @@ class Script(Target):
         division = Division.by(config)
         tested = NoRows() if test is None else test
         return load_parts(self.name, train, validation, tested, config.on_bad_row == "skip", division, labels_at=1)
+
+
+class NoRows(Source):
+    """The test rows of a script that evaluates nothing."""
+
+    fingerprint = "no rows"
+    in_memory = True
+
+    def __len__(self) -> int:
+        return 0
+
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        raise IndexError("there are no rows")
 
 
 def step_seeds(seed: int, step: int, part: int, *generator: int) -> np.random.SeedSequence:

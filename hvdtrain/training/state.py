@@ -84,8 +84,8 @@ def resume(run: RunContext, replays: bool = False) -> Start:
         open_log(folder, group, run.runtime)
     if path is None or saved is None:
         _begin_with(learner, weights)
-        at = Position(global_batch=config.global_batch(group.size), seed=config.seed, best_by=config.score_choice)
-        return Start(at)
+        rows = config.global_batch(group.size)
+        return Start(Position(global_batch=rows, seed=config.seed, best_by=config.score_choice))
     if not replays and (run.in_shards or saved.arithmetic):
         consistency.check_resumed(config, run.arithmetic, path, saved)
     restore(run, path, saved)
@@ -322,8 +322,7 @@ def averaged(learner: Learner) -> Iterator[None]:
 
     Running statistics stay those of training.
     """
-    averages = learner.averages()
-    if not averages:
+    if not (averages := learner.averages()):
         yield
         return
     with restoring(learner) as weights, learner.evaluation_mode():
@@ -346,7 +345,6 @@ def must_write(what: str, folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why, remedy = write_fault(error, folder)
-        reason = f"{what} cannot be written ({why})"
-        if not os.path.isdir(folder):
-            raise FolderLost(f"{reason}, as {folder} is gone", "bring it back") from None
-        raise WriteError(reason, remedy) from None
+        if os.path.isdir(folder):
+            raise WriteError(f"{what} cannot be written ({why})", remedy) from None
+        raise FolderLost(f"{what} cannot be written ({why}), as {folder} is gone", "bring it back") from None

@@ -17,6 +17,7 @@ from hvdtrain.datasets.images_and_labels import ImagesAndLabels
 from hvdtrain.datasets.row_random import FIRST, seeded_rows
 from hvdtrain.datasets.rows import (
     FINGERPRINT_ROWS,
+    TYPES,
     ArraySource,
     BatchedRows,
     CheckedRows,
@@ -26,7 +27,6 @@ from hvdtrain.datasets.rows import (
     digest_of,
     flat,
     forms_of,
-    remedy_of_types,
     wrong_count,
     wrong_types,
 )
@@ -322,8 +322,7 @@ def as_source(where: str, rows: Any, skip: bool = False, checks: RowChecks | Non
     arrays = [np.asarray(as_array(array), order="C") for array in rows]
     wrong = wrong_types(rows, arrays) or ("a number" if not all(array.ndim for array in arrays) else "")
     if wrong:
-        usual = "return arrays of numbers of at most 64 bits, or an object that makes rows (docs/own.md)"
-        raise UserError(f"{where} are {wrong}", remedy_of_types(arrays, usual))
+        raise UserError(f"{where} are {wrong}", TYPES)
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1 or 0 in lengths:
         counts = ", ".join(map(str, sorted(lengths)))

@@ -18,7 +18,7 @@ from hvdtrain.frameworks.patterns import freeze
 from hvdtrain.interfaces.reading import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
-from hvdtrain.tasks.progress import place
+from hvdtrain.tasks.progress import asks
 
 Parameters = dict[str, gluon.Parameter]
 """Gluon's parameters by canonical name."""
@@ -166,9 +166,7 @@ def scale_pixels(images: np.ndarray) -> np.ndarray:
 
 def build_cache(block: gluon.HybridBlock, *arrays: Any, build: Any = gluon.HybridBlock._build_cache) -> None:
     """Make a graph of a block, unless it would keep numbers that the block has asked for."""
-    place.asked = False
-    build(block, *arrays)
-    if place.asked:
+    if asks(build, block, *arrays):
         problem = f"{type(block).__name__} asks for hvdtrain.progress(), which its graph would keep as it is now"
         raise UserError(problem, "leave out hybridize(), or ask in losses() or a block that is not hybridized")
 

@@ -53,7 +53,7 @@ from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
-from hvdtrain.tasks.progress import place
+from hvdtrain.tasks.progress import asks
 from hvdtrain.tasks.target import Target
 
 
@@ -74,8 +74,7 @@ class TorchSteps(Engine):
 
     def __init__(self, strategy: TorchStrategy) -> None:
         self.group = strategy.group
-        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        self.device = choose_device(strategy, gpus)
+        self.device = choose_device(strategy, torch.cuda.device_count())
         if self.device != "cpu":
             torch.cuda.set_device(self.device)  # for streams and libraries that are not told the device
         self.devices, self.state_by_rank = strategy.devices, strategy.state_by_rank
@@ -117,8 +116,7 @@ class TorchSteps(Engine):
         """Update the parameters from the combined gradients."""
         phases.begin(UPDATE)
         self._scaler.unscale_(self._optimizer)
-        is_finite = self._clip()
-        if is_finite:
+        if is_finite := self._clip():
             self._scaler.step(self._optimizer)
         is_skipped = self._rescale() or not is_finite
         self.skipped += is_skipped
@@ -186,9 +184,8 @@ class TorchSteps(Engine):
         load_module(self._model, weights)
 
     @contextlib.contextmanager
-    def unchanged(self, is_trial: bool = False) -> Iterator[None]:
-        mode = self.evaluation_mode() if is_trial else contextlib.nullcontext()  # a script may set it as it evaluates
-        with mode, unchanged(self._model, with_attributes=is_trial):
+    def unchanged(self, is_trial: bool = False) -> Iterator[None]:  # a script may set its mode as it evaluates
+        with self.evaluation_mode() if is_trial else contextlib.nullcontext(), unchanged(self._model, is_trial):
             yield
 
     def close(self) -> None:
@@ -234,19 +231,18 @@ class TorchLearner(TorchSteps):
         self._averages = make_averages(optimizer, config, self._model, self._parameters)
 
     def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
-        began, rows, place.asked = time.perf_counter(), -(-len(arrays[0]) // self._config.accumulate), False
+        began, rows = time.perf_counter(), -(-len(arrays[0]) // self._config.accumulate)
         batch = Batch(tuple(array[:rows] for array in arrays), np.ones(rows, np.float32), 0.0, 0, np.arange(rows))
         _, *tensors = [to_tensor(array, self.device) for array in self._objective.rows(batch)]
 
         def warm_up() -> None:
             with unchanged(self._model):
-                loss = self._losses(self._model, tensors).sum()
-                torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)
+                losses = self._losses(self._model, tensors)
+                torch.autograd.grad(losses.sum(), list(self._parameters.values()), allow_unused=True)
 
         with unchanged(self._model):
-            self._outputs(self._model, tensors[: self._objective.inputs])
-        if place.asked:  # each value would be compiled
-            raise UserError("the model asks for hvdtrain.progress()", "ask in losses(), or leave out --compile")
+            if asks(self._outputs, self._model, tensors[: self._objective.inputs]):  # each value would be compiled
+                raise UserError("the model asks for hvdtrain.progress()", "ask in losses(), or leave out --compile")
         compile_forward(self._model, rows, warm_up)
         return time.perf_counter() - began
 
