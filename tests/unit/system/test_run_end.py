@@ -5,6 +5,7 @@ Processes: the command of --on-end is one, and one test kills the process that s
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -152,19 +153,23 @@ def test_a_command_that_fails(command, problem):
     assert run_end.run_on_end(command, RunEnd("finished"), None, 30).startswith(problem)
 
 
-def test_a_command_ends_also_where_the_process_that_started_it_was_killed(tmp_path, monkeypatch):
-    file, limit = tmp_path / "alive", run_end._limit(1)
-    assert limit[1:] == ["--signal=KILL", "6"]
+def test_a_command_ends_also_where_the_process_that_started_it_was_killed(tmp_path):
+    """A `timeout` on PATH takes a second in place of the seconds that it is given."""
+    file, given, timeout = (tmp_path / name for name in ("alive", "given", "timeout"))
+    timeout.write_text(f'#!/bin/sh\necho "$1 $2" > {given}\nshift 2\nexec {shutil.which("timeout")} -s KILL 1 "$@"\n')
+    timeout.chmod(0o755)
     code = (
-        "import sys; from hvdtrain.system import run_end; run_end._limit = lambda _: [*sys.argv[2:], '1']; "
+        "import sys; from hvdtrain.system import run_end; "
         "run_end.run_on_end(sys.argv[1], run_end.RunEnd('failed', 1), None, 30)"
     )
     command = f"while sleep 0.05; do touch {file}; done"
-    process = subprocess.Popen([sys.executable, "-c", code, command, *limit[:2]])
+    variables = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    process = subprocess.Popen([sys.executable, "-c", code, command], env=variables)
     wait_for(file.exists, 30)
     process.kill()
     process.wait()
     wait_for(lambda: not is_touched(file), 30)
+    assert given.read_text() == "--signal=KILL 35\n"
 
 
 def test_a_record_that_is_too_large_or_no_file_is_not_read(tmp_path):
