@@ -184,7 +184,8 @@ class TensorFlowLearner(Engine):
 
     def _parts(self, *arrays: tf.Tensor) -> list[tuple[tf.Tensor, ...]]:
         """Some of them have a row more than others: padding would be in the statistics of batch normalization."""
-        count = self._config.accumulate
+        if (count := self._config.accumulate) == 1:
+            return [arrays]
         rows = arrays[0].shape[0] or tf.shape(arrays[0])[0]
         sizes = [(rows + count - 1 - number) // count for number in range(count)]
         return list(zip(*(tf.split(array, sizes, num=count) for array in arrays), strict=True))
