@@ -433,9 +433,12 @@ class Shared(Forked):
 
     @staticmethod
     def _serve(connection: Any) -> None:
+        import tensorflow as tf
+
         while True:
             function, output = connection.recv()
             write_to(output)
+            tf.keras.backend.clear_session()  # layers are numbered anew: Horovod combines variables by their names
             function()
             connection.send(None)
 
