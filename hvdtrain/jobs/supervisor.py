@@ -29,6 +29,9 @@ from hvdtrain.system.agent_pipe import NotRunning, OpenedRun, Reached, Report
 from hvdtrain.system.processes import describe_status, shell_status
 from hvdtrain.system.run_end import Failure, RunEnd
 
+LAUNCHER_ENDS_S = 10
+"""How long a launcher that has lost a rank may take until it says why."""
+
 
 class Supervisor:
     """Supervises one job. variables: of the process that launches.
@@ -249,7 +252,7 @@ class Supervisor:
             failure = Failure(rank=rank.number, host=rank.host)
             if not (self._ends.running or self._job.survives or self._job.launcher == "local"):
                 # A launcher that cannot start all ranks ends the others; then its own end is the cause.
-                asyncio.get_running_loop().call_later(10, self._ranks.on_rank_failure, failure)
+                asyncio.get_running_loop().call_later(LAUNCHER_ENDS_S, self._ranks.on_rank_failure, failure)
             elif not self._ends.failure:
                 self._ranks.on_rank_failure(failure)
             return
