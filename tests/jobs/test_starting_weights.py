@@ -88,7 +88,7 @@ def test_another_framework_goes_on_with_frozen_parameters(framework, first):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--weights", "evil.pt"), "--weights evil.pt: PyTorch does not read it with weights_only"),
+        (("--weights", "evil.pt"), "--weights evil.pt: it holds objects (posix.mkdir), and only tensors"),
         (("--weights", "runs/first", "--resume", "runs/first"), "--weights: the run to resume has its own weights"),
         (("--freeze", "cnv*"), "--freeze cnv*: matches no trained parameter"),
         (("--freeze", "*"), "--freeze: all parameters are frozen"),
