@@ -245,7 +245,7 @@ class TorchAverages:
 
 
 class TorchModes(TorchAverages):
-    """The weights that an optimizer with train() and eval() has in evaluations, as those without a schedule."""
+    """The weights that an optimizer with modes, as those without a schedule have, has in that of evaluations."""
 
     def __init__(self, optimizer: Any, config: Config, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
         check_own_averages(config)

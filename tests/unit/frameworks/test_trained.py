@@ -71,7 +71,7 @@ def test_the_best_checkpoint_of_a_task_with_statistics(tmp_path, framework):
     folder = train_here(tmp_path, framework, "--model", task, *SHORT, "--arg", "width=7")
     numbers, kinds, _ = evaluated_rows()
     logits = as_numpy(outputs(framework, hvdtrain.load(f"{folder}/best"), numbers))
-    assert (logits.argmax(1) == kinds).mean() == pytest.approx(checkpoints.newest(folder / "best")[1].score)
+    assert (logits.argmax(1) == kinds).mean() == pytest.approx(checkpoints.newest(folder / "best")[1].score[0])
     checkpoint = max((folder / "checkpoints").iterdir())
     again = hvdtrain.load(checkpoint, f"{TASKS}/of_{framework}.py:Classifier")
     last = as_numpy(outputs(framework, hvdtrain.load(folder), numbers))
