@@ -138,6 +138,7 @@ class WithOther:
 
 def compare(group, network=LENET, data="data"):
     run = mock.Mock(config=Config(), runtime=RuntimeOptions(), target=NetworkTarget(network))
+    run.learner.global_settings = {}
     run.dataset.fingerprint, run.learner.optimizer_order = data, ()
     consistency.check_same_options(group, RunContext.shared_values.fget(run))
 
