@@ -128,6 +128,10 @@ def limited(shares: Sequence[float]) -> Iterator[list[Path]]:
     """A control group for each of these shares of a core. Raises UserError where none can be made."""
     with control_groups("cpu", len(shares)) as (version_1, groups):
         for group, share in zip(groups, shares, strict=True):
+            if not (group / ("cpu.cfs_quota_us" if version_1 else "cpu.max")).exists():
+                raise UserError(
+                    f"{group.parent} has no control of processors", "run this on a host whose kernel has it"
+                )
             quota_us = round(share * PERIOD_US)
             if version_1:
                 (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))

@@ -44,8 +44,9 @@ def control_groups(controller: str, count: int = 1) -> Iterator[tuple[bool, list
             raise UserError(f"no control group can be made here ({error})", "run this as root on a host") from None
         yield version_1, groups
     finally:
-        for group in filter(os.path.isdir, groups):
-            group.rmdir()
+        for group in groups:
+            with contextlib.suppress(OSError):  # it does not exist, or its processes have not ended
+                group.rmdir()
 
 
 @contextlib.contextmanager

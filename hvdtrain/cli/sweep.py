@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from hvdtrain.cli import launch, launch_options
 from hvdtrain.cli.report import show_report
-from hvdtrain.cli.sweep_settings import check_trial, parse, parse_settings, trial_number
+from hvdtrain.cli.sweep_settings import check_trial, of_launch, parse, parse_settings, trial_number
 from hvdtrain.cli.sweep_settings import parser as parser
 from hvdtrain.errors import Stopped, TrainingError
 from hvdtrain.jobs.own_program import without_program
@@ -35,10 +35,11 @@ def main(argv: list[str]) -> None:
     planned = [] if options.trials else plan(settings, options.seeds)
     number = trial_number(options, len(planned)) if planned else None
     chosen = planned if number is None else [planned[number]]
-    for trial in chosen or corners(settings):
+    trials = chosen or corners(settings)
+    for trial in trials:
         check_trial(trial, command, options.output)
-    if command[0] == "launch":
-        launch.describe(launch_options.parse(chosen[0].launched(command)[1:] if chosen else command[1:]))
+    if words := of_launch(trials[0].launched(command)):
+        launch.describe(launch_options.parse(words))
     if options.dry_run:
         for trial in chosen:
             print(shlex.join(["hvdtrain", *trial.command(command, options.output)]))

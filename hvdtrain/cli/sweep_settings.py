@@ -184,17 +184,20 @@ def expected(trial: Trial, command: list[str]) -> dict[str, Any]:
     return {**to_record(config), "seed": trial.seed}
 
 
+def of_launch(command: list[str]) -> list[str]:
+    """The arguments of `launch` by which a trial's command starts ranks; empty for training in one process."""
+    return launch_options.of_training(command[1:], ["hvdtrain", "train"]) if command[0] == "train" else command[1:]
+
+
 def _training(command: list[str]) -> OwnProgram | None:
     """The training program that the command starts; None for one that is not hvdtrain's. Raises UserError."""
-    if command[:1] not in (["train"], ["launch"]):
+    if not command or command[0] not in COMMANDS:
         what = f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}" if command else ""
         remedy = "write -- train OPTIONS, or -- launch local -n 2 -- PROGRAM OPTIONS"
         raise UserError(what or "no command to run", remedy)
-    of_ranks = launch_options.of_training(command[1:], ["hvdtrain", "train"]) if command[0] == "train" else []
-    command = ["launch", *of_ranks] if of_ranks else command
-    if command[0] == "train":
+    if not (words := of_launch(command)):
         return own_program(["hvdtrain", *command], "train")
-    options = launch_options.parse(command[1:])
+    options = launch_options.parse(words)
     if options.launcher not in LAUNCHERS:
         reason = f"-- launch {options.launcher}: it starts no job that a sweep can wait for"
         remedy = f"give one of {', '.join(LAUNCHERS)}; a sweep itself may be the program of launch sbatch"

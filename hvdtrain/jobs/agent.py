@@ -38,11 +38,11 @@ from hvdtrain.system.processes import (
     descendants,
     end_descendants,
     end_with_parent,
+    handles,
     handling,
     reap_orphans,
     shell_status,
     start_remedy,
-    would_end,
 )
 from hvdtrain.system.run_end import Failure
 
@@ -225,7 +225,7 @@ class Agent:
             if self._said:
                 selector.register(self._said, selectors.EVENT_READ, self._on_said)
             while (status := self._process.poll()) is None or self._training_stops:
-                soon = self._waits or self._kill_at < float("inf")
+                soon = (self._waits and self._training) or self._kill_at < float("inf")
                 self._serve(selector, 0.1 if soon else 1.0)
                 if self._said:
                     self._said.send_rest()
@@ -234,7 +234,8 @@ class Agent:
                 if time.monotonic() > self._kill_at:
                     _signal_each(descendants(), signal.SIGKILL)
             self._forward_said()  # why it ended, before that it has
-            if shell_status(status) == 128 + signal.SIGKILL and resources.out_of_memory_kills() > kills:
+            is_killed = shell_status(status) == 128 + signal.SIGKILL and self._kill_at == float("inf")  # by others
+            if is_killed and resources.out_of_memory_kills() > kills:
                 self._send(protocol.Said({Failure.__name__: asdict(Failure(OUT_OF_MEMORY, MORE_MEMORY))}))
             self._send(protocol.Ended(status))
             self._drain(selector)
@@ -321,7 +322,7 @@ class Agent:
         """
         self._request = number
         if self._training and self._training.running():
-            handlers = [] if would_end(self._training.pid, number) else [self._training.pid]
+            handlers = [self._training.pid] if handles(self._training.pid, number) else []
         else:
             handlers = handling(number)
         self._waits = not handlers and number == signal.SIGUSR1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -152,6 +153,8 @@ async def received(reader: asyncio.StreamReader) -> AsyncIterator[Message]:
 
 TAIL_LINES, TAIL_LINE_BYTES = 200, 1000
 """What is kept to find out why a rank failed: a chain of tracebacks may be long, and progress without a newline too."""
+LINE_END = re.compile(rb"\r*\n\r*|\r+")
+"""Progress bars have no newline."""
 MAX_LINE_BYTES = 1 << 16
 """What follows is printed as another line, as a program may print forever without one."""
 
@@ -171,8 +174,8 @@ class LineOutput:
     def write(self, stream: str, data: bytes) -> None:
         """Take what the process wrote to `stdout` or `stderr`."""
         data = (self._incomplete[stream] + data).lstrip(b"\r")
-        text = data.rstrip(b"\r")  # of which a newline may follow; progress bars have \r in place of it
-        *lines, rest = text.replace(b"\r\n", b"\n").replace(b"\n\r", b"\n").replace(b"\r", b"\n").split(b"\n")
+        text = data.rstrip(b"\r")  # of which a newline may follow
+        *lines, rest = LINE_END.split(text)
         rest += data[len(text) :]
         if len(rest) > MAX_LINE_BYTES:
             lines, rest = [*lines, rest], b""

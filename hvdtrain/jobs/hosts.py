@@ -166,15 +166,16 @@ def inspect(hosts: list[str], shell: str = "", wait_s: float = 0.0) -> dict[str,
         return {}  # then this host's versions are not needed either
     if not shutil.which("ssh"):
         raise UserError("no ssh on PATH, which starts ranks on other hosts", "apt-get install openssh-client")
-    here, began = stacks.versions_here(), time.monotonic()
+    here, began, failed = stacks.versions_here(), time.monotonic(), threading.Event()
 
     def look(host: str) -> UserError | None:
         problem = _inspect(host, here, shell)
         if wait_s and isinstance(problem, NoAnswer):
             sys.stderr.write(f"hvdtrain: waiting up to {wait_s:g} s for {host}: {problem.reason}\n")
-        while isinstance(problem, NoAnswer) and time.monotonic() < began + wait_s:
-            time.sleep(2)
+        while isinstance(problem, NoAnswer) and time.monotonic() < began + wait_s and not failed.wait(2):
             problem = _inspect(host, here, shell)
+        if problem and not isinstance(problem, NoAnswer):
+            failed.set()  # for which nobody has to wait
         if not (shell and problem) or isinstance(problem, NoAnswer) or _inspect(host, here):
             return problem
         reason = f"its login shell does not run what launchers such as mpirun send to it: {shell}"
@@ -281,30 +282,34 @@ def distribute_variables(hosts: list[str], variables: Mapping[str, str]) -> str:
     write = f'trap "" HUP INT TERM; umask 077; head -c {len(content)} > {path} && echo {path} && cat; rm -f {path}'
     here, pipe = ["sh", "-c", write], subprocess.PIPE
     holders = HOLDERS[path] = []
-    limit = threading.Timer(TIMEOUT_S, lambda: [*map(subprocess.Popen.kill, holders)])
-    limit.daemon = True
-    limit.start()
-    for host in ("", *hosts):
+
+    def begin(host: str) -> str | None:
+        """What was printed in place of the path; None where the file is written."""
         command = ssh(host, shlex.join(here)) if host else here
         # In a session of its own, so that what kills the group of this process lets it remove the file.
         holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True)
         holders.append(holder)
         assert holder.stdin
+        limit = threading.Timer(TIMEOUT_S, holder.kill)
+        limit.daemon = True
+        limit.start()
         with contextlib.suppress(BrokenPipeError):
             holder.stdin.write(content)
             holder.stdin.flush()
-    for host, holder in zip(("this host", *hosts), holders, strict=True):
         printed = b""
         for printed in itertools.islice(holder.stdout or (), 1000):  # a shell may print more
             if printed.strip() == path.encode():
-                break
-        else:
-            holder.kill()
+                limit.cancel()
+                return None
+        holder.kill()
+        return printable(last_line(printed.decode(errors="replace")))
+
+    places = ["", *hosts]
+    for host, problem in zip(places, _of_each(places, begin), strict=True):
+        if problem is not None:
             remove_variables(path)
-            problem = printable(last_line(printed.decode(errors="replace")))
-            reason = f"{host}: variables with credentials cannot be written to /tmp ({problem:.200})"
+            reason = f"{host or 'this host'}: variables with credentials cannot be written to /tmp ({problem:.200})"
             raise UserError(reason, "check that the host can be reached and that its /tmp has free space")
-    limit.cancel()
     return path
 
 

@@ -58,9 +58,12 @@ def _srun(job: Job, node: str) -> list[str]:
     return [*command, *in_container(job)]
 
 
+EXPORTS = ("SLURM_EXPORT_ENV", "SRUN_EXPORT_ENV")
+
+
 def _against(environment: Mapping[str, str]) -> list[str]:
     """Options of srun against variables by which it changes what ranks have from the launcher, or when they end."""
-    exports = dict.fromkeys(("SLURM_EXPORT_ENV", "SRUN_EXPORT_ENV"), "--export=ALL")  # as by sbatch --export=NONE
+    exports = dict.fromkeys(EXPORTS, "--export=ALL")  # as by sbatch --export=NONE
     folders = dict.fromkeys(("SLURM_WORKING_DIR", "SLURM_REMOTE_CWD"), "--chdir=.")
     options = {**exports, **folders, "SLURM_WAIT": "--wait=0"}
     return sorted({options[name] for name in options if "ALL" not in environment.get(name, "ALL").split(",")})
@@ -89,7 +92,7 @@ def build_srun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
 def build_mpirun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
     """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread also has one."""
     # In an allocation it uses an srun of its own, which is to pass them on.
-    given = variables(job, environment) | {name: "ALL" for name in environment if name.endswith("_EXPORT_ENV")}
+    given = variables(job, environment) | {name: "ALL" for name in EXPORTS if name in environment}
     names = sorted({*passed_on(environment), *given}) if has_other_hosts(job, environment) else []
     control = [name for name in CONTROL_VARIABLES if name in environment]
     names = [*(name for name in names if not OF_HOST.fullmatch(name) and name not in control), *control]

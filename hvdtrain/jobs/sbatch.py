@@ -47,7 +47,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the script, or submit it where that is asked for; the exit status."""
     text, submits = script(options), options.submit and not options.dry_run
     if names := ", ".join(sorted(filter(INPUT.fullmatch, os.environ))):
-        print(f"hvdtrain: sbatch puts {names} before options of a script, and after those of --submit", file=sys.stderr)
+        order = "they override those of a printed script, but not those that --submit passes"
+        print(f"hvdtrain: sbatch also takes options from {names}: {order}", file=sys.stderr)
     if submits:
         lines = "\n".join([*(line for line, _ in _settings(options)), *options.sbatch])
         return _submit(text, ["sbatch", "--parsable", *shlex.split(lines, comments=True)])
@@ -220,7 +221,7 @@ def batch_script(options: argparse.Namespace, path: str, program: str, launcher:
 #!/bin/bash
 
 # {options.job_name}: {ranks}, written by: python -m hvdtrain launch sbatch
-# Start it with sbatch, in a shell without variables SBATCH_*: it takes them before the options below.
+# Start it with sbatch, in a shell without variables SBATCH_*, which override the options below.
 {settings}
 set -uo pipefail
 cd "$SLURM_SUBMIT_DIR" || exit 1

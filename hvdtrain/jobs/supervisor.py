@@ -99,7 +99,7 @@ class Supervisor:
     # Starting.
 
     async def _start_processes(self) -> None:
-        if self._job.launcher != "srun":  # whose job or step may have to wait for its turn
+        if self._job.launcher != "srun" and not self._job.allocation:  # in which steps may have to wait for their turn
             self._ends.limits.append(call_after(self._job.start_timeout_s, self._on_no_rank))
         if self._job.survives:
             self._ranks.watch_hosts()
@@ -130,7 +130,8 @@ class Supervisor:
         when = f"before rank {missing} registered" if missing else "before its ranks did"
         printed = f"; it printed: {' | '.join(process.last_lines)}" if process.last_lines else ""
         by_ssh = any("Exit code: 255" in line for line in process.last_lines)  # of a rank's ssh, as horovodrun says
-        remedy = "raise MaxStartups (10) in sshd_config to the ranks of a host, or use launch mpirun" if by_ssh else ""
+        is_many = missing and by_ssh and self._job.ranks_per_host > 10  # which sshd takes at a time by default
+        remedy = "raise MaxStartups in its sshd_config to the ranks of a host, or use launch mpirun" if is_many else ""
         failure = Failure(f"{process.name} {describe_status(status)} {when}{printed}", remedy)
         self._ends.fail(failure, shell_status(status) or 1)
 

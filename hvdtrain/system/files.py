@@ -146,9 +146,10 @@ def write_fault(error: OSError, folder: Path) -> tuple[str, str]:
     if error.errno == errno.EFBIG:
         return f"{why}: the size of files is limited", "raise the limit (ulimit -f unlimited)"
     if error.errno == errno.ENOSPC:
-        disk = os.statvfs(next(filter(os.path.exists, (folder, *folder.parents))))
-        if disk.f_favail * disk.f_blocks < disk.f_bavail * disk.f_files:  # what was begun may be removed again
-            return f"{why}: all inodes are used", "remove files from that disk (df -i counts them)"
+        with contextlib.suppress(OSError):
+            disk = os.statvfs(next(filter(os.path.exists, (folder, *folder.parents))))
+            if disk.f_favail * disk.f_blocks < disk.f_bavail * disk.f_files:  # what was begun may be removed again
+                return f"{why}: all inodes are used", "remove files from that disk (df -i counts them)"
     if error.errno in (errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS):
         return why, "free disk space or repair the disk"
     if error.filename2:

@@ -178,33 +178,37 @@ def is_second_request(number: int, seconds: float) -> bool:
     return seconds > {int(signal.SIGTERM): 3.0, int(signal.SIGINT): 0.2}.get(number, float("inf"))
 
 
-def would_end(pid: int, number: int) -> bool:
-    """Whether that signal would end a process: it neither catches nor ignores it (proc(5), SigIgn and SigCgt)."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
-    except OSError:  # the process has ended
-        return False
-    masks = [int(mask, 16) for mask in re.findall(r"^Sig(?:Ign|Cgt):\s*([0-9a-f]+)$", status, re.M)]
-    return bool(masks) and not any(mask >> (number - 1) & 1 for mask in masks)  # gVisor has none
-
-
 SHELL = re.compile(r".*/((ba|da|a|z|k|mk|c|tc|fi)?sh|busybox)")
 
 
+def handles(pid: int, number: int) -> bool:
+    """Whether a process catches a signal (proc(5), SigCgt); assumed where the kernel does not tell, as gVisor."""
+    with contextlib.suppress(OSError):  # it has ended
+        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(errors="replace"), re.M)
+        return not caught or bool(int(caught[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def handling(number: int) -> list[int]:
-    """The first descendant of this process that handles or ignores a signal; none if it would end all.
+    """The first descendant of this process that handles a signal; none if it would end all.
 
     A shell waits for its program, and hands nothing on: it counts only without another, and never for SIGINT.
     """
+    programs = {pid: _program(pid) for pid in descendants() if handles(pid, number)}
+    shells = [pid for pid, program in programs.items() if SHELL.fullmatch(program)]
+    others = [pid for pid, program in programs.items() if program and pid not in shells]
+    return others[:1] or ([] if number == signal.SIGINT else shells[:1])
 
-    def is_shell(pid: int) -> bool:
-        with contextlib.suppress(OSError):  # it has ended
-            return bool(SHELL.fullmatch(os.readlink(f"/proc/{pid}/exe")))
-        return False
 
-    found = [pid for pid in descendants() if not would_end(pid, number)]
-    shells = [pid for pid in found if is_shell(pid)]
-    return [pid for pid in found if pid not in shells][:1] or ([] if number == signal.SIGINT else shells[:1])
+def _program(pid: int) -> str:
+    """Its executable; empty for one that has ended, and for a worker, which has that of the process that started it.
+
+    Workers of PyTorch's DataLoader handle SIGTERM, also where their program does not.
+    """
+    with contextlib.suppress(OSError):
+        program, parent = os.readlink(f"/proc/{pid}/exe"), parent_of(pid)
+        return "" if parent != os.getpid() and program == os.readlink(f"/proc/{parent}/exe") else program
+    return ""
 
 
 def end_at_crashes() -> None:

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hvdtrain.collectives.limits import shut_down_horovod
 from hvdtrain.config import rules
@@ -66,8 +66,6 @@ def ending_process() -> Iterator[Ending]:
     """Prepare this process to be a rank; an error inside ends it, with one line and an exit status."""
     rank, size, ending = 0, 1, Ending()
     _end_at_once_by_interrupt()
-    if agent_pipe.send(ProcessIdentity.current()):  # whose signals are for this process, whatever its shell ignores
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     prepare_streams()
     try:
         _, rank, size, _ = rank_info.detect()
@@ -277,5 +275,8 @@ def _end_at_once_by_interrupt() -> None:
     Python's own handler waits until a library returns, and then prints a traceback. A process that ignores Ctrl-C, as
     in the background of a shell, still does.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    replaced: set[Any] = {signal.default_int_handler}
+    if agent_pipe.send(ProcessIdentity.current()):  # whose signals are for this process, whatever its shell ignores
+        replaced.add(signal.SIG_IGN)
+    if signal.getsignal(signal.SIGINT) in replaced:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

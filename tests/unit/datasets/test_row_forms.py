@@ -223,7 +223,7 @@ def test_rows_may_be_complex_numbers_of_64_bits(form):
         if kind is np.complex64:
             assert load(FORMS[form](rows), rows).train[np.arange(3)][0].dtype == kind
             continue
-        with pytest.raises(RowError, match=r"is complex128, \w+; return a tuple of arrays"):
+        with pytest.raises(RowError, match=r"is complex128, \w+; return arrays of numbers of at most 64 bits"):
             load(FORMS[form](rows), rows)
     arrays = np.ones((3, 2), np.complex64), np.zeros(3, np.int64)
     assert load(arrays, arrays).train[np.arange(2)][0].dtype == np.complex64

@@ -124,8 +124,8 @@ def test_variables_from_which_sbatch_takes_options_are_named(submits, submitted,
     launch.batch(launch.parse([*SBATCH, *(["--submit"] if submits else []), "--", "true"]))
     printed = capsys.readouterr()
     first = printed.err.splitlines()[0]
-    order = " before options of a script, and after those of --submit"
-    assert first == f"hvdtrain: sbatch puts {', '.join(sorted(OF_SBATCH))}{order}"
+    order = "they override those of a printed script, but not those that --submit passes"
+    assert first == f"hvdtrain: sbatch also takes options from {', '.join(sorted(OF_SBATCH))}: {order}"
     assert "a secret" not in printed.err + printed.out
     assert submits or "# Start it with sbatch, in a shell without variables SBATCH_*" in printed.out
     for name in OF_SBATCH:

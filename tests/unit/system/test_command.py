@@ -25,10 +25,10 @@ from hvdtrain.system.command import OutputFile
 from hvdtrain.system.processes import (
     ProcessIdentity,
     describe_status,
+    handles,
     is_second_request,
     shell_status,
     signal_name,
-    would_end,
 )
 from hvdtrain.training.interpreter_watch import is_stopped
 
@@ -166,7 +166,7 @@ def test_a_program_whose_name_the_kernel_cuts_within_a_character(tmp_path):
     program.symlink_to(str(shutil.which("sleep")))
     with subprocess.Popen([program, "60"]) as child:
         try:
-            assert would_end(child.pid, signal.SIGUSR1) and not is_stopped(child.pid)
+            assert not handles(child.pid, signal.SIGUSR1) and not is_stopped(child.pid)
             other = replace(ProcessIdentity.current(), pid=child.pid)
             assert other.running() is False, "another one had this number"
         finally:

@@ -163,6 +163,32 @@ def test_dry_run_prints_a_command_line_for_each_trial(tmp_path, command):
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        (
+            "--trials",
+            "2",
+            "--set",
+            "ranks=1,2",
+            "--",
+            "launch",
+            "horovodrun",
+            "-H",
+            "node1:x",
+            "--",
+            "hvdtrain",
+            "train",
+        ),
+        ("--set", "ranks=1,2", "--", "launch", "horovodrun", "-H", "node1:x", "--", "hvdtrain", "train"),
+        ("--", "train", "-n", "2", "-H", "node1:x"),
+    ],
+)
+def test_how_ranks_are_started_is_checked_before_the_first_trial(tmp_path, command):
+    status, output = in_process.command(tmp_path, "sweep", *command)
+    assert status == 2 and "-H 'node1:x': 'node1:x' is not a host" in output
+
+
+@pytest.mark.parametrize(
     "command", [TASK, UNKNOWN, [*LAUNCH, "python", "-m", "hvdtrain", *TASK[1:]],
                 [*LAUNCH, "python", "-m", "hvdtrain.mxnet_lenet", "--model=t.py:Task", "--arg", "depth=2"]]
 )  # fmt: skip
