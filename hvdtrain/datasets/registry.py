@@ -222,7 +222,9 @@ def _load_npz(name: str, path: Path) -> LoadedSources:
         file = path if path.is_file() else next(file for file in sorted(path.glob("*.npz")) if file.name[0] != ".")
         files = [(file, ["x_train", "y_train", "x_test", "y_test"])]
     arrays = tuple(array for file, names in files for array in read_npz(file, names))
-    arrays += read_npz(files[0][0], [f"{kind}_{part}" for part in VALIDATION_NAMES for kind in "xy"], missing=True)
+    with np.load(files[0][0], allow_pickle=False) as held:
+        beside = parts_beside({key[2:] for key in held.files if key.startswith("x_")}, files[0][0])
+    arrays += read_npz(files[0][0], [f"{kind}_{part}" for part in beside if part != "test" for kind in "xy"])
     names = read_npz(files[0][0], ("classes",), missing=True)
     if not names:
         return LoadedSources.of_arrays(name, arrays)

@@ -77,10 +77,10 @@ def wrong_types(values: Sequence[Any], arrays: Sequence[np.ndarray]) -> str:
 
 
 def flat(values: Sequence[Any], rows: int = -1) -> list[Any]:
-    """The arrays of a row, or arrays of so many rows, also those in a tuple or list: it is several inputs."""
+    """The arrays of a row, or arrays of so many rows, also those in a tuple or, of many, a list."""
 
     def is_group(value: Any) -> bool:
-        if not isinstance(value, tuple | list) or len(value) in (0, rows):
+        if not isinstance(value, tuple if rows < 0 else tuple | list) or len(value) in (0, rows):
             return False
         shapes = [None if isinstance(item, np.generic) else getattr(item, "shape", None) for item in value]
         return all(shape is not None and (rows < 0 or tuple(shape)[:1] == (rows,)) for shape in shapes)

@@ -121,19 +121,14 @@ class StreamRows(CheckedRows):
             self._recent.popitem(last=False)
 
     def _begin(self, epoch: int) -> None:
+        """Begin an epoch. Raises UserError if the data set can be read only once, or gives batches."""
         self._recent.clear()
-        self._iterator, self._next, self._epoch = begin(self.name, self._dataset, epoch), 0, epoch
-
-
-def begin(name: str, dataset: Any, epoch: int) -> Iterator[Any]:
-    """The rows of an epoch. Raises UserError if the data set can be read only once, or gives batches."""
-    made = of_epoch(dataset, epoch)
-    check_no_batches(name, made)
-    iterator = iter(made)
-    if iterator is dataset:
-        reason = f"{name}: {type(dataset).__name__} can be iterated over only once"
-        raise UserError(reason, "give hvdtrain.Stream(function, rows=N) with a function that makes it")
-    return iterator
+        made = of_epoch(self._dataset, epoch)
+        check_no_batches(self.name, made)
+        self._iterator, self._next, self._epoch = iter(made), 0, epoch
+        if self._iterator is self._dataset:
+            reason = f"{self.name}: {type(made).__name__} can be iterated over only once"
+            raise UserError(reason, "give hvdtrain.Stream(function, rows=N) with a function that makes it")
 
 
 def check_no_batches(name: str, dataset: Any) -> None:
@@ -146,6 +141,8 @@ def check_no_batches(name: str, dataset: Any) -> None:
 
 def _is_batched(dataset: Any) -> bool:
     """Whether it is a data set of tf.data after batch(), and not after unbatch()."""
+    if not type(dataset).__module__.startswith("tensorflow."):
+        return False
     name, inputs = type(dataset).__name__, getattr(dataset, "_inputs", None)
     if not callable(inputs) or re.search("Batch|Unbatch|FlatMap", name):
         return callable(inputs) and "Batch" in name

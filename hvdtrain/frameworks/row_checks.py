@@ -48,7 +48,8 @@ def not_trained(where: str, tensor: Any, freezing: str) -> UserError:
     return UserError(
         f"{where}: the losses have a gradient for a tensor of shape {tuple(tensor.shape)} that is kept from step to "
         "step, and is no parameter of the model: nothing would train, save or compare it",
-        f"make it a parameter of the model, which can return it among its outputs, or give it {freezing}",
+        f"make it a parameter of the model, which can return it among its outputs, or give it {freezing}; inputs may "
+        "ask for gradients in each call",
     )
 
 

@@ -267,6 +267,9 @@ class Learner(abc.ABC):
         if self._averages:
             self._averages.load(averages)
 
+    def begin_training(self) -> None:  # noqa: B027  (most optimizers have no modes)
+        """Set the optimizer's mode of training, as a script may have set another one."""
+
     def evaluation_mode(self) -> ContextManager[None]:
         """Inside, an optimizer that has a mode of evaluations is in it."""
         return getattr(self._averages, "evaluating", contextlib.nullcontext)()

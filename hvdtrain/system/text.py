@@ -57,7 +57,7 @@ def count_of(number: int, noun: str) -> str:
 
 def figure(value: float) -> str:
     """A figure of any size: with four decimals where these say something, else with four digits."""
-    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.4g}"
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
 def format_bytes(size: float) -> str:

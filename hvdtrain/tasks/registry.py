@@ -118,14 +118,15 @@ def _network_loader_spec(config: Config, network: Network) -> dict[str, Any]:
 
 def _recorded_reading(config: Config, runtime: RuntimeOptions) -> dict[str, Any]:
     """Arguments of `load_dataset` by which a resumed run reads its table as before, unless options say otherwise."""
-    if not runtime.resumed or config.columns or config.target != "auto":
+    if not runtime.resumed:
         return {}
     with reading_record(f"--resume {runtime.resumed}"):
         record = read_json(run_folder(runtime.resumed) / "config.json")
-        if record["config"]["data"] != config.data or not (table := record["network"].get("table")):
+        if record["config"]["data"] != config.data or not (table := (record.get("network") or {}).get("table")):
             return {}
         target = "classes" if table["label"]["kind"] == "category" else "regression"
-        return {"columns": [column["name"] for column in table["inputs"]], "target": target}
+        read = {"columns": [column["name"] for column in table["inputs"]], "target": target}
+        return {name: value for name, value in read.items() if getattr(config, name) in ("", "auto")}
 
 
 def recorded_network(path: Path, model: str) -> Network | None:

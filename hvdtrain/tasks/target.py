@@ -14,8 +14,9 @@ from hvdtrain.config.options import Config
 from hvdtrain.datasets.division import Division
 from hvdtrain.datasets.formats.python_objects import load_parts
 from hvdtrain.datasets.formats.table_files import shown
+from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.datasets.validation import advice, suspicious
-from hvdtrain.interfaces.reading import Dataset, Draw, Part, Rows, Source
+from hvdtrain.interfaces.reading import Dataset, Part
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.record import shaped_to_record
@@ -211,21 +212,10 @@ class Script(Target):
         Raises UserError for rows of another kind.
         """
         division = Division.by(config)
-        tested = NoRows() if test is None else test
-        return load_parts(self.name, train, validation, tested, config.on_bad_row == "skip", division, labels_at=1)
-
-
-class NoRows(Source):
-    """The test rows of a script that evaluates nothing."""
-
-    fingerprint = "no rows"
-    in_memory = True
-
-    def __len__(self) -> int:
-        return 0
-
-    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
-        raise IndexError("there are no rows")
+        if test is None:
+            test = ArraySource(np.empty(0))
+            test.fingerprint = "no rows"  # as earlier versions record it
+        return load_parts(self.name, train, validation, test, config.on_bad_row == "skip", division, labels_at=1)
 
 
 def step_seeds(seed: int, step: int, part: int, *generator: int) -> np.random.SeedSequence:

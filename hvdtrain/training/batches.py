@@ -184,6 +184,7 @@ class Batches:
         with contextlib.suppress(Exception), restoring(run.learner) as weights:  # of a user's code
             usual = {name: np.where(np.isfinite(array), array, USUAL) for name, array in weights.items()}
             usual |= {name: weights[name] for name in run.not_finite_at_first}
+            place.now = place.now._replace(training=False)
             run.learner.load({name: array.astype(weights[name].dtype) for name, array in usual.items()})
             for piece, read in zip(pieces, self.reader.batches("train", pieces, self._start.epoch), strict=True):
                 losses = run.learner.evaluate(read.arrays).losses

@@ -190,7 +190,13 @@ class UserLoop(LoopPosition):
             return
         if training.at.epoch and training.at.rows_in_epoch:  # resumed in the middle of an epoch
             self._resumed_schedules = self._learner.schedule_steps()
-        self._stream = training.train_by(self._make_steps, self._finish, at_epoch_end)
+
+        def end_epoch() -> Iterator[Arrays]:
+            self._learner.begin_training()
+            yield from at_epoch_end()
+            self._learner.begin_training()
+
+        self._stream = training.train_by(self._make_steps, self._finish, end_epoch)
 
     def _make_steps(self, batches: Iterator[Batch], _: int) -> Iterator[Arrays]:
         """The arrays of each batch, and the steps that the script makes with them; see `MakeSteps`."""

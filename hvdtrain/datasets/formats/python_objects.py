@@ -198,7 +198,7 @@ def _are_classes(value: Any) -> bool:
 
 def _image_and_label(name: str, rows: Any, columns: Columns) -> tuple[str, ...]:
     """The columns with image and label of a data set that names its columns, as Hugging Face's; none of other data."""
-    if not hasattr(rows, "column_names"):
+    if not isinstance(getattr(rows, "column_names", ...), list | tuple | None):
         check_no_columns(name, columns)
         return ()
     names = rows.column_names or next(iter(rows), ())  # a stream may not know them

@@ -110,13 +110,12 @@ class TableFile:
         """Columns that pandas has written as the numbers or names of the rows, by its own metadata."""
         return [name for name in (self._table.schema.pandas_metadata or {}).get("index_columns", []) if name]
 
-    def keeping_zeros(self, name: str) -> TableFile:
-        """It with text in a column of integers that some begin with zeros, as names of classes do."""
-        if not self.form or not str(self.column(name).type).startswith("int"):
-            return self
-        texts = TableFile(self.path, [name], self.form)
-        has_zeros = any(re.fullmatch(r"\s*0\d+\s*", text) for text in texts.column(name).unique().to_pylist())
-        return texts if has_zeros else self
+    def keep_zeros(self, name: str) -> None:
+        """Let a column of integers be text if some begin with zeros, as names of classes do."""
+        if self.form and str(self.column(name).type).startswith("int"):
+            texts = _read_csv(self.path, self.form, [name], alone=True).column(name)
+            if any(re.fullmatch(r"\s*0\d+\s*", text) for text in texts.unique().to_pylist()):
+                self._table = self._table.set_column(self.names.index(name), name, texts)
 
     def require(self, *names: str) -> None:
         for name in names:
@@ -162,8 +161,12 @@ def csv_form(path: Path, usual: CsvForm | None = None) -> tuple[CsvForm, list[st
         return known, form.delimiter != "," and _known(plain[place]), form.day_first == (form.decimal_point == ",")
 
     best = max(range(len(forms)), key=preference)
-    rivals = [table for table in tables if _known(table) == _known(tables[best]) and not usual]
-    guesses = [_difference(tables[best], table) for table in rivals]
+    rivals = [place for place in range(len(forms)) if _known(tables[place]) == _known(tables[best]) and not usual]
+    if any(_difference(tables[best], tables[place]) for place in rivals):  # cells after the first block may decide
+        for place in rivals:
+            tables[place] = _read_csv(path, forms[place], ())
+        best = max(rivals, key=preference)
+    guesses = [_difference(tables[best], tables[at]) for at in rivals if _known(tables[at]) == _known(tables[best])]
     if encoding == "cp1252":
         guesses.append("is read as Windows-1252, as it is not UTF-8: save it as UTF-8 if letters are wrong")
     return forms[best], list(dict.fromkeys(filter(None, guesses)))
@@ -187,14 +190,14 @@ def _difference(table: pyarrow.Table, other: pyarrow.Table) -> str:
     for name, cells, others in zip(table.column_names, table.columns, other.columns, strict=True):
         pairs = [] if cells.equals(others) else zip(cells.to_pylist(), others.to_pylist(), strict=True)
         for cell, second in pairs:
-            if cell != second:
+            if str(cell) != str(second):  # NaN is not equal to itself
                 what = f"takes {cell} and not {second} for a cell in column {printable(name)}, as no other cell decides"
                 return f"{what}: write numbers as 1234.5 and dates as 2024-12-31 if this is wrong"
     return ""
 
 
-def _read_csv(path: Path, form: CsvForm, texts: Collection[str] | None = None) -> pyarrow.Table:
-    """The table in a CSV file, with these columns as text.
+def _read_csv(path: Path, form: CsvForm, texts: Collection[str] | None = None, alone: bool = False) -> pyarrow.Table:
+    """The table in a CSV file, with these columns as text, or these alone.
 
     For None its first block without rows that have more or fewer cells than the header, as pyarrow reads it.
     """
@@ -211,6 +214,7 @@ def _read_csv(path: Path, form: CsvForm, texts: Collection[str] | None = None) -
     )
     if texts is not None:
         convert.column_types = {name: "string" for name in _read_csv(path, form).column_names if name.strip() in texts}
+        convert.include_columns = [*convert.column_types] if alone else []
         return _with_numbers(csv.read_csv(path, read, parse, convert), form, texts)
     parse.invalid_row_handler = lambda row: "skip"
     with csv.open_csv(path, read, parse, convert) as reader:

@@ -32,8 +32,10 @@ from hvdtrain.system.text import printable
 
 LABEL_NAMES = ("label", "labels", "target", "class", "y")
 """Columns that are labels if --label names none, in any case."""
-INDEX = re.compile(r"(Unnamed: 0(\.\d+)?)?|__index_level_\d+__")
+PANDAS = re.compile(r"(Unnamed: 0(\.\d+)?)?|__index_level_\d+__")
 """Columns that pandas writes for the numbers of the rows, also several times, which are no input."""
+INDEX = re.compile(r"(.*[ _-])?(id|idx|index|row|no|nr|num|number|#)", re.I)
+"""Names of columns that may number the rows."""
 MANY_LABELS, ROWS_OF_CLASS, LEAST_ROWS = 10, 20, 4
 """More different integers than this, of fewer rows on average, are numbers to predict, unless they count classes."""
 MAX_PLAIN = 100
@@ -76,7 +78,8 @@ def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -
     """
     first = TableFile(paths[0])
     label = _label(first, chosen)
-    first = first if chosen.target == "regression" else first.keeping_zeros(label)
+    if chosen.target != "regression":
+        first.keep_zeros(label)
     inputs, kind = _inputs(first, chosen, label), _kind_of_label(first, label, chosen.target)
     kinds = {**inputs, label: kind} | ({chosen.weight: "number"} if chosen.weight else {})
     texts = [name for name, kind in kinds.items() if kind == "category"]
@@ -115,7 +118,7 @@ def _inputs(table: TableFile, chosen: Columns, label: str) -> dict[str, Kind]:
         if label in chosen.inputs:
             raise UserError(f"--columns {label}: is the label", "leave it out there, or give another --label")
     no_inputs = (label, chosen.weight, *table.indices)
-    names = [name for name in table.names if name not in no_inputs and not INDEX.fullmatch(name)]
+    names = [name for name in table.names if name not in no_inputs and not PANDAS.fullmatch(name)]
     kinds = {name: kind_of(table.column(name).type) for name in chosen.inputs or names}
     known = {name: kind for name, kind in kinds.items() if kind}
     if known and (len(known) == len(kinds) or not chosen.inputs):
@@ -226,11 +229,18 @@ class _Encoder:
                     f"takes {shown([name])} as categories, of which most look like numbers or dates, but not {text}: "
                     "correct it if they are, and write dates as 2024-12-31 and numbers as 1234.5"
                 )
-        counting = [name for name, values in known.items() if count_rows(values) or count_rows(self._values[name])]
+        counting = [column.name for column in inputs if self._counts_rows(column, known[column.name])]
         if is_chosen or len(counting) in (0, len(inputs)):
             return inputs, advice
-        advice.append(f"ignores {shown(counting)}, which counts the rows; --columns chooses inputs, also this one")
+        advice.append(f"ignores {shown(counting)}, which counts the rows; name it in --columns to use it")
         return [column for column in inputs if column.name not in counting], advice
+
+    def _counts_rows(self, column: TableColumn, known: Values) -> bool:
+        """Whether a column is named as numbers of rows are, or is the first one from 0 or 1, and counts them."""
+        values, is_first = self._values[column.name], column.name == self._table.names[0]
+        if column.kind != "number" or not (INDEX.fullmatch(column.name) or (is_first and np.min(values) in (0, 1))):
+            return False
+        return count_rows(known) or count_rows(values)
 
     def _encoded(self, recipe: TableRecipe, source: ArraySource) -> ArraySource:
         rows, labels, *others = source.arrays

@@ -246,9 +246,8 @@ def why_not_saved(model: nn.Module) -> tuple[str, str]:
         if value.layout is not torch.strided or value.dtype not in SAVED:
             kind = f"{value.dtype} in layout {value.layout}".replace("torch.", "")
             return f"tensor {name} is {kind}", f"use a dense one of {', '.join(map(str, SAVED))}".replace("torch.", "")
-    saved = {value.data_ptr() for value in state.values()}
-    for name in [name for name, value in trained_parameters(model).items() if value.data_ptr() not in saved]:
-        if name not in state:
+    for name, value in trained_parameters(model).items():  # one that has another name in it is the same tensor
+        if name not in state and value.data_ptr() not in {one.data_ptr() for one in state.values()}:
             return f"state_dict() leaves out {name}, which is trained", "let it be there, or set requires_grad_(False)"
     return "", ""
 

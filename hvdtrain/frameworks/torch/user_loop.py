@@ -23,7 +23,14 @@ from hvdtrain.frameworks.torch.network import (
     why_not_saved,
 )
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
-from hvdtrain.frameworks.torch.optimizer import from_arrays, make_averages, order_of, parameters_of, saved_states
+from hvdtrain.frameworks.torch.optimizer import (
+    TorchModes,
+    from_arrays,
+    make_averages,
+    order_of,
+    parameters_of,
+    saved_states,
+)
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import OPTIMIZER, check_brought, load_states
 from hvdtrain.frameworks.user_code import UserLearner
@@ -44,6 +51,10 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self._kept: dict[str, Any] = {}
         self._seed = strategy.config.seed
         seed_generators(self._seed)  # so that all ranks make the same model
+
+    def begin_training(self) -> None:
+        if isinstance(self._averages, TorchModes):
+            self._optimizer.train()
 
     def setup(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, unused_parameters: bool

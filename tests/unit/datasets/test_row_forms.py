@@ -178,9 +178,8 @@ def iterated(package, name, **attributes):
 def of_tf_data(*names):
     """A data set of tf.data that was made by these steps, the last one first."""
     inputs = [of_tf_data(*names[1:])] if names[1:] else []
-    return type(
-        f"_{names[0]}Dataset", (), {"_inputs": lambda self: inputs, "__iter__": lambda self: iter([(0.0, 1)])}
-    )()
+    methods = {"_inputs": lambda self: inputs, "__iter__": lambda self: iter([(0.0, 1)])}
+    return type(f"_{names[0]}Dataset", (), {"__module__": "tensorflow.python.data.ops", **methods})()
 
 
 BATCHES = {
@@ -199,6 +198,9 @@ ROWS_OF = {
     "unbatch()": Stream(of_tf_data("Unbatch", "Batch", "TensorSlice"), 1),
     "from a generator": Stream(of_tf_data("Shuffle", "FlatMap", "Batch"), 1),
     "another class of this name": with_items("mine", "Sequence"),
+    "with a method _inputs of its own": type(
+        "MyBatches", (Dictionaries,), {"_inputs": lambda self, row: row, "column_names": np.array(["a", "b"])}
+    )(),
 }
 
 

@@ -90,7 +90,7 @@ def test_a_row_of_one_array_and_the_fingerprint():
 WIDE = np.arange(36, dtype=np.float32).reshape(12, 3)
 NESTED = {
     "tuples of arrays": Rows(lambda row: ((X[row], WIDE[row]), Y[row])),
-    "lists of tensors": Rows(lambda row: ([torch.from_numpy(X[row]), torch.from_numpy(WIDE[row])], Y[row])),
+    "tuples of tensors": Rows(lambda row: ((torch.from_numpy(X[row]), torch.from_numpy(WIDE[row])), Y[row])),
     "a source": type(
         "Source",
         (),
@@ -103,7 +103,7 @@ NESTED = {
 
 
 @pytest.mark.parametrize("rows", NESTED.values(), ids=NESTED)
-def test_arrays_in_a_tuple_or_list_of_a_row_are_several(rows):
+def test_arrays_in_a_tuple_of_a_row_are_several(rows):
     train = made(rows, rows).dataset.train
     for array, expected in zip(train[np.array([7, 0])], (X, WIDE, Y), strict=True):
         assert np.array_equal(array, expected[[7, 0]])
@@ -115,6 +115,7 @@ def test_arrays_in_a_tuple_or_list_of_a_row_are_several(rows):
         (Rows(lambda row: ([1.0, 2.0], Y[row])), (2,)),
         (Rows(lambda row: ((np.float32(1), np.float32(2)), Y[row])), (2,)),
         (Rows(lambda row: ([[1.0, 2.0], [3.0, 4.0]], Y[row])), (2, 2)),
+        (Rows(lambda row: ([X[row], X[row]], Y[row])), (2, *X.shape[1:])),
         (([*X], Y), X.shape[1:]),
         ((tuple(X), [*Y]), X.shape[1:]),
     ],

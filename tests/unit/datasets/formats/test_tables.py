@@ -265,11 +265,11 @@ def test_numbers_alone_stay_as_they_are(tmp_path):
     assert scaled.reshape(-1, 2).std(0) == pytest.approx(1)
     assert not data.train.advice
     names = [f"row {row}" for row in range(60)]
-    write(path, {"name": names, "age": np.arange(60), "income": np.arange(60) * 1000, "label": LABELS * 3})
+    write(path, {"name": names, "row": np.arange(60), "income": np.arange(60) * 1000, "label": LABELS * 3})
     (*_, told) = load_dataset(str(path), split=0.5, as_images=True).train.advice
     assert told.startswith("takes income with numbers above 100 as they are: give --scale standard")
     (names, counts) = load_dataset(str(path), split=0.5, as_images=True, scale="none").train.advice
-    assert names.startswith("ignores name, as over half") and counts.startswith("ignores age, which counts the rows; ")
+    assert names.startswith("ignores name, as over half") and counts.startswith("ignores row, which counts the rows; ")
 
 
 @pytest.mark.parametrize(
@@ -323,10 +323,37 @@ def test_a_column_that_counts_the_rows_is_no_input(tmp_path, suffix, numbers, is
     data = load_dataset(str(path), split=0.4)
     assert data.train.arrays[0].shape[1] == 2 - is_index
     assert (data.table["read"]["id"] == "ignored") == is_index
-    assert ("ignores id, which counts the rows; --columns" in "".join(advice(data))) == is_index
+    assert ("ignores id, which counts the rows; name it in --columns" in "".join(advice(data))) == is_index
     assert load_dataset(str(path), split=0.4, columns=("id", "a")).train.arrays[0].shape[1] == 2
     alone = load_dataset(str(write(path, {"id": list(numbers), "label": LABELS * 3})), split=0.4)
     assert alone.train.arrays[0].shape[1] == 1 and not advice(alone), "the only input"
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("day", np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]").astype(str)),
+        ("year", range(1960, 2020)),
+        ("volt", range(60)),
+    ],
+)
+def test_a_series_is_an_input(tmp_path, name, values):
+    """A date, or numbers that begin elsewhere or are another column than the first."""
+    columns = {name: list(values), "a": np.arange(60) % 7, "label": LABELS * 3}
+    columns = {"a": columns["a"], **columns} if name == "volt" else columns
+    data = load_dataset(str(write(tmp_path / "rows.csv", columns)), split=0.4)
+    assert data.table["read"][name] != "ignored" and "counts the rows" not in "".join(advice(data))
+
+
+def test_cells_after_the_first_block_decide_a_guess(tmp_path):
+    """Of 3 MB, the first MB has days of months up to 12 only."""
+    lines = [f"{1 + row % 12:02}/03/2024,{'x' * 30},{row % 2}" for row in range(40_000)]
+    lines += [f"{13 + row % 15}/03/2024,{'x' * 30},{row % 2}" for row in range(30_000)]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["when,text,label", *lines]))
+    data = load_dataset(str(path), columns=("when",), split=0.5)
+    assert data.table["read"]["when"] == "date" and data.table["form"]["day_first"]
+    assert "no other cell decides" not in "".join(advice(data))
 
 
 def test_columns_that_count_the_rows_of_two_tables(tmp_path):

@@ -166,6 +166,7 @@ MODES = {
     "its own modes": lambda optimizer, when: optimizer.eval() if when == "before" else optimizer.train(),
     "eval() alone": lambda optimizer, when: optimizer.eval() if when == "before" else None,
     "train() before steps": lambda optimizer, when: optimizer.train() if when == "step" else None,
+    "eval() after epochs": lambda optimizer, when: {"step": optimizer.train, "epoch": optimizer.eval}.get(when, int)(),
 }
 
 
@@ -187,11 +188,14 @@ def test_a_script_may_also_set_the_modes_itself(kind, tmp_path):
 
             for x, y in run.batches((X, Y), (X[:9], Y[:9]), evaluate):
                 set_mode(optimizer, "step")
-                run.step(nn.functional.cross_entropy(model(x), y, reduction="none"))
+                if run.step(nn.functional.cross_entropy(model(x), y, reduction="none")) and run.ends_epoch:
+                    set_mode(optimizer, "epoch")
         found.append((losses[-1], {name: value.tolist() for name, value in model.state_dict().items()}))
         averages = checkpoints.newest(run.folder)[1].averages
         assert {name: value.tolist() for name, value in averages.items()} == found[-1][1], "the script ends with them"
-    assert all(one == found[0] for one in found)
+    *same, (after_epochs, _) = found
+    assert all(one == found[0] for one in same)
+    assert after_epochs == pytest.approx(found[0][0], abs=1e-5), "as train() rounds after eval()"
 
 
 def made(kind):
