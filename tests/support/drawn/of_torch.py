@@ -396,8 +396,8 @@ class WithoutClosure(torch.optim.SGD):
 class ScheduleFree(torch.optim.Optimizer):
     """Its weights of training are between those of steps and their average, which evaluations have."""
 
-    def __init__(self, parameters, lr):
-        super().__init__(parameters, {"lr": lr, "beta": 0.9, "count": 0, "is_on": False})
+    def __init__(self, parameters, lr=0.1, beta=0.9):
+        super().__init__(parameters, {"lr": lr, "beta": beta, "count": 0, "is_on": False})
 
     @torch.no_grad()
     def _to(self, is_on):
@@ -417,6 +417,7 @@ class ScheduleFree(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
+            assert group["is_on"], "step() in the mode of evaluations"
             group["count"] += 1
             share = 1 / group["count"]
             for parameter in (parameter for parameter in group["params"] if parameter.grad is not None):

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from support.drawn.of_torch import ScheduleFree
 from support.in_process import quickly
 from support.jobs import result
 from support.user_loop_runs import starter
@@ -18,40 +19,6 @@ from hvdtrain.runs import checkpoints
 
 X = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)
-
-
-class ScheduleFree(torch.optim.Optimizer):
-    """Its weights of training are between those of steps and their average, which is that of evaluations."""
-
-    def __init__(self, parameters, lr=0.1, beta=0.9):
-        super().__init__(parameters, {"lr": lr, "beta": beta, "count": 0, "is_on": False})
-
-    @torch.no_grad()
-    def _to(self, is_on):
-        for group in self.param_groups:
-            weight = 1 - group["beta"] if is_on else 1 - 1 / group["beta"]
-            for parameter in group["params"] if group["is_on"] != is_on else ():
-                if "z" in self.state[parameter]:
-                    parameter.lerp_(self.state[parameter]["z"], weight)
-            group["is_on"] = is_on
-
-    def train(self):
-        self._to(True)
-
-    def eval(self):
-        self._to(False)
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            assert group["is_on"], "step() in the mode of evaluations"
-            group["count"] += 1
-            share = 1 / group["count"]
-            for parameter in group["params"]:
-                z = self.state[parameter].setdefault("z", parameter.clone())
-                parameter.lerp_(z, share)
-                parameter.add_(parameter.grad, alpha=group["lr"] * (group["beta"] * (1 - share) - 1))
-                z.sub_(parameter.grad, alpha=group["lr"])
 
 
 class Swapping(ScheduleFree):
