@@ -133,7 +133,7 @@ def test_a_job_that_cannot_run_ends_with_one_line(tmp_path, before, ranks, progr
             "mpirun started rank 0 of 1 on",
         ),
         ("mpirun", "echo 'MPI is broken' >&2; exit 3", 3, "before rank 0, 1 registered; it printed: MPI is broken"),
-        ("horovodrun", "echo 'Exit code: 255' >&2; exit 1", 1, "Exit code: 255; raise MaxStartups (10) in sshd_config"),
+        ("horovodrun", "echo 'Exit code: 255' >&2; exit 1", 1, "Exit code: 255; raise MaxStartups in its sshd_config"),
     ],
     ids=["another MPI's", "failing", "failing by ssh"],
 )
@@ -141,14 +141,15 @@ def test_a_launcher_that_does_not_start_the_ranks(tmp_path, by, starts, status, 
     (tmp_path / by).write_text(f"#!/bin/sh\n{starts}\n")
     (tmp_path / by).chmod(0o755)
     path = os.pathsep.join([str(tmp_path), str(BIN), os.environ["PATH"]])
-    found, output = run([sys.executable, *launch(["true"], by=by)[1:]], tmp_path, PATH=path)
+    ranks = 11 if by == "horovodrun" else 2  # sshd takes ten at a time
+    found, output = run([sys.executable, *launch(["true"], "-n", str(ranks), by=by)[1:]], tmp_path, PATH=path)
     assert (found, said in output) == (status, True), output
 
 
 RANK_0 = """
 while :; do case $1 in *python*) break;; esac; shift; done
 export OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0
-"$@" & sleep 3"""
+"$@" & sleep 6"""
 INCOMPLETE = [
     ("echo 'no shell of host2' >&2; exec sleep 60", "2", 2, "mpirun started no rank within 2 s; check what it printed"),
     # It ends rank 0, as it cannot start rank 1 on another host.
