@@ -221,14 +221,14 @@ def _load_npz(name: str, path: Path) -> LoadedSources:
     else:
         file = path if path.is_file() else next(file for file in sorted(path.glob("*.npz")) if file.name[0] != ".")
         files = [(file, ["x_train", "y_train", "x_test", "y_test"])]
-    arrays = tuple(array for file, names in files for array in read_npz(file, names))
-    with np.load(files[0][0], allow_pickle=False) as held:
-        beside = parts_beside({key[2:] for key in held.files if key.startswith("x_")}, files[0][0])
-    arrays += read_npz(files[0][0], [f"{kind}_{part}" for part in beside if part != "test" for kind in "xy"])
-    names = read_npz(files[0][0], ("classes",), missing=True)
+    arrays, first = tuple(array for file, names in files for array in read_npz(file, names)), files[0][0]
+    with np.load(first, allow_pickle=False) as held:
+        beside = parts_beside({key[2:] for key in held.files if key.startswith("x_")}, first)
+    arrays += read_npz(first, [f"{kind}_{part}" for part in beside if part != "test" for kind in "xy"])
+    names = read_npz(first, ("classes",), missing=True)
     if not names:
         return LoadedSources.of_arrays(name, arrays)
-    with wrap_errors(files[0][0], "save classes as strings, one for each class"):
+    with wrap_errors(first, "save classes as strings, one for each class"):
         if names[0].dtype.kind != "U" or names[0].ndim != 1:
             raise Malformed(f"holds classes of type {names[0].dtype} and shape {names[0].shape}")
     return LoadedSources.of_arrays(name, arrays, tuple(names[0].tolist()))
