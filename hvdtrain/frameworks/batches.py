@@ -75,6 +75,8 @@ def split_rows(count: int, weights: np.ndarray, *arrays: np.ndarray) -> list[Row
 
 def parts_of(batch: Batch, count: int) -> list[Batch]:
     """A batch in so many parts, of which some have a row more than others; without padding, so at most one a row."""
+    if count == 1:
+        return [batch]
     parts = min(count, len(batch.rows))
     split = (np.array_split(array, parts) for array in (batch.weights, batch.rows, *batch.arrays))
     return [batch._replace(weights=w, rows=r, arrays=tuple(arrays)) for w, r, *arrays in zip(*split, strict=True)]

@@ -213,7 +213,8 @@ def _read_csv(path: Path, form: CsvForm, texts: Collection[str] | None = None, a
         timestamp_parsers=[csv.ISO8601, *(date.format(*order) + time for time in TIMES for date in DATES)],
     )
     if texts is not None:
-        convert.column_types = {name: "string" for name in _read_csv(path, form).column_names if name.strip() in texts}
+        names = _read_csv(path, form).column_names if texts else ()
+        convert.column_types = {name: "string" for name in names if name.strip() in texts}
         convert.include_columns = [*convert.column_types] if alone else []
         return _with_numbers(csv.read_csv(path, read, parse, convert), form, texts)
     parse.invalid_row_handler = lambda row: "skip"
