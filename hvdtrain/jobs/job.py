@@ -182,6 +182,8 @@ OF_RANK = {
     "PMIX_RANK": r"(PMIX|PMI)_\w+",
 }
 """What a launcher sets for a rank, by one of them: the ranks of a job that it starts would take it for theirs."""
+OF_STEP = r"(SLURM|SRUN)_EXPORT_ENV=(?!(.*,)?ALL(,|$))|SLURM_(WORKING_DIR|REMOTE_CWD|WAIT)="
+"""By these, as sbatch --export=NONE sets them, srun changes what ranks have from the launcher, or when they end."""
 OF_SHELL = re.compile(
     r"_.*|PWD|OLDPWD|SHLVL|HOST(NAME)?|MAIL|EDITOR|VISUAL|PAGER|PS[0-9]|COLORTERM|COLUMNS|LINES|DISPLAY|XAUTHORITY|WINDOWID"
     r"|(LS|LESS|HIST|XDG|DBUS|SSH|GPG|BASH|ZSH|TMUX|STY|CONDA|PYENV|LMOD|MODULE|SYSTEMD|INVOCATION|JOURNAL|DEBUGINFOD).*"
@@ -252,9 +254,10 @@ def in_container(job: Job) -> list[str]:
 
 
 def for_launchers(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what makes a rank of this process, and with this Python's programs first on PATH."""
-    of_rank = "|".join(names for own, names in OF_RANK.items() if own in environment)
-    environment = {name: value for name, value in environment.items() if not re.fullmatch(of_rank, name)}
+    """The environment without what makes a rank of this process or changes a step of Slurm's, and with this Python's
+    programs first on PATH."""
+    left_out = "|".join([OF_STEP, *(f"({names})=" for own, names in OF_RANK.items() if own in environment)])
+    environment = {name: value for name, value in environment.items() if not re.match(left_out, f"{name}={value}")}
     folder, path = os.path.dirname(sys.executable), environment.get("PATH", os.defpath)
     if sys.prefix == sys.base_prefix or folder in path.split(os.pathsep):
         return dict(environment)

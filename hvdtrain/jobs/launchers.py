@@ -42,7 +42,7 @@ def build_rank(job: Job, environment: Mapping[str, str], place: Place) -> Launch
     identity[rank_info.LOCAL_SIZE[0]] = str(min(slots, job.ranks_per_host))
     here = LaunchSpec(agent_command(job, *flags), {**variables(job, environment), **identity}, place.rank, terminal)
     if job.launcher == "srun":
-        return here._replace(command=[*_srun(job, place.host), *_against(environment), *here.command])
+        return here._replace(command=[*_srun(job, place.host), *here.command])
     if other_hosts([Host(place.host, 1)]):
         return here._replace(command=ssh(place.host, "sh"), remote=tuple(here.command))
     return here
@@ -58,17 +58,6 @@ def _srun(job: Job, node: str) -> list[str]:
     return [*command, *in_container(job)]
 
 
-EXPORTS = ("SLURM_EXPORT_ENV", "SRUN_EXPORT_ENV")
-
-
-def _against(environment: Mapping[str, str]) -> list[str]:
-    """Options of srun against variables by which it changes what ranks have from the launcher, or when they end."""
-    exports = dict.fromkeys(EXPORTS, "--export=ALL")  # as by sbatch --export=NONE
-    folders = dict.fromkeys(("SLURM_WORKING_DIR", "SLURM_REMOTE_CWD"), "--chdir=.")
-    options = {**exports, **folders, "SLURM_WAIT": "--wait=0"}
-    return sorted({options[name] for name in options if "ALL" not in environment.get(name, "ALL").split(",")})
-
-
 def build_ranks(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
     """launch local, and jobs that survive: one process for each rank, without MPI or horovodrun."""
     return [build_rank(job, environment, place) for place in Places.of_job(job).take(0)]
@@ -82,7 +71,7 @@ def build_srun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
     command += ["--mpi", job.mpi or "none", "--kill-on-bad-exit=0", "--unbuffered"]
     if CORES_PER_TASK in environment:  # sbatch's, which srun does not inherit since Slurm 22.05
         command += ["--cpus-per-task", environment[CORES_PER_TASK]]
-    command += [*_against(environment), *in_container(job)]
+    command += in_container(job)
     gloo = () if job.mpi else ("--gloo",)
     if job.mpi:
         _parameters(job, environment)
@@ -91,8 +80,7 @@ def build_srun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
 
 def build_mpirun(job: Job, environment: Mapping[str, str]) -> list[LaunchSpec]:
     """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread also has one."""
-    # In an allocation it uses an srun of its own, which is to pass them on.
-    given = variables(job, environment) | {name: "ALL" for name in EXPORTS if name in environment}
+    given = variables(job, environment)
     names = sorted({*passed_on(environment), *given}) if has_other_hosts(job, environment) else []
     control = [name for name in CONTROL_VARIABLES if name in environment]
     names = [*(name for name in names if not OF_HOST.fullmatch(name) and name not in control), *control]
