@@ -6,7 +6,7 @@ import sys
 
 from hvdtrain.cli.report import show_report
 from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
-from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.errors import TrainingError
 from hvdtrain.measure.bench import allreduce
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
 from hvdtrain.measure.bench.strategies import (
@@ -19,7 +19,6 @@ from hvdtrain.measure.bench.strategies import (
     with_shards,
 )
 from hvdtrain.runs.search import finished_runs
-from hvdtrain.system import removed
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable
 
@@ -35,11 +34,9 @@ def parser() -> OptionParser:
 def main(argv: list[str]) -> None:
     """Run a benchmark; ends the process with 1 if a job failed, 2 for invalid options."""
     if argv[:1] == ["allreduce"]:
-        print(allreduce.run(read_arguments(AllreduceBenchOptions, f"{PROG} allreduce", argv[1:], removed.BENCH)))
-    elif argv[:1] == ["links"]:
-        raise UserError("bench links is no longer a command", "use benchmarks/links/run.py of hvdtrain's sources")
+        print(allreduce.run(read_arguments(AllreduceBenchOptions, f"{PROG} allreduce", argv[1:])))
     else:
-        run(read_arguments(StrategyBenchOptions, PROG, argv, removed.BENCH))
+        run(read_arguments(StrategyBenchOptions, PROG, argv))
 
 
 def run(options: StrategyBenchOptions) -> None:

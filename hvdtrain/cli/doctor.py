@@ -18,7 +18,6 @@ from hvdtrain.doctor.check import STATUSES, Topic
 from hvdtrain.doctor.examination import CHECKS, detect_rank, examine
 from hvdtrain.doctor.subprocesses import STARTED
 from hvdtrain.errors import UserError
-from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.processes import ending_started
@@ -44,7 +43,6 @@ def parser() -> Parser:
         description="Find out what is wrong with the installation, this machine, or the job in which it is started.",
         epilog=f"checks:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        replacements=removed.DOCTOR,
     )
     names = [check.name for check in CHECKS]
     made.add_argument("--json", action="store_true", help="print one JSON object instead of text")

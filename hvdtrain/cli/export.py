@@ -22,7 +22,6 @@ from hvdtrain.frameworks.export import (
 from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.networks.layers import text
 from hvdtrain.runs import checkpoints
-from hvdtrain.system import removed
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import creating
 from hvdtrain.system.text import did_you_mean, printable
@@ -53,13 +52,13 @@ PROGRAM = "python -m hvdtrain export"
 
 
 def parser() -> OptionParser:
-    return parser_of(ExportOptions, PROGRAM, removed.EXPORT)
+    return parser_of(ExportOptions, PROGRAM)
 
 
 @exit_status()
 def main(argv: list[str]) -> None:
     """Write the model and print a line about it; ends the process with an exit status if that fails."""
-    options = read_arguments(ExportOptions, PROGRAM, argv, removed.EXPORT)
+    options = read_arguments(ExportOptions, PROGRAM, argv)
     kind, output = output_format(options.output), Path(options.output)
     _check_output(kind, output, options.force)
     path, saved = checkpoints.newest(options.checkpoint)

@@ -13,7 +13,6 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import sbatch
 from hvdtrain.jobs.launchers import LAUNCHERS
 from hvdtrain.jobs.own_program import own_program
-from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, joined
 
 EXAMPLES = """examples:
@@ -43,8 +42,6 @@ def parser() -> Parser:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options; exits with status 2 where they are invalid. Raises UserError where they do not go together."""
-    if argv and argv[0] in removed.LAUNCH_COMMANDS:
-        raise removed.error(f"launch {argv[0]}", removed.LAUNCH_COMMANDS[argv[0]], "a command")
     end = argv.index("--") if "--" in argv else len(argv)
     options = parser().parse_args([*joined(argv[:end], "--sbatch"), *argv[end:]])
     options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
@@ -78,8 +75,7 @@ def _check_ranks_once(program: Sequence[str]) -> None:
 
 def _add_command(commands: Any, name: str, about: str) -> argparse.ArgumentParser:
     usage = f"python -m hvdtrain launch {name} [OPTIONS] -- PROGRAM [ARGUMENTS...]"
-    made = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=usage,
-                               replacements=removed.LAUNCH)  # fmt: skip
+    made = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=usage)
     made.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)  # the usage has it
     return made
 

@@ -23,7 +23,6 @@ from hvdtrain.interfaces.learner import Checkpoint
 from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.networks.layers import Shape
 from hvdtrain.runs import checkpoints
-from hvdtrain.system import removed
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.text import printable
 from hvdtrain.tasks.target import NetworkTarget
@@ -59,13 +58,13 @@ Named = tuple[list[str], np.ndarray]
 
 
 def parser() -> OptionParser:
-    return parser_of(PredictOptions, PROGRAM, removed.PREDICT)
+    return parser_of(PredictOptions, PROGRAM)
 
 
 @exit_status()
 def main(argv: list[str]) -> None:
     """Print a line for each image or row; ends the process with an exit status if that fails, or for some files."""
-    options = read_arguments(PredictOptions, PROGRAM, argv, removed.PREDICT)
+    options = read_arguments(PredictOptions, PROGRAM, argv)
     path, saved = checkpoints.newest(options.checkpoint)
     network = checkpoints.network(path, saved)
     recipe = recorded_recipe(path, saved.network)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hvdtrain.runs.best import step_of
-from hvdtrain.system import rank_info, removed
+from hvdtrain.system import rank_info
 from hvdtrain.system.command import Parser, output_errors
 from hvdtrain.system.text import printable
 from hvdtrain.training.process import ending_process, prepare_host
@@ -39,7 +39,6 @@ def parser() -> Parser:
         description="Train again from a checkpoint of a run to a later step, in a temporary folder and with the ranks "
         "that this job has, and say whether the weights are bit for bit those that the run recorded. The exit status "
         "is 0 if they are, 1 if not.",
-        replacements=removed.REPLAY,
     )
     add = made.add_argument
     add("run", type=Path, metavar="RUN",

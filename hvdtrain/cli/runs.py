@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.text import Text
 
 from hvdtrain.runs.search import closed_folders, find_runs
-from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, exit_status, joined
 from hvdtrain.system.text import printable
 from hvdtrain.views.listing import COLUMNS, Filter, counted, metric_names, option_names, run_lines, sort_runs
@@ -50,7 +49,6 @@ def parser() -> Parser:
         prog="python -m hvdtrain runs",
         description="List runs with their states, also those that train now: the newest first.",
         epilog=f"Columns: {', '.join(COLUMNS)}; metrics; and options, such as lr, batch-size or arg.width.",
-        replacements=removed.RUNS,
     )
     made.add_argument(
         "folder", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs (default: runs)"

@@ -17,7 +17,6 @@ from hvdtrain.errors import UserError
 from hvdtrain.measure.scale.allreduce import STRATEGIES, Link
 from hvdtrain.measure.scale.measured import fit_tables, is_quantity, read_runs, read_table
 from hvdtrain.measure.scale.step import StepModel
-from hvdtrain.system import removed
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import printable, to_json
@@ -69,7 +68,7 @@ def parser() -> OptionParser:
 @exit_status()
 def main(argv: list[str]) -> None:
     """Predict, print the table and write it; ends the process with 2 for invalid options or files."""
-    options = read_arguments(ScaleOptions, PROGRAM, argv, removed.SCALE)
+    options = read_arguments(ScaleOptions, PROGRAM, argv)
     require_writable(options.output, "--output")
     models, notes = _models(options)
     made = [_predict(model, options, ranks) for ranks in sorted(set(options.ranks)) for model in models]

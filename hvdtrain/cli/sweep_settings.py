@@ -33,7 +33,6 @@ from hvdtrain.measure.sweep.trials import (
     plan,
     written,
 )
-from hvdtrain.system import removed
 from hvdtrain.system.command import joined
 from hvdtrain.system.text import did_you_mean
 
@@ -46,7 +45,7 @@ OPEN, QUOTED = re.compile(r"""\s*(["'])(?!.*\1)""", re.DOTALL), re.compile(r"""(
 
 
 def parser() -> OptionParser:
-    made = parser_of(SweepOptions, PROGRAM, removed.SWEEP)
+    made = parser_of(SweepOptions, PROGRAM)
     made.usage = f"{PROGRAM} [OPTIONS] -- COMMAND..."
     return made
 

@@ -19,7 +19,6 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import removed
 from hvdtrain.system.files import NOT_LOCAL, is_url
 from hvdtrain.system.text import did_you_mean
 
@@ -118,25 +117,6 @@ def option(default: Any, group: str = "", **facts: Any) -> Any:
 def positional(**facts: Any) -> Any:
     """A positional argument, as a field of a dataclass of options. facts: fields of `Option`."""
     return dataclasses.field(metadata={Option: Option(is_positional=True, **facts)})
-
-
-def without_removed(replacements: Mapping[str, str]) -> Callable[[type[Kind]], type[Kind]]:
-    """Decorates a dataclass of options: UserError says what to use in place of an option that went (`removed`)."""
-
-    def decorate(kind: type[Kind]) -> type[Kind]:
-        make = kind.__init__
-
-        @functools.wraps(make)
-        def checked(self: Any, *values: Any, **given: Any) -> None:
-            for name in given.keys() - facts(kind).keys():
-                if replacement := replacements.get(f"--{key(name)}"):
-                    raise removed.error(name, replacement)
-            make(self, *values, **given)
-
-        kind.__init__ = checked  # type: ignore[method-assign]
-        return kind
-
-    return decorate
 
 
 def facts(kind: type) -> dict[str, Option]:

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import functools
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -28,18 +28,16 @@ from hvdtrain.system.files import NOT_LOCAL, is_url
 Kind = TypeVar("Kind")
 
 
-def parser_of(kind: type, program: str, replacements: Mapping[str, str] | None = None) -> OptionParser:
+def parser_of(kind: type, program: str) -> OptionParser:
     """The parser of a program whose options are a dataclass; the docstring of this is the program's description."""
-    parser = OptionParser(program, inspect.getdoc(kind) or "", replacements=replacements)
+    parser = OptionParser(program, inspect.getdoc(kind) or "")
     parser.add(kind)
     return parser
 
 
-def read_arguments(
-    kind: type[Kind], program: str, argv: list[str], replacements: Mapping[str, str] | None = None
-) -> Kind:
+def read_arguments(kind: type[Kind], program: str, argv: list[str]) -> Kind:
     """A dataclass of options, from a command line. Raises UserError for invalid options."""
-    return kind(**parser_of(kind, program, replacements).parse(argv))
+    return kind(**parser_of(kind, program).parse(argv))
 
 
 class OptionParser(Parser):

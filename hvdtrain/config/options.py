@@ -23,11 +23,10 @@ from hvdtrain.config.forms import (
     parse_image_size,
     parse_method,
 )
-from hvdtrain.config.option import Resume, as_options, option, without_removed
+from hvdtrain.config.option import Resume, as_options, option
 from hvdtrain.config.recipes import RECIPES
 from hvdtrain.config.rules import OVER_HOROVOD
 from hvdtrain.config.score import AUTO, check_choice
-from hvdtrain.system import removed
 from hvdtrain.system.rank_info import RUN_NAME
 from hvdtrain.system.start_folder import from_start
 
@@ -63,7 +62,6 @@ MACHINE = "this machine"
 WATCH = "logs, timelines and checks"
 
 
-@without_removed(removed.TRAIN)
 @dataclass(frozen=True)
 class Config:
     """What decides the result of a run; recorded in its folder, and identical on all ranks."""
@@ -247,7 +245,6 @@ class Config:
         return self.batch_size * (size if self.batch_scope == "per-rank" else 1)
 
 
-@without_removed({**removed.TRAIN, "--score": "give it to Config, as it decides where --patience ends a run"})
 @dataclass(frozen=True)
 class RuntimeOptions:
     """Where a run is stored, what it uses of this host, how it is shown: what does not change its result."""

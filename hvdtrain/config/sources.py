@@ -20,7 +20,6 @@ from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.config.options import AUTO_RESUME, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.config.recipes import RECIPES
 from hvdtrain.errors import UserError
-from hvdtrain.system import removed
 from hvdtrain.system.checkpoint_folder import check_there, run_of
 from hvdtrain.system.files import read_json, read_toml
 from hvdtrain.system.python_files import class_remedy, is_reference, is_script
@@ -51,8 +50,6 @@ def find(written: str, where: str) -> str:
     """
     name = written.replace("-", "_")
     if name not in KINDS:
-        if replacement := removed.TRAIN.get(f"--{key(name)}"):
-            raise removed.error(f"{where}: --{key(name)}", replacement)
         if job_options.split([f"--{key(name)}"])[0]:
             reason = f"{where}: {written} is of a job, not of training"
             raise UserError(reason, "give it to train or launch as an option")
@@ -283,7 +280,7 @@ def training_parser(program: str, defaults: Config | None = None, shows_all: boo
     is_of_script = is_script(program)
     parents = [] if is_of_script else [job_options.options_of_training(shows_all)]
     about = SCRIPT if is_of_script else PROGRAM
-    parser = OptionParser(program, about, add_help=False, replacements=removed.TRAIN, parents=parents)
+    parser = OptionParser(program, about, add_help=False, parents=parents)
     parser.full_help = f"--help {ALL}"
     if not is_of_script:
         parser.usage = f"{program} [FILE.py:CLASS] [OPTIONS]"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, UserError
-from hvdtrain.system import agent_pipe, removed
+from hvdtrain.system import agent_pipe
 from hvdtrain.system.files import NOT_LOCAL, is_url
 from hvdtrain.system.rank_info import LAUNCH, VARIABLES
 from hvdtrain.system.run_end import Failure
@@ -33,28 +33,17 @@ class Parser(argparse.ArgumentParser):
     full_help = "--help"
     """What lists all options."""
 
-    def __init__(self, *, replacements: Mapping[str, str] | None = None, **settings: Any) -> None:
-        """replacements: what to use in place of options that the command no longer has (`removed`)."""
+    def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
-        self._replacements = replacements or {}
         self.register("type", Path, _local_path)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The options. Raises UserError for invalid ones."""
         for parser in self._parsers():
-            parser._begin(args or ())
+            parser._given = args or ()
         rest = any(action.nargs in (argparse.PARSER, argparse.REMAINDER) for action in self._actions)
         parse = super().parse_args if rest else super().parse_intermixed_args
         return parse(args, namespace)
-
-    def _begin(self, args: Sequence[str]) -> None:
-        """Keep what is given, for suggestions, and take what is not an option now for one that was removed."""
-        self._given = args
-        for name, replacement in self._replacements.items():
-            # Of some, the form with no- was an option as well.
-            gone = [form for form in (name, f"--no-{name[2:]}") if form not in self._option_string_actions]
-            if name in gone:
-                self.add_argument(*gone, nargs="?", action=RemovedOption, const=replacement)
 
     def print_help(self, file: Any = None) -> None:
         """Print, and unlike argparse raise OSError if that fails."""
@@ -92,23 +81,11 @@ class Parser(argparse.ArgumentParser):
 
     def _misspelt(self) -> Iterator[tuple[str, str]]:
         """The options given that do not exist but are close to one that does, and that one."""
-        actions = [action for action in self.all_actions() if not isinstance(action, RemovedOption)]
-        known = {name for action in actions for name in action.option_strings}
+        known = {name for action in self.all_actions() for name in action.option_strings}
         end = self._given.index("--") if "--" in self._given else len(self._given)
         for name in (word.partition("=")[0] for word in self._given[:end]):
             if name.startswith("--") and name not in known and (meant := did_you_mean(name, known)):
                 yield name, meant
-
-
-class RemovedOption(argparse.Action):
-    """An option that the command no longer has: where it is given, UserError says what to use (`const`)."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.default = self.help = argparse.SUPPRESS
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
-        raise removed.error(str(option_string), str(self.const))
 
 
 def joined(words: list[str], option: str) -> list[str]:

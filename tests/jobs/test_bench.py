@@ -118,12 +118,9 @@ def test_an_unknown_row_lists_all(benchmark):
         pytest.param(("--rows", "torch/horvod"), "(did you mean torch/horovod?); choose from ", marks=NEEDS_TORCH),
         (("--np", "2,x"), "--np 2,x is invalid; give positive integers, for example 1,2,4"),
         (("--steps", "5"), "--steps 5: must be 20 or more"),
-        (("links",), "bench links is no longer a command; use benchmarks/links/run.py of hvdtrain's sources"),
         (("allreduce", "--sizes"), "--sizes: no size is given; give some, such as 8 1048576"),
         (("allreduce", "--sizes", "7"), "--sizes 7: float32 takes 4 bytes; give multiples of 4"),
-        (("allreduce", "--idle-seconds", "5"), "--idle-seconds is no longer an option; use benchmarks/idle.py"),
-        (("--show",), "--show is no longer an option; leave it out"),
-        (("--data", "digits"), "--data is no longer an option; use --set data=NAME"),
+        (("links",), "unrecognized arguments: links"),
         (("allreduce", "--libraries", "rung"), "--libraries rung: none has that name"),
     ],
 )

@@ -95,15 +95,6 @@ def test_extras_that_pages_name_exist():
             assert set(names.split(",")) <= extras.keys(), f"{page.name}: {names}"
 
 
-def test_pages_name_no_option_of_training_that_went():
-    """But --set, which other commands have."""
-    from hvdtrain.system import removed
-
-    for page in PAGES:
-        named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", page.read_text()))
-        assert named & removed.TRAIN.keys() <= {"--set"}, page.name
-
-
 def test_doctor_page_lists_all_checks():
     from hvdtrain.doctor.examination import CHECKS
 

@@ -26,7 +26,6 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs.own_program import without_program
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
 from hvdtrain.measure.bench.strategies import BenchRow, all_rows, choose
-from hvdtrain.system import removed
 from hvdtrain.system.command import Parser, joined
 
 PATTERNS = ("*.md", "docs/*.md", "examples/*.md", "examples/*.py", "tests/*/README.md", "launch/*", "docker/*")
@@ -148,7 +147,7 @@ def parse(name: str, rest: list[str]) -> None:
         sweep_settings.parse_settings(sweep_settings.parse(rest[:end]), trial)
         check(trial or ["train"])
     elif [name, *rest[:1]] == ["bench", "allreduce"]:
-        parser_of(AllreduceBenchOptions, "bench allreduce", removed.BENCH).parse(rest[1:])
+        parser_of(AllreduceBenchOptions, "bench allreduce").parse(rest[1:])
     elif name == "bench":
         wanted = parser_for(name).parse(rest).get("rows", ())
         choose(rows(), tuple(row for row in wanted if row.partition("/")[0] not in {*FRAMEWORKS} - {*INSTALLED}))

@@ -53,7 +53,7 @@ def test_commands(capsys, command, text):
 
 @pytest.mark.parametrize(
     ("command", "text"),
-    [("report runs --outptu x", "(did you mean --output?)"), ("runs --reverse", "--reverse is no longer an option")],
+    [("report runs --outptu x", "(did you mean --output?)"), ("runs --sotr", "(did you mean --sort?)")],
 )
 def test_whichever_methods_argparse_calls_in_a_version_of_python(capsys, monkeypatch, command, text):
     """From 3.13.5, options between arguments are not parsed by the method that parses others."""

@@ -8,7 +8,6 @@ from hvdtrain.config.forms import Betas, Intervals, Schedule, Split
 from hvdtrain.config.option import types
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.system import removed
 
 
 @pytest.mark.parametrize(
@@ -96,23 +95,3 @@ def test_programs_and_files_may_give_numbers_and_single_values(tmp_path):
     config, runtime = parse(["--config", str(tmp_path / "run.toml"), "--checkpoint-every", "5s"], framework="torch")
     assert (config.split, runtime.checkpoint_every) == ("0.8", ("100", "5s"))
     assert runtime.tracker == ("tensorboard",)
-
-
-OPTIONS = {*Config.__dataclass_fields__, *RuntimeOptions.__dataclass_fields__}
-WENT = [option for option in removed.TRAIN if option[2:].replace("-", "_") not in OPTIONS]
-
-
-@pytest.mark.parametrize("option", WENT)
-def test_an_option_that_went_says_what_to_use(tmp_path, option):
-    (tmp_path / "run.toml").write_text(f"{option[2:]} = 1\n")
-    keyword = {option[2:].replace("-", "_"): 1}
-    for given in (
-        lambda: parse([option], framework="torch"),
-        lambda: parse([f"{option}=1"], framework="torch"),
-        lambda: parse(["--config", str(tmp_path / "run.toml")], framework="torch"),
-        lambda: Config(**keyword),
-        lambda: RuntimeOptions(**keyword),
-    ):
-        assert str(refused(given)).endswith(f" is no longer an option; {removed.TRAIN[option]}")
-    with pytest.raises(TypeError):
-        Config(nonsense=1)

@@ -66,7 +66,6 @@ def test_filters_and_order(runs, options, names):
         (["--filter", "accuracy>nan"], "--filter accuracy>nan: accuracy is a number"),
         (["--filter", "ranks~2"], "--filter ranks~2: ranks is a number"),
         *((["--filter", f"name{sign}"], f"name{sign}: no comparison") for sign in ("<", "<=", ">", ">=", "~")),
-        (["--reverse"], "--reverse is no longer an option; use --sort -COLUMN"),
         (["elsewhere"], "elsewhere: no such folder; give a run's folder"),
     ],
 )

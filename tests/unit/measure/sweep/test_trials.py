@@ -123,7 +123,6 @@ INVALID = [
     (["--set", "ranks=1", "--", "launch", "local"], "--set ranks: the command has no launch with -- before its prog"),
     ([*TRAIN, "-n", "x"], "argument -n/-np/--ranks: invalid int value: 'x'"),
     ([*TRAIN, "-n", "2", "--seed", "1"], "-- train ... --seed: a sweep sets that"),
-    (["--np", "1,2", *LAUNCH, "x"], "--np is no longer an option; use --set ranks=N1,N2"),
     ([], "no command to run; write -- train OPTIONS, or -- launch local -n 2 --"),
     ([*TRAIN, "--name", "x"], "-- train ... --name: a sweep sets that itself; it names each trial's run"),
     ([*TRAIN, "--epochz", "3"], "the trials' command: unrecognized arguments: --epochz 3; --epochz is not an option"),
